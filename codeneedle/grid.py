@@ -1,0 +1,123 @@
+"""Cache types, pairs of them, and the grid that a sweep walks."""
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from codeneedle.errors import RequestError
+
+BITS_PER_ELEMENT: dict[str, float] = {
+    "f32": 32.0,
+    "f16": 16.0,
+    "bf16": 16.0,
+    "q8_0": 8.5,
+    "q6_0": 6.5,
+    "q5_1": 6.0,
+    "q5_0": 5.5,
+    "q4_1": 5.0,
+    "q4_0": 4.5,
+    "iq4_nl": 4.5,
+}
+"""
+Storage per cached value, scales included, most precise type first.
+
+A block of 32 values carries a 2-byte scale, and the ``_1`` types a 2-byte
+minimum: q8_0 is 34 bytes per 32 values. Source: ``ggml-common.h`` of llama.cpp;
+q6_0 is ik_llama.cpp's.
+"""
+
+BLOCK_SIZE: dict[str, int] = {
+    name: 1 if name in {"f32", "f16", "bf16"} else 32 for name in BITS_PER_ELEMENT
+}
+"""Values per quantization block; a head size must be a multiple of it."""
+
+DEFAULT_TYPES = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+"""The six types of the published 6x6 grids, most precise first."""
+
+
+class BadPair(RequestError):  # noqa: N818 - named after the fact
+    """Not two cache types with a slash between them."""
+
+    def __init__(self, *, text: str) -> None:
+        super().__init__(
+            f"'{text}' is no pair of cache types",
+            hint="Write the K type, a slash, the V type: q8_0/q4_0.",
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pair:
+    """
+    A K cache type with a V cache type, spelled as llama.cpp spells them.
+
+    Attributes:
+        k: Element type of the K cache.
+        v: Element type of the V cache.
+    """
+
+    k: str
+    v: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Pair":
+        """
+        Read ``q8_0/q4_0``.
+
+        Raises:
+            BadPair: If *text* is anything else.
+        """
+        k, slash, v = text.strip().partition("/")
+        if not (k and slash and v) or "/" in v:
+            raise BadPair(text=text)
+        return cls(k, v)
+
+    @property
+    def slug(self) -> str:
+        """Safe as a file name: ``q8_0-q4_0``."""
+        return f"{self.k}-{self.v}"
+
+    def __str__(self) -> str:
+        return f"{self.k}/{self.v}"
+
+
+def precision(cache_type: str) -> tuple[float, int]:
+    """
+    Sort key of a cache type, most precise first; types we do not know come last.
+
+    Types of equal size keep the order of `BITS_PER_ELEMENT`.
+    """
+    known = list(BITS_PER_ELEMENT)
+    if cache_type not in known:
+        return (0.0, len(known))
+    return (-BITS_PER_ELEMENT[cache_type], known.index(cache_type))
+
+
+def by_precision(types: Iterable[str]) -> list[str]:
+    """The distinct *types*, most precise first."""
+    return sorted(dict.fromkeys(types), key=precision)
+
+
+def most_precise(pairs: Iterable[Pair]) -> Pair:
+    """
+    The pair that the others are compared with.
+
+    Raises:
+        ValueError: If there are no pairs.
+    """
+    return min(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
+
+
+def shuffled_grid(
+    k_types: Sequence[str], v_types: Sequence[str], *, seed: int
+) -> list[Pair]:
+    """
+    Every K type with every V type, in an order that depends only on *seed*.
+
+    Shuffled, so that heat and drift do not align with precision. Sorting by a
+    hash keeps the order of the remaining pairs when the grid grows or shrinks.
+    """
+    pairs = [Pair(k, v) for k, v in itertools.product(k_types, v_types)]
+    return sorted(
+        pairs, key=lambda pair: hashlib.sha256(f"{seed}:{pair}".encode()).digest()
+    )

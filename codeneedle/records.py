@@ -1,0 +1,335 @@
+"""What is stored of a sweep: its setup, and one record per cell and probe."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from codeneedle.errors import RequestError
+from codeneedle.grid import Pair
+
+Json = dict[str, Any]
+_Layout = TypeVar("_Layout")
+
+# 1 - first version
+SCHEMA = 1
+
+_UPGRADES: dict[int, Callable[[Json], Json]] = {}
+"""One step per version: ``{1: what_version_2_changed, ...}``."""
+
+
+class RecordTooNew(RequestError):  # noqa: N818 - named after the fact
+    """Written by a later codeneedle."""
+
+    def __init__(self, *, found: int, file: str) -> None:
+        super().__init__(
+            f"{file} has schema {found}, this codeneedle knows up to {SCHEMA}",
+            hint="Update codeneedle, or choose another folder.",
+        )
+
+
+class BadRecord(RequestError):  # noqa: N818 - named after the fact
+    """Not a record: truncated, edited, or something else altogether."""
+
+    def __init__(self, *, file: str, reason: str) -> None:
+        super().__init__(
+            f"{file} cannot be read: {reason}",
+            hint="Delete the file and run the sweep again: only its cell is repeated.",
+        )
+
+
+class Status(StrEnum):
+    """How a cell ended. Only a finished one has numbers to average."""
+
+    FINISHED = "finished"
+    UNSUPPORTED = "unsupported"
+    FALLBACK_CPU = "fallback-cpu"
+    FALLBACK_F16 = "fallback-f16"
+    OUT_OF_MEMORY = "out-of-memory"
+    TIMED_OUT = "timed-out"
+    CRASHED = "crashed"
+    MISMATCHED = "mismatched"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvBuffer:
+    """
+    One KV cache of a server, from its log. Sliding-window models have two.
+
+    Attributes:
+        cells: Positions it holds, in tokens.
+        layers: Layers that use it.
+        k_type: Effective element type of K.
+        v_type: Effective element type of V.
+        k_mib: Size of K, in MiB.
+        v_mib: Size of V, in MiB.
+    """
+
+    cells: int
+    layers: int
+    k_type: str
+    v_type: str
+    k_mib: float
+    v_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """
+    What a server says is running, whatever it was asked for.
+
+    Fields are None where the log has no such line.
+
+    Attributes:
+        build: Version and build number, as the server states them.
+        context: Context of the one slot, in tokens.
+        flash_attention: ``enabled``, ``disabled`` or ``auto``.
+        kv: Its KV caches; empty where the log names none.
+        rotation_k: Size of the Hadamard rotation of K, in values; 0 is none.
+        rotation_v: Size of the rotation of V.
+        offloaded_layers: Layers on the accelerator.
+        total_layers: Layers that could be there.
+        graph_splits: Parts the compute graph falls into.
+        devices: Names of the devices that hold KV caches, in order.
+        compute_mib: Compute buffers of all devices, in MiB.
+        threads: CPU threads it computes with.
+    """
+
+    build: str | None = None
+    context: int | None = None
+    flash_attention: str | None = None
+    kv: tuple[KvBuffer, ...] = ()
+    rotation_k: int | None = None
+    rotation_v: int | None = None
+    offloaded_layers: int | None = None
+    total_layers: int | None = None
+    graph_splits: int | None = None
+    devices: tuple[str, ...] = ()
+    compute_mib: float | None = None
+    threads: int | None = None
+
+    @property
+    def kv_mib(self) -> float | None:
+        """Size of all KV caches, in MiB; None where the log named none."""
+        if not self.kv:
+            return None
+        return sum(buffer.k_mib + buffer.v_mib for buffer in self.kv)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """
+    Where the time of a cell went, in seconds; None for phases not reached.
+
+    Attributes:
+        ready_s: From launch to a verified server.
+        measure_s: Probing, the priming round included.
+        stop_s: From the request to stop to the end of the process group.
+    """
+
+    ready_s: float | None = None
+    measure_s: float | None = None
+    stop_s: float | None = None
+
+    @property
+    def total_s(self) -> float:
+        """All phases that were reached, in seconds."""
+        return (self.ready_s or 0) + (self.measure_s or 0) + (self.stop_s or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRecord:
+    """
+    What one probe saw of one cell, or why it saw nothing.
+
+    Attributes:
+        pair: The cache types asked for.
+        probe: Name of the probe.
+        status: How it ended.
+        started: When it began, ISO 8601 with zone.
+        reason: One line on any status but ``finished``; empty for that.
+        position: Place in the running order, from 1.
+        command: The server's arguments; secrets are never among them.
+        effective: What really ran.
+        phases: Where the time went.
+        peak_rss_bytes: Largest resident size of the server process that was seen.
+        log_excerpt: The lines of the log that decided something, or its last words.
+        observation: What the probe saw; its own module reads it.
+        schema: Version of this layout.
+    """
+
+    pair: Pair
+    probe: str
+    status: Status
+    started: str
+    reason: str = ""
+    position: int = 0
+    command: tuple[str, ...] = ()
+    effective: Effective = field(default_factory=Effective)
+    phases: Phases = field(default_factory=Phases)
+    peak_rss_bytes: int | None = None
+    log_excerpt: tuple[str, ...] = ()
+    observation: Json | None = None
+    schema: int = SCHEMA
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its numbers may be used."""
+        return self.status is Status.FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedleFacts:
+    """
+    One needle of a setup, with the truth it is scored against.
+
+    Attributes:
+        name: Qualified name of the function.
+        signature: Its signature lines, verbatim, joined by newlines.
+        line: Line of the signature in the corpus as it was sent, from 1.
+        depth: Place in that corpus, from 0 (top) to 1 (end).
+        lines: The lines that are asked for, verbatim; exactly 20 are not blank.
+        more: Some lines of the body after those, for `bonus`; may be empty.
+    """
+
+    name: str
+    signature: str
+    line: int
+    depth: float
+    lines: tuple[str, ...]
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusFacts:
+    """
+    The corpus as it was sent.
+
+    Attributes:
+        name: Short name, also a folder of the run.
+        origin: Where the text comes from, as a phrase.
+        kind: ``incompressible``, ``unseen`` or ``memorised``.
+        sha256: Of the text as sent, UTF-8.
+        tokens: Its length by the server's tokenizer.
+        functions: Functions with enough lines in the text as sent.
+        functions_before: The same before fitting; larger if it was trimmed.
+    """
+
+    name: str
+    origin: str
+    kind: str
+    sha256: str
+    tokens: int
+    functions: int
+    functions_before: int
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether the context was too short for the whole corpus."""
+        return self.functions < self.functions_before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsFacts:
+    """
+    The weights of a setup.
+
+    Attributes:
+        name: Short name, also a folder of the run.
+        sha256: Of the file; of all files in order, where they are split.
+        size_bytes: Length of the file or files.
+    """
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """
+    The facts that must be equal for records to be comparable.
+
+    Attributes:
+        prompt_version: Version of the wording of prompts.
+        prompt_form: ``chat`` or ``completion``.
+        thinking: How thinking was switched off, as a phrase.
+        corpus: The text.
+        needles: What is asked, in asking order.
+        weights: The model.
+        llama: Build of llama-server, as it states it.
+        machine: Processor, memory, devices and system, as a phrase.
+        context: Context size, in tokens.
+        server_args: Further arguments of the user's for llama-server.
+        seed: Seed of sampling and of the running order.
+        types_k: K types, as asked for; not compared.
+        types_v: V types, as asked for; not compared.
+        created: When the run folder was made, ISO 8601; not compared.
+        schema: Version of this layout.
+    """
+
+    prompt_version: int
+    prompt_form: str
+    thinking: str
+    corpus: CorpusFacts
+    needles: tuple[NeedleFacts, ...]
+    weights: WeightsFacts
+    llama: str
+    machine: str
+    context: int
+    server_args: tuple[str, ...]
+    seed: int
+    types_k: tuple[str, ...]
+    types_v: tuple[str, ...]
+    created: str
+    schema: int = SCHEMA
+
+
+def encode(stored: CellRecord | Setup) -> bytes:
+    """As indented JSON. NaN and infinity become null: they are no observations."""
+    return msgspec.json.format(msgspec.json.encode(stored), indent=1)
+
+
+def decode_record(data: bytes, *, file: str) -> CellRecord:
+    """
+    Read a record, upgraded to the current schema.
+
+    Raises:
+        RecordTooNew: If a later codeneedle wrote it.
+        BadRecord: If it is anything else than a record.
+    """
+    return _decode(data, CellRecord, file=file)
+
+
+def decode_setup(data: bytes, *, file: str) -> Setup:
+    """
+    Read a setup, upgraded to the current schema.
+
+    Raises:
+        RecordTooNew: If a later codeneedle wrote it.
+        BadRecord: If it is anything else than a setup.
+    """
+    return _decode(data, Setup, file=file)
+
+
+def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
+    try:
+        raw = msgspec.json.decode(data, type=Json)
+        return msgspec.convert(_upgraded(raw, file=file), type=layout)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRecord(file=file, reason=str(error)) from error
+
+
+def _upgraded(raw: Json, *, file: str) -> Json:
+    """Bring *raw* to the current schema, one version at a time."""
+    found = raw.get("schema")
+    if not isinstance(found, int):
+        raise BadRecord(file=file, reason="it has no schema number")
+    if found > SCHEMA:
+        raise RecordTooNew(found=found, file=file)
+    for version in range(found, SCHEMA):
+        raw = {**_UPGRADES[version](raw), "schema": version + 1}
+    return raw
