@@ -333,3 +333,19 @@ def _upgraded(raw: Json, *, file: str) -> Json:
     for version in range(found, SCHEMA):
         raw = {**_UPGRADES[version](raw), "schema": version + 1}
     return raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    A run folder, read.
+
+    Attributes:
+        name: ``corpus/model``, as its folder is called.
+        setup: What its records have in common.
+        records: One per cell and probe that was tried, in no particular order.
+    """
+
+    name: str
+    setup: Setup
+    records: tuple[CellRecord, ...]

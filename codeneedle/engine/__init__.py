@@ -1,0 +1,1 @@
+"""Engines: each serves a model with the cache types of a cell."""

@@ -1,0 +1,1 @@
+"""Languages: each finds the functions of one kind of source text."""

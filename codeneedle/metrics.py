@@ -1,0 +1,46 @@
+"""What a metric is: a named number that a probe reads from its records."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from codeneedle.records import CellRecord, Setup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """
+    How stored replies are read; changing it re-scores, never re-measures.
+
+    Attributes:
+        strict_indent: Whether leading white space counts.
+    """
+
+    strict_indent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """
+    A number of a cell, with all that a report needs to show it honestly.
+
+    Attributes:
+        name: What ``--metric`` takes: ``matched``.
+        label: What a heading says: ``matched lines of 20``.
+        unit: Of the values; empty for a pure number.
+        better: Which end is good, or ``neither``.
+        bounds: The scale's natural ends; None where there is none.
+        digits: Decimals worth showing.
+        values: The observations of one finished record, one per round where
+            there are rounds; empty if it has none. A cell's value is their mean.
+        is_sum: Whether the sum over rounds is the value instead (``pass``).
+    """
+
+    name: str
+    label: str
+    unit: str
+    better: Literal["higher", "lower", "neither"]
+    bounds: tuple[float | None, float | None]
+    digits: int
+    values: Callable[[CellRecord, Setup, Reading], Sequence[float]]
+    is_sum: bool = False

@@ -1,0 +1,1 @@
+"""Probes: each measures a served model in one way."""

@@ -1,0 +1,1 @@
+"""Reports: each shows records in one form."""
