@@ -193,6 +193,7 @@ class NeedleFacts:
         depth: Place in that corpus, from 0 (top) to 1 (end).
         lines: The lines that are asked for, verbatim; exactly 20 are not blank.
         more: Some lines of the body after those, for `bonus`; may be empty.
+        budget: Tokens that a reply may have at most; 0 until they were counted.
     """
 
     name: str
@@ -201,6 +202,7 @@ class NeedleFacts:
     depth: float
     lines: tuple[str, ...]
     more: tuple[str, ...] = ()
+    budget: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +215,10 @@ class CorpusFacts:
         origin: Where the text comes from, as a phrase.
         kind: ``incompressible``, ``unseen`` or ``memorised``.
         sha256: Of the text as sent, UTF-8.
+        characters: Length of the text as sent.
+        source_sha256: Of the whole text, before fitting.
+        sample_k: Needles wanted.
+        sample_seed: Seed of the choice.
         tokens: Its length by the server's tokenizer.
         functions: Functions with enough lines in the text as sent.
         functions_before: The same before fitting; larger if it was trimmed.
@@ -222,6 +228,10 @@ class CorpusFacts:
     origin: str
     kind: str
     sha256: str
+    characters: int
+    source_sha256: str
+    sample_k: int
+    sample_seed: int
     tokens: int
     functions: int
     functions_before: int

@@ -1,0 +1,260 @@
+"""Run folders: one file per cell and probe, each written whole or not at all."""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+from codeneedle.errors import MachineError, RequestError, did_you_mean
+from codeneedle.grid import Pair, by_precision
+from codeneedle.records import (
+    CellRecord,
+    Run,
+    Setup,
+    decode_record,
+    decode_setup,
+    encode,
+)
+
+SETUP = "setup.json"
+CELLS = "cells"
+LOGS = "logs"
+
+_NOT_COMPARED = frozenset({"created", "types_k", "types_v", "schema"})
+_SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
+
+
+class OtherSetup(RequestError):  # noqa: N818 - named after the fact
+    """The run folder holds records of another setup; they must not mix."""
+
+    def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
+        super().__init__(
+            f"{folder} holds a run with another {key}: {stored}, now {wanted}",
+            hint="Choose another folder with --out, or move that one away.",
+        )
+
+
+class FolderBusy(RequestError):  # noqa: N818 - named after the fact
+    """Another sweep writes to this run folder right now."""
+
+    def __init__(self, *, folder: Path) -> None:
+        super().__init__(
+            f"another sweep is running in {folder}",
+            hint="Wait for it, or choose another folder with --out.",
+        )
+
+
+class FolderUnwritable(MachineError):  # noqa: N818 - named after the fact
+    """Nothing can be written where records should go."""
+
+    def __init__(self, *, folder: Path, reason: str) -> None:
+        super().__init__(
+            f"cannot write to {folder}: {reason}",
+            hint="Free some space or choose another folder with --out.",
+        )
+
+
+class NoSuchRun(RequestError):  # noqa: N818 - named after the fact
+    """No run folder has this name."""
+
+    def __init__(self, *, name: str, root: Path, known: list[str]) -> None:
+        super().__init__(
+            f"no sweep called '{name}' in {root}{os.sep}",
+            hint=did_you_mean(name, known)
+            if known
+            else "Run 'codeneedle sweep' first.",
+        )
+        self.known = known
+
+
+class Store:
+    """A run folder. Deleting a cell's file makes the cell run again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def setup(self) -> Setup | None:
+        """The setup of its records; None in a new folder."""
+        path = self.folder / SETUP
+        if not path.exists():
+            return None
+        return decode_setup(path.read_bytes(), file=str(path))
+
+    def adopt(self, setup: Setup) -> None:
+        """
+        Make the folder one of *setup*, or check that it is.
+
+        Raises:
+            OtherSetup: If its records were made under another one.
+            FolderUnwritable: If the disk refuses.
+        """
+        stored = self.setup()
+        if stored is not None:
+            _refuse_difference(stored, setup, folder=self.folder)
+            setup = _widened(stored, setup)
+        if setup != stored:
+            self._write(self.folder / SETUP, encode(setup))
+
+    def record(self, pair: Pair, probe: str) -> CellRecord | None:
+        """The record of *pair* and *probe*; None if there is none."""
+        path = self._cell(pair, probe)
+        if not path.exists():
+            return None
+        return decode_record(path.read_bytes(), file=str(path))
+
+    def records(self) -> Iterator[CellRecord]:
+        """All records, by file name."""
+        for path in sorted((self.folder / CELLS).glob("*.json")):
+            yield decode_record(path.read_bytes(), file=str(path))
+
+    def add(self, record: CellRecord) -> None:
+        """
+        Write *record*, whole or not at all.
+
+        Raises:
+            FolderUnwritable: If the disk refuses.
+        """
+        self._write(self._cell(record.pair, record.probe), encode(record))
+
+    def log(self, pair: Pair) -> Path:
+        """Where the server of *pair* writes its log; the folder exists."""
+        folder = self.folder / LOGS
+        with _translated(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{pair.slug}.log"
+
+    def read(self) -> Run | None:
+        """The whole folder; None if it holds no run."""
+        setup = self.setup()
+        if setup is None:
+            return None
+        name = "/".join(self.folder.parts[-2:])
+        return Run(name=name, setup=setup, records=tuple(self.records()))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """
+        Keep other sweeps out of the folder; the lock dies with this process.
+
+        Raises:
+            FolderBusy: If another sweep is in it.
+            FolderUnwritable: If the disk refuses.
+        """
+        with _translated(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / "lock").open("w", encoding="utf-8")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise FolderBusy(folder=self.folder) from error
+            except OSError:
+                # A network share without locks: better unlocked than unable.
+                pass
+            yield
+
+    def _cell(self, pair: Pair, probe: str) -> Path:
+        return self.folder / CELLS / f"{pair.slug}.{probe}.json"
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        draft = path.with_name(f"{path.name}.draft")
+        with _translated(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with draft.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.replace(path)
+            except BaseException:
+                draft.unlink(missing_ok=True)
+                raise
+
+
+@contextlib.contextmanager
+def _translated(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FolderUnwritable(folder=folder, reason=str(error)) from error
+
+
+def _widened(stored: Setup, wanted: Setup) -> Setup:
+    """The stored setup with the types of both: a grid may grow, not shrink."""
+    return replace(
+        stored,
+        types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
+        types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
+    )
+
+
+def _refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
+    for field in fields(Setup):
+        if field.name in _NOT_COMPARED:
+            continue
+        was, now = getattr(stored, field.name), getattr(wanted, field.name)
+        if was != now:
+            key, was, now = _first_difference(field.name, was, now)
+            raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
+
+
+def _first_difference(key: str, was: object, now: object) -> tuple[str, str, str]:
+    """Descend into nested facts, so that the message names one value, not twenty."""
+    if type(was) is type(now) and hasattr(type(was), "__dataclass_fields__"):
+        for field in fields(was):  # type: ignore[arg-type]
+            a, b = getattr(was, field.name), getattr(now, field.name)
+            if a != b:
+                return _first_difference(f"{key} {field.name}", a, b)
+    if isinstance(was, tuple) and isinstance(now, tuple) and len(was) != len(now):
+        return f"number of {key}", str(len(was)), str(len(now))
+    if isinstance(was, tuple) and isinstance(now, tuple):
+        at = next(i for i, (a, b) in enumerate(zip(was, now, strict=True)) if a != b)
+        return _first_difference(f"{key} {at + 1}", was[at], now[at])
+    return key, repr(was), repr(now)
+
+
+def run_folder(root: Path, *, corpus: str, model: str) -> Path:
+    """
+    Where the records of *model* on *corpus* go: ``root/corpus/model``.
+
+    Raises:
+        ValueError: If a name could lead out of *root*; names are made safe at
+            the gates.
+    """
+    for name in (corpus, model):
+        if not _SAFE_NAME.fullmatch(name.lower()):
+            raise ValueError(f"'{name}' is no safe folder name")
+    return root / corpus / model
+
+
+def find_runs(root: Path, name: str) -> list[Store]:
+    """
+    The runs called *name*, newest first: a corpus, ``corpus/model``, or a prefix.
+
+    An exact corpus or model name wins over a mere prefix.
+
+    Raises:
+        NoSuchRun: If nothing in *root* has that name.
+    """
+    known = {
+        f"{path.parent.parent.name}/{path.parent.name}": path
+        for path in root.glob(f"*/*/{SETUP}")
+    }
+    wanted = name.strip("/")
+    exact = [run for run in known if wanted in {run, run.split("/")[0]}]
+    found = exact or [run for run in known if run.startswith(wanted)]
+    if not found or not wanted:
+        raise NoSuchRun(name=name, root=root, known=sorted(known))
+    newest = sorted(
+        found, key=lambda run: _last_change(known[run].parent), reverse=True
+    )
+    return [Store(known[run].parent) for run in newest]
+
+
+def _last_change(folder: Path) -> float:
+    files = [folder / SETUP, *(folder / CELLS).glob("*.json")]
+    return max(path.stat().st_mtime for path in files if path.exists())
