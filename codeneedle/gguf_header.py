@@ -1,0 +1,237 @@
+"""
+The header of a GGUF file, read from bytes: keys, and how long the file must be.
+
+Why not the ``gguf`` package: it turns every token of the vocabulary into Python
+objects (seconds for 262,144 of them) and believes the counts that the file
+states. This reader keeps what is asked for, walks over the rest in
+milliseconds, holds every length against the bytes that are there, and never
+allocates by a number from the file.
+
+Source: the GGUF specification, ``docs/gguf.md`` of ggml.
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+
+from codeneedle.gguf_types import TENSOR_TYPES
+
+Value = int | float | bool | str | tuple[int | float | bool, ...]
+Buffer = bytes | bytearray | memoryview
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+"""Version 1 had 32-bit counts and no model that is still around."""
+
+MOST_KEYS = 1 << 16
+MOST_ELEMENTS = 1 << 24
+MOST_DIMENSIONS = 8
+"""Far more than any model has: beyond these, a file is damaged, not large."""
+
+LONGEST_TEXT = 4 << 20
+"""Longer strings are walked over; chat templates have some 10 KB."""
+
+LONGEST_ARRAY = 1 << 12
+"""Longer arrays are only counted: vocabularies are, lists of layers are not."""
+
+DEFAULT_ALIGNMENT = 32
+"""Bytes; where the data of tensors begin, unless ``general.alignment`` says else."""
+
+_STRING, _ARRAY = 8, 9
+_SCALARS: dict[int, struct.Struct] = {
+    kind: struct.Struct(f"<{code}")
+    for kind, code in {
+        **dict(enumerate("BbHhIif?")),
+        **dict(enumerate("Qqd", start=10)),
+    }.items()
+}
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class BadHeader(ValueError):  # noqa: N818 - named after the fact
+    """The bytes are no header that we can read; the message says what they are."""
+
+
+class EndsTooSoon(BadHeader):
+    """The header is longer than the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """
+    What a GGUF file says of itself.
+
+    Attributes:
+        version: Of the format.
+        values: Of the keys that hold numbers, texts and short lists of numbers.
+        lengths: Elements of every key that holds a list.
+        tensors: How many there are.
+        needed_bytes: Least length of a file that holds all of their data.
+    """
+
+    version: int
+    values: dict[str, Value]
+    lengths: dict[str, int]
+    tensors: int
+    needed_bytes: int
+
+
+def parse(data: Buffer) -> Header:
+    """
+    Read the header at the start of *data*, which is the whole file.
+
+    Raises:
+        EndsTooSoon: If the file is shorter than its header.
+        BadHeader: If it is no GGUF, of another version, or damaged.
+    """
+    reader = _Reader(data)
+    version = _version(reader)
+    tensors, keys = reader.count(), reader.count()
+    if keys > MOST_KEYS:
+        raise BadHeader(f"it claims to have {keys} keys")
+    values: dict[str, Value] = {}
+    lengths: dict[str, int] = {}
+    for _ in range(keys):
+        _read_key(reader, values, lengths)
+    extent = _extent(reader, tensors)
+    start = _aligned(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
+    return Header(
+        version=version,
+        values=values,
+        lengths=lengths,
+        tensors=tensors,
+        needed_bytes=start + extent if tensors else reader.at,
+    )
+
+
+class _Reader:
+    """A position in bytes that never passes their end."""
+
+    def __init__(self, data: Buffer) -> None:
+        self.at = 0
+        self._data = data
+        self._end = len(data)
+
+    def skip(self, size: int) -> int:
+        """Move on by *size* bytes; where they begin."""
+        start = self.at
+        if size > self._end - start:
+            raise EndsTooSoon("it ends in the middle of its header")
+        self.at = start + size
+        return start
+
+    def number(self, layout: struct.Struct) -> int | float | bool:
+        start = self.skip(layout.size)
+        value: int | float | bool = layout.unpack_from(self._data, start)[0]
+        return value
+
+    def count(self) -> int:
+        return int(self.number(_U64))
+
+    def small(self) -> int:
+        return int(self.number(_U32))
+
+    def take(self, size: int) -> bytes:
+        start = self.skip(size)
+        return bytes(self._data[start : start + size])
+
+    def text(self) -> str | None:
+        """The next string; None if it is too long to be of interest."""
+        size = self.count()
+        if size > LONGEST_TEXT:
+            self.skip(size)
+            return None
+        return self.take(size).decode(errors="replace")
+
+    def skip_texts(self, count: int) -> None:
+        # Written out: a vocabulary has hundreds of thousands of these.
+        data, at, last = self._data, self.at, self._end - _U64.size
+        unpack = _U64.unpack_from
+        for _ in range(count):
+            if at > last:
+                raise EndsTooSoon("it ends in the middle of its vocabulary")
+            at += _U64.size + unpack(data, at)[0]
+        self.at = at
+        self.skip(0)
+
+    def numbers(
+        self, layout: struct.Struct, count: int
+    ) -> tuple[int | float | bool, ...]:
+        start = self.skip(layout.size * count)
+        code = layout.format[1:]
+        return struct.unpack_from(f"<{count}{code}", self._data, start)
+
+
+def _version(reader: _Reader) -> int:
+    if reader.take(len(MAGIC)) != MAGIC:
+        raise BadHeader("it does not begin with the letters GGUF")
+    version = reader.small()
+    # A big-endian 3 reads as 3 << 24.
+    if version and not version & 0xFFFF:
+        raise BadHeader("it was written for a machine with another byte order")
+    if version not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        raise BadHeader(f"it has GGUF version {version}, we know {known}")
+    return version
+
+
+def _read_key(
+    reader: _Reader, values: dict[str, Value], lengths: dict[str, int]
+) -> None:
+    name = reader.text()
+    # A stretch of zeros would otherwise read as millions of nameless keys.
+    if not name or name in values or name in lengths:
+        raise BadHeader("its list of keys is damaged")
+    kind = reader.small()
+    if kind == _STRING:
+        text = reader.text()
+        values[name] = "" if text is None else text
+    elif kind == _ARRAY:
+        _read_array(reader, name, values, lengths)
+    else:
+        values[name] = reader.number(_scalar(kind))
+
+
+def _read_array(
+    reader: _Reader, name: str, values: dict[str, Value], lengths: dict[str, int]
+) -> None:
+    kind, count = reader.small(), reader.count()
+    if count > MOST_ELEMENTS:
+        raise BadHeader(f"its list '{name}' claims to have {count} elements")
+    lengths[name] = count
+    if kind == _STRING:
+        reader.skip_texts(count)
+        return
+    layout = _scalar(kind)
+    if count > LONGEST_ARRAY:
+        reader.skip(layout.size * count)
+    else:
+        values[name] = reader.numbers(layout, count)
+
+
+def _scalar(kind: int) -> struct.Struct:
+    layout = _SCALARS.get(kind)
+    if layout is None:
+        raise BadHeader(f"it holds a value of an unknown kind ({kind})")
+    return layout
+
+
+def _extent(reader: _Reader, tensors: int) -> int:
+    """Bytes from the start of the data to the end of the last tensor."""
+    extent = 0
+    for _ in range(tensors):
+        reader.skip(reader.count())
+        dimensions = reader.small()
+        if dimensions > MOST_DIMENSIONS:
+            raise BadHeader(f"it holds a tensor of {dimensions} dimensions")
+        elements = math.prod(reader.count() for _ in range(dimensions))
+        values, size = TENSOR_TYPES.get(reader.small(), (1, 0))
+        extent = max(extent, reader.count() + elements // values * size)
+    return extent
+
+
+def _aligned(at: int, alignment: object) -> int:
+    if not isinstance(alignment, int) or not 0 < alignment <= LONGEST_TEXT:
+        raise BadHeader(f"its tensors are aligned to {alignment} bytes")
+    return -(-at // alignment) * alignment
