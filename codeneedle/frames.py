@@ -1,0 +1,171 @@
+"""
+Records as data frames: one row per round or per pair, or K down and V across.
+
+All functions but `of_probe` take a run that holds records of one probe alone.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from codeneedle.grid import Pair, by_precision, most_precise
+from codeneedle.metrics import Metric, Reading
+from codeneedle.records import CellRecord, Run
+
+NOT_RUN = ""
+"""Status of a pair that nobody tried."""
+
+
+def of_probe(run: Run, probe: str) -> Run:
+    """The same run, with the records of *probe* alone."""
+    return replace(
+        run, records=tuple(record for record in run.records if record.probe == probe)
+    )
+
+
+def axes(run: Run) -> tuple[list[str], list[str]]:
+    """The K types and the V types, asked for or recorded, most precise first."""
+    pairs = [record.pair for record in run.records]
+    k_types = by_precision([*run.setup.types_k, *(pair.k for pair in pairs)])
+    v_types = by_precision([*run.setup.types_v, *(pair.v for pair in pairs)])
+    return k_types, v_types
+
+
+def rounds_frame(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
+    """
+    Every observation of every finished cell.
+
+    Returns:
+        Columns k, v, round (from 0, counting observations) and value, in no
+        particular order of pairs.
+    """
+    rows = [
+        (record.pair.k, record.pair.v, at, value)
+        for record in run.records
+        if record.is_finished
+        for at, value in enumerate(metric.values(record, run.setup, reading))
+    ]
+    return pd.DataFrame(rows, columns=["k", "v", "round", "value"])
+
+
+def cells_frame(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
+    """
+    Every pair of the grid, whatever became of it.
+
+    Returns:
+        One row per pair, K slowest, most precise first, with the columns
+
+        * k, v: the cache types;
+        * status: how the cell ended, `NOT_RUN` if it was not tried;
+        * reason: why it did not finish; empty if it did;
+        * value: the cell's mean or sum; NaN unless it finished and has one;
+        * n: observations behind the value;
+        * sd: standard deviation of these (n - 1); NaN below two.
+
+    Raises:
+        ValueError: If a pair has two records: the run was not narrowed to a probe.
+    """
+    recorded = _by_pair(run.records)
+    k_types, v_types = axes(run)
+    rows = [
+        _row(Pair(k, v), recorded.get(Pair(k, v)), run, metric, reading)
+        for k in k_types
+        for v in v_types
+    ]
+    columns = ["k", "v", "status", "reason", "value", "n", "sd"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def grid(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
+    """
+    The value of every pair.
+
+    Returns:
+        Shape (K types, V types), both most precise first; NaN is a gap.
+    """
+    return spread_out(cells_frame(run, metric, reading), "value")
+
+
+def statuses(run: Run) -> pd.DataFrame:
+    """
+    How every cell ended: a status, or `NOT_RUN`.
+
+    Returns:
+        Shape (K types, V types), as `grid`.
+    """
+    recorded = _by_pair(run.records)
+    k_types, v_types = axes(run)
+    words = [[_status(recorded.get(Pair(k, v))) for v in v_types] for k in k_types]
+    return pd.DataFrame(words, index=k_types, columns=v_types)
+
+
+def spread_out(cells: pd.DataFrame, column: str) -> pd.DataFrame:
+    """One *column* of a `cells_frame`, K down and V across."""
+    # The rows of a cells frame are a full grid in order, so no pivot is needed.
+    k_types = list(dict.fromkeys(cells["k"]))
+    v_types = list(dict.fromkeys(cells["v"]))
+    values = cells[column].to_numpy().reshape(len(k_types), len(v_types))
+    return pd.DataFrame(values, index=k_types, columns=v_types)
+
+
+def reference(cells: pd.DataFrame) -> Pair | None:
+    """The most precise pair that has a value; None if none has."""
+    having = cells[cells["value"].notna()]
+    if having.empty:
+        return None
+    return most_precise(map(Pair, having["k"], having["v"]))
+
+
+def gaps_to(cells: pd.DataFrame, pair: Pair) -> pd.DataFrame:
+    """
+    The value of every pair less that of *pair*.
+
+    Returns:
+        Shape (K types, V types); NaN where either is missing.
+    """
+    its_row = cells[(cells["k"] == pair.k) & (cells["v"] == pair.v)]
+    return spread_out(cells, "value") - float(its_row["value"].iloc[0])
+
+
+def cell_value(metric: Metric, values: Iterable[float]) -> float:
+    """The number of a cell: mean or sum of its observations; NaN if it has none."""
+    observations = list(values)
+    if not observations:
+        return math.nan
+    total = math.fsum(observations)
+    return total if metric.is_sum else total / len(observations)
+
+
+def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
+    recorded: dict[Pair, CellRecord] = {}
+    for record in records:
+        if record.pair in recorded:
+            raise ValueError(f"two records of {record.pair}: narrow the run to a probe")
+        recorded[record.pair] = record
+    return recorded
+
+
+def _status(record: CellRecord | None) -> str:
+    return NOT_RUN if record is None else record.status.value
+
+
+def _row(
+    pair: Pair, record: CellRecord | None, run: Run, metric: Metric, reading: Reading
+) -> tuple[str, str, str, str, float, int, float]:
+    if record is None or not record.is_finished:
+        reason = "" if record is None else record.reason
+        return (pair.k, pair.v, _status(record), reason, np.nan, 0, np.nan)
+    values = metric.values(record, run.setup, reading)
+    return (
+        pair.k,
+        pair.v,
+        _status(record),
+        "",
+        cell_value(metric, values),
+        len(values),
+        statistics.stdev(values) if len(values) > 1 else np.nan,
+    )

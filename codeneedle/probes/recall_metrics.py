@@ -1,0 +1,377 @@
+"""
+The metrics of the recall probe: what the stored rounds of a cell say.
+
+Rounds without an answer contribute nothing, never a zero; `errors` counts them.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from codeneedle.metrics import Metric, Reading
+from codeneedle.needles import ASKED_LINES
+from codeneedle.records import BadRecord, CellRecord, NeedleFacts, Setup
+from codeneedle.rounds import Recall, Round, read_recall
+from codeneedle.scoring import PASS_LINES, Mark, answer_lines, score
+
+WHOLE_READING = 0.9
+"""
+Share of a prompt that a round must have read itself to tell a reading speed.
+
+Reading slows down with depth, so speeds compare only where they cover the same
+depths: the whole prompt, as in the priming round. What is left after a cached
+corpus is a few dozen tokens, whose speed is mostly overhead.
+"""
+
+STEADY_TOKENS = 16
+"""
+Tokens that a reply must have to tell a writing speed.
+
+Servers count the first token, though it fell out of reading the prompt: with 16
+of them the speed is at most 7 % too high.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """
+    A round in numbers of lines, of the 20 that were asked for.
+
+    Attributes:
+        matched: Expected lines given back in order.
+        missing: Expected lines that are not.
+        hallucinated: Lines of the answer that match nothing.
+        bonus: Correct lines past the asked ones.
+        overrun: Lines past the end of the answer that match nothing.
+    """
+
+    matched: int
+    missing: int
+    hallucinated: int
+    bonus: int
+    overrun: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether the published sweeps would call it a pass."""
+        return self.matched >= PASS_LINES
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRound:
+    """
+    A stored round beside the truth that it is scored against.
+
+    Attributes:
+        needle: What was asked for.
+        round: What came.
+    """
+
+    needle: NeedleFacts
+    round: Round
+
+    @property
+    def error(self) -> str:
+        """Why there is nothing to score; empty if there is."""
+        if self.round.error:
+            return self.round.error
+        lines = answer_lines(self.round.reply, signature=self.needle.signature)
+        return "" if any(line.strip() for line in lines) else "empty answer"
+
+    def counts(self, reading: Reading) -> Counts:
+        """Its score, by *reading*."""
+        return _counts(
+            self.needle, self.round.reply, strict_indent=reading.strict_indent
+        )
+
+    @property
+    def margin(self) -> float | None:
+        """The smallest gap of its tokens, in nats; None where none was stored."""
+        return min(_gaps(self.round), default=None)
+
+
+def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
+    """
+    The rounds of *record*, in asking order.
+
+    Raises:
+        BadRecord: If it holds something else, or asks for a needle that *setup*
+            does not have.
+    """
+    needles = {needle.name: needle for needle in setup.needles}
+    try:
+        return tuple(
+            AskedRound(needles[asked.needle], asked) for asked in _recall(record).rounds
+        )
+    except KeyError as error:
+        reason = f"its setup has no needle {error}"
+        raise BadRecord(file=_file(record), reason=reason) from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Itself:
+    """A record that equals itself alone: records hold dicts, which have no hash."""
+
+    record: CellRecord
+
+    def __hash__(self) -> int:
+        return id(self.record)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.record is other.record
+
+
+def _recall(record: CellRecord) -> Recall:
+    return _read_once(_Itself(record))
+
+
+# Small: one record is asked for all its metrics, then the next. Its entries hold
+# tens of thousands of numbers each.
+@functools.lru_cache(maxsize=64)
+def _read_once(itself: _Itself) -> Recall:
+    record = itself.record
+    return read_recall(record.observation or {}, file=_file(record))
+
+
+# Large: an entry is five numbers, and flat grids give the same reply everywhere.
+@functools.lru_cache(maxsize=65_536)
+def _counts(needle: NeedleFacts, reply: str, *, strict_indent: bool) -> Counts:
+    scored = score(needle, reply, strict_indent=strict_indent)
+    return Counts(**{mark.value: scored.count(mark) for mark in Mark})
+
+
+def _file(record: CellRecord) -> str:
+    return f"the {record.probe} record of {record.pair}"
+
+
+def _gaps(asked: Round) -> list[float]:
+    return [gap for gap in asked.gaps if math.isfinite(gap)]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """
+    The value below which *share* of the n >= 1 *values* lie.
+
+    Args:
+        values: In any order.
+        share: From 0 to 1.
+
+    Source:
+        Linear interpolation between order statistics. Definition 7 of Hyndman &
+        Fan, Sample Quantiles in Statistical Packages, 1996.
+    """
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
+
+
+def _of_answers(number: Callable[[Counts], float]) -> Values:
+    """One value for each round that has an answer."""
+
+    def values(record: CellRecord, setup: Setup, reading: Reading) -> list[float]:
+        return [
+            float(number(asked.counts(reading)))
+            for asked in asked_rounds(record, setup)
+            if not asked.error
+        ]
+
+    return values
+
+
+def _of_gaps(number: Callable[[Sequence[float]], float]) -> Values:
+    """One value for each round that has an answer with gaps."""
+
+    def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+        answered = (asked for asked in asked_rounds(record, setup) if not asked.error)
+        gaps = (_gaps(asked.round) for asked in answered)
+        return [number(of_round) for of_round in gaps if of_round]
+
+    return values
+
+
+def _of_cell(number: Callable[[CellRecord], float | None]) -> Values:
+    """One value for the whole cell, or none."""
+
+    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+        value = number(record)
+        return [] if value is None else [value]
+
+    return values
+
+
+def _errors(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+    return [float(bool(asked.error)) for asked in asked_rounds(record, setup)]
+
+
+def _prefill(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    recall = _recall(record)
+    rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
+    speeds = (_reading_speed(asked) for asked in rounds)
+    return [speed for speed in speeds if speed is not None]
+
+
+def _reading_speed(asked: Round) -> float | None:
+    """Tokens per second; None unless the round read its whole prompt itself."""
+    read = asked.prompt_tokens - asked.cached_tokens
+    is_whole = read > 0 and read >= WHOLE_READING * asked.prompt_tokens
+    if asked.error or not is_whole or asked.prompt_ms <= 0:
+        return None
+    return read / asked.prompt_ms * 1000
+
+
+def _decode(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    return [
+        asked.predicted_tokens / asked.predicted_ms * 1000
+        for asked in _recall(record).rounds
+        if not asked.error
+        and asked.predicted_tokens >= STEADY_TOKENS
+        and asked.predicted_ms > 0
+    ]
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        name="matched",
+        label=f"matched lines of {ASKED_LINES}",
+        unit="lines",
+        better="higher",
+        bounds=(0, ASKED_LINES),
+        digits=2,
+        values=_of_answers(lambda counts: counts.matched),
+    ),
+    Metric(
+        name="pass",
+        label=f"rounds with at least {PASS_LINES} matched lines",
+        unit="rounds",
+        better="higher",
+        bounds=(0, 1),
+        digits=0,
+        values=_of_answers(lambda counts: counts.passed),
+        is_sum=True,
+    ),
+    Metric(
+        name="hallucinated",
+        label="lines of the answer that match nothing",
+        unit="lines",
+        better="lower",
+        bounds=(0, None),
+        digits=2,
+        values=_of_answers(lambda counts: counts.hallucinated),
+    ),
+    Metric(
+        name="missing",
+        label=f"missing lines of {ASKED_LINES}",
+        unit="lines",
+        better="lower",
+        bounds=(0, ASKED_LINES),
+        digits=2,
+        values=_of_answers(lambda counts: counts.missing),
+    ),
+    Metric(
+        name="bonus",
+        label="correct lines past the asked ones",
+        unit="lines",
+        better="neither",
+        bounds=(0, None),
+        digits=2,
+        values=_of_answers(lambda counts: counts.bonus),
+    ),
+    Metric(
+        name="overrun",
+        label="lines past the end of the answer that match nothing",
+        unit="lines",
+        better="neither",
+        bounds=(0, None),
+        digits=2,
+        values=_of_answers(lambda counts: counts.overrun),
+    ),
+    Metric(
+        name="margin",
+        label="smallest gap to the runner-up token",
+        unit="nats",
+        better="higher",
+        bounds=(0, None),
+        digits=2,
+        values=_of_gaps(min),
+    ),
+    Metric(
+        name="margin5",
+        label="gap to the runner-up token, 5th percentile",
+        unit="nats",
+        better="higher",
+        bounds=(0, None),
+        digits=2,
+        values=_of_gaps(lambda gaps: percentile(gaps, 0.05)),
+    ),
+    Metric(
+        name="margin-mean",
+        label="gap to the runner-up token, mean",
+        unit="nats",
+        better="higher",
+        bounds=(0, None),
+        digits=2,
+        values=_of_gaps(lambda gaps: math.fsum(gaps) / len(gaps)),
+    ),
+    Metric(
+        name="prefill",
+        label="prompt reading, a by-product",
+        unit="tokens/s",
+        better="higher",
+        bounds=(0, None),
+        digits=0,
+        values=_prefill,
+    ),
+    Metric(
+        name="decode",
+        label="writing, a by-product",
+        unit="tokens/s",
+        better="higher",
+        bounds=(0, None),
+        digits=1,
+        values=_decode,
+    ),
+    Metric(
+        name="kv",
+        label="KV cache",
+        unit="MiB",
+        better="lower",
+        bounds=(0, None),
+        digits=1,
+        values=_of_cell(lambda record: record.effective.kv_mib),
+    ),
+    Metric(
+        name="ready",
+        label="from launch to a verified server",
+        unit="s",
+        better="lower",
+        bounds=(0, None),
+        digits=1,
+        values=_of_cell(lambda record: record.phases.ready_s),
+    ),
+    Metric(
+        name="time",
+        label="the whole cell",
+        unit="s",
+        better="lower",
+        bounds=(0, None),
+        digits=1,
+        values=_of_cell(lambda record: record.phases.total_s or None),
+    ),
+    Metric(
+        name="errors",
+        label="rounds without an answer",
+        unit="rounds",
+        better="lower",
+        bounds=(0, 1),
+        digits=0,
+        values=_errors,
+        is_sum=True,
+    ),
+)
+"""All of them; the first is the headline."""

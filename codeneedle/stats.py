@@ -1,0 +1,260 @@
+"""What may be concluded from cells: spreads, gradients, differences with intervals."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from codeneedle.frames import NOT_RUN
+from codeneedle.grid import BITS_PER_ELEMENT, Pair
+from codeneedle.metrics import Metric, Reading
+from codeneedle.records import CellRecord, Run
+
+Numbers = npt.NDArray[np.float64]
+
+SEED = 42
+"""Of all chance in here: the same records give the same report."""
+
+SHUFFLES = 9_999
+"""Random orders that an observed gradient is compared with."""
+
+RESAMPLES = 9_999
+"""Bootstrap samples behind an interval."""
+
+SIGNIFICANCE = 0.05
+"""A gradient that chance alone shows more often than this is called none."""
+
+CONFIDENCE = 0.95
+"""Share of bootstrap samples inside an interval."""
+
+FEWEST_CELLS = 6
+"""
+With fewer cells hardly any order is rarer than one in twenty, whatever happened.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """
+    The values of a grid, as one row of the published table has them.
+
+    Attributes:
+        mean: Mean over cells; NaN without any.
+        sd: Standard deviation over cells, dividing by their number: a grid is
+            the whole population. The published figures (15.97 +/- 0.16 for one
+            cell of 15 among 36) come from this form alone.
+        low: The smallest.
+        high: The largest.
+        cells: Cells that have a value.
+    """
+
+    mean: float
+    sd: float
+    low: float
+    high: float
+    cells: int
+
+
+def spread(cells: pd.DataFrame) -> Spread:
+    """Summarise the values of a `frames.cells_frame`."""
+    values = cells["value"].dropna().to_numpy(dtype=float)
+    if not len(values):
+        return Spread(mean=math.nan, sd=math.nan, low=math.nan, high=math.nan, cells=0)
+    return Spread(
+        mean=float(values.mean()),
+        sd=float(values.std()),
+        low=float(values.min()),
+        high=float(values.max()),
+        cells=len(values),
+    )
+
+
+def counts(cells: pd.DataFrame) -> dict[str, int]:
+    """How many cells ended in each status; those not run are under `NOT_RUN`."""
+    return dict(Counter(cells["status"]))
+
+
+def tried(cells: pd.DataFrame) -> int:
+    """How many cells have a record, finished or not."""
+    return int((cells["status"] != NOT_RUN).sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """
+    Whether a metric goes along with precision.
+
+    Attributes:
+        rho: Rank correlation of value and bits, from -1 to 1; NaN where it
+            cannot be told: too few cells, or all values or all bits alike.
+        p: Share of random orders that correlate at least as much; NaN likewise.
+        cells: Cells it rests on.
+    """
+
+    rho: float
+    p: float
+    cells: int
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it can be told from none."""
+        return self.p <= SIGNIFICANCE
+
+    @property
+    def words(self) -> str:
+        """``none``, ``too few cells``, or which way and how surely."""
+        if self.cells < FEWEST_CELLS:
+            return "too few cells"
+        if not self.is_told:
+            return "none"
+        way = "rises" if self.rho > 0 else "falls"
+        return f"{way} with precision (rho {self.rho:+.2f}, p {self.p:.4f})"
+
+
+def gradient(cells: pd.DataFrame) -> Gradient:
+    """
+    Correlate the values of a `frames.cells_frame` with the bits of K and V.
+
+    Two-sided permutation test with `SHUFFLES` seeded orders. Cells are compared
+    by rank, so that one bad cell does not make a gradient. Types of unknown size
+    are left out.
+
+    Source:
+        Spearman's rho is Pearson's on midranks. p = (1 + hits) / (1 + orders):
+        Phipson & Smyth, Permutation P-values Should Never Be Zero, 2010.
+    """
+    known = cells[cells["value"].notna() & cells["k"].isin(BITS_PER_ELEMENT)]
+    known = known[known["v"].isin(BITS_PER_ELEMENT)]
+    bits = known["k"].map(BITS_PER_ELEMENT) + known["v"].map(BITS_PER_ELEMENT)
+    x, y = _centred_ranks(bits), _centred_ranks(known["value"])
+    scale = math.sqrt(float(x @ x) * float(y @ y))
+    if len(known) < FEWEST_CELLS or not scale:
+        return Gradient(rho=math.nan, p=math.nan, cells=len(known))
+    observed = float(x @ y)
+    # A little slack: sums of the same ranks in another order differ in the last bit.
+    hits = (np.abs(_shuffled_products(x, y)) >= abs(observed) * (1 - 1e-12)).sum()
+    p = (1 + int(hits)) / (1 + SHUFFLES)
+    return Gradient(rho=observed / scale, p=p, cells=len(known))
+
+
+def _shuffled_products(x: Numbers, y: Numbers) -> Numbers:
+    """The inner product of *x* with each of `SHUFFLES` orders of *y*."""
+    chance = np.random.default_rng(SEED)
+    # In blocks of about a million numbers: a grid may have thousands of cells.
+    block = max(1, 1_000_000 // len(y))
+    sizes = [min(block, SHUFFLES - start) for start in range(0, SHUFFLES, block)]
+    blocks = [chance.permuted(np.tile(y, (size, 1)), axis=1) @ x for size in sizes]
+    products: Numbers = np.concatenate(blocks)
+    return products
+
+
+def _centred_ranks(values: "pd.Series[float]") -> Numbers:
+    # Rounded: means of the same observations in another order are ties.
+    ranks: Numbers = np.asarray(values.round(9).rank(), dtype=np.float64)
+    middle = (len(ranks) + 1) / 2
+    return ranks - middle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """
+    A cell's value less the reference's.
+
+    Attributes:
+        mean: The difference, in the metric's unit.
+        low: Lower end of the `CONFIDENCE` interval; NaN where single
+            observations give none.
+        high: Its upper end. An interval of no width means that no round
+            differed, not that none ever would.
+        is_paired: Whether rounds were compared needle by needle.
+    """
+
+    mean: float
+    low: float
+    high: float
+    is_paired: bool
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the interval leaves out zero."""
+        return self.low > 0 or self.high < 0
+
+
+def difference(
+    run: Run, pair: Pair, reference: Pair, metric: Metric, reading: Reading
+) -> Difference:
+    """
+    Compare *pair* with *reference*.
+
+    Where both have a value for every needle, the same needles are drawn for
+    both: what makes a needle hard cancels out. Otherwise (rounds without an
+    answer, repetitions, single numbers) the two are drawn apart.
+
+    Args:
+        run: Records of one probe.
+        pair: The one to judge.
+        reference: The one that it is compared with.
+        metric: What to compare.
+        reading: How stored replies are read.
+
+    Raises:
+        KeyError: If either has no finished record.
+        ValueError: If either has no value.
+
+    Source:
+        Percentile bootstrap, `RESAMPLES` seeded samples. Efron & Tibshirani, An
+        Introduction to the Bootstrap, 1993, chapter 13.
+    """
+    finished = {record.pair: record for record in run.records if record.is_finished}
+    ours = _values(finished[pair], run, metric, reading)
+    theirs = _values(finished[reference], run, metric, reading)
+    if len(ours) == len(theirs) == len(run.setup.needles) > 1:
+        return _paired(ours - theirs, is_sum=metric.is_sum)
+    return _apart(ours, theirs, is_sum=metric.is_sum)
+
+
+def _values(record: CellRecord, run: Run, metric: Metric, reading: Reading) -> Numbers:
+    values: Sequence[float] = metric.values(record, run.setup, reading)
+    if not values:
+        raise ValueError(f"{record.pair} has no value of {metric.name}")
+    return np.asarray(values, dtype=float)
+
+
+def _paired(gaps: Numbers, *, is_sum: bool) -> Difference:
+    chance = np.random.default_rng(SEED)
+    resampled = _resampled(gaps, chance, is_sum=is_sum)
+    return _judged(_value(gaps, is_sum=is_sum), resampled, is_paired=True)
+
+
+def _apart(ours: Numbers, theirs: Numbers, *, is_sum: bool) -> Difference:
+    mean = _value(ours, is_sum=is_sum) - _value(theirs, is_sum=is_sum)
+    if min(len(ours), len(theirs)) < 2:  # noqa: PLR2004 - one value has no spread
+        return Difference(mean=mean, low=math.nan, high=math.nan, is_paired=False)
+    chance = np.random.default_rng(SEED)
+    resampled = _resampled(ours, chance, is_sum=is_sum) - _resampled(
+        theirs, chance, is_sum=is_sum
+    )
+    return _judged(mean, resampled, is_paired=False)
+
+
+def _resampled(
+    values: Numbers, chance: np.random.Generator, *, is_sum: bool
+) -> Numbers:
+    """The mean or sum of each of `RESAMPLES` samples with replacement."""
+    drawn = values[chance.integers(len(values), size=(RESAMPLES, len(values)))]
+    totals: Numbers = drawn.sum(axis=1) if is_sum else drawn.mean(axis=1)
+    return totals
+
+
+def _value(values: Numbers, *, is_sum: bool) -> float:
+    return float(values.sum() if is_sum else values.mean())
+
+
+def _judged(mean: float, resampled: Numbers, *, is_paired: bool) -> Difference:
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return Difference(mean=mean, low=float(low), high=float(high), is_paired=is_paired)
