@@ -75,3 +75,9 @@ def read_recall(observation: Json, *, file: str) -> Recall:
         return msgspec.convert(observation, type=Recall)
     except msgspec.ValidationError as error:
         raise BadRecord(file=file, reason=str(error)) from error
+
+
+def observation_of(recall: Recall) -> Json:
+    """*recall* as it will be read back from disk."""
+    observation: Json = msgspec.json.decode(msgspec.json.encode(recall), type=Json)
+    return observation

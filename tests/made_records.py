@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-import msgspec
-
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.records import (
     CellRecord,
@@ -18,7 +16,7 @@ from codeneedle.records import (
     Status,
     WeightsFacts,
 )
-from codeneedle.rounds import Recall, Round
+from codeneedle.rounds import Recall, Round, observation_of
 
 LETTERS = "abcdefghijklmnop"
 
@@ -127,7 +125,7 @@ def made_record(
         started="2025-11-20T12:00:00+00:00",
         effective=Effective(kv=(_kv(pair),)),
         phases=Phases(ready_s=0.5, measure_s=10.0, stop_s=0.2),
-        observation=msgspec.to_builtins(recall),
+        observation=observation_of(recall),
     )
 
 

@@ -1,0 +1,44 @@
+# codeneedle: what a newcomer needs, each in one word.
+#
+#   make sweep    the main job, on the built-in model, from nothing
+#   make test     every test, the ones on the real llama-server included
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup llama sweep test check fix
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "codeneedle needs Python 3.11 or later; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 3; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(READY) ## Make the virtual environment and install the package
+
+llama: setup ## Build llama.cpp into the cache folder, unless there is one
+	@$(BIN)/codeneedle llama
+
+sweep: llama ## Sweep the 6x6 grid on the built-in model, show grid and heatmap
+	@$(BIN)/codeneedle sweep --corpus random-bodies-mini || test $$? -eq 1
+	@$(BIN)/codeneedle grid random-bodies-mini
+	@$(BIN)/codeneedle heatmap random-bodies-mini
+
+test: llama ## Run every test, the ones on the real llama-server included
+	@$(BIN)/pytest --cov --cov-report=term $(PYTEST_ARGS)
+
+check: setup ## Lint, format and types, nothing changed
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+fix: setup ## Mend what can be mended mechanically
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
