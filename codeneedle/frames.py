@@ -127,8 +127,13 @@ def gaps_to(cells: pd.DataFrame, pair: Pair) -> pd.DataFrame:
     Returns:
         Shape (K types, V types); NaN where either is missing.
     """
+    return spread_out(cells, "value") - value_at(cells, pair)
+
+
+def value_at(cells: pd.DataFrame, pair: Pair) -> float:
+    """The value of *pair* in a `cells_frame`; NaN if it has none."""
     its_row = cells[(cells["k"] == pair.k) & (cells["v"] == pair.v)]
-    return spread_out(cells, "value") - float(its_row["value"].iloc[0])
+    return float(its_row["value"].iloc[0])
 
 
 def cell_value(metric: Metric, values: Iterable[float]) -> float:

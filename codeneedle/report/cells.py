@@ -25,23 +25,24 @@ STATUS_WORDS: dict[Status, str] = {
 }
 """Short enough for a column; what they stand for is said below the grid."""
 
-CIVIDIS: tuple[tuple[int, int, int], ...] = (
-    (0, 34, 78),
-    (26, 56, 111),
-    (67, 78, 108),
-    (97, 101, 111),
-    (125, 124, 120),
-    (155, 148, 118),
-    (188, 174, 108),
-    (222, 201, 88),
-    (254, 232, 56),
+RAMP: tuple[tuple[int, int, int], ...] = (
+    (68, 1, 84),
+    (72, 35, 116),
+    (66, 65, 134),
+    (54, 93, 141),
+    (43, 117, 142),
+    (34, 141, 141),
+    (32, 164, 134),
+    (59, 187, 117),
+    (110, 206, 88),
 )
 """
-Nine even steps of the colour map cividis, dark to light, in sRGB.
+Nine even steps of the colour map viridis, dark to light, in sRGB.
 
-Spelled out, since the live grid should not wait for a plotting library. Nunez,
-Anderton & Renslow, Optimizing colormaps with consideration for color vision
-deficiency, 2018.
+Even in lightness, and safe for the colour-blind. It ends at the green, 0.78 of
+the way: in the yellow that follows, a grid where all is well would shout. Spelled
+out, since the live grid should not wait for a plotting library. Nathaniel Smith and
+Stefan van der Walt, A Better Default Colormap for Matplotlib, SciPy 2015.
 """
 
 _DARK_TEXT, _LIGHT_TEXT = "#000000", "#ffffff"
@@ -98,12 +99,12 @@ def cell_style(
 
 
 def colour(place: float) -> tuple[int, int, int]:
-    """The colour at *place* of `CIVIDIS`, from 0 (dark) to 1 (light), in sRGB."""
-    at = place * (len(CIVIDIS) - 1)
-    below = min(int(at), len(CIVIDIS) - 2)
+    """The colour at *place* of `RAMP`, from 0 (dark) to 1 (light), in sRGB."""
+    at = place * (len(RAMP) - 1)
+    below = min(int(at), len(RAMP) - 2)
     red, green, blue = (
         round(low + (at - below) * (high - low))
-        for low, high in zip(CIVIDIS[below], CIVIDIS[below + 1], strict=True)
+        for low, high in zip(RAMP[below], RAMP[below + 1], strict=True)
     )
     return red, green, blue
 

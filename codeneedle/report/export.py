@@ -1,0 +1,176 @@
+"""Runs for other programs, as text: CSV, JSON, and tables for GitHub."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pandas as pd
+
+from codeneedle import frames, stats
+from codeneedle.metrics import Metric, Reading
+from codeneedle.records import Run
+from codeneedle.report import headline
+from codeneedle.report.grid import (
+    CORNER,
+    legend_entries,
+    looks,
+    short_lines,
+    summary_headings,
+    summary_row,
+)
+from codeneedle.report.safetext import visible
+
+NOT_RUN_STATUS = "not-run"
+"""What stands for no status, where an empty field might be read as a missing one."""
+
+_KEYS = ["k", "v", "status", "reason"]
+
+
+def to_csv(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -> str:
+    """
+    One row per run and pair, with a column for each of *metrics*.
+
+    Values are unrounded and in the metrics' units; empty where there is none.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", *_KEYS, *(metric.name for metric in metrics)])
+    for run in runs:
+        table = all_metrics(run, metrics, reading)
+        for row in table.itertuples(index=False):
+            writer.writerow([visible(run.name), *map(_field, row)])
+    return text.getvalue()
+
+
+def to_json(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -> str:
+    """
+    A list of runs: setup without the needles' text, metrics, and a cell per pair.
+
+    Values are unrounded; null where there is none.
+    """
+    found = [_run_object(run, metrics, reading) for run in runs]
+    return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_markdown(
+    runs: Sequence[Run], metric: Metric, also: Sequence[Metric], reading: Reading
+) -> str:
+    """The summary, then each grid with its legend, as GitHub renders tables."""
+    rows = [summary_row(run, metric, also, reading) for run in runs]
+    parts = [_table([summary_headings(runs, metric, also), *rows])]
+    parts += [_grid_part(run, metric, reading) for run in runs]
+    return "\n".join(parts)
+
+
+def all_metrics(run: Run, metrics: Sequence[Metric], reading: Reading) -> pd.DataFrame:
+    """
+    One row per pair: k, v, status, reason, and the value of each of *metrics*.
+
+    Raises:
+        ValueError: If *metrics* is empty.
+    """
+    if not metrics:
+        raise ValueError("a table of metrics needs at least one")
+    columns = {
+        metric.name: frames.cells_frame(run, metric, reading) for metric in metrics
+    }
+    first = columns[metrics[0].name][_KEYS]
+    values = {name: cells["value"] for name, cells in columns.items()}
+    table = first.assign(**values)
+    table["status"] = table["status"].replace(frames.NOT_RUN, NOT_RUN_STATUS)
+    return table
+
+
+def _run_object(
+    run: Run, metrics: Sequence[Metric], reading: Reading
+) -> dict[str, Any]:
+    table = all_metrics(run, metrics, reading)
+    setup = msgspec.to_builtins(run.setup)
+    setup["needles"] = [needle.name for needle in run.setup.needles]
+    lead = frames.cells_frame(run, metrics[0], reading)
+    reference = frames.reference(lead)
+    return {
+        "run": run.name,
+        "setup": setup,
+        "reading": msgspec.to_builtins(reading),
+        "reference": str(reference) if reference else None,
+        "gradient": {
+            metric.name: _gradient(run, metric, reading) for metric in metrics
+        },
+        "metrics": [_metric_object(metric) for metric in metrics],
+        "cells": [_cell_object(row) for row in table.to_dict("records")],
+    }
+
+
+def _metric_object(metric: Metric) -> dict[str, Any]:
+    return {
+        "name": metric.name,
+        "label": metric.label,
+        "unit": metric.unit,
+        "better": metric.better,
+        "is_sum": metric.is_sum,
+    }
+
+
+def _gradient(run: Run, metric: Metric, reading: Reading) -> dict[str, Any]:
+    found = stats.gradient(frames.cells_frame(run, metric, reading))
+    return {
+        "words": found.words,
+        "rho": _or_null(found.rho),
+        "p": _or_null(found.p),
+    }
+
+
+def _cell_object(row: dict[Any, Any]) -> dict[str, Any]:
+    keys = {key: row.pop(key) for key in _KEYS}
+    return {**keys, "values": {name: _or_null(value) for name, value in row.items()}}
+
+
+def _or_null(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _field(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else ""
+    return visible(str(value))
+
+
+def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
+    cells = frames.cells_frame(run, metric, reading)
+    v_types = list(dict.fromkeys(cells["v"]))
+    k_types = list(dict.fromkeys(cells["k"]))
+    rows = [
+        [k, *(look.text.strip() for look in row)]
+        for k, row in zip(k_types, looks(cells, metric), strict=True)
+    ]
+    entries = [*legend_entries(cells, metric), *headline.facts(run)]
+    sentences = [*short_lines(cells), *headline.cautions(run.setup)]
+    return "\n".join(
+        [
+            f"\n### {_plain(visible(run.name))}: {_plain(metric.label)}\n",
+            _table([[CORNER, *v_types], *rows]),
+            *(f"- {_plain(line)}" for line in sentences),
+            *(f"- {_plain(word)}: {_plain(phrase)}" for word, phrase in entries),
+        ]
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equal length, the first of them the heading, as a GitHub table."""
+    heading, *others = ([_plain(word) for word in row] for row in rows)
+    rule = [":--", *["--:"] * (len(heading) - 1)]
+    return (
+        "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *others)) + "\n"
+    )
+
+
+def _plain(text: str) -> str:
+    """*text* without a meaning in Markdown or HTML."""
+    for special in "\\`*_|<>[]":
+        text = text.replace(special, f"\\{special}")
+    return text

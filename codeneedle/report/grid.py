@@ -1,0 +1,285 @@
+"""Grids and their summary for a terminal, in the form of the published table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from codeneedle import frames, stats
+from codeneedle.grid import Pair
+from codeneedle.metrics import Metric, Reading
+from codeneedle.records import Run, Status
+from codeneedle.report import headline
+from codeneedle.report.cells import (
+    NO_VALUE_WORD,
+    NOT_RUN_WORD,
+    cell_style,
+    cell_text,
+    number,
+    status_word,
+)
+from codeneedle.report.safetext import visible
+from codeneedle.report.scale import Scale, value_scale
+
+REFERENCE_MARK = "*"
+"""Behind the value of the pair that others are compared with."""
+
+CORNER = "K \\ V"
+"""Heading of the K types, left of the V types."""
+
+NARROWEST_COLUMN = 8
+"""Characters of a column, so that grids of short numbers still look like grids."""
+
+PAIRS_NAMED = 4
+"""Pairs that a line of the legend names before it counts the others."""
+
+SUMMARY_DIGITS = 2
+"""Fewest decimals of a mean over cells, as in the published table."""
+
+
+def report(
+    runs: Sequence[Run], metric: Metric, also: Sequence[Metric], reading: Reading
+) -> RenderableType:
+    """
+    The summary of all *runs*, then each of their grids with what it was measured on.
+
+    Args:
+        runs: In the order to show; records of one probe each.
+        metric: Shown as a grid, and in the summary with its range and gradient.
+        also: Shown in the summary, before *metric*.
+        reading: How stored replies are read.
+    """
+    parts: list[RenderableType] = [summary(runs, metric, also, reading)]
+    for run in runs:
+        parts += [Text(), grid(run, metric, reading)]
+    return Group(*parts)
+
+
+def summary(
+    runs: Sequence[Run], metric: Metric, also: Sequence[Metric], reading: Reading
+) -> Table:
+    """
+    One row per run, in the form of the published table.
+
+    Numbers are means over finished cells; how many there are of how many is said.
+    """
+    table = Table(box=box.ASCII2, show_edge=False, pad_edge=False)
+    for heading in summary_headings(runs, metric, also):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "run")
+    for run in runs:
+        table.add_row(*map(Text, summary_row(run, metric, also, reading)))
+    return table
+
+
+def summary_headings(
+    runs: Sequence[Run], metric: Metric, also: Sequence[Metric]
+) -> list[str]:
+    """The headings of `summary`; a bound is named where all *runs* share it."""
+    return [
+        "run",
+        "pairs",
+        *(f"{_titled(each, runs)} (mean +/- sd)" for each in (*also, metric)),
+        f"{metric.name} range",
+        "gradient?",
+    ]
+
+
+def summary_row(
+    run: Run, metric: Metric, also: Sequence[Metric], reading: Reading
+) -> list[str]:
+    """The cells of `summary` for one run."""
+    cells = frames.cells_frame(run, metric, reading)
+    spread = stats.spread(cells)
+    others = [stats.spread(frames.cells_frame(run, each, reading)) for each in also]
+    shares = zip((*also, metric), (*others, spread), strict=True)
+    digits = max(metric.digits, SUMMARY_DIGITS)
+    low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
+    return [
+        visible(run.name),
+        _of_all(spread.cells, len(cells)),
+        *(_mean_and_sd(each, its) for each, its in shares),
+        f"{low} - {high}",
+        stats.gradient(cells).words,
+    ]
+
+
+def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
+    """Heading, grid, legend, cautions, and what all of it was measured on."""
+    cells = frames.cells_frame(run, metric, reading)
+    described = _described(metric, int(cells["n"].max()))
+    heading = Text(f"{visible(run.name)}: {described}", style="bold")
+    return Group(
+        heading,
+        Text(),
+        *grid_lines(cells, metric),
+        Text(),
+        *(Text(line) for line in legend(cells, metric)),
+        *(Text(line) for line in short_lines(cells)),
+        *(Text(line, style="bold") for line in headline.cautions(run.setup)),
+        Text(),
+        facts_table(run),
+    )
+
+
+def grid_lines(cells: pd.DataFrame, metric: Metric) -> list[Text]:
+    """The grid itself, a line for each K type below a line of V types."""
+    rows = looks(cells, metric)
+    v_types = [visible(v) for v in dict.fromkeys(cells["v"])]
+    k_types = [visible(k) for k in dict.fromkeys(cells["k"])]
+    left = max(len(word) for word in (CORNER, *k_types))
+    widths = [
+        max(NARROWEST_COLUMN, len(v) + 2, *(len(row[at].text) + 2 for row in rows))
+        for at, v in enumerate(v_types)
+    ]
+    top = "".join(v.rjust(width) for v, width in zip(v_types, widths, strict=True))
+    lines = [_unbroken(Text(f"{CORNER.ljust(left)}{top}", style="bold"))]
+    for k, row in zip(k_types, rows, strict=True):
+        line = Text(k.ljust(left), style="bold")
+        for look, width in zip(row, widths, strict=True):
+            line.append(" ")
+            line.append(look.text.rjust(width - 1), style=f"not bold {look.style}")
+        lines.append(_unbroken(line))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """
+    How one cell is shown.
+
+    Attributes:
+        text: A number, marked if it is the reference's, or a short word.
+        style: As rich takes it.
+    """
+
+    text: str
+    style: str
+
+
+def looks(cells: pd.DataFrame, metric: Metric) -> list[list[Look]]:
+    """What stands in each cell of a `frames.cells_frame`, K down and V across."""
+    scale = value_scale(metric, cells["value"], rounds=int(cells["n"].max()))
+    reference = frames.reference(cells)
+    across = cells["v"].nunique()
+    flat = [
+        _look(metric, scale, status, value, is_reference=Pair(k, v) == reference)
+        for k, v, status, value in zip(
+            cells["k"], cells["v"], cells["status"], cells["value"], strict=True
+        )
+    ]
+    return [flat[at : at + across] for at in range(0, len(flat), across)]
+
+
+def _look(
+    metric: Metric, scale: Scale, status: str, value: float, *, is_reference: bool
+) -> Look:
+    shown = _shown(status, value)
+    # The blank keeps the digits of all cells of a column below each other.
+    mark = REFERENCE_MARK if is_reference else " "
+    style = cell_style(metric, shown, scale)
+    return Look(f"{cell_text(metric, shown)}{mark}", style)
+
+
+def _shown(status: str, value: float) -> float | Status | None:
+    if not status:
+        return None
+    return value if status == Status.FINISHED else Status(status)
+
+
+def legend(cells: pd.DataFrame, metric: Metric) -> list[str]:
+    """A line for each mark and word that stands in the grid, with the reasons."""
+    entries = legend_entries(cells, metric)
+    width = max((len(word) for word, _ in entries), default=0)
+    return [f"{word.ljust(width)}  {meaning}" for word, meaning in entries]
+
+
+def legend_entries(cells: pd.DataFrame, metric: Metric) -> list[tuple[str, str]]:
+    """Each mark and word that stands in the grid, with its meaning."""
+    entries: list[tuple[str, str]] = []
+    if reference := frames.reference(cells):
+        entries.append((REFERENCE_MARK, f"the reference, {visible(str(reference))}"))
+    entries += _failures(cells)
+    finished = cells["status"] == Status.FINISHED
+    if (finished & cells["value"].isna()).any():
+        entries.append((NO_VALUE_WORD, f"finished, without a value of {metric.name}"))
+    if (cells["status"] == frames.NOT_RUN).any():
+        entries.append((NOT_RUN_WORD, "not run"))
+    return entries
+
+
+def _failures(cells: pd.DataFrame) -> list[tuple[str, str]]:
+    """One entry per status and reason: the word, the pairs, and why."""
+    failed = cells[~cells["status"].isin([Status.FINISHED, frames.NOT_RUN])]
+    entries = []
+    for (status, reason), group in failed.groupby(["status", "reason"], sort=False):
+        why = f": {visible(str(reason))}" if str(reason) else ""
+        entries.append((status_word(str(status)), f"{_named(group)} {status}{why}"))
+    return entries
+
+
+def short_lines(cells: pd.DataFrame) -> list[str]:
+    """A line for the cells that rest on fewer observations than others."""
+    having = cells[cells["n"] > 0]
+    short = having[having["n"] < having["n"].max()]
+    if short.empty:
+        return []
+    fewest, most = int(short["n"].min()), int(having["n"].max())
+    return [f"fewer than {most} values, at least {fewest}, behind {_named(short)}"]
+
+
+def facts_table(run: Run) -> Table:
+    """What it was measured on, a word and a phrase on each line."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for word, phrase in headline.facts(run):
+        table.add_row(Text(word), Text(phrase))
+    return table
+
+
+def _named(cells: pd.DataFrame) -> str:
+    pairs = [
+        visible(str(Pair(k, v))) for k, v in zip(cells["k"], cells["v"], strict=True)
+    ]
+    named = ", ".join(pairs[:PAIRS_NAMED])
+    rest = len(pairs) - PAIRS_NAMED
+    return named if rest <= 0 else f"{named} and {rest} more"
+
+
+def _described(metric: Metric, values: int) -> str:
+    """The label, the unit if the label lacks it, and what a cell's number is of."""
+    unit = "" if metric.unit in metric.label else f", {metric.unit}"
+    how = "sum" if metric.is_sum else "mean"
+    return f"{metric.label}{unit}" + (f" ({how} of {values})" if values > 1 else "")
+
+
+def _titled(metric: Metric, runs: Sequence[Run]) -> str:
+    """``matched /20``, ``pass /16``; without a bound that the runs do not share."""
+    high = metric.bounds[1]
+    needles = {len(run.setup.needles) for run in runs}
+    if high is None or (metric.is_sum and len(needles) != 1):
+        return metric.name
+    most = high * needles.pop() if metric.is_sum else high
+    prefix = "" if metric.is_sum else "avg "
+    return f"{prefix}{metric.name} /{most:g}"
+
+
+def _mean_and_sd(metric: Metric, spread: stats.Spread) -> str:
+    if not spread.cells:
+        return NO_VALUE_WORD
+    digits = max(metric.digits, SUMMARY_DIGITS)
+    return f"{spread.mean:.{digits}f} +/- {spread.sd:.{digits}f}"
+
+
+def _of_all(cells: int, of: int) -> str:
+    return str(of) if cells == of else f"{cells} of {of}"
+
+
+def _unbroken(line: Text) -> Text:
+    """A grid that is wider than the terminal is cut there, never folded."""
+    line.no_wrap, line.overflow = True, "ignore"
+    return line

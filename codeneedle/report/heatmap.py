@@ -1,0 +1,165 @@
+"""Heatmaps of a grid, as PNG and SVG; every byte follows from the records."""
+
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from codeneedle import frames, stats
+from codeneedle.grid import Pair
+from codeneedle.metrics import Metric, Reading
+from codeneedle.records import Run
+from codeneedle.report import headline
+from codeneedle.report.cells import number, status_word
+from codeneedle.report.painting import Picture, Square, save
+from codeneedle.report.safetext import visible
+from codeneedle.report.scale import difference_scale, value_scale
+from codeneedle.units import plural
+
+
+def draw(
+    run: Run,
+    metric: Metric,
+    reading: Reading,
+    *,
+    difference: bool = False,
+    zoom: bool = False,
+    folder: Path,
+) -> tuple[Path, Path]:
+    """
+    Write ``heatmap-METRIC.png`` and ``.svg`` into *folder*.
+
+    Args:
+        run: Records of one probe.
+        metric: What to draw.
+        reading: How stored replies are read.
+        difference: Whether to draw what each pair has more than the reference;
+            the files are then called ``heatmap-METRIC-difference``.
+        zoom: Whether the colours span the values alone, not the natural bounds.
+        folder: Where the files go; made if need be.
+
+    Returns:
+        The paths of the PNG and of the SVG.
+    """
+    picture = (
+        differences_picture(run, metric, reading)
+        if difference
+        else values_picture(run, metric, reading, zoom=zoom)
+    )
+    name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
+    folder.mkdir(parents=True, exist_ok=True)
+    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+    save(picture, png=png, svg=svg)
+    return png, svg
+
+
+def values_picture(
+    run: Run, metric: Metric, reading: Reading, *, zoom: bool = False
+) -> Picture:
+    """The value of every pair, the lighter the better, or the higher."""
+    cells = frames.cells_frame(run, metric, reading)
+    many = int(cells["n"].max())
+    how = "sum" if metric.is_sum else "mean"
+    of_many = f" ({how} of {many})" if many > 1 else ""
+    labels = [number(value, digits=metric.digits) for value in cells["value"]]
+    return Picture(
+        k_types=tuple(dict.fromkeys(cells["k"])),
+        v_types=tuple(dict.fromkeys(cells["v"])),
+        squares=_squares(cells, list(cells["value"]), labels, told=frozenset()),
+        scale=value_scale(metric, cells["value"], rounds=many, zoom=zoom),
+        colours=f"lighter is {'lower' if metric.better == 'lower' else 'higher'}",
+        caption=metric.unit or metric.name,
+        title=f"{_capital(metric.label)}{of_many}",
+        notes=_notes(run),
+        reference=frames.reference(cells),
+    )
+
+
+def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
+    """What every pair has more than the reference; bold where that can be told."""
+    cells = frames.cells_frame(run, metric, reading)
+    reference = frames.reference(cells)
+    if reference is None:
+        return values_picture(run, metric, reading)
+    its_value = frames.value_at(cells, reference)
+    gaps = [value - its_value for value in cells["value"]]
+    scale = difference_scale(
+        metric, gaps, reference=its_value, rounds=int(cells["n"].max())
+    )
+    labels = [number(gap, digits=metric.digits, sign=True) for gap in gaps]
+    told = _told(run, cells, reference, metric, reading)
+    its_label = number(its_value, digits=metric.digits)
+    return Picture(
+        k_types=tuple(dict.fromkeys(cells["k"])),
+        v_types=tuple(dict.fromkeys(cells["v"])),
+        squares=_squares(cells, gaps, labels, told=told),
+        scale=scale,
+        colours="around zero",
+        caption=f"difference, {metric.unit or metric.name}",
+        title=f"{_capital(metric.label)}: difference to {reference} ({its_label})",
+        notes=(*_notes(run), *_bold_note(len(told), of=len(cells) - 1)),
+        reference=reference,
+    )
+
+
+def _squares(
+    cells: pd.DataFrame,
+    values: Sequence[float],
+    labels: Sequence[str],
+    *,
+    told: Collection[Pair],
+) -> tuple[tuple[Square, ...], ...]:
+    """Values and labels in the order of *cells*, as rows of squares."""
+    flat = [
+        Square(value, _word(status) if math.isnan(value) else label, pair in told)
+        for value, label, status, pair in zip(
+            values, labels, cells["status"], _pairs(cells), strict=True
+        )
+    ]
+    across = cells["v"].nunique()
+    return tuple(tuple(flat[at : at + across]) for at in range(0, len(flat), across))
+
+
+def _word(status: str) -> str:
+    return status_word(status) if status else "not run"
+
+
+def _told(
+    run: Run, cells: pd.DataFrame, reference: Pair, metric: Metric, reading: Reading
+) -> frozenset[Pair]:
+    """The pairs whose difference to *reference* has an interval without zero."""
+    having = _pairs(cells[cells["value"].notna()])
+    return frozenset(
+        pair
+        for pair in having
+        if pair != reference
+        and stats.difference(run, pair, reference, metric, reading).is_told
+    )
+
+
+def _pairs(cells: pd.DataFrame) -> list[Pair]:
+    return [Pair(k, v) for k, v in zip(cells["k"], cells["v"], strict=True)]
+
+
+def _notes(run: Run) -> tuple[str, ...]:
+    said = dict(headline.facts(run))
+    return (
+        f"{said['model']}  |  context {said['context']}",
+        said["corpus"],
+        f"llama.cpp {said['llama.cpp']}  |  {said['machine']}  |  {said['date']}",
+        *headline.cautions(run.setup),
+    )
+
+
+def _bold_note(told: int, *, of: int) -> tuple[str, ...]:
+    if not told:
+        return ()
+    share = round(stats.CONFIDENCE * 100)
+    by_chance = round(of * (1 - stats.CONFIDENCE))
+    meaning = f"Bold: the {share} % interval of the difference leaves out 0"
+    return (f"{meaning} (of {plural(of, 'pair')}, {by_chance} would by chance).",)
+
+
+def _capital(label: str) -> str:
+    return visible(label[:1].upper() + label[1:])

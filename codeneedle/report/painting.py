@@ -1,0 +1,319 @@
+"""How a heatmap is painted: its proportions, its type, its colours."""
+
+import math
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from codeneedle.grid import Pair
+from codeneedle.report.cells import RAMP, text_colour
+from codeneedle.report.safetext import visible
+from codeneedle.report.scale import Scale
+
+PIXELS_PER_INCH = 200
+
+INK, QUIET, GAP, HATCH = "#1a1a1a", "#595959", "#f6f6f6", "#d9d9d9"
+
+CELL = 0.80
+"""Side of a cell, in inches; the figure grows with the grid."""
+
+MARGIN, LEFT, TOP_LABELS, BAR_GAP, BAR, BAR_LABELS = 0.30, 1.05, 0.55, 0.22, 0.16, 0.95
+"""Around the grid, in inches: the edge, K types, V types, and the colour scale."""
+
+TITLE_LINE, NOTE_LINE = 0.27, 0.175
+"""Heights of a line, in inches."""
+
+TITLE_POINTS, NOTE_POINTS, TYPE_POINTS, CELL_POINTS = 13.0, 8.0, 10.0, 10.5
+
+NARROWEST = 6.6
+"""Width of the figure of a small grid, in inches: its notes need room."""
+
+_EM, _DIGIT_EM = 0.57, 0.64
+"""Width of a letter on average, and of a digit, in sizes of this font."""
+
+_POINTS_PER_INCH = 72
+
+
+_DARK_TO_LIGHT = LinearSegmentedColormap.from_list(
+    "dark to light", [tuple(part / 255 for part in step) for step in RAMP]
+)
+
+COLOURS: dict[str, Colormap] = {
+    "lighter is higher": _DARK_TO_LIGHT,
+    "lighter is lower": _DARK_TO_LIGHT.reversed(),
+    # Orange below, white at zero, purple above; safe for the colour-blind.
+    "around zero": mpl.colormaps["PuOr"],
+}
+"""Colour maps by what they say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """
+    One cell of a picture.
+
+    Attributes:
+        value: Gives the colour; NaN is a gap.
+        label: What stands in it.
+        is_bold: Whether the label stands out.
+    """
+
+    value: float
+    label: str
+    is_bold: bool = False
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether there is no value, but a word that says why."""
+        return math.isnan(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """
+    What is to be painted.
+
+    Attributes:
+        k_types: Down.
+        v_types: Across.
+        squares: A row for each K type, with one for each V type.
+        scale: The ends of the colours.
+        colours: Which of `COLOURS`.
+        caption: What the colour scale measures.
+        title: The headline.
+        notes: Lines below it.
+        reference: The pair that gets a frame; None if there is none.
+    """
+
+    k_types: tuple[str, ...]
+    v_types: tuple[str, ...]
+    squares: tuple[tuple[Square, ...], ...]
+    scale: Scale
+    colours: str
+    caption: str
+    title: str
+    notes: tuple[str, ...]
+    reference: Pair | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """
+    Where things stand, in inches from the lower left.
+
+    Attributes:
+        width: Of the figure.
+        height: Of the figure.
+        grid: Left, bottom, width and height of the grid.
+        title: The headline, broken into lines.
+        notes: The notes, likewise.
+    """
+
+    width: float
+    height: float
+    grid: tuple[float, float, float, float]
+    title: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def share(
+        self, left: float, bottom: float, width: float, height: float
+    ) -> tuple[float, float, float, float]:
+        """A rectangle as parts of the figure."""
+        return (
+            left / self.width,
+            bottom / self.height,
+            width / self.width,
+            height / self.height,
+        )
+
+
+def save(picture: Picture, *, png: Path, svg: Path) -> None:
+    """Paint *picture* into two files; the same picture gives the same bytes."""
+    with mpl.rc_context(
+        {
+            # This font comes with matplotlib: alike on every machine.
+            "font.family": "DejaVu Sans",
+            "svg.fonttype": "path",
+            "svg.hashsalt": "codeneedle",
+            "hatch.linewidth": 0.7,
+            # A dollar in a name is a dollar.
+            "text.parse_math": False,
+        }
+    ):
+        figure = paint(picture)
+        figure.savefig(png, dpi=PIXELS_PER_INCH, metadata={"Software": None})
+        figure.savefig(svg, metadata={"Date": None, "Creator": None})
+
+
+def paint(picture: Picture) -> Figure:
+    """Paint *picture*; it belongs to no window and to no list of open figures."""
+    layout = _laid_out(picture)
+    figure = Figure(figsize=(layout.width, layout.height), facecolor="white")
+    FigureCanvasAgg(figure)
+    left, bottom, wide, high = layout.grid
+    axes = figure.add_axes(layout.share(*layout.grid))
+    bar = figure.add_axes(
+        layout.share(left + wide + BAR_GAP, bottom, BAR, high), label="scale"
+    )
+    _paint_heading(figure, layout)
+    _paint_cells(axes, bar, picture)
+    _paint_types(axes, picture)
+    _paint_scale(bar, picture)
+    return figure
+
+
+def _laid_out(picture: Picture) -> _Layout:
+    wide, high = len(picture.v_types) * CELL, len(picture.k_types) * CELL
+    width = max(LEFT + wide + BAR_GAP + BAR + BAR_LABELS, NARROWEST)
+    room = width - 2 * MARGIN
+    title = _broken(picture.title, points=TITLE_POINTS * 1.2, inches=room)
+    notes = tuple(
+        line
+        for note in picture.notes
+        for line in _broken(note, points=NOTE_POINTS, inches=room)
+    )
+    head = TITLE_LINE * len(title) + NOTE_LINE * len(notes) + 0.16
+    return _Layout(
+        width=width,
+        height=MARGIN + high + TOP_LABELS + head + MARGIN,
+        grid=(LEFT, MARGIN, wide, high),
+        title=title,
+        notes=notes,
+    )
+
+
+def _broken(text: str, *, points: float, inches: float) -> tuple[str, ...]:
+    characters = int(inches * _POINTS_PER_INCH / (points * _EM))
+    return tuple(textwrap.wrap(text, characters))
+
+
+def _paint_heading(figure: Figure, layout: _Layout) -> None:
+    title_top = layout.height - MARGIN
+    notes_top = title_top - TITLE_LINE * len(layout.title) - 0.06
+    for lines, top, points, line, colour, weight in (
+        (layout.title, title_top, TITLE_POINTS, TITLE_LINE, INK, "bold"),
+        (layout.notes, notes_top, NOTE_POINTS, NOTE_LINE, QUIET, "normal"),
+    ):
+        for at, words in enumerate(lines):
+            figure.text(
+                MARGIN / layout.width,
+                (top - at * line) / layout.height,
+                words,
+                size=points,
+                color=colour,
+                weight=weight,
+                va="top",
+            )
+
+
+def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
+    sns.heatmap(
+        [[square.value for square in row] for row in picture.squares],
+        ax=axes,
+        cbar_ax=bar,
+        cmap=COLOURS[picture.colours],
+        vmin=picture.scale.low,
+        vmax=picture.scale.high,
+        linewidths=1.5,
+        linecolor="white",
+        square=True,
+    )
+    for at_k, row in enumerate(picture.squares):
+        for at_v, square in enumerate(row):
+            if square.is_gap:
+                _paint_gap(axes, at_k, at_v)
+            _write(axes, square, at_k, at_v, ink=_ink(picture, square))
+    if picture.reference:
+        at_k = picture.k_types.index(picture.reference.k)
+        at_v = picture.v_types.index(picture.reference.v)
+        _paint_frame(axes, at_k, at_v)
+
+
+def _paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
+    inset = 0.012
+    axes.add_patch(
+        Rectangle(
+            (at_v + inset, at_k + inset),
+            1 - 2 * inset,
+            1 - 2 * inset,
+            facecolor=GAP,
+            edgecolor=HATCH,
+            hatch="////",
+            linewidth=0,
+        )
+    )
+
+
+def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> None:
+    """The label of a cell, as large as fits."""
+    fits = 0.86 * CELL * _POINTS_PER_INCH / (_DIGIT_EM * max(len(square.label), 1))
+    axes.text(
+        at_v + 0.5,
+        at_k + 0.5,
+        square.label,
+        size=min(CELL_POINTS, fits),
+        style="italic" if square.is_gap else "normal",
+        weight="bold" if square.is_bold else "normal",
+        color=ink,
+        ha="center",
+        va="center",
+    )
+
+
+def _ink(picture: Picture, square: Square) -> str:
+    """Black or white, whichever can be read on the cell; grey in a gap."""
+    if square.is_gap:
+        return QUIET
+    ground = COLOURS[picture.colours](picture.scale.place(square.value))
+    red, green, blue = (part * 255 for part in ground[:3])
+    return text_colour(red, green, blue)
+
+
+def _paint_frame(axes: Axes, at_k: int, at_v: int) -> None:
+    axes.add_patch(
+        Rectangle(
+            (at_v, at_k), 1, 1, fill=False, edgecolor=INK, linewidth=2, clip_on=False
+        )
+    )
+
+
+def _paint_types(axes: Axes, picture: Picture) -> None:
+    """V types above the grid, K types left of it, as the published grids have them."""
+    k_types, v_types = picture.k_types, picture.v_types
+    axes.set_xticks([at + 0.5 for at in range(len(v_types))])
+    axes.set_xticklabels(map(visible, v_types), rotation=0, size=TYPE_POINTS)
+    axes.set_yticks([at + 0.5 for at in range(len(k_types))])
+    axes.set_yticklabels(map(visible, k_types), rotation=0, size=TYPE_POINTS)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.tick_params(length=0, labelcolor=INK, pad=5)
+    axes.set_xlabel("V cache", size=TYPE_POINTS, color=QUIET, labelpad=6)
+    axes.set_ylabel("K cache", size=TYPE_POINTS, color=QUIET, labelpad=6)
+
+
+def _paint_scale(bar: Axes, picture: Picture) -> None:
+    bar.set_yticks(_ticks(picture.scale))
+    bar.set_yticklabels([f"{tick:.4g}" for tick in _ticks(picture.scale)])
+    bar.tick_params(length=3, color=QUIET, labelcolor=INK, labelsize=NOTE_POINTS)
+    bar.set_ylabel(visible(picture.caption), size=NOTE_POINTS + 0.5, color=QUIET)
+
+
+def _ticks(scale: Scale) -> list[float]:
+    """Both ends, and round numbers that keep some distance from them."""
+    inner = MaxNLocator(nbins=5).tick_values(scale.low, scale.high)
+    apart = 0.07
+    kept = [
+        float(tick) + 0.0
+        for tick in inner
+        if apart < (tick - scale.low) / (scale.high - scale.low) < 1 - apart
+    ]
+    return [scale.low, *kept, scale.high]

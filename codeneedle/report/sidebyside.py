@@ -1,0 +1,268 @@
+"""What was expected beside what came: of one round line by line, or of a whole cell."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rapidfuzz.distance import Levenshtein
+from rich import box
+from rich.cells import cell_len, chop_cells
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from codeneedle.metrics import Reading
+from codeneedle.probes.recall_metrics import AskedRound, asked_rounds
+from codeneedle.records import CellRecord, NeedleFacts, Run
+from codeneedle.report.safetext import visible
+from codeneedle.scoring import Mark, Row, Score
+from codeneedle.units import plural
+
+MARKS: dict[Mark, str] = {
+    Mark.MATCHED: " ",
+    Mark.MISSING: "-",
+    Mark.HALLUCINATED: "+",
+    Mark.BONUS: "*",
+    Mark.OVERRUN: "~",
+}
+"""Told apart without colour; they stand left of the line that they are about."""
+
+STYLES: dict[Mark, str] = {
+    Mark.MATCHED: "green",
+    Mark.MISSING: "red",
+    Mark.HALLUCINATED: "magenta",
+    Mark.BONUS: "cyan",
+    Mark.OVERRUN: "yellow",
+}
+
+DIFFERING = "bold underline"
+"""Added to the characters in which a hallucinated line differs from the missing one."""
+
+NARROWEST = 12
+"""Columns of text on either side that are worth printing."""
+
+TAB = "»   "
+"""A tab, wide enough to indent and still to be told from spaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """
+    One line of the display.
+
+    Attributes:
+        number: Of the expected line in the corpus, as an editor counts.
+        expected: An expected line; None opposite a line that nothing expected.
+        produced: A line of the reply; None opposite a missing line.
+    """
+
+    number: int | None
+    expected: Row | None
+    produced: Row | None
+
+
+def side_by_side(
+    needle: NeedleFacts, score: Score, *, width: int, colour: bool
+) -> Group:
+    """
+    Expected lines on the left, produced ones on the right, a mark before each.
+
+    Args:
+        needle: The truth.
+        score: A reply, aligned with it.
+        width: Columns of the terminal; longer lines go on in the next row.
+        colour: Whether to colour; the marks say the same.
+
+    Returns:
+        Lines for rich; nothing of the reply reaches the terminal unescaped.
+    """
+    rows = beside(needle, score)
+    digits = max((len(str(row.number)) for row in rows if row.number), default=1)
+    # Number, mark and blank on the left; bar, mark and blank between the halves.
+    room = max((width - digits - 3 - 5) // 2, NARROWEST)
+    lines = [_title(needle), _heading(digits, room)]
+    for row in rows:
+        lines += _lines(row, digits=digits, room=room)
+    for line in lines:
+        line.no_wrap, line.overflow = True, "crop"
+    shown = [*lines, Text(), _tally(score)]
+    return Group(*(shown if colour else (Text(line.plain) for line in shown)))
+
+
+def beside(needle: NeedleFacts, score: Score) -> list[Beside]:
+    """Missing lines opposite those that came in their place, if any did."""
+    numbers = iter(_numbered(needle))
+    found: list[Beside] = []
+    for missing, extra, both in _stretches(score.rows):
+        for at in range(max(len(missing), len(extra))):
+            expected = missing[at] if at < len(missing) else None
+            produced = extra[at] if at < len(extra) else None
+            found.append(Beside(_number(numbers, expected), expected, produced))
+        if both:
+            found.append(Beside(_number(numbers, both), both, both))
+    return found
+
+
+def _stretches(
+    rows: Iterable[Row],
+) -> Iterator[tuple[list[Row], list[Row], Row | None]]:
+    """The missing and the superfluous lines before each line that is right."""
+    missing: list[Row] = []
+    extra: list[Row] = []
+    for row in rows:
+        if row.expected is not None and row.produced is not None:
+            yield missing, extra, row
+            missing, extra = [], []
+        elif row.expected is not None:
+            missing.append(row)
+        else:
+            extra.append(row)
+    yield missing, extra, None
+
+
+def _numbered(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
+    first = needle.line + needle.signature.count("\n") + 1
+    return iter(enumerate((*needle.lines, *needle.more), start=first))
+
+
+def _number(numbers: Iterator[tuple[int, str]], row: Row | None) -> int | None:
+    """The line number of *row*, which comes after all that were asked before."""
+    if row is None:
+        return None
+    return next((at for at, line in numbers if line == row.expected), None)
+
+
+def _title(needle: NeedleFacts) -> Text:
+    where = f"line {needle.line:,}, depth {needle.depth:.0%}"
+    text = Text(visible(needle.name), style="bold")
+    return text.append(f"  {where}", style="not bold dim")
+
+
+def _heading(digits: int, room: int) -> Text:
+    return Text(f"{'':{digits}}   {'expected':{room}} |   produced", style="dim")
+
+
+def _lines(row: Beside, *, digits: int, room: int) -> Iterator[Text]:
+    """One line of the display; more of them where a side does not fit."""
+    left, right = _halves(row)
+    left_parts, right_parts = _wrapped(left, room), _wrapped(right, room)
+    for at in range(max(len(left_parts), len(right_parts), 1)):
+        number = str(row.number) if row.number and not at else ""
+        line = Text().append(number.rjust(digits), style="dim")
+        is_both = row.expected is row.produced
+        line.append_text(_mark(None if is_both or at else row.expected))
+        line.append_text(_padded(left_parts, at, room))
+        line.append(" |", style="dim")
+        line.append_text(_mark(None if at else row.produced))
+        line.append_text(right_parts[at] if at < len(right_parts) else Text())
+        line.rstrip()
+        yield line
+
+
+def _halves(row: Beside) -> tuple[Text, Text]:
+    """Both sides, coloured; where one stands in for the other, their difference."""
+    left = _half(row.expected, row.expected.expected if row.expected else None)
+    right = _half(row.produced, row.produced.produced if row.produced else None)
+    if row.expected and row.produced and row.expected is not row.produced:
+        for edit in Levenshtein.editops(left.plain, right.plain):
+            if edit.tag != "insert":
+                left.stylize(DIFFERING, edit.src_pos, edit.src_pos + 1)
+            if edit.tag != "delete":
+                right.stylize(DIFFERING, edit.dest_pos, edit.dest_pos + 1)
+    return left, right
+
+
+def _half(row: Row | None, line: str | None) -> Text:
+    if row is None or line is None:
+        return Text()
+    return Text(_shown(line), style=STYLES[row.mark])
+
+
+def _shown(line: str) -> str:
+    return TAB.join(visible(part) for part in line.rstrip("\r").split("\t"))
+
+
+def _wrapped(text: Text, room: int) -> list[Text]:
+    """*text* in pieces of at most *room* columns; wide characters take two."""
+    pieces, start = [], 0
+    for chunk in chop_cells(text.plain, room) if text.plain else []:
+        pieces.append(text[start : start + len(chunk)])
+        start += len(chunk)
+    return pieces
+
+
+def _padded(parts: Sequence[Text], at: int, room: int) -> Text:
+    part = parts[at].copy() if at < len(parts) else Text()
+    part.pad_right(room - cell_len(part.plain))
+    return part
+
+
+def _mark(row: Row | None) -> Text:
+    if row is None:
+        return Text("   ")
+    return Text(f" {MARKS[row.mark]} ", style=STYLES[row.mark])
+
+
+def _tally(score: Score) -> Text:
+    """How many lines of each kind; the legend of the marks at the same time."""
+    text = Text()
+    for mark, sign in MARKS.items():
+        count = score.count(mark)
+        legend = f"{sign} " if sign.strip() else ""
+        text.append(f"{legend}{mark.value} {count}", style=STYLES[mark])
+        text.append("   ")
+    text.rstrip()
+    return text
+
+
+def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
+    """
+    One line per needle of a recall record: what was asked, and what came of it.
+
+    A round without an answer says why instead of numbers.
+    """
+    table = Table(box=box.ASCII2, show_edge=False, pad_edge=False)
+    table.add_column("needle", overflow="fold")
+    for heading in OVERVIEW_HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("ended", overflow="fold")
+    rounds = asked_rounds(record, run.setup) if record.is_finished else ()
+    for asked in rounds:
+        table.add_row(*map(Text, overview_row(asked, reading)))
+    title = Text(f"{visible(run.name)}  {visible(str(record.pair))}", style="bold")
+    if not record.is_finished:
+        why = f"{record.status}: {visible(record.reason)}"
+        return Group(title, Text(why))
+    answered = sum(not asked.error for asked in rounds)
+    said = f"{answered} of {plural(len(rounds), 'round')} answered"
+    return Group(title, Text(said), Text(), table)
+
+
+OVERVIEW_HEADINGS = (
+    "depth",
+    "line",
+    "matched",
+    "missing",
+    "halluc.",
+    "bonus",
+    "overrun",
+    "margin",
+)
+"""Between the needle's name and how its reply ended."""
+
+
+def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
+    """The cells of `rounds_overview` for one round."""
+    needle = asked.needle
+    where = [visible(needle.name), f"{needle.depth:.0%}", str(needle.line)]
+    if asked.error:
+        return [*where, *[""] * 6, f"error: {visible(asked.error)}"]
+    counts = asked.counts(reading)
+    lines = (
+        counts.matched,
+        counts.missing,
+        counts.hallucinated,
+        counts.bonus,
+        counts.overrun,
+    )
+    margin = "-" if asked.margin is None else f"{asked.margin:.2f}"
+    return [*where, *map(str, lines), margin, asked.round.finish or ""]
