@@ -1,9 +1,17 @@
 """Needles: which functions of a corpus are asked for, and at what depth."""
 
-from dataclasses import dataclass
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from codeneedle.records import NeedleFacts
 
 ASKED_LINES = 20
 """Lines of a body that a round asks for, as in the published sweeps."""
+
+MORE_LINES = 5
+"""Lines after those that earn a bonus: a model that reads on is not wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +28,153 @@ class Function:
         body: The lines after the signature up to the last one of the body,
             without line endings. Lines that hold only a closing brace of the
             function itself are not part of it.
+        closing_lines: How many of such lines follow the body: 1 or 0.
     """
 
     name: str
     signature: str
     line: int
     body: tuple[str, ...]
+    closing_lines: int = 0
+
+    @property
+    def end(self) -> int:
+        """Number of its last line, a closing brace's included."""
+        opened = self.line + self.signature.count("\n")
+        return opened + len(self.body) + self.closing_lines
+
+
+def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
+    """
+    Those of the *functions* of *text* that can be asked for, in order of lines.
+
+    Such a function has at least 20 body lines that are not blank: blank ones are
+    never credited, so without 20 others a round could not be scored of 20. And
+    its signature, without the white space around it, stands in the text once: a
+    question that quotes ``def run(self):`` is no question where another function
+    begins ``async def run(self):``. Of several that begin on one line, the
+    outermost stays. Where names are equal, the line number is added to each.
+    """
+    by_line: dict[int, Function] = {}
+    for function in functions:
+        if len(_content(function.body)) >= ASKED_LINES:
+            known = by_line.setdefault(function.line, function)
+            if function.end > known.end:
+                by_line[function.line] = function
+    once = _once(text, {function.signature.strip() for function in by_line.values()})
+    kept = [by_line[line] for line in sorted(by_line)]
+    return _distinctly_named([f for f in kept if f.signature.strip() in once])
+
+
+def choose(
+    functions: Sequence[Function], *, k: int = 16, seed: int = 42, line_count: int
+) -> list[Function]:
+    """
+    At most *k* of the *functions*, spread over the text, in order of lines.
+
+    The lines of the text fall into k bands of equal height. Each gives the one
+    of its functions that a hash of seed, line and name puts first; what empty
+    bands leave open, the first ones of all the others fill.
+
+    Args:
+        functions: To choose from, each on another line.
+        k: How many; all of them if there are fewer.
+        seed: Another one, another choice; the same one, the same everywhere.
+        line_count: Lines of the whole text.
+    """
+    drawn = sorted(functions, key=lambda function: _lot(function, seed))
+    bands: dict[int, list[Function]] = {}
+    for function in drawn:
+        bands.setdefault((function.line - 1) * k // line_count, []).append(function)
+    firsts = [band[0] for band in bands.values()]
+    lines = {function.line for function in firsts}
+    others = [function for function in drawn if function.line not in lines]
+    return sorted((firsts + others)[:k], key=lambda function: function.line)
+
+
+def needle_facts(function: Function, *, depth: float) -> NeedleFacts:
+    """
+    The needle that asks for *function*, an eligible one.
+
+    Its lines end with the 20th that is not blank; blank ones stay between them.
+
+    Args:
+        function: As it stands in the corpus.
+        depth: Its place there, from 0 to 1; see `depth_of`.
+    """
+    content = [at for at, line in enumerate(function.body) if line.strip()]
+    asked = content[ASKED_LINES - 1] + 1
+    return NeedleFacts(
+        name=function.name,
+        signature=function.signature,
+        line=function.line,
+        depth=depth,
+        lines=function.body[:asked],
+        more=function.body[asked : asked + MORE_LINES],
+    )
+
+
+def depth_of(function: Function, *, line_count: int) -> float:
+    """Place of the function's first line in a text, from 0 (top) to 1 (end)."""
+    return (function.line - 1) / max(line_count - 1, 1)
+
+
+def cut_points(functions: Iterable[Function]) -> list[int]:
+    """
+    Line numbers after which their text may be cut, ascending.
+
+    They are the ends of the outermost functions, so a cut divides none. Give all
+    functions of the text: a short one is as good an end as a long one.
+    """
+    ends: list[int] = []
+    for function in sorted(
+        functions, key=lambda function: (function.line, -function.end)
+    ):
+        if not ends or function.line > ends[-1]:
+            ends.append(function.end)
+    return ends
+
+
+def _content(lines: Iterable[str]) -> list[str]:
+    return [line for line in lines if line.strip()]
+
+
+def _lot(function: Function, seed: int) -> bytes:
+    key = f"{seed}:{function.line}:{function.name}"
+    return hashlib.sha256(key.encode(errors="replace")).digest()
+
+
+def _distinctly_named(functions: Sequence[Function]) -> list[Function]:
+    count = Counter(function.name for function in functions)
+    return [
+        replace(function, name=f"{function.name}:{function.line}")
+        if count[function.name] > 1
+        else function
+        for function in functions
+    ]
+
+
+def _once(text: str, wanted: Collection[str]) -> set[str]:
+    """
+    Those of the *wanted* strings that stand in *text* exactly once.
+
+    Strings that begin alike are looked for together: most signatures of a
+    language do, and a scan for each would take minutes on a large corpus.
+    """
+    seen: Counter[str] = Counter()
+    for head, group in _by_head(wanted).items():
+        lengths = {len(string) for string in group}
+        at = text.find(head)
+        while at >= 0:
+            # A set, since at the end of the text slices of all lengths are one.
+            found = {text[at : at + length] for length in lengths}
+            seen.update(found & group)
+            at = text.find(head, at + 1)
+    return {string for string in wanted if seen[string] == 1}
+
+
+def _by_head(strings: Iterable[str], length: int = 4) -> dict[str, set[str]]:
+    groups: dict[str, set[str]] = {}
+    for string in strings:
+        groups.setdefault(string[:length], set()).add(string)
+    return groups

@@ -33,7 +33,7 @@ class BadKnob(RequestError):  # noqa: N818 - named after the fact
 
     def __init__(self, *, knob: str, need: str) -> None:
         super().__init__(
-            f"random bodies cannot be made with such a {knob}",
+            f"random bodies need another value of {knob}",
             hint=f"{knob} must be {need}.",
         )
 
