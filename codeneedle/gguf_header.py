@@ -37,6 +37,24 @@ LONGEST_ARRAY = 1 << 12
 DEFAULT_ALIGNMENT = 32
 """Bytes; where the data of tensors begin, unless ``general.alignment`` says else."""
 
+# fmt: off
+_LOOKS: tuple[tuple[bytes, str], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer: the file itself was not fetched"),
+    (b"PK\x03\x04", "a zip archive, as PyTorch checkpoints are"),
+    (b"\x80\x02", "a pickled PyTorch checkpoint"),
+    (b"tjgg", "a model in the old GGML format"),
+    (b"lmgg", "a model in the old GGML format"),
+    (b"fmgg", "a model in the old GGML format"),
+    (b"<!doctype html", "a web page, so the download went wrong"),
+    (b"<html", "a web page, so the download went wrong"),
+    (b"{", "a JSON file"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\x7fELF", "a program"),
+    (b"#!", "a script"),
+)
+# fmt: on
+"""How files begin that people take for models. Old GGML magics are byte-swapped."""
+
 _STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, struct.Struct] = {
     kind: struct.Struct(f"<{code}")
@@ -103,6 +121,18 @@ def parse(data: Buffer) -> Header:
         tensors=tensors,
         needed_bytes=start + extent if tensors else reader.at,
     )
+
+
+def looks_like(start: bytes) -> str:
+    """What a file is that begins with *start*, as a phrase."""
+    if start[8:10] == b'{"':
+        return "a safetensors file"
+    if not start.strip(b"\0"):
+        return "a stretch of zeros: a download that has only just begun"
+    for beginning, phrase in _LOOKS:
+        if start.lstrip().lower().startswith(beginning.lower()):
+            return phrase
+    return "something else"
 
 
 class _Reader:

@@ -42,7 +42,7 @@ class Weights:
             V; None where the file does not say.
         has_state: Whether it has a state-space or another recurrent part.
         has_indexer: Whether it keeps an index beside K and V (sparse attention).
-        context: Context size it was trained on, in tokens; 0 if unknown.
+        training_context: Context it was trained on, in tokens; 0 if unknown.
         vocabulary: Tokens it knows.
         chat_template: Text of its template; None where it has none.
     """
@@ -69,7 +69,7 @@ class Weights:
     full_attention_interval: int | None
     has_state: bool
     has_indexer: bool
-    context: int
+    training_context: int
     vocabulary: int
     chat_template: str | None
 
@@ -77,14 +77,6 @@ class Weights:
     def path(self) -> Path:
         """What llama-server is given: the file, or the first part of it."""
         return self.files[0]
-
-    @property
-    def head_sizes(self) -> tuple[int, ...]:
-        """The distinct head sizes of K and V, ascending."""
-        sizes = {self.key_length, self.value_length}
-        if self.sliding_window:
-            sizes |= {self.key_length_swa, self.value_length_swa}
-        return tuple(sorted(sizes))
 
 
 def weights_of(header: Header, *, files: Sequence[Path], size_bytes: int) -> Weights:
@@ -133,7 +125,7 @@ def weights_of(header: Header, *, files: Sequence[Path], size_bytes: int) -> Wei
         full_attention_interval=keys.maybe("full_attention_interval"),
         has_state=keys.has_any("ssm.", "wkv.", "shortconv.", "kda."),
         has_indexer=keys.has_any("attention.indexer."),
-        context=keys.whole("context_length", 0),
+        training_context=keys.whole("context_length", 0),
         vocabulary=header.lengths.get("tokenizer.ggml.tokens")
         or keys.whole("vocab_size", 0),
         chat_template=keys.text("tokenizer.chat_template") or None,

@@ -143,30 +143,37 @@ def refusal(weights: Weights, pair: Pair) -> str | None:
     """Why llama-server would not take *pair* for this model, as a phrase."""
     if weights.is_mla and pair.k != pair.v:
         return f"{weights.architecture} keeps K and V as one, so their types are equal"
-    misfits = (
-        _misfit(pair.k, weights.key_length, weights.key_length_swa),
-        _misfit(pair.v, weights.value_length, weights.value_length_swa),
-    )
-    return misfits[0] or misfits[1]
+    k_sizes, v_sizes = _head_sizes(weights)
+    return _misfit(pair.k, k_sizes) or _misfit(pair.v, v_sizes)
 
 
-def misfit(weights: Weights, cache_type: str) -> str | None:
+def why_not(weights: Weights, cache_type: str) -> str | None:
     """
     Why *cache_type* cannot hold the heads of this model, as a phrase.
 
     None where it fits, and where we do not know the type: the server decides.
     """
-    return _misfit(cache_type, *weights.head_sizes)
+    k_sizes, v_sizes = _head_sizes(weights)
+    return _misfit(cache_type, k_sizes | v_sizes)
 
 
 def fits_head(weights: Weights, cache_type: str) -> bool:
     """Whether the blocks of *cache_type* divide all head sizes of this model."""
-    return misfit(weights, cache_type) is None
+    return why_not(weights, cache_type) is None
 
 
-def _misfit(cache_type: str, *head_sizes: int) -> str | None:
+def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
+    """The head sizes of K and of V."""
+    k_sizes, v_sizes = {weights.key_length}, {weights.value_length}
+    if weights.sliding_window:
+        k_sizes.add(weights.key_length_swa)
+        v_sizes.add(weights.value_length_swa)
+    return k_sizes, v_sizes
+
+
+def _misfit(cache_type: str, head_sizes: set[int]) -> str | None:
     block = BLOCK_SIZE.get(cache_type, 1)
-    for size in head_sizes:
+    for size in sorted(head_sizes):
         if size % block:
             return f"block of {block} does not divide head size {size}"
     return None
