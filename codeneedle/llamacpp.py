@@ -1,0 +1,264 @@
+"""llama.cpp's programs: where they are, and what they say about themselves."""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from codeneedle import process
+from codeneedle.cache import cache_folder
+from codeneedle.errors import MachineError
+from codeneedle.serverhelp import Help, read_help
+
+SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
+VARIABLE = "LLAMA_SERVER"
+"""Environment variable that names a llama-server."""
+
+PINNED_BUILD = 11434
+"""The release of llama.cpp that ``codeneedle llama`` builds."""
+
+_ASK_TIMEOUT_S = 60.0
+"""Long: the first start on a GPU may compile its kernels."""
+
+_DEVICE = re.compile(
+    r"\s+(?P<name>[\w:.-]+): (?P<what>.+?) \((?P<mib>\d+) MiB, \d+ MiB free\)\s*"
+)
+
+
+class LlamaMissing(MachineError):  # noqa: N818 - named after the fact
+    """No llama-server anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"{SERVER} is nowhere to be found",
+            hint="Build it with 'codeneedle llama' (some minutes, once), or install it "
+            "with 'brew install llama.cpp', or point --llama-server at one.",
+        )
+
+
+class LlamaUnusable(MachineError):  # noqa: N818 - named after the fact
+    """What was pointed at is no program."""
+
+    def __init__(self, *, path: Path, source: str, reason: str) -> None:
+        super().__init__(
+            f"{path}, from {source}, {reason}",
+            hint=f"Point at the program itself: /path/to/{SERVER}. Without {source}, "
+            "it is looked for on PATH and in the cache folder.",
+        )
+
+
+class LlamaBroken(MachineError):  # noqa: N818 - named after the fact
+    """The program does not run, or not to its end."""
+
+    def __init__(self, *, path: Path, returncode: int, last_words: str) -> None:
+        how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+        said = f": {last_words}" if last_words else ""
+        super().__init__(
+            f"{path} ends with {how} when it is asked for its version{said}",
+            hint="Install or build it again, or use another one with --llama-server.",
+        )
+
+
+class NotLlamaServer(MachineError):  # noqa: N818 - named after the fact
+    """A program that answers, but not as llama-server does."""
+
+    def __init__(self, *, path: Path, answer: str) -> None:
+        super().__init__(
+            f"{path} does not answer as {SERVER} does, but: {answer or 'nothing'}",
+            hint=f"Point --llama-server at the {SERVER} of llama.cpp.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """
+    The programs of one installation.
+
+    Attributes:
+        server: llama-server.
+        perplexity: llama-perplexity; None where it is not beside the server.
+        bench: llama-bench; likewise.
+        source: Where the server was found, as a phrase.
+    """
+
+    server: Path
+    perplexity: Path | None
+    bench: Path | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """
+    What a llama-server says about itself.
+
+    Attributes:
+        version: As it states it: ``0.6.0-dev (build 11434, commit unknown)``.
+        build: Number of the build; None where it states none.
+        k_types: Cache types that it accepts for K; empty if it does not tell.
+        v_types: Cache types that it accepts for V; likewise.
+        options: Long names of all its options: ``--fit``.
+        devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
+    """
+
+    version: str
+    build: int | None
+    k_types: tuple[str, ...]
+    v_types: tuple[str, ...]
+    options: frozenset[str]
+    devices: tuple[str, ...]
+
+
+def built_folder() -> Path:
+    """Where ``codeneedle llama`` leaves the pinned release."""
+    return cache_folder() / "llama.cpp" / f"b{PINNED_BUILD}"
+
+
+def find(*, llama_server: Path | None = None) -> Tools:
+    """
+    The programs to use.
+
+    Looked for in this order: the argument, the environment, ``PATH``, the cache
+    folder.
+
+    Args:
+        llama_server: What ``--llama-server`` says.
+
+    Raises:
+        LlamaUnusable: If the argument or the environment name no program.
+        LlamaMissing: If there is none.
+    """
+    if llama_server is not None:
+        return _named(llama_server, source="--llama-server")
+    if named := os.environ.get(VARIABLE):
+        return _named(Path(named), source=VARIABLE)
+    if on_path := shutil.which(SERVER):
+        return _tools(Path(on_path).absolute(), source="PATH")
+    built = built_folder() / SERVER
+    if _is_program(built):
+        return _tools(built, source="the cache folder")
+    raise LlamaMissing
+
+
+def ask(server: Path) -> ServerFacts:
+    """
+    What *server* says about itself.
+
+    Its version and options are remembered for as long as the file stays the
+    same. Its devices are not: they come, go, and depend on the environment.
+
+    Raises:
+        MachineError: If it crashes, hangs, or is something else.
+    """
+    note = cache_folder() / "llama.cpp" / "answers" / f"{_identity(server)}.json"
+    answers = _remembered(note)
+    if answers is None:
+        answers = read_help(_output(server, "--version"), _output(server, "--help"))
+        if answers is None:
+            answer = _output(server, "--version").strip()
+            raise NotLlamaServer(path=server, answer=answer[:200])
+        _remember(note, answers)
+    return ServerFacts(
+        version=answers.version,
+        build=answers.build,
+        k_types=answers.k_types,
+        v_types=answers.v_types,
+        options=answers.options,
+        devices=devices(server) if "--list-devices" in answers.options else (),
+    )
+
+
+def devices(server: Path) -> tuple[str, ...]:
+    """The accelerators that *server* would use, in its order, without free memory."""
+    matches = map(_DEVICE.fullmatch, _output(server, "--list-devices").splitlines())
+    return tuple(
+        f"{found['name']} {found['what']} ({found['mib']} MiB)"
+        for found in matches
+        if found
+    )
+
+
+def _named(path: Path, *, source: str) -> Tools:
+    path = path.expanduser()
+    if os.sep not in str(path) and (on_path := shutil.which(str(path))):
+        path = Path(on_path)
+    path = path.absolute()
+    if path.is_dir():
+        _refuse(path, source, "is a folder")
+    if not path.exists():
+        _refuse(path, source, "does not exist")
+    if not _is_program(path):
+        _refuse(path, source, "is not executable")
+    return _tools(path, source=source)
+
+
+def _refuse(path: Path, source: str, reason: str) -> NoReturn:
+    raise LlamaUnusable(path=path, source=source, reason=reason)
+
+
+def _tools(server: Path, *, source: str) -> Tools:
+    return Tools(
+        server=server,
+        perplexity=_beside(server, PERPLEXITY),
+        bench=_beside(server, BENCH),
+        source=source,
+    )
+
+
+def _beside(server: Path, name: str) -> Path | None:
+    """
+    The program *name* of the same installation.
+
+    Both folders are tried: Homebrew links programs from elsewhere into one
+    folder, other people link the server alone into theirs.
+    """
+    for folder in dict.fromkeys((server.parent, server.resolve().parent)):
+        if _is_program(folder / name):
+            return folder / name
+    return None
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _output(server: Path, question: str) -> str:
+    child = process.output_of([str(server), question], timeout_s=_ASK_TIMEOUT_S)
+    text = child.stdout + child.stderr
+    # Programs of other kinds and old servers end with 1 after a usage text.
+    if child.returncode < 0 or (child.returncode and not child.stdout):
+        last_words = text.strip().splitlines()[-1:]
+        raise LlamaBroken(
+            path=server,
+            returncode=child.returncode,
+            last_words=" ".join(last_words)[:300],
+        )
+    return text
+
+
+def _identity(server: Path) -> str:
+    at = server.stat()
+    text = f"{server.resolve()} {at.st_size} {at.st_mtime_ns}"
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def _remembered(note: Path) -> Help | None:
+    try:
+        return msgspec.json.decode(note.read_bytes(), type=Help)
+    except (OSError, ValueError):
+        return None
+
+
+def _remember(note: Path, answers: Help) -> None:
+    draft = note.with_name(f"{note.name}.draft-{os.getpid()}")
+    # A cache that cannot be written costs time, nothing else.
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(msgspec.json.encode(answers))
+        draft.replace(note)
