@@ -4,9 +4,10 @@ Records as data frames: one row per round or per pair, or K down and V across.
 All functions but `of_probe` take a run that holds records of one probe alone.
 """
 
+import itertools
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,8 @@ import pandas as pd
 from codeneedle.grid import Pair, by_precision, most_precise
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import CellRecord, Run
+
+_Row = tuple[str, str, str, str, float, int, float]
 
 NOT_RUN = ""
 """Status of a pair that nobody tried."""
@@ -69,15 +72,23 @@ def cells_frame(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
     Raises:
         ValueError: If a pair has two records: the run was not narrowed to a probe.
     """
+    return cells_frames(run, [metric], reading)[metric.name]
+
+
+def cells_frames(
+    run: Run, metrics: Sequence[Metric], reading: Reading
+) -> dict[str, pd.DataFrame]:
+    """A `cells_frame` for each of *metrics*, by name; faster than one by one."""
     recorded = _by_pair(run.records)
     k_types, v_types = axes(run)
-    rows = [
-        _row(Pair(k, v), recorded.get(Pair(k, v)), run, metric, reading)
-        for k in k_types
-        for v in v_types
-    ]
+    rows: dict[str, list[_Row]] = {metric.name: [] for metric in metrics}
+    # Records outermost: what a probe works out of one serves all its metrics.
+    for pair in itertools.starmap(Pair, itertools.product(k_types, v_types)):
+        for metric in metrics:
+            row = _row(pair, recorded.get(pair), run, metric, reading)
+            rows[metric.name].append(row)
     columns = ["k", "v", "status", "reason", "value", "n", "sd"]
-    return pd.DataFrame(rows, columns=columns)
+    return {name: pd.DataFrame(rows[name], columns=columns) for name in rows}
 
 
 def grid(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
@@ -160,7 +171,7 @@ def _status(record: CellRecord | None) -> str:
 
 def _row(
     pair: Pair, record: CellRecord | None, run: Run, metric: Metric, reading: Reading
-) -> tuple[str, str, str, str, float, int, float]:
+) -> _Row:
     if record is None or not record.is_finished:
         reason = "" if record is None else record.reason
         return (pair.k, pair.v, _status(record), reason, np.nan, 0, np.nan)

@@ -76,8 +76,7 @@ class AskedRound:
         """Why there is nothing to score; empty if there is."""
         if self.round.error:
             return self.round.error
-        lines = answer_lines(self.round.reply, signature=self.needle.signature)
-        return "" if any(line.strip() for line in lines) else "empty answer"
+        return "" if _says_something(self.needle, self.round.reply) else "empty answer"
 
     def counts(self, reading: Reading) -> Counts:
         """Its score, by *reading*."""
@@ -88,7 +87,7 @@ class AskedRound:
     @property
     def margin(self) -> float | None:
         """The smallest gap of its tokens, in nats; None where none was stored."""
-        return min(_gaps(self.round), default=None)
+        return min(self.round.gaps, default=None)
 
 
 def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
@@ -141,12 +140,13 @@ def _counts(needle: NeedleFacts, reply: str, *, strict_indent: bool) -> Counts:
     return Counts(**{mark.value: scored.count(mark) for mark in Mark})
 
 
+@functools.lru_cache(maxsize=65_536)
+def _says_something(needle: NeedleFacts, reply: str) -> bool:
+    return any(map(str.strip, answer_lines(reply, signature=needle.signature)))
+
+
 def _file(record: CellRecord) -> str:
     return f"the {record.probe} record of {record.pair}"
-
-
-def _gaps(asked: Round) -> list[float]:
-    return [gap for gap in asked.gaps if math.isfinite(gap)]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -189,7 +189,7 @@ def _of_gaps(number: Callable[[Sequence[float]], float]) -> Values:
 
     def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
         answered = (asked for asked in asked_rounds(record, setup) if not asked.error)
-        gaps = (_gaps(asked.round) for asked in answered)
+        gaps = (asked.round.gaps for asked in answered)
         return [number(of_round) for of_round in gaps if of_round]
 
     return values

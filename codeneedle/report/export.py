@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -67,40 +67,31 @@ def to_markdown(
 
 
 def all_metrics(run: Run, metrics: Sequence[Metric], reading: Reading) -> pd.DataFrame:
-    """
-    One row per pair: k, v, status, reason, and the value of each of *metrics*.
+    """One row per pair: k, v, status, reason, and the value of each of *metrics*."""
+    return _joined(frames.cells_frames(run, metrics, reading))
 
-    Raises:
-        ValueError: If *metrics* is empty.
-    """
-    if not metrics:
-        raise ValueError("a table of metrics needs at least one")
-    columns = {
-        metric.name: frames.cells_frame(run, metric, reading) for metric in metrics
-    }
-    first = columns[metrics[0].name][_KEYS]
+
+def _joined(columns: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    keys = next(iter(columns.values()))[_KEYS]
     values = {name: cells["value"] for name, cells in columns.items()}
-    table = first.assign(**values)
-    table["status"] = table["status"].replace(frames.NOT_RUN, NOT_RUN_STATUS)
-    return table
+    status = keys["status"].replace(frames.NOT_RUN, NOT_RUN_STATUS)
+    return keys.assign(status=status, **values)
 
 
 def _run_object(
     run: Run, metrics: Sequence[Metric], reading: Reading
 ) -> dict[str, Any]:
-    table = all_metrics(run, metrics, reading)
+    columns = frames.cells_frames(run, metrics, reading)
+    table = _joined(columns)
     setup = msgspec.to_builtins(run.setup)
     setup["needles"] = [needle.name for needle in run.setup.needles]
-    lead = frames.cells_frame(run, metrics[0], reading)
-    reference = frames.reference(lead)
+    reference = frames.reference(columns[metrics[0].name])
     return {
         "run": run.name,
         "setup": setup,
         "reading": msgspec.to_builtins(reading),
         "reference": str(reference) if reference else None,
-        "gradient": {
-            metric.name: _gradient(run, metric, reading) for metric in metrics
-        },
+        "gradient": {name: _gradient(cells) for name, cells in columns.items()},
         "metrics": [_metric_object(metric) for metric in metrics],
         "cells": [_cell_object(row) for row in table.to_dict("records")],
     }
@@ -116,8 +107,8 @@ def _metric_object(metric: Metric) -> dict[str, Any]:
     }
 
 
-def _gradient(run: Run, metric: Metric, reading: Reading) -> dict[str, Any]:
-    found = stats.gradient(frames.cells_frame(run, metric, reading))
+def _gradient(cells: pd.DataFrame) -> dict[str, Any]:
+    found = stats.gradient(cells)
     return {
         "words": found.words,
         "rho": _or_null(found.rho),

@@ -92,16 +92,16 @@ def summary_row(
     run: Run, metric: Metric, also: Sequence[Metric], reading: Reading
 ) -> list[str]:
     """The cells of `summary` for one run."""
-    cells = frames.cells_frame(run, metric, reading)
+    columns = (*also, metric)
+    tables = frames.cells_frames(run, columns, reading)
+    cells = tables[metric.name]
     spread = stats.spread(cells)
-    others = [stats.spread(frames.cells_frame(run, each, reading)) for each in also]
-    shares = zip((*also, metric), (*others, spread), strict=True)
     digits = max(metric.digits, SUMMARY_DIGITS)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
         visible(run.name),
         _of_all(spread.cells, len(cells)),
-        *(_mean_and_sd(each, its) for each, its in shares),
+        *(_mean_and_sd(each, stats.spread(tables[each.name])) for each in columns),
         f"{low} - {high}",
         stats.gradient(cells).words,
     ]

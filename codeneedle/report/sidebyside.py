@@ -37,6 +37,9 @@ STYLES: dict[Mark, str] = {
 DIFFERING = "bold underline"
 """Added to the characters in which a hallucinated line differs from the missing one."""
 
+ALIKE = 0.6
+"""Share of characters from which a line is taken for a slip of another."""
+
 NARROWEST = 12
 """Columns of text on either side that are worth printing."""
 
@@ -162,13 +165,17 @@ def _halves(row: Beside) -> tuple[Text, Text]:
     """Both sides, coloured; where one stands in for the other, their difference."""
     left = _half(row.expected, row.expected.expected if row.expected else None)
     right = _half(row.produced, row.produced.produced if row.produced else None)
-    if row.expected and row.produced and row.expected is not row.produced:
-        for edit in Levenshtein.editops(left.plain, right.plain):
-            if edit.tag != "insert":
-                left.stylize(DIFFERING, edit.src_pos, edit.src_pos + 1)
-            if edit.tag != "delete":
-                right.stylize(DIFFERING, edit.dest_pos, edit.dest_pos + 1)
+    if row.expected is not row.produced and _are_alike(left.plain, right.plain):
+        for edit in Levenshtein.opcodes(left.plain, right.plain):
+            if edit.tag != "equal":
+                left.stylize(DIFFERING, edit.src_start, edit.src_end)
+                right.stylize(DIFFERING, edit.dest_start, edit.dest_end)
     return left, right
+
+
+def _are_alike(left: str, right: str) -> bool:
+    """Whether one may be a slip of the other; else all of it would be underlined."""
+    return Levenshtein.normalized_similarity(left, right) >= ALIKE
 
 
 def _half(row: Row | None, line: str | None) -> Text:

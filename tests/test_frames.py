@@ -1,0 +1,174 @@
+"""Records as data frames."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from made_records import failed_record, made_run, made_setup
+
+from codeneedle import frames
+from codeneedle.grid import Pair
+from codeneedle.metrics import Reading
+from codeneedle.probes.recall_metrics import METRICS
+from codeneedle.records import CellRecord, Run, Status
+
+MATCHED = next(metric for metric in METRICS if metric.name == "matched")
+PASS = next(metric for metric in METRICS if metric.name == "pass")
+READING = Reading()
+SMALL = made_setup(needles=2, types_k=["q4_0", "bf16"], types_v=["q8_0", "bf16"])
+
+
+def small_run(*, failed: Sequence[CellRecord] = (), untried: Sequence[str] = ()) -> Run:
+    """Two by two cells of two rounds."""
+    return made_run(
+        lambda pair, at: 20 if pair.k == "bf16" else 4 + at,
+        setup=SMALL,
+        failed=failed,
+        untried=untried,
+    )
+
+
+def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
+    """
+    K goes down and V across, whatever the order of setup and records.
+    """
+    grid = frames.grid(small_run(), MATCHED, READING)
+
+    assert ["bf16", "q4_0"] == list(grid.index)
+    assert ["bf16", "q8_0"] == list(grid.columns)
+    assert [[20.0, 20.0], [4.5, 4.5]] == grid.to_numpy().tolist()
+
+
+def test_cells_that_did_not_finish_are_gaps() -> None:
+    """
+    A gap is NaN, never a zero, and its status and reason are kept.
+    """
+    run = small_run(
+        failed=[failed_record("q4_0/q8_0", Status.CRASHED, "signal 11")],
+        untried=["q4_0/bf16"],
+    )
+
+    cells = frames.cells_frame(run, MATCHED, READING).set_index(["k", "v"])
+
+    assert cells["value"].isna().loc[("q4_0", "q8_0")]
+    assert "signal 11" == cells.loc[("q4_0", "q8_0"), "reason"]
+    assert frames.NOT_RUN == cells.loc[("q4_0", "bf16"), "status"]
+    assert 0 == cells.loc[("q4_0", "bf16"), "n"]
+
+
+def test_statuses_have_the_shape_of_the_grid() -> None:
+    """
+    Every pair has a status; one that was not tried has none.
+    """
+    run = small_run(
+        failed=[failed_record("q4_0/q8_0", Status.TIMED_OUT)],
+        untried=["q4_0/bf16"],
+    )
+
+    assert [["finished", "finished"], ["", "timed-out"]] == (
+        frames.statuses(run).to_numpy().tolist()
+    )
+
+
+def test_a_cell_tells_how_many_observations_it_rests_on() -> None:
+    """
+    Value, count and spread come from the rounds.
+    """
+    cells = frames.cells_frame(small_run(), MATCHED, READING)
+    last = cells[(cells["k"] == "q4_0") & (cells["v"] == "q8_0")].iloc[0]
+
+    assert (4.5, 2) == (last["value"], last["n"])
+    assert math.sqrt(0.5) == pytest.approx(last["sd"])
+
+
+def test_sums_are_not_averaged() -> None:
+    """
+    Passes are counted over the rounds of a cell.
+    """
+    grid = frames.grid(made_run(), PASS, READING)
+
+    assert 16.0 == grid.loc["bf16", "bf16"]
+
+
+def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
+    """
+    The grid widens to what the records hold.
+    """
+    run = made_run(setup=SMALL)
+    stranger = failed_record("turbo3/q8_0", Status.UNSUPPORTED)
+    run = replace(run, records=(*run.records, stranger))
+
+    assert ["bf16", "q4_0", "turbo3"] == list(frames.statuses(run).index)
+
+
+def test_records_of_other_probes_are_left_out() -> None:
+    """
+    A run is narrowed to one probe before it is framed.
+    """
+    run = small_run()
+    others = [replace(record, probe="other") for record in run.records]
+    both = replace(run, records=(*run.records, *others))
+
+    assert run.records == frames.of_probe(both, "recall").records
+    with pytest.raises(ValueError, match="narrow"):
+        frames.cells_frame(both, MATCHED, READING)
+
+
+def test_rounds_of_finished_cells_are_listed() -> None:
+    """
+    Four cells of two rounds, one of them failed, give six rows.
+    """
+    run = small_run(failed=[failed_record("q4_0/q8_0")])
+
+    rounds = frames.rounds_frame(run, MATCHED, READING)
+
+    assert (6, 4) == rounds.shape
+    assert {0, 1} == set(rounds["round"])
+
+
+def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
+    """
+    A reference that crashed is none.
+    """
+    run = small_run(failed=[failed_record("bf16/bf16")])
+
+    cells = frames.cells_frame(run, MATCHED, READING)
+
+    assert Pair("bf16", "q8_0") == frames.reference(cells)
+
+
+def test_a_run_without_a_finished_cell_has_no_reference() -> None:
+    """
+    Nothing is compared with nothing.
+    """
+    cells = frames.cells_frame(replace(small_run(), records=()), MATCHED, READING)
+
+    assert frames.reference(cells) is None
+
+
+def test_gaps_to_the_reference_keep_the_gaps() -> None:
+    """
+    Differences are values less the reference's; missing ones stay missing.
+    """
+    run = small_run(untried=["q4_0/bf16"])
+    cells = frames.cells_frame(run, MATCHED, READING)
+
+    gaps = frames.gaps_to(cells, Pair("bf16", "bf16"))
+
+    assert -15.5 == gaps.loc["q4_0", "q8_0"]
+    assert gaps.isna().loc["q4_0", "bf16"]
+
+
+def test_a_hundred_by_a_hundred_grid_is_framed() -> None:
+    """
+    Types that nobody knows keep their order.
+    """
+    types = [f"t{at}" for at in range(100)]
+    run = made_run(setup=made_setup(needles=1, types_k=types, types_v=types))
+
+    grid = frames.grid(run, MATCHED, READING)
+
+    assert (100, 100) == grid.shape
+    assert types == list(grid.columns)
+    assert 20.0 == grid.to_numpy().min()
