@@ -38,6 +38,11 @@ class Function:
     closing_lines: int = 0
 
     @property
+    def content_lines(self) -> int:
+        """Body lines that are not blank."""
+        return sum(bool(line.strip()) for line in self.body)
+
+    @property
     def end(self) -> int:
         """Number of its last line, a closing brace's included."""
         opened = self.line + self.signature.count("\n")
@@ -57,7 +62,7 @@ def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
     """
     by_line: dict[int, Function] = {}
     for function in functions:
-        if len(_content(function.body)) >= ASKED_LINES:
+        if function.content_lines >= ASKED_LINES:
             known = by_line.setdefault(function.line, function)
             if function.end > known.end:
                 by_line[function.line] = function
@@ -133,10 +138,6 @@ def cut_points(functions: Iterable[Function]) -> list[int]:
         if not ends or function.line > ends[-1]:
             ends.append(function.end)
     return ends
-
-
-def _content(lines: Iterable[str]) -> list[str]:
-    return [line for line in lines if line.strip()]
 
 
 def _lot(function: Function, seed: int) -> bytes:

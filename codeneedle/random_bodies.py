@@ -15,6 +15,9 @@ ALPHABET = ascii_letters + digits
 FIRST_ALPHABET = ascii_letters
 """Of the first character of a name: 52 characters."""
 
+HEADER = "# Random bodies, construction 1: "
+"""How every text begins; the number changes when the construction does."""
+
 MAX_BYTES = 100_000_000
 """Longest text that is made; the largest contexts hold a tenth of it."""
 
@@ -174,7 +177,7 @@ def text_of(knobs: Knobs) -> str:
     """
     stream = _random_bytes(knobs.seed)
     names = _names(stream, length=knobs.name_length)
-    parts = [f"# Random bodies, construction 1: {knobs}\n"]
+    parts = [f"{HEADER}{knobs}\n"]
     for _ in range(knobs.functions):
         parts.append(f"\n\ndef {next(names)}():\n")
         for _ in range(knobs.lines):

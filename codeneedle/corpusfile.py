@@ -1,0 +1,203 @@
+"""Corpus files: what a person may write into ``corpora/NAME.toml``."""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from codeneedle import languages, sources
+from codeneedle.errors import RequestError, UnknownName, did_you_mean
+from codeneedle.random_bodies import Knobs
+from codeneedle.sources import Kind, Source
+
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class BadCorpusFile(RequestError):  # noqa: N818 - named after the fact
+    """The corpus file can be mended, and the command be run again."""
+
+    def __init__(self, *, file: Path, reason: str, hint: str) -> None:
+        super().__init__(f"{file}: {reason}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusFile:
+    """
+    A corpus file, checked. It has files or a glob, or it has knobs.
+
+    Attributes:
+        files: Files and folders, relative to the corpus file's folder.
+        glob: Patterns of files, relative to it too; ``**`` is any folders.
+        limit_bytes: Longest text, in bytes; what exceeds it is cut off after the
+            last function that fits whole.
+        sample_k: How many functions are asked for.
+        sample_seed: Decides which.
+        language: Name of the language that all files are read as, whatever they
+            are called.
+        kind: What a model can know of it; ``unseen`` if not given.
+        generate: Knobs of random bodies, instead of files.
+    """
+
+    files: tuple[str, ...] = ()
+    glob: tuple[str, ...] = ()
+    limit_bytes: _Positive | None = None
+    sample_k: _Positive = 16
+    sample_seed: int = 42
+    language: str | None = None
+    kind: Kind | None = None
+    generate: Knobs | None = None
+
+    @property
+    def known_kind(self) -> Kind:
+        """The kind it gives, else what it names is by nature."""
+        return self.kind or ("incompressible" if self.generate else "unseen")
+
+    def origin(self, path: Path) -> str:
+        """Where its text comes from, if *path* is its own."""
+        if self.generate is not None:
+            return f"generated, {self.generate}"
+        return f"{path}: {', '.join((*self.files, *self.glob))}"
+
+
+def read_corpus_file(path: Path) -> CorpusFile:
+    """
+    Read and check a corpus file.
+
+    Raises:
+        BadCorpusFile: If it cannot be read, has a key that nobody knows, or a
+            value that cannot be.
+        BadKnob: If it has a knob that is out of range.
+    """
+    table = _table(path)
+    _refuse_unknown(table, CorpusFile, file=path)
+    if isinstance(table.get("generate"), dict):
+        _refuse_unknown(table["generate"], Knobs, file=path)
+    if isinstance(table.get("glob"), str):
+        table["glob"] = [table["glob"]]
+    try:
+        read = msgspec.convert(table, type=CorpusFile)
+    except msgspec.ValidationError as error:
+        raise BadCorpusFile(
+            file=path, reason=str(error), hint="Give that key another value."
+        ) from error
+    _refuse_nonsense(read, file=path)
+    return read
+
+
+def sources_of(
+    read: CorpusFile, *, file: Path
+) -> tuple[list[Source], list[tuple[str, str]]]:
+    """
+    What corpus file *file* names, and which files could not be read, and why.
+
+    Raises:
+        NotFound: If a file or folder does not exist.
+        BadCorpusFile: If a pattern is none, or finds nothing.
+        TooLarge: If it is more than any context could hold, and nothing limits it.
+    """
+    if read.generate is not None:
+        return [sources.generated(read.generate)], []
+    paths = list(paths_of(read, file=file))
+    folders = [os.path.abspath(path.parent) for path in paths]  # noqa: PTH100 - keeps links
+    language = languages.known()[read.language] if read.language else None
+    return sources.read_all(
+        paths,
+        root=Path(os.path.commonpath(folders or ["/"])),
+        suffix=language.suffixes[0] if language else None,
+        enough_bytes=read.limit_bytes,
+    )
+
+
+def paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
+    """
+    The files that corpus file *file* names, in its order, each once.
+
+    Files that it names one by one may have any suffix if it names their language;
+    folders and patterns give those in a known language.
+
+    Raises:
+        NotFound: If a file or folder does not exist.
+        BadCorpusFile: If a pattern is none, or finds nothing.
+    """
+    seen: set[Path] = set()
+    for path in _paths_of(read, file=file):
+        if path.resolve() not in seen:
+            seen.add(path.resolve())
+            yield path
+
+
+def _paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
+    for name in read.files:
+        path = file.parent / Path(name).expanduser()
+        if not path.exists():
+            raise sources.NotFound(path=path)
+        yield from sources.files_in(path) if path.is_dir() else [path]
+    for pattern in read.glob:
+        found = _matches(pattern, file=file, any_suffix=read.language is not None)
+        if not found:
+            raise BadCorpusFile(
+                file=file,
+                reason=f"glob '{pattern}' finds no file in a known language",
+                hint=f"It is relative to {file.parent}; '**' is any folders.",
+            )
+        yield from found
+
+
+def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
+    try:
+        found = sorted(file.parent.glob(pattern))
+    except (ValueError, NotImplementedError, IndexError) as error:
+        raise BadCorpusFile(
+            file=file,
+            reason=f"'{pattern}' is no glob: {error}",
+            hint="Write a relative pattern such as '../src/**/*.py'.",
+        ) from error
+    return [
+        path
+        for path in found
+        if path.is_file()
+        and (any_suffix or languages.of_suffix(path.suffix))
+        and not any(map(sources.is_skipped, path.relative_to(file.parent).parts))
+    ]
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        hint = "Check that it is a readable file in UTF-8."
+        raise BadCorpusFile(file=path, reason=str(error), hint=hint) from error
+    except tomllib.TOMLDecodeError as error:
+        hint = "Mend that place; text values stand in quotes."
+        raise BadCorpusFile(file=path, reason=str(error), hint=hint) from error
+
+
+def _refuse_unknown(
+    table: Mapping[str, object], layout: type[CorpusFile | Knobs], *, file: Path
+) -> None:
+    """Stop at a key we would ignore: a typo must not quietly run a default."""
+    known = [field.name for field in fields(layout)]
+    for key in table:
+        if key not in known:
+            reason = f"unknown key '{key}'"
+            raise BadCorpusFile(file=file, reason=reason, hint=did_you_mean(key, known))
+
+
+def _refuse_nonsense(read: CorpusFile, *, file: Path) -> None:
+    has_files = bool(read.files or read.glob)
+    if has_files == (read.generate is not None):
+        raise BadCorpusFile(
+            file=file,
+            reason="it names both files and knobs"
+            if has_files
+            else "it names no files",
+            hint="Give files or glob, or a [generate] table.",
+        )
+    if read.language is not None and read.language not in languages.known():
+        raise UnknownName(
+            kind="language", name=read.language, known=languages.known().keys()
+        )
