@@ -1,0 +1,285 @@
+"""What a llama-server says in its log, read loosely: types and numbers."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from codeneedle.grid import Pair
+from codeneedle.records import Effective, KvBuffer, Status
+
+LINE_CHARACTERS = 500
+"""Of a line, what is looked at; a model's own words may make lines of megabytes."""
+
+CONTEXT_STEP = 256
+"""llama.cpp rounds a context up to a multiple of this."""
+
+_NEW_CONTEXT = "constructing llama_context"
+"""Begins a context; a second one belongs to a draft model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """
+    Why a server failed, or what it does instead of what it was asked for.
+
+    Attributes:
+        status: How the cell ends.
+        reason: The line of the log that says so, without its prefix.
+    """
+
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """
+    What a server was asked for.
+
+    Attributes:
+        pair: Cache types; None where they do not matter.
+        context: Size of the context, in tokens.
+    """
+
+    pair: Pair | None
+    context: int
+
+
+def read(log_text: str) -> Effective:
+    """
+    What is effective, from a log written with ``-lv 4``.
+
+    Of a server that also holds a draft model, the first context counts.
+    """
+    everything = list(_lines(log_text))
+    lines = list(_first_context(everything))
+    offloaded = _numbers(_OFFLOADED, everything)
+    return Effective(
+        build=_last(_BUILD, everything),
+        context=_context(everything),
+        flash_attention=_flash_attention(lines),
+        kv=tuple(_kv_buffers(lines)),
+        rotation_k=_first_number(_ROTATION_K, lines),
+        rotation_v=_first_number(_ROTATION_V, lines),
+        offloaded_layers=offloaded[0] if offloaded else None,
+        total_layers=offloaded[1] if offloaded else None,
+        graph_splits=max(map(int, _all(_SPLITS, lines)), default=None),
+        devices=tuple(dict.fromkeys(_all(_KV_DEVICE, lines))),
+        compute_mib=_compute_mib(lines),
+        threads=_first_number(_THREADS, everything),
+    )
+
+
+def trouble(log_text: str) -> Trouble | None:
+    """Why the server failed, if its log tells; the first of the clearest signs."""
+    return _first_sign(_TROUBLES, log_text)
+
+
+def fallback(log_text: str) -> Trouble | None:
+    """What the server does instead of fast attention on the asked types, if it does."""
+    return _first_sign(_FALLBACKS, log_text)
+
+
+def mismatches(asked: Asked, effective: Effective) -> tuple[str, ...]:
+    """
+    In what *effective* differs from what was asked, one phrase each.
+
+    What the log does not tell is no difference, except the cache types: without
+    them nothing that is measured would mean anything.
+    """
+    found = list(_wrong_types(asked.pair, effective.kv)) if asked.pair else []
+    found += _wrong_context(asked.context, effective.context)
+    if effective.flash_attention == "disabled":
+        found.append("flash attention is off, not on")
+    return tuple(found)
+
+
+def last_words(log_text: str, *, lines: int = 12) -> tuple[str, ...]:
+    """The last *lines* of a log that tell anything, safe to show anywhere."""
+    telling = [
+        line
+        for line in _lines(log_text)
+        if line.strip() and not any(noise in line for noise in _NOISE)
+    ]
+    return tuple(line.rstrip() for line in telling[-lines:])
+
+
+_PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|.)?")
+_NOISE = ("memory_breakdown", "cleaning up before exit", "to show complete usage")
+
+_BUILD = re.compile(r"\bbuild:? (\d+ \([^)]*\))")
+_CONTEXTS = (
+    re.compile(r"\bn_ctx_slot = (\d+)"),
+    re.compile(r"\bn_ctx(?:_seq|_per_seq)\s+= (\d+)"),
+    re.compile(r"llama_context: n_ctx\s+= (\d+)"),
+)
+_FLASH = re.compile(r"\bflash_attn\s+= (\w+)")
+_FLASH_RESOLVED = re.compile(
+    r"Flash Attention (?:was auto, set to |not supported, set to )?(enabled|disabled)"
+)
+_KV = re.compile(
+    r"llama_kv_cache\w*: size =\s*[\d.]+ MiB \(\s*(\d+) cells,\s*(\d+) layers,[^)]*\), "
+    r"K \((\w+)\):\s*([\d.]+) MiB, V \((\w+)\):\s*([\d.]+) MiB"
+)
+_KV_DEVICE = re.compile(r"llama_kv_cache\w*:\s+(\S+) KV buffer size =")
+_ROTATION_K = re.compile(r"\b(?:n|attn)_rot_k = (\d+)")
+_ROTATION_V = re.compile(r"\b(?:n|attn)_rot_v = (\d+)")
+_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+_SPLITS = re.compile(r"\bsplits = (\d+)")
+_COMPUTE = re.compile(r"(\S+)\s+compute buffer size =\s*([\d.]+) MiB")
+_THREADS = re.compile(r"\bn_threads = (\d+)")
+
+_TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
+    (
+        Status.UNSUPPORTED,
+        re.compile(
+            r"Unsupported cache type"
+            r"|V cache (?:quantization )?(?:was requested, but this )?requires"
+            r" flash(?:_attn| attention)"
+            r"|block size \d+ does not divide"
+            r"|cannot run the operation \(SET_ROWS\)"
+            r"|SPLIT_MODE_TENSOR (?:and|requires|not)",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        Status.OUT_OF_MEMORY,
+        re.compile(
+            r"out of memory|ErrorOutOf(?:Device|Host)?Memory|CallbackErrorOutOfMemory"
+            r"|bad_alloc|length_error"
+            r"|(?:failed|unable) to allocate(?!.*\b(?:pinned|context\b|prompt cache))",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        Status.CRASHED,
+        re.compile(
+            r"couldn't bind|address already in use|error while handling argument"
+            r"|invalid argument|error loading model|GGML_ASSERT|CUDA error"
+            r"|terminate called",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        Status.CRASHED,
+        re.compile(r"exiting due to|failed to (?:load|create|initialize)"),
+    ),
+)
+"""Most telling first: many a line that follows an error only says that it failed."""
+
+_FALLBACKS: Sequence[tuple[Status, re.Pattern[str]]] = (
+    (Status.FALLBACK_F16, re.compile(r"converting K and V to f16")),
+    (
+        Status.FALLBACK_CPU,
+        re.compile(
+            r"Flash Attention (?:tensor )?is assigned to device CPU"
+            r"|Flash Attention (?:was auto|not supported), set to disabled"
+        ),
+    ),
+)
+
+
+def _lines(log_text: str) -> Iterator[str]:
+    for line in log_text.splitlines():
+        shown = _ANSI.sub("", line[:LINE_CHARACTERS])
+        printable = "".join(c if c.isprintable() or c == "\t" else " " for c in shown)
+        yield _PREFIX.sub("", printable)
+
+
+def _first_context(lines: Iterable[str]) -> Iterator[str]:
+    contexts = 0
+    for line in lines:
+        contexts += _NEW_CONTEXT in line
+        if contexts > 1:
+            return
+        yield line
+
+
+def _first_sign(
+    signs: Sequence[tuple[Status, re.Pattern[str]]], log_text: str
+) -> Trouble | None:
+    lines = list(_lines(log_text))
+    for status, sign in signs:
+        for line in lines:
+            if sign.search(line):
+                return Trouble(status, " ".join(line.split()))
+    return None
+
+
+def _kv_buffers(lines: Iterable[str]) -> Iterator[KvBuffer]:
+    for line in lines:
+        found = _KV.search(line)
+        if found:
+            cells, layers, k_type, k_mib, v_type, v_mib = found.groups()
+            yield KvBuffer(
+                cells=int(cells),
+                layers=int(layers),
+                k_type=k_type,
+                v_type=v_type,
+                k_mib=float(k_mib),
+                v_mib=float(v_mib),
+            )
+
+
+def _context(lines: Sequence[str]) -> int | None:
+    for pattern in _CONTEXTS:
+        found = _first_number(pattern, lines)
+        if found is not None:
+            return found
+    return None
+
+
+def _flash_attention(lines: Sequence[str]) -> str | None:
+    stated = _last(_FLASH, lines)
+    return _last(_FLASH_RESOLVED, lines) or stated if stated == "auto" else stated
+
+
+def _compute_mib(lines: Iterable[str]) -> float | None:
+    found: dict[str, float] = {}
+    for line in lines:
+        match = _COMPUTE.search(line)
+        if match:  # a graph that is reserved again says so again
+            found[match[1]] = float(match[2])
+    return round(sum(found.values()), 2) if found else None
+
+
+def _wrong_types(pair: Pair, buffers: Sequence[KvBuffer]) -> Iterator[str]:
+    if not buffers:
+        yield "the log names no KV cache, so its types cannot be verified"
+    for buffer in buffers:
+        if buffer.k_type != pair.k:
+            yield f"K is {buffer.k_type}, not {pair.k}"
+        # Models that keep K and V in one have no V of their own.
+        if buffer.v_type != pair.v and buffer.v_mib > 0:
+            yield f"V is {buffer.v_type}, not {pair.v}"
+
+
+def _wrong_context(asked: int, effective: int | None) -> Iterator[str]:
+    padded = -(-asked // CONTEXT_STEP) * CONTEXT_STEP
+    if effective is not None and not asked <= effective <= padded:
+        yield f"the context is {effective} tokens, not {asked}"
+
+
+def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        found = pattern.search(line)
+        if found:
+            yield found.group(1)
+
+
+def _last(pattern: re.Pattern[str], lines: Iterable[str]) -> str | None:
+    return next(iter([*_all(pattern, lines)][::-1]), None)
+
+
+def _first_number(pattern: re.Pattern[str], lines: Iterable[str]) -> int | None:
+    found = next(_all(pattern, lines), None)
+    return None if found is None else int(found)
+
+
+def _numbers(pattern: re.Pattern[str], lines: Iterable[str]) -> tuple[int, ...]:
+    for line in lines:
+        found = pattern.search(line)
+        if found:
+            return tuple(int(number) for number in found.groups())
+    return ()
