@@ -14,8 +14,8 @@ from made_records import (
 )
 
 from codeneedle.metrics import Reading
-from codeneedle.probes.recall_metrics import METRICS, asked_rounds, percentile
-from codeneedle.records import BadRecord, NeedleFacts
+from codeneedle.probes.recall_metrics import METRICS, percentile
+from codeneedle.records import NeedleFacts
 from codeneedle.rounds import Round
 
 SETUP = made_setup(needles=3)
@@ -158,40 +158,6 @@ def test_the_cell_itself_is_one_value() -> None:
     assert [3.5] == values("kv", rounds)
     assert [0.5] == values("ready", rounds)
     assert [pytest.approx(10.7)] == values("time", rounds)
-
-
-def test_a_needle_that_the_setup_does_not_have_is_a_bad_record() -> None:
-    """
-    Records and setup of different runs are told apart, not scored.
-    """
-    stranger = replace(made_round(FIRST), needle="somebody_else")
-    record = made_record("q8_0/q4_0", [stranger])
-
-    with pytest.raises(BadRecord, match="somebody_else"):
-        asked_rounds(record, SETUP)
-
-
-def test_an_observation_of_another_probe_is_a_bad_record() -> None:
-    """
-    What the recall probe did not store is refused.
-    """
-    record = replace(made_record("q8_0/q4_0", []), observation={"kld": 0.1})
-
-    with pytest.raises(BadRecord, match="q8_0/q4_0"):
-        asked_rounds(record, SETUP)
-
-
-def test_records_that_are_equal_but_not_the_same_are_both_read() -> None:
-    """
-    What is kept of a record belongs to that very object.
-    """
-    whole = made_record("q8_0/q4_0", [made_round(FIRST)])
-    broken = replace(
-        whole, observation=made_record("f16/f16", [failed(FIRST)]).observation
-    )
-
-    assert not asked_rounds(whole, SETUP)[0].error
-    assert asked_rounds(broken, SETUP)[0].error
 
 
 def test_metric_names_are_unique() -> None:

@@ -132,11 +132,12 @@ def grid_lines(cells: pd.DataFrame, metric: Metric) -> list[Text]:
     k_types = [visible(k) for k in dict.fromkeys(cells["k"])]
     left = max(len(word) for word in (CORNER, *k_types))
     widths = [
-        max(NARROWEST_COLUMN, len(v) + 2, *(len(row[at].text) + 2 for row in rows))
+        max(NARROWEST_COLUMN, len(v) + 3, *(len(row[at].text) + 2 for row in rows))
         for at, v in enumerate(v_types)
     ]
-    top = "".join(v.rjust(width) for v, width in zip(v_types, widths, strict=True))
-    lines = [_unbroken(Text(f"{CORNER.ljust(left)}{top}", style="bold"))]
+    # The blank behind a type is where the reference's mark stands in the rows.
+    heads = (f"{v} ".rjust(width) for v, width in zip(v_types, widths, strict=True))
+    lines = [_unbroken(Text("".join([CORNER.ljust(left), *heads]), style="bold"))]
     for k, row in zip(k_types, rows, strict=True):
         line = Text(k.ljust(left), style="bold")
         for look, width in zip(row, widths, strict=True):
@@ -280,6 +281,6 @@ def _of_all(cells: int, of: int) -> str:
 
 
 def _unbroken(line: Text) -> Text:
-    """A grid that is wider than the terminal is cut there, never folded."""
+    """A line that rich does not fold; printed with ``crop=False``, nor cut."""
     line.no_wrap, line.overflow = True, "ignore"
     return line

@@ -12,7 +12,8 @@ from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run
 from codeneedle.report import headline
 from codeneedle.report.cells import number, status_word
-from codeneedle.report.painting import Picture, Square, save
+from codeneedle.report.painting import save
+from codeneedle.report.picture import Picture, Square
 from codeneedle.report.safetext import visible
 from codeneedle.report.scale import difference_scale, value_scale
 from codeneedle.units import plural

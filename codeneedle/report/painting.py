@@ -1,9 +1,10 @@
 """How a heatmap is painted: its proportions, its type, its colours."""
 
-import math
 import textwrap
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import seaborn as sns
@@ -14,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from codeneedle.grid import Pair
 from codeneedle.report.cells import RAMP, text_colour
+from codeneedle.report.picture import Picture, Square
 from codeneedle.report.safetext import visible
 from codeneedle.report.scale import Scale
 
@@ -56,55 +57,6 @@ COLOURS: dict[str, Colormap] = {
 """Colour maps by what they say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Square:
-    """
-    One cell of a picture.
-
-    Attributes:
-        value: Gives the colour; NaN is a gap.
-        label: What stands in it.
-        is_bold: Whether the label stands out.
-    """
-
-    value: float
-    label: str
-    is_bold: bool = False
-
-    @property
-    def is_gap(self) -> bool:
-        """Whether there is no value, but a word that says why."""
-        return math.isnan(self.value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """
-    What is to be painted.
-
-    Attributes:
-        k_types: Down.
-        v_types: Across.
-        squares: A row for each K type, with one for each V type.
-        scale: The ends of the colours.
-        colours: Which of `COLOURS`.
-        caption: What the colour scale measures.
-        title: The headline.
-        notes: Lines below it.
-        reference: The pair that gets a frame; None if there is none.
-    """
-
-    k_types: tuple[str, ...]
-    v_types: tuple[str, ...]
-    squares: tuple[tuple[Square, ...], ...]
-    scale: Scale
-    colours: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
-    reference: Pair | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
     """
@@ -138,20 +90,24 @@ class _Layout:
 
 def save(picture: Picture, *, png: Path, svg: Path) -> None:
     """Paint *picture* into two files; the same picture gives the same bytes."""
-    with mpl.rc_context(
-        {
-            # This font comes with matplotlib: alike on every machine.
-            "font.family": "DejaVu Sans",
-            "svg.fonttype": "path",
-            "svg.hashsalt": "codeneedle",
-            "hatch.linewidth": 0.7,
-            # A dollar in a name is a dollar.
-            "text.parse_math": False,
-        }
-    ):
+    with mpl.rc_context(_settings()), warnings.catch_warnings():
+        # A name in another script is drawn with boxes; the reader sees it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = paint(picture)
         figure.savefig(png, dpi=PIXELS_PER_INCH, metadata={"Software": None})
         figure.savefig(svg, metadata={"Date": None, "Creator": None})
+
+
+def _settings() -> dict[Any, Any]:
+    return {
+        # This font comes with matplotlib: alike on every machine.
+        "font.family": "DejaVu Sans",
+        "svg.fonttype": "path",
+        "svg.hashsalt": "codeneedle",
+        "hatch.linewidth": 0.7,
+        # A dollar in a name is a dollar.
+        "text.parse_math": False,
+    }
 
 
 def paint(picture: Picture) -> Figure:

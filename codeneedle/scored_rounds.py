@@ -1,0 +1,132 @@
+"""Stored rounds beside the truth: each record read once, each reply scored once."""
+
+import functools
+from dataclasses import dataclass
+
+from codeneedle.metrics import Reading
+from codeneedle.records import BadRecord, CellRecord, NeedleFacts, Setup
+from codeneedle.rounds import Recall, Round, read_recall
+from codeneedle.scoring import PASS_LINES, Mark, answer_lines, score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """
+    A round in numbers of lines, of the 20 that were asked for.
+
+    Attributes:
+        matched: Expected lines given back in order.
+        missing: Expected lines that are not.
+        hallucinated: Lines of the answer that match nothing.
+        bonus: Correct lines past the asked ones.
+        overrun: Lines past the end of the answer that match nothing.
+    """
+
+    matched: int
+    missing: int
+    hallucinated: int
+    bonus: int
+    overrun: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether the published sweeps would call it a pass."""
+        return self.matched >= PASS_LINES
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRound:
+    """
+    A stored round beside the truth that it is scored against.
+
+    Attributes:
+        needle: What was asked for.
+        round: What came.
+    """
+
+    needle: NeedleFacts
+    round: Round
+
+    @property
+    def error(self) -> str:
+        """Why there is nothing to score; empty if there is."""
+        if self.round.error:
+            return self.round.error
+        return "" if _says_something(self.needle, self.round.reply) else "empty answer"
+
+    def counts(self, reading: Reading) -> Counts:
+        """Its score, by *reading*."""
+        return _counts(
+            self.needle, self.round.reply, strict_indent=reading.strict_indent
+        )
+
+    @property
+    def margin(self) -> float | None:
+        """The smallest gap of its tokens, in nats; None where none was stored."""
+        return min(self.round.gaps, default=None)
+
+
+def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
+    """
+    The rounds of *record*, in asking order.
+
+    Raises:
+        BadRecord: If it holds something else, or asks for a needle that *setup*
+            does not have.
+    """
+    needles = {needle.name: needle for needle in setup.needles}
+    try:
+        return tuple(
+            AskedRound(needles[asked.needle], asked)
+            for asked in recall_of(record).rounds
+        )
+    except KeyError as error:
+        reason = f"its setup has no needle {error}"
+        raise BadRecord(file=_file(record), reason=reason) from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Itself:
+    """A record that equals itself alone: records hold dicts, which have no hash."""
+
+    record: CellRecord
+
+    def __hash__(self) -> int:
+        return id(self.record)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.record is other.record
+
+
+def recall_of(record: CellRecord) -> Recall:
+    """
+    What the recall probe stored of *record*.
+
+    Raises:
+        BadRecord: If it is something else.
+    """
+    return _read_once(_Itself(record))
+
+
+# Small: one record is asked for all its metrics, then the next. Its entries hold
+# tens of thousands of numbers each.
+@functools.lru_cache(maxsize=64)
+def _read_once(itself: _Itself) -> Recall:
+    record = itself.record
+    return read_recall(record.observation or {}, file=_file(record))
+
+
+# Large: an entry is five numbers, and flat grids give the same reply everywhere.
+@functools.lru_cache(maxsize=65_536)
+def _counts(needle: NeedleFacts, reply: str, *, strict_indent: bool) -> Counts:
+    scored = score(needle, reply, strict_indent=strict_indent)
+    return Counts(**{mark.value: scored.count(mark) for mark in Mark})
+
+
+@functools.lru_cache(maxsize=65_536)
+def _says_something(needle: NeedleFacts, reply: str) -> bool:
+    return any(map(str.strip, answer_lines(reply, signature=needle.signature)))
+
+
+def _file(record: CellRecord) -> str:
+    return f"the {record.probe} record of {record.pair}"
