@@ -82,9 +82,10 @@ def cells_frames(
     recorded = _by_pair(run.records)
     k_types, v_types = axes(run)
     rows: dict[str, list[_Row]] = {metric.name: [] for metric in metrics}
+    distinct = {metric.name: metric for metric in metrics}.values()
     # Records outermost: what a probe works out of one serves all its metrics.
     for pair in itertools.starmap(Pair, itertools.product(k_types, v_types)):
-        for metric in metrics:
+        for metric in distinct:
             row = _row(pair, recorded.get(pair), run, metric, reading)
             rows[metric.name].append(row)
     columns = ["k", "v", "status", "reason", "value", "n", "sd"]

@@ -242,3 +242,15 @@ def test_each_run_has_its_row_and_its_grid() -> None:
     assert text.index("b/x") < text.index("a/y")
     assert 2 == text.count("K \\ V")
     assert 2 == printed(summary(runs, MATCHED, [PASS], READING)).count("20.00 - 20.00")
+
+
+def test_a_metric_has_one_column_even_if_asked_for_twice() -> None:
+    """
+    A grid of passes does not show its passes beside its passes.
+    """
+    run = made_run(setup=SMALL)
+
+    assert ["run", "pairs", "pass /2 (mean +/- sd)"] == (
+        summary_headings([run], PASS, [PASS])[:3]
+    )
+    assert "2.00 - 2.00" == summary_row(run, PASS, [PASS], READING)[3]

@@ -19,6 +19,7 @@ from codeneedle.records import Status
 from codeneedle.report.heatmap import differences_picture, draw, values_picture
 from codeneedle.report.painting import paint
 from codeneedle.report.scale import Scale
+from codeneedle.store import FolderUnwritable
 
 METRIC = {metric.name: metric for metric in METRICS}
 MATCHED = METRIC["matched"]
@@ -207,3 +208,14 @@ def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) ->
 
     assert widths[0] < widths[1]
     assert inches[0] == pytest.approx(inches[1])
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """
+    The error says where, and what to do.
+    """
+    taken = tmp_path / "taken"
+    taken.write_text("a file", encoding="utf-8")
+
+    with pytest.raises(FolderUnwritable, match="taken"):
+        draw(RUN, MATCHED, READING, folder=taken)

@@ -82,7 +82,7 @@ def summary_headings(
     return [
         "run",
         "pairs",
-        *(f"{_titled(each, runs)} (mean +/- sd)" for each in (*also, metric)),
+        *(f"{_titled(each, runs)} (mean +/- sd)" for each in _columns(metric, also)),
         f"{metric.name} range",
         "gradient?",
     ]
@@ -92,7 +92,7 @@ def summary_row(
     run: Run, metric: Metric, also: Sequence[Metric], reading: Reading
 ) -> list[str]:
     """The cells of `summary` for one run."""
-    columns = (*also, metric)
+    columns = _columns(metric, also)
     tables = frames.cells_frames(run, columns, reading)
     cells = tables[metric.name]
     spread = stats.spread(cells)
@@ -256,6 +256,10 @@ def _described(metric: Metric, values: int) -> str:
     unit = "" if metric.unit in metric.label else f", {metric.unit}"
     how = "sum" if metric.is_sum else "mean"
     return f"{metric.label}{unit}" + (f" ({how} of {values})" if values > 1 else "")
+
+
+def _columns(metric: Metric, also: Sequence[Metric]) -> list[Metric]:
+    return [*(each for each in also if each.name != metric.name), metric]
 
 
 def _titled(metric: Metric, runs: Sequence[Run]) -> str:

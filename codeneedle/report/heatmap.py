@@ -16,6 +16,7 @@ from codeneedle.report.painting import save
 from codeneedle.report.picture import Picture, Square
 from codeneedle.report.safetext import visible
 from codeneedle.report.scale import difference_scale, value_scale
+from codeneedle.store import FolderUnwritable
 from codeneedle.units import plural
 
 
@@ -42,6 +43,9 @@ def draw(
 
     Returns:
         The paths of the PNG and of the SVG.
+
+    Raises:
+        FolderUnwritable: If the disk refuses.
     """
     picture = (
         differences_picture(run, metric, reading)
@@ -49,9 +53,12 @@ def draw(
         else values_picture(run, metric, reading, zoom=zoom)
     )
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
-    folder.mkdir(parents=True, exist_ok=True)
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
-    save(picture, png=png, svg=svg)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save(picture, png=png, svg=svg)
+    except OSError as error:
+        raise FolderUnwritable(folder=folder, reason=str(error)) from error
     return png, svg
 
 
