@@ -102,7 +102,8 @@ def _named(node: Any, text: str) -> tuple[str, Any] | None:
         name, named = (getattr(node, field) for field in _NAMING[node.type])
         if named is None or named.type not in _SCOPES:
             return None
-        return tidy(text[slice(*name.range)]), named
+        said = text[slice(*name.range)]
+        return tidy(f"[{said}]" if node.computed else said), named
     if node.type == "ExportDefaultDeclaration" and not node.declaration.id:
         named = node.declaration
         return ("default", named) if named.type in _SCOPES else None

@@ -67,7 +67,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Definition]]:
 
 def _function(name: str, definition: _Definition, lines: Sequence[str]) -> Function:
     first = definition.lineno - 1
-    opened = first + _lines_to_colon(lines[first:])
+    opened = _line_of_colon(lines, first)
     return Function(
         name=name,
         signature="\n".join(lines[first:opened]),
@@ -76,15 +76,16 @@ def _function(name: str, definition: _Definition, lines: Sequence[str]) -> Funct
     )
 
 
-def _lines_to_colon(lines: Sequence[str]) -> int:
+def _line_of_colon(lines: Sequence[str], first: int) -> int:
     """
-    How many *lines*, from a ``def`` on, its signature has.
+    Number of the line whose colon ends the signature that begins at index *first*.
 
     The colon is the first outside of brackets that no lambda claims:
     ``-> lambda: int:`` is a valid return annotation.
     """
+    source = (lines[at] + "\n" for at in range(first, len(lines)))
     depth = lambdas = 0
-    for token in tokenize.generate_tokens((line + "\n" for line in lines).__next__):
+    for token in tokenize.generate_tokens(source.__next__):
         if token.type == tokenize.OP and token.string in "([{":
             depth += 1
         elif token.type == tokenize.OP and token.string in ")]}":
@@ -93,6 +94,6 @@ def _lines_to_colon(lines: Sequence[str]) -> int:
             lambdas += 1
         elif depth == 0 and token.type == tokenize.OP and token.string == ":":
             if lambdas == 0:
-                return token.start[0]
+                return first + token.start[0]
             lambdas -= 1
     raise AssertionError("a parsed definition has a colon")  # pragma: no cover
