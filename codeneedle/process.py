@@ -30,14 +30,13 @@ GRACES_S: tuple[tuple[signal.Signals, float], ...] = (
     (signal.SIGKILL, 30.0),
 )
 """
-Ever less polite requests to leave, and how long each is given, in seconds.
-
-The last is long: a driver that frees the memory of a GPU cannot be hurried.
+Ever less polite requests to leave, and how long each is given, in seconds: the last
+long, because a driver that frees the memory of a GPU cannot be hurried.
 """
 
 SHORTEST_NAP_S = 0.001
 LONGEST_NAP_S = 0.05
-"""A child that ends at once costs a millisecond, one that lingers no processor."""
+"""A child that ends at once costs a millisecond, one that lingers next to nothing."""
 
 OUTPUT_LIMIT_BYTES = 4 << 20
 """What is kept of each stream of a short question; ``--help`` has 60 KB."""
@@ -63,6 +62,16 @@ class NoAnswer(MachineError):  # noqa: N818 - named after the fact
         super().__init__(
             f"{program} gave no answer within {timeout_s:g} s",
             hint="Is the machine overloaded? Try the program by hand.",
+        )
+
+
+class NoLog(MachineError):  # noqa: N818 - named after the fact
+    """The output of a child cannot be kept."""
+
+    def __init__(self, *, log: Path, reason: str) -> None:
+        super().__init__(
+            f"{log} cannot be written: {reason}",
+            hint="Is the disk full, or the folder gone or read-only?",
         )
 
 
@@ -107,10 +116,9 @@ def output_of(
         CannotStart: If the system refuses to start it.
         NoAnswer: If it takes longer.
     """
-    whole_env = environment.clean(os.environ) if env is None else env
-    with _started(
-        argv, env=whole_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as child:
+    env = environment.clean(os.environ) if env is None else env
+    pipe = subprocess.PIPE
+    with _started(argv, env=env, stdout=pipe, stderr=pipe) as child:
         kept = _read_all(child, until=time.monotonic() + timeout_s)
         if kept is None:
             raise NoAnswer(program=argv[0], timeout_s=timeout_s)
@@ -138,14 +146,26 @@ def running(
         The child. It may exit on its own at any moment: poll it.
 
     Raises:
+        NoLog: If *log* cannot be written.
         CannotStart: If the system refuses to start it.
         ChildWontStop: If one of its group survives even SIGKILL.
     """
+    try:
+        output = log.open("wb")
+    except OSError as error:
+        raise NoLog(log=log, reason=error.strerror or str(error)) from error
     with (
-        log.open("wb") as output,
+        output,
         _started(argv, env=env, stdout=output, stderr=subprocess.STDOUT) as child,
     ):
         yield child
+
+
+def ends_within(child: Child, limit_s: float) -> bool:
+    """Whether *child* ends on its own before *limit_s* seconds are over."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(limit_s)
+    return child.poll() is not None
 
 
 def stop(child: Child) -> None:
@@ -182,17 +202,14 @@ def end_group(group: int, *, reap: Callable[[], object] = lambda: None) -> None:
                 return
             _signal(group, request)
             heard = len(hold.arrived)
-            until = time.monotonic() + grace_s
-            naps = _naps()
-            while time.monotonic() < until and _has_members(group):
-                # SIGKILL is the last request there is, so nothing hurries it.
-                if len(hold.arrived) > heard and request is not signal.SIGKILL:
-                    break
-                time.sleep(next(naps))
+            for _ in _naps(until=time.monotonic() + grace_s):
                 reap()
-        gone = not _has_members(group)
-    if not gone:
-        raise ChildWontStop(group=group)
+                # SIGKILL is the last request there is, so nothing hurries it.
+                is_hurried = len(hold.arrived) > heard and request != signal.SIGKILL
+                if is_hurried or not _has_members(group):
+                    break
+        if _has_members(group):
+            raise ChildWontStop(group=group)
 
 
 @contextlib.contextmanager
@@ -202,28 +219,21 @@ def _started(
     # Held: a signal between the start and the promise to stop would orphan it.
     with contextlib.ExitStack() as stack:
         hold = stack.enter_context(interrupts.held())
-        child = _popen(argv, env=env, stdout=stdout, stderr=stderr)
+        try:
+            child = subprocess.Popen(
+                argv,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            raise CannotStart(program=argv[0], reason=str(error)) from error
         _ours.add(child)
         stack.callback(stop, child)
         hold.release()
         yield child
-
-
-def _popen(
-    argv: Sequence[str], *, env: Mapping[str, str], stdout: _Output, stderr: _Output
-) -> Child:
-    try:
-        return subprocess.Popen(
-            argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        # ValueError: a NUL in an argument.
-        raise CannotStart(program=argv[0], reason=str(error)) from error
 
 
 def _read_all(child: Child, *, until: float) -> tuple[bytes, bytes] | None:
@@ -252,9 +262,9 @@ def _read_all(child: Child, *, until: float) -> tuple[bytes, bytes] | None:
 
 def _signal(group: int, request: signal.Signals) -> None:
     # SIGCONT: a suspended process does not hear the polite requests.
-    for number in (request, signal.SIGCONT):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, number)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, request)
+        os.killpg(group, signal.SIGCONT)
 
 
 def _has_members(group: int) -> bool:
@@ -269,18 +279,17 @@ def _has_members(group: int) -> bool:
 
 
 def _runs_in(group: int, pid: int) -> bool:
-    try:
-        return (
-            os.getpgid(pid) == group
-            and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        )
-    except (ProcessLookupError, PermissionError, psutil.Error):
-        return False
+    with contextlib.suppress(OSError, psutil.Error):
+        if os.getpgid(pid) == group:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
-def _naps() -> Iterator[float]:
+def _naps(*, until: float) -> Iterator[float]:
+    """Sleep, ever longer, between looks at something, until it is time."""
     nap_s = SHORTEST_NAP_S
-    while True:
+    while time.monotonic() < until:
+        time.sleep(nap_s)
         yield nap_s
         nap_s = min(2 * nap_s, LONGEST_NAP_S)
 

@@ -85,13 +85,23 @@ def mismatches(asked: Asked, effective: Effective) -> tuple[str, ...]:
     In what *effective* differs from what was asked, one phrase each.
 
     What the log does not tell is no difference, except the cache types: without
-    them nothing that is measured would mean anything.
+    them nothing that is measured would mean anything. Where no types were asked
+    for, nothing is measured.
     """
-    found = list(_wrong_types(asked.pair, effective.kv)) if asked.pair else []
+    if asked.pair is None:
+        return ()
+    found = list(_wrong_types(asked.pair, effective.kv))
     found += _wrong_context(asked.context, effective.context)
     if effective.flash_attention == "disabled":
         found.append("flash attention is off, not on")
     return tuple(found)
+
+
+def evidence(log_text: str) -> tuple[str, ...]:
+    """The lines that `mismatches` goes by."""
+    signs = (_KV, _FLASH, _FLASH_RESOLVED, *_CONTEXTS)
+    lines = [line for line in _lines(log_text) if any(s.search(line) for s in signs)]
+    return tuple(dict.fromkeys(" ".join(line.split()) for line in lines))
 
 
 def last_words(log_text: str, *, lines: int = 12) -> tuple[str, ...]:
@@ -152,6 +162,7 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
             re.IGNORECASE,
         ),
     ),
+    (Status.CRASHED, re.compile(r"gguf_init_from_\w+: (?:invalid|failed|bad|un)")),
     (
         Status.CRASHED,
         re.compile(

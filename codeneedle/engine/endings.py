@@ -1,0 +1,78 @@
+"""How a server's life may end too early, and what its log and exit status say of it."""
+
+from pathlib import Path
+from signal import SIGKILL, Signals
+
+from codeneedle.answers import Readiness
+from codeneedle.errors import CellError
+from codeneedle.records import Status
+from codeneedle.serverlog import Trouble, evidence, last_words, trouble
+
+
+class ServerDied(CellError):  # noqa: N818 - named after the fact
+    """The server ended while we still needed it."""
+
+    def __init__(self, *, returncode: int, log: Path, log_text: str) -> None:
+        found = trouble(log_text) or _without_words(returncode)
+        super().__init__(
+            f"llama-server ended with {_how(returncode)}: {found.reason}",
+            hint=f"Its last words are in {log}.",
+        )
+        self.status = found.status
+        self.log_excerpt = last_words(log_text)
+        self.returncode = returncode
+
+
+class NeverReady(CellError):  # noqa: N818 - named after the fact
+    """The server lives, and does not get ready."""
+
+    status = Status.TIMED_OUT.value
+
+    def __init__(
+        self, *, seen: Readiness, timeout_s: float, log: Path, log_text: str
+    ) -> None:
+        what = {
+            Readiness.LOADING: "is still loading",
+            Readiness.STRANGER: "does not answer under its name",
+        }.get(seen, "does not answer")
+        super().__init__(
+            f"llama-server {what} after {timeout_s:g} s",
+            hint=f"See {log}. Is the disk slow, or the memory full?",
+        )
+        self.log_excerpt = last_words(log_text)
+
+
+class Mismatched(CellError):  # noqa: N818 - named after the fact
+    """What runs is not what was asked for."""
+
+    status = Status.MISMATCHED.value
+
+    def __init__(self, *, differences: tuple[str, ...], log_text: str) -> None:
+        super().__init__(
+            f"what runs is not what was asked for: {'; '.join(differences)}",
+            hint="Is it a fork, or does an argument after '--' change it?",
+        )
+        self.log_excerpt = evidence(log_text)
+
+
+def is_about_the_port(log_text: str) -> bool:
+    """Whether the server ended because somebody else has its port."""
+    found = trouble(log_text)
+    words = found.reason.lower() if found else ""
+    return "couldn't bind" in words or "already in use" in words
+
+
+def _without_words(returncode: int) -> Trouble:
+    if returncode == -SIGKILL:
+        reason = "nobody but the system does that, when memory runs out"
+        return Trouble(Status.OUT_OF_MEMORY, reason)
+    return Trouble(Status.CRASHED, "its log does not say why")
+
+
+def _how(returncode: int) -> str:
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        return Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"

@@ -1,0 +1,23 @@
+"""A server's log on disk, of which only the ends are ever read."""
+
+import os
+from pathlib import Path
+
+END_BYTES = 4 << 20
+"""Of each end; a start takes 20 KB, and a server that goes mad writes gigabytes."""
+
+
+def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
+    """The first and last *end_bytes* of a log; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            text = file.read(end_bytes)
+            rest = max(0, size - len(text))
+            if rest > end_bytes:
+                file.seek(size - end_bytes)
+                text += b"\n[...]\n"
+            text += file.read(end_bytes) if rest else b""
+    except OSError:
+        return ""
+    return text.decode(errors="replace")
