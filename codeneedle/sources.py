@@ -162,7 +162,7 @@ def read_all(
             skipped += [(label, error.reason)] if error.reason != EMPTY else []
             continue
         found.append(Source(label=label, suffix=suffix or path.suffix, text=text))
-        size += len(text)
+        size += len(text.encode())
         if enough_bytes is not None and size > enough_bytes:
             break
         if size > MAX_BYTES:
