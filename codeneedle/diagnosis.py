@@ -254,10 +254,8 @@ def _about_programs(
 ) -> Iterator[Problem]:
     if tools is None:
         return
-    for path, name in (
-        (tools.perplexity, llamacpp.PERPLEXITY),
-        (tools.bench, llamacpp.BENCH),
-    ):
+    beside = {llamacpp.PERPLEXITY: tools.perplexity, llamacpp.BENCH: tools.bench}
+    for name, path in beside.items():
         if path is None:
             yield Problem(
                 what=f"there is no {name} beside {tools.server.name}; recall sweeps "

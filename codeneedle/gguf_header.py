@@ -132,7 +132,7 @@ def looks_like(start: bytes) -> str:
     for beginning, phrase in _LOOKS:
         if start.lstrip().lower().startswith(beginning.lower()):
             return phrase
-    return "a text file" if start.isascii() and not 0 in start else "something else"
+    return "a text file" if start.isascii() and 0 not in start else "something else"
 
 
 class _Reader:
