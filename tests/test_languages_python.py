@@ -183,6 +183,7 @@ def test_warnings_about_the_text_stay_inside():
         ("x = 1\nprint 'python 2'\n", 2),
         ("x = '\0'\n", None),
         ("(" * 10_000, None),
+        (f"x = {'-' * 50_000}1", None),
         ("\n" * 4 + "  x = 1\n", 5),
     ],
 )
