@@ -156,9 +156,11 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
     (
         Status.OUT_OF_MEMORY,
         re.compile(
-            r"out of memory|ErrorOutOf(?:Device|Host)?Memory|CallbackErrorOutOfMemory"
-            r"|bad_alloc|length_error"
-            r"|(?:failed|unable) to allocate(?!.*\b(?:pinned|context\b|prompt cache))",
+            # Without pinned memory, or an old prompt, a server only gets slower.
+            r"^(?!.*(?:pinned memory|prompt cache)).*"
+            r"(?:out of memory|ErrorOutOf(?:Device|Host)?Memory"
+            r"|CallbackErrorOutOfMemory|bad_alloc|length_error"
+            r"|(?:failed|unable) to allocate)",
             re.IGNORECASE,
         ),
     ),

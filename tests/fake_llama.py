@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""
+A llama-server that misbehaves on request, in nothing but the standard library.
+
+It takes llama-server's arguments, and ``--fake NAME`` or ``--fake NAME=VALUE`` as
+often as wanted:
+
+    say=LINE            print LINE at the start
+    types=K/V           load with these cache types, whatever was asked for
+    no-kv               name no KV cache in the log
+    die=N               exit with N at once
+    die-loading=N       exit with N after the first question
+    die-in-round=N      exit with N in the middle of a reply
+    port-taken=FILE     fail to bind, as long as FILE exists, and remove it
+    loading             answer 503 for ever
+    mute                take connections, and never answer
+    stranger            know itself by another alias
+    reset               answer /health, and reset every other connection
+    slow-headers        send a byte of the headers each 50 ms
+    slow                send a byte of a reply each 50 ms
+    half-json           end answers in the middle
+    html                answer with a page
+    wrong-shape         answer with JSON of another kind
+    no-last-event       end a stream without its last event
+    error-event         end a stream with an error
+    pings               send nothing but comments in a stream
+    garbage             send 10 MB without a line break in a stream
+    deaf                ignore SIGINT and SIGTERM
+    grandchild=FILE     leave a child behind that is deaf, too; its pid in FILE
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+TEXT = "".join(f"line {number}\n" for number in range(40))
+DRIP_S = 0.05
+
+
+def arguments():
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--alias", default="fake")
+    parser.add_argument("--ctx-size", type=int, default=512)
+    parser.add_argument("--cache-type-k", default="f16")
+    parser.add_argument("--cache-type-v", default="f16")
+    parser.add_argument("--fake", action="append", default=[])
+    known, _ = parser.parse_known_args()
+    known.fake = dict(fault.partition("=")[::2] for fault in known.fake)
+    return known
+
+
+ASKED = arguments()
+FAULTS = ASKED.fake
+
+
+def say(line):
+    print(f"0.00.000.001 I {line}", flush=True)  # noqa: T201 - it is a log
+
+
+def say_what_runs():
+    k, v = ASKED.cache_type_k, ASKED.cache_type_v
+    if "types" in FAULTS:
+        k, v = FAULTS["types"].split("/")
+    say("cmn  common_param: common_params_print_info: build 1 (fake) with none")
+    say(f"llama_context: n_ctx_seq             = {ASKED.ctx_size}")
+    say("llama_context: flash_attn            = enabled")
+    if "no-kv" not in FAULTS:
+        say("llama_kv_cache:        CPU KV buffer size =     1.00 MiB")
+        say(
+            f"llama_kv_cache: size =    1.00 MiB ( {ASKED.ctx_size} cells,   1 layers, "
+            f" 1/1 seqs), K ({k}):    0.50 MiB, V ({v}):    0.50 MiB"
+        )
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as llama-server does, unless it was told otherwise."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.misbehave_before()
+        if self.path == "/health":
+            self.answer({"status": "ok"})
+        elif self.path == "/v1/models":
+            alias = "somebody-else" if "stranger" in FAULTS else ASKED.alias
+            self.answer({"data": [{"id": alias}]})
+        elif self.path == "/props":
+            self.answer({"build_info": "b1-fake", "chat_template": "none"})
+        else:
+            self.answer({"error": {"code": 404, "message": "no", "type": "n"}}, 404)
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.misbehave_before()
+        if self.path == "/tokenize":
+            self.answer({"tokens": list(range(len(body["content"])))})
+        elif self.path == "/apply-template":
+            self.answer({"prompt": str(body["messages"])})
+        else:
+            self.stream(body)
+
+    def misbehave_before(self):
+        self.close_connection = True
+        if "mute" in FAULTS:
+            time.sleep(3600)
+        if "die-loading" in FAULTS:
+            os._exit(int(FAULTS["die-loading"]))
+        if "reset" in FAULTS and self.path not in {"/health", "/v1/models"}:
+            self.reset()
+
+    def reset(self):
+        at_once = struct.pack("ii", 1, 0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        self.connection.close()
+        sys.exit()
+
+    def answer(self, content, status=200):
+        data = json.dumps(content).encode()
+        is_question = self.path not in {"/health", "/v1/models"}
+        if "loading" in FAULTS:
+            status = 503
+            data = b'{"error":{"code":503,"message":"Loading model","type":"u"}}'
+        if "html" in FAULTS and is_question:
+            data = b"<html><body>It works!</body></html>"
+        if "wrong-shape" in FAULTS and is_question:
+            data = b'[{"nothing": "of the kind"}]'
+        if "half-json" in FAULTS and is_question:
+            data = data[: len(data) // 2]
+        self.head(status, length=len(data))
+        self.send(data)
+
+    def head(self, status, length=None):
+        head = f"HTTP/1.1 {status} X\r\nConnection: close\r\n"
+        if length is not None:
+            head += f"Content-Length: {length}\r\n"
+        head += "\r\n"
+        slow = "slow-headers" in FAULTS and self.path not in {"/health", "/v1/models"}
+        self.send(head.encode(), slow=slow)
+
+    def send(self, data, slow=False):
+        for byte in data if slow else ():
+            self.wfile.write(bytes([byte]))
+            self.wfile.flush()
+            time.sleep(DRIP_S)
+        if not slow:
+            self.wfile.write(data)
+            self.wfile.flush()
+
+    def event(self, content):
+        data = f"data: {json.dumps(content)}\n\n".encode()
+        self.send(data, slow="slow" in FAULTS)
+
+    def stream(self, body):
+        for name in ("html", "wrong-shape", "half-json"):
+            if name in FAULTS:
+                self.head(200)
+                self.send(
+                    {
+                        "html": b"<html>It works!</html>\n",
+                        "wrong-shape": b'data: {"nothing": "of the kind"}\n\n',
+                        "half-json": b'data: {"content": "x", "st\n\n',
+                    }[name]
+                )
+                return
+        self.head(200)
+        self.misbehave_within()
+        limit = body.get("n_predict", body.get("max_tokens"))
+        for at, letter in enumerate(TEXT[:limit]):
+            if "die-in-round" in FAULTS and at == 10:
+                os._exit(int(FAULTS["die-in-round"]))
+            if "error-event" in FAULTS and at == 10:
+                error = {"code": 500, "message": "Compute error.", "type": "server"}
+                self.event({"error": error})
+                return
+            self.event(token(letter, at))
+        if "no-last-event" not in FAULTS:
+            ending = "limit" if limit <= len(TEXT) else "eos"
+            self.event({"content": "", "stop": True, "stop_type": ending})
+
+    def misbehave_within(self):
+        while "pings" in FAULTS:
+            self.send(b":\n\n")
+            time.sleep(DRIP_S)
+        if "garbage" in FAULTS:
+            for _ in range(10):
+                self.send(b"x" * (1 << 20))
+
+    def log_message(self, *_):
+        """Say nothing of requests."""
+
+
+def token(letter, at):
+    likely = {"id": ord(letter), "logprob": -0.25, "token": letter}
+    other = {"id": 0, "logprob": -1.5, "token": "?"}
+    return {
+        "content": letter,
+        "stop": False,
+        "timings": {
+            "cache_n": 3,
+            "prompt_n": 4,
+            "prompt_ms": 5.5,
+            "predicted_n": at + 1,
+            "predicted_ms": 6.25,
+        },
+        "completion_probabilities": [{**likely, "top_logprobs": [likely, other]}],
+    }
+
+
+def main():
+    for line in (FAULTS["say"],) if "say" in FAULTS else ():
+        say(line)
+    if "die" in FAULTS:
+        sys.exit(int(FAULTS["die"]))
+    taken = FAULTS.get("port-taken")
+    if taken and os.path.exists(taken):  # noqa: PTH110 - starts faster than pathlib
+        os.remove(taken)  # noqa: PTH107 - likewise
+        say("init: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 1")
+        sys.exit(1)
+    if "deaf" in FAULTS:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "grandchild" in FAULTS:
+        leave_a_child(FAULTS["grandchild"])
+    say_what_runs()
+    server = ThreadingHTTPServer(("127.0.0.1", ASKED.port), Handler)
+    server.daemon_threads = True
+    say(f"listening on port {server.server_port}")
+    if "deaf" not in FAULTS:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+    server.serve_forever()
+
+
+def leave_a_child(file):
+    deaf = "import signal,time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]"
+    child = subprocess.Popen([sys.executable, "-c", f"{deaf}; time.sleep(3600)"])
+    with open(file, "w", encoding="ascii") as note:  # noqa: PTH123 - likewise
+        note.write(str(child.pid))
+
+
+if __name__ == "__main__":
+    main()
