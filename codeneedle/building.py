@@ -29,7 +29,6 @@ from codeneedle.workshop import (
     Progress,
     Workshop,
     environment_of,
-    last_lines,
 )
 
 __all__ = ["BuildFailed", "Progress", "build"]
@@ -164,8 +163,8 @@ def _checked_answer(source: Source, shop: Workshop, server: Path) -> list[str]:
     child = process.output_of([str(server), "--version"], timeout_s=_ASK_TIMEOUT_S)
     text = child.stdout + child.stderr
     if child.returncode or not re.search(rf"\b{source.build}\b", text):
-        said = last_lines(text)[-1:] or [f"exit code {child.returncode}"]
-        raise shop.failure("checking", f"made a llama-server that answers: {said[0]}")
+        said = next(iter(text.splitlines()), f"exit code {child.returncode}")
+        raise shop.failure("checking", f"found a llama-server that answers: {said}")
     return text.splitlines()
 
 

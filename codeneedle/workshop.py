@@ -30,12 +30,13 @@ class BuildFailed(MachineError):  # noqa: N818 - named after the fact
     """A step of the build ended badly; its log is kept."""
 
     def __init__(
-        self, *, step: str, reason: str, log: Path, last_lines: Sequence[str]
+        self, *, step: str, reason: str, log: Path | None, last_lines: Sequence[str]
     ) -> None:
         said = "".join(f"\n  {line}" for line in last_lines)
+        where = f"The whole log is {log}. " if log else ""
         super().__init__(
             f"llama.cpp was not built: {step} {reason}{said}",
-            hint=f"The whole log is {log}. Nothing half done was left behind.",
+            hint=f"{where}Nothing half done was left behind.",
         )
 
 
@@ -123,7 +124,8 @@ class Workshop:
         """The error of a phase, with the last words of its log."""
         log = self.log(phase)
         lines = last_lines(_tail(log).decode(errors="replace"))
-        return BuildFailed(step=phase, reason=reason, log=log, last_lines=lines)
+        kept = log if log.exists() else None
+        return BuildFailed(step=phase, reason=reason, log=kept, last_lines=lines)
 
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
