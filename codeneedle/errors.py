@@ -4,7 +4,38 @@ Everything codeneedle raises on purpose.
 * CodeneedleError             exit 1   base; a person is meant to read it
   + RequestError              exit 2   the request is wrong; mend it and rerun
     - UnknownName                      a name that nothing has
+    - BadCorpusFile                    a key, value or pattern of corpora/NAME.toml
+    - BadKnob                          random bodies cannot be made like that
+    - MissingExtra                     a corpus of a package that is not installed
+    - MissingSource                    an interpreter without its library's source
+    - NoText                           a file that is empty, binary or unreadable
+    - NotFound                         a path that leads nowhere
+    - NothingFits                      no function to ask for is left after a cut
+    - NothingToAsk                     a text without a function to ask for
+    - TooFewNames                      random names too short to be all different
+    - TooLarge                         more source text than any context holds
+    - TooMuchText                      the same, of random bodies
+    - UnknownLanguage                  a suffix that no language has
+    - Unparsable                       a text that is not what its suffix says
   + MachineError              exit 3   this machine cannot run it
+    - ArchiveChanged                   the source of llama.cpp is not the pinned one
+    - BuildFailed                      a step of building llama.cpp ended badly
+    - CompilerMissing                  nothing here compiles C or C++
+    - DownloadFailed                   pip could not fetch what a build needs
+    - LlamaBroken                      llama-server crashes when it is asked what it is
+    - LlamaMissing                     no llama-server anywhere
+    - LlamaUnusable                    --llama-server or LLAMA_SERVER name no program
+    - NoRoomToBuild                    too little disk for source and objects
+    - NoVirtualEnvironment             Python's venv does not work
+    - NotGguf                          something else than a model
+    - NotLlamaServer                   a program that answers like no llama-server
+    - PartMissing                      a split model, and not all of it
+    - WeightsAreFolder                 a folder where a model was asked for
+    - WeightsMissing                   no file there
+    - WeightsTruncated                 a download that did not finish
+    - WeightsUnreadable                a model that the system keeps from us
+    - WeightsUnsupported               a GGUF file that no sweep can run
+    - CacheNotWritable                 no room for what can be made again
   + CellError                 exit 1   one cell failed; it becomes a record
 
 Subclasses live where their facts are known to be needed and are drawn above.
@@ -46,7 +77,16 @@ class MachineError(CodeneedleError):
 
 
 class CellError(CodeneedleError):
-    """One cell failed; the runner turns it into a record and goes on."""
+    """
+    One cell failed; it becomes a record, and the sweep goes on.
+
+    Attributes:
+        status: Value of the `records.Status` that the record gets.
+        log_excerpt: The lines of the server's log that decided it.
+    """
+
+    status: str = "crashed"
+    log_excerpt: tuple[str, ...] = ()
 
 
 class UnknownName(RequestError):  # noqa: N818 - named after the fact
