@@ -88,19 +88,15 @@ def build(
     free_bytes = machine.free_disk_bytes(final)
     if free_bytes < NEEDED_BYTES:
         raise NoRoomToBuild(folder=final.parent, free_bytes=free_bytes)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with _only_builder(final, report):
-        if not _is_whole(final):
-            with _draft(final) as draft:
-                shop = Workshop(
-                    folder=draft,
-                    logs=final.parent,
-                    env=environment_of(os.environ),
-                    report=report,
-                )
-                finished = _built(source, shop, pip)
-                shutil.rmtree(final, ignore_errors=True)
-                finished.rename(final)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with _only_builder(final, report):
+            if not _is_whole(final):
+                _build_into(final, source, report, pip)
+    except OSError as error:
+        raise BuildFailed(
+            step="writing files", reason=f"failed: {error}", log=None, last_lines=()
+        ) from error
     return final
 
 
@@ -127,6 +123,24 @@ def options(source: Source) -> list[str]:
             "-DGGML_CUDA_FA_QUANTS=all",
         ]
     return chosen
+
+
+def _build_into(
+    final: Path,
+    source: Source,
+    report: Callable[[Progress], None],
+    pip: Sequence[str],
+) -> None:
+    with _draft(final) as draft:
+        shop = Workshop(
+            folder=draft,
+            logs=final.parent,
+            env=environment_of(os.environ),
+            report=report,
+        )
+        finished = _built(source, shop, pip)
+        shutil.rmtree(final, ignore_errors=True)
+        finished.rename(final)
 
 
 def _built(source: Source, shop: Workshop, pip: Sequence[str]) -> Path:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import msgspec
 
-from codeneedle import process
+from codeneedle import __version__, process
 from codeneedle.cache import cache_folder
 from codeneedle.errors import MachineError
 from codeneedle.serverhelp import Help, read_help
@@ -56,11 +56,13 @@ class LlamaUnusable(MachineError):  # noqa: N818 - named after the fact
 class LlamaBroken(MachineError):  # noqa: N818 - named after the fact
     """The program does not run, or not to its end."""
 
-    def __init__(self, *, path: Path, returncode: int, last_words: str) -> None:
+    def __init__(
+        self, *, path: Path, question: str, returncode: int, last_words: str
+    ) -> None:
         how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         said = f": {last_words}" if last_words else ""
         super().__init__(
-            f"{path} ends with {how} when it is asked for its version{said}",
+            f"{path} {question} ends with {how}{said}",
             hint="Install or build it again, or use another one with --llama-server.",
         )
 
@@ -236,6 +238,7 @@ def _output(server: Path, question: str) -> str:
         last_words = text.strip().splitlines()[-1:]
         raise LlamaBroken(
             path=server,
+            question=question,
             returncode=child.returncode,
             last_words=" ".join(last_words)[:300],
         )
@@ -244,7 +247,8 @@ def _output(server: Path, question: str) -> str:
 
 def _identity(server: Path) -> str:
     at = server.stat()
-    text = f"{server.resolve()} {at.st_size} {at.st_mtime_ns}"
+    # Our version is part of it, because another one may read the texts otherwise.
+    text = f"{__version__} {server.resolve()} {at.st_size} {at.st_mtime_ns}"
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 

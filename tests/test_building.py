@@ -367,6 +367,16 @@ def test_a_full_disk_is_noticed_first(world, monkeypatch):
         world.build()
 
 
+def test_a_cache_folder_that_takes_no_files_is_reported(world):
+    """
+    What the system says stands in the error.
+    """
+    (world.folder / "cache").touch()
+
+    with pytest.raises(BuildFailed, match="writing files failed"):
+        world.build()
+
+
 def test_an_old_cmake_is_passed_over(world):
     """
     A new one is fetched, and ninja with it, into the draft alone.
