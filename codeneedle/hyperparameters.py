@@ -98,14 +98,13 @@ def weights_of(header: Header, *, files: Sequence[Path], size_bytes: int) -> Wei
     head_size = embedding // heads[0] if heads[0] else 0
     key_length = keys.whole("attention.key_length", head_size)
     value_length = keys.whole("attention.value_length", head_size)
-    file_type = header.values.get("general.file_type")
     return Weights(
         files=tuple(files),
         size_bytes=size_bytes,
         architecture=keys.architecture,
         name=keys.text("general.name"),
         size_label=keys.text("general.size_label"),
-        file_type=FILE_TYPES.get(file_type, "") if isinstance(file_type, int) else "",
+        file_type=keys.file_type(),
         layers=layers,
         embedding=embedding,
         heads=heads,
@@ -144,6 +143,10 @@ class _Keys:
     def text(self, name: str) -> str:
         value = self._values.get(name)
         return value if isinstance(value, str) else ""
+
+    def file_type(self) -> str:
+        number = self._values.get("general.file_type")
+        return FILE_TYPES.get(number, "") if isinstance(number, int) else ""
 
     def maybe(self, name: str) -> int | None:
         value = self._values.get(f"{self.architecture}.{name}")
