@@ -13,6 +13,10 @@ NO_THINK_PREFILL = "<think>\n\n</think>\n\n"
 """What ``--prefill-no-think`` puts into the model's mouth: thinking, done already."""
 
 
+NO_THINK_ARGS = {"enable_thinking": False}
+"""Variables of chat templates that switch thinking off, where they know them."""
+
+
 class PromptForm(StrEnum):
     """How a needle is asked for."""
 

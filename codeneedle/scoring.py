@@ -119,7 +119,7 @@ def answer_lines(reply: str, *, signature: str) -> list[str]:
 
 
 _THINKING = re.compile(
-    r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)|</think(?:ing)?>", re.S
+    r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)|</think(?:ing)?>", re.DOTALL
 )
 _FENCE = re.compile(r"\s*(?:```|~~~)[\w+.#-]*\s*")
 
@@ -128,6 +128,15 @@ def _inside_fences(lines: Sequence[str]) -> list[str]:
     fences = [at for at, line in enumerate(lines) if _FENCE.fullmatch(line)]
     if not fences:
         return list(lines)
+    readings = [_between(lines, fences)]
+    if len(fences) % 2:
+        # One is alone: the last never closed, or the first closes an answer that
+        # began inside (a prefilled reply does). The longer reading is the answer.
+        readings.append(_between(lines, [-1, *fences]))
+    return max(readings, key=lambda inside: len(_content(inside)))
+
+
+def _between(lines: Sequence[str], fences: Sequence[int]) -> list[str]:
     inside: list[str] = []
     for opens, closes in zip(fences[::2], [*fences[1::2], len(lines)], strict=False):
         inside += lines[opens + 1 : closes]

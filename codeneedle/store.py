@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from codeneedle.errors import MachineError, RequestError, did_you_mean
+from codeneedle.files import write_whole
 from codeneedle.grid import Pair, by_precision
 from codeneedle.records import (
     CellRecord,
@@ -161,18 +162,8 @@ class Store:
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
-        draft = path.with_name(f"{path.name}.draft")
         with _translated(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with draft.open("wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                draft.replace(path)
-            except BaseException:
-                draft.unlink(missing_ok=True)
-                raise
+            write_whole(path, data)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from codeneedle.nano import built_in_model
+
 
 @pytest.fixture(scope="session")
 def llama_server() -> Path:
@@ -14,4 +16,4 @@ def llama_server() -> Path:
 @pytest.fixture(scope="session")
 def nano() -> Path:
     """The weights of the built-in model."""
-    return Path("/work/shared/nano/needle-nano.gguf")
+    return built_in_model()

@@ -107,6 +107,15 @@ def test_a_fence_without_end_lasts_to_the_end():
     assert {"matched": 20} == counts(score(NEEDLE, reply))
 
 
+def test_a_fence_that_only_closes_ends_the_answer():
+    """
+    A reply that goes on inside a prefilled fence keeps its lines.
+    """
+    reply = "\n".join(ASKED) + "\n```\nThat was all."
+
+    assert {"matched": 20} == counts(score(NEEDLE, reply))
+
+
 def test_a_repeated_signature_is_no_part_of_the_answer():
     """
     Models like to begin with the line that was quoted at them.

@@ -1,0 +1,240 @@
+"""The command line: each command parses, calls, shows, and exits."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from codeneedle.errors import CodeneedleError
+from codeneedle.grid import Pair
+from codeneedle.options import (
+    CorpusName,
+    JsonOption,
+    MetricOption,
+    ModelOption,
+    OutOption,
+    RunName,
+    ServerOption,
+    StrictIndent,
+    asking,
+)
+from codeneedle.request import Request
+
+app = typer.Typer(
+    help="What does a quantized KV cache cost? Sweeps the K type x V type grid on a "
+    "real llama-server, and shows what breaks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+corpora = typer.Typer(
+    help="Look at the texts that a model can be asked to remember.",
+    no_args_is_help=True,
+)
+app.add_typer(corpora, name="corpus")
+
+
+@app.command()
+@asking
+def sweep(
+    request: Request,
+    *,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Play failed cells again.")
+    ] = False,
+) -> None:
+    """
+    Run the grid: a fresh llama-server for each pair of cache types.
+
+    The same command continues where it was stopped. Ctrl-C once ends after the
+    current cell, twice at once.
+    """
+    from codeneedle import sitting
+
+    raise typer.Exit(sitting.sit(request, _stderr(), retry_failed=retry_failed))
+
+
+@app.command()
+@asking
+def plan(request: Request) -> None:
+    """Show what a sweep would do, without starting anything."""
+    from codeneedle import planning
+    from codeneedle.report.planned import plan_view
+
+    _stdout().print(plan_view(planning.plan(request), probe="recall"))
+
+
+@app.command()
+def grid(
+    name: RunName,
+    metric: MetricOption = "matched",
+    *,
+    strict_indent: StrictIndent = False,
+    csv: Annotated[bool, typer.Option("--csv", help="One row per pair.")] = False,
+    json: JsonOption = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="To paste.")] = False,
+    out: OutOption = Path("sweeps"),
+) -> None:
+    """Show a sweep's summary and its grid, K down and V across."""
+    from codeneedle.report import export
+    from codeneedle.report import grid as grids
+    from codeneedle.view import view
+
+    shown = view(out, name, metric, strict_indent=strict_indent)
+    if csv:
+        text = export.to_csv(shown.runs, shown.probe.metrics, shown.reading)
+        typer.echo(text, nl=False)
+    elif json:
+        text = export.to_json(shown.runs, shown.probe.metrics, shown.reading)
+        typer.echo(text, nl=False)
+    elif markdown:
+        text = export.to_markdown(shown.runs, shown.metric, shown.also, shown.reading)
+        typer.echo(text, nl=False)
+    else:
+        report = grids.report(shown.runs, shown.metric, shown.also, shown.reading)
+        _stdout().print(report, crop=False)
+
+
+@app.command()
+def heatmap(
+    name: RunName,
+    metric: MetricOption = "matched",
+    *,
+    difference: Annotated[
+        bool, typer.Option("--difference", help="What each pair loses or gains.")
+    ] = False,
+    zoom: Annotated[
+        bool, typer.Option("--zoom", help="Stretch the colours over the values.")
+    ] = False,
+    strict_indent: StrictIndent = False,
+    out: OutOption = Path("sweeps"),
+) -> None:
+    """Draw a sweep's grid as PNG and SVG, and print where they are."""
+    from codeneedle.report.heatmap import draw
+    from codeneedle.view import view
+
+    shown = view(out, name, metric, strict_indent=strict_indent)
+    for run in shown.runs:
+        pictures = draw(
+            run,
+            shown.metric,
+            shown.reading,
+            difference=difference,
+            zoom=zoom,
+            folder=out / run.name,
+        )
+        for path in pictures:
+            typer.echo(path)
+
+
+@app.command()
+def show(
+    name: RunName,
+    pair: Annotated[str, typer.Argument(metavar="K/V", help="For example q8_0/q4_0.")],
+    function: Annotated[
+        str | None, typer.Argument(metavar="[FUNCTION]", help="One of its rounds.")
+    ] = None,
+    *,
+    strict_indent: StrictIndent = False,
+    out: OutOption = Path("sweeps"),
+) -> None:
+    """Show what a pair answered: all rounds, or one of them line by line."""
+    from codeneedle.report.answers import answers
+    from codeneedle.view import view
+
+    shown = view(out, name, "matched", strict_indent=strict_indent)
+    console = _stdout()
+    for part in answers(
+        shown.runs,
+        Pair.parse(pair),
+        function,
+        shown.reading,
+        width=console.width,
+        colour=console.color_system is not None,
+    ):
+        console.print(part)
+
+
+@app.command("gen-corpus")
+def gen_corpus(
+    functions: Annotated[int, typer.Option(help="How many.")] = 200,
+    value_len: Annotated[int, typer.Option(help="Characters of a literal.")] = 24,
+    lines: Annotated[int, typer.Option(help="Body lines of a function.")] = 20,
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 42,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="PATH", help="The file to write.")
+    ] = Path("corpora/random-bodies.py"),
+) -> None:
+    """Write a corpus that no model has seen and nothing can compress."""
+    from codeneedle.generating import write
+    from codeneedle.random_bodies import Knobs
+
+    knobs = Knobs(functions=functions, value_length=value_len, lines=lines, seed=seed)
+    typer.echo(write(knobs, out))
+
+
+@corpora.command("list")
+def list_corpora() -> None:
+    """List the corpora that have a name here."""
+    from codeneedle import corpus
+    from codeneedle.report.corpora import listing
+
+    _stdout().print(listing(corpus.names()))
+
+
+@corpora.command("show")
+def show_corpus(
+    name: CorpusName,
+    function: Annotated[
+        str | None,
+        typer.Argument(metavar="[FUNCTION]", help="Print what it should answer."),
+    ] = None,
+) -> None:
+    """Show which functions would be asked, at what depth; or the truth of one."""
+    from codeneedle import corpus
+    from codeneedle.report.corpora import overview, truth
+
+    found = corpus.load(name)
+    if function is None:
+        _stdout().print(overview(found))
+    else:
+        typer.echo(truth(found, function))
+
+
+@app.command()
+def doctor(
+    model: ModelOption = None,
+    llama_server: ServerOption = None,
+    *,
+    json: JsonOption = False,
+) -> None:
+    """Tell what would run here, what is missing, and how to mend it."""
+    raise NotImplementedError
+
+
+@app.command()
+def llama() -> None:
+    """Build llama.cpp into the cache folder, unless there is one already."""
+    raise NotImplementedError
+
+
+def main() -> None:
+    """Entry point: the one place where an error becomes an exit code."""
+    try:
+        app()
+    except CodeneedleError as error:
+        stderr = _stderr()
+        # Text, not markup: a path such as "kv[q8].toml" must print as it is.
+        stderr.print(Text.assemble(("error: ", "bold red"), str(error)))
+        stderr.print(Text.assemble((" hint: ", "bold cyan"), error.hint))
+        sys.exit(error.exit_code)
+
+
+def _stdout() -> Console:
+    return Console(highlight=False)
+
+
+def _stderr() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)

@@ -1,0 +1,227 @@
+"""From a plan to a setup: the corpus counted, fitted, and its needles chosen."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from codeneedle import weights
+from codeneedle.client import Client
+from codeneedle.clock import now
+from codeneedle.corpus import Corpus, fitted
+from codeneedle.engine.llama_server import Launch, serving
+from codeneedle.errors import RequestError
+from codeneedle.needles import Function, depth_of, needle_facts
+from codeneedle.planning import Plan, machine_phrase
+from codeneedle.prompts import (
+    PROMPT_VERSION,
+    PromptForm,
+    chat_messages,
+    completion_prompt,
+)
+from codeneedle.records import CorpusFacts, NeedleFacts, Setup, WeightsFacts
+
+BUDGET_FACTOR = 1.5
+BUDGET_EXTRA_TOKENS = 64
+"""
+Tokens that a reply may have: one and a half times those of the truth, and some
+for a preamble. Long enough for every answer that can still score, short enough
+that one line without end costs seconds.
+"""
+
+CANDIDATES = 8
+"""The longest functions, by bytes; the longest in tokens is taken to be among them."""
+
+
+class CorpusTooLong(RequestError):  # noqa: N818 - named after the fact
+    """The corpus exceeds the context, and trimming was forbidden."""
+
+    def __init__(self, *, name: str, tokens: int, context: int) -> None:
+        super().__init__(
+            f"corpus {name} needs {tokens:,} tokens with question and answer, the "
+            f"context has {context:,}",
+            hint=f"Use --context {-(-tokens // 256) * 256}, or drop --no-fit to have "
+            "it trimmed to whole functions.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A setup, and the corpus as it will be sent."""
+
+    setup: Setup
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Counts tokens of whole prompts with the server's own tokenizer."""
+
+    client: Client
+    plan: Plan
+
+    def prompt(self, text: str, needle: NeedleFacts) -> int:
+        """Tokens of the prompt that asks *needle* of *text*."""
+        if self.plan.prompt_form is PromptForm.COMPLETION:
+            return self.client.count_tokens(completion_prompt(text, needle))
+        prefill = self.plan.request.prefill_no_think
+        messages = chat_messages(text, needle, prefill_no_think=prefill)
+        return self.client.count_tokens(self.client.render(messages))
+
+    def budget(self, needle: NeedleFacts) -> int:
+        """Tokens that the reply to *needle* may have."""
+        truth = self.client.count_tokens("\n".join(needle.lines))
+        return math.ceil(BUDGET_FACTOR * truth) + BUDGET_EXTRA_TOKENS
+
+    def whole(self, text: str, needle: NeedleFacts) -> int:
+        """Tokens of prompt and longest reply together."""
+        return self.prompt(text, needle) + self.budget(needle)
+
+
+def settled(plan: Plan) -> Settled:
+    """
+    The setup of *plan*, and its corpus fitted to the context.
+
+    A run folder that was made from the same text is asked first, so that a
+    resumed sweep starts no server just to count.
+
+    Raises:
+        OtherSetup: If the run folder is one of another setup.
+        CorpusTooLong: If the corpus is too long and must not be trimmed.
+        CellError: If the server that counts does not come up.
+    """
+    stored = plan.store.setup()
+    if stored is None:
+        with counting(plan) as counter:
+            fresh = _counted(plan, counter)
+        plan.store.adopt(fresh.setup)
+        return fresh
+    plan.store.adopt(_renewed(plan, stored))
+    return Settled(stored, plan.corpus.text[: stored.corpus.characters])
+
+
+@contextlib.contextmanager
+def counting(plan: Plan) -> Iterator[Counter]:
+    """A server that only tokenizes: no cache types, smallest context, no warm-up."""
+    launch = Launch(
+        binary=plan.tools.server,
+        weights=plan.weights.path,
+        alias=f"{plan.model}.counting",
+        context=512,
+        pair=None,
+        extra=(),
+        options=plan.server.options,
+    )
+    log = plan.store.folder / "logs" / "counting.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with serving(launch, log=log, folder=plan.store.folder) as served:
+        yield Counter(served.client, plan)
+
+
+def fitted_corpus(plan: Plan, counter: Counter) -> Corpus:
+    """
+    The whole corpus if it fits the context, else as many whole functions as fit.
+
+    Raises:
+        CorpusTooLong: If it does not fit and must not be trimmed.
+    """
+    longest = sorted(plan.corpus.functions, key=_asked_bytes)[-CANDIDATES:]
+    facts = [needle_facts(function, depth=0.0) for function in longest]
+    hardest = max(facts, key=lambda needle: counter.whole("", needle))
+    needed = counter.whole(plan.corpus.text, hardest)
+    if needed <= plan.context:
+        return plan.corpus
+    if not plan.request.fit:
+        raise CorpusTooLong(name=plan.corpus.name, tokens=needed, context=plan.context)
+    return fitted(
+        plan.corpus, fits=lambda text: counter.whole(text, hardest) <= plan.context
+    )
+
+
+def thinking_phrase(plan: Plan) -> str:
+    """How thinking is switched off, for the setup."""
+    if plan.prompt_form is PromptForm.COMPLETION:
+        return "none: completion form"
+    means = ["enable_thinking=false in the template's arguments"]
+    if "--reasoning-budget" in plan.server.options:
+        means.append("--reasoning-budget 0")
+    if plan.request.prefill_no_think:
+        means.append("an empty thought prefilled")
+    return ", ".join(means)
+
+
+def _counted(plan: Plan, counter: Counter) -> Settled:
+    corpus = fitted_corpus(plan, counter)
+    needles = tuple(
+        replace(needle, budget=counter.budget(needle)) for needle in _needles(corpus)
+    )
+    facts = CorpusFacts(
+        name=corpus.name,
+        origin=corpus.origin,
+        kind=corpus.kind,
+        sha256=corpus.sha256,
+        characters=len(corpus.text),
+        source_sha256=plan.corpus.sha256,
+        sample_k=corpus.sample_k,
+        sample_seed=corpus.sample_seed,
+        tokens=counter.client.count_tokens(corpus.text),
+        functions=len(corpus.functions),
+        functions_before=len(plan.corpus.functions),
+    )
+    return Settled(_setup(plan, corpus=facts, needles=needles), corpus.text)
+
+
+def _needles(corpus: Corpus) -> list[NeedleFacts]:
+    lines = corpus.line_count
+    return [
+        needle_facts(function, depth=round(depth_of(function, line_count=lines), 4))
+        for function in corpus.chosen()
+    ]
+
+
+def _setup(
+    plan: Plan, *, corpus: CorpusFacts, needles: tuple[NeedleFacts, ...]
+) -> Setup:
+    return Setup(
+        prompt_version=PROMPT_VERSION,
+        prompt_form=plan.prompt_form,
+        thinking=thinking_phrase(plan),
+        corpus=corpus,
+        needles=needles,
+        weights=WeightsFacts(
+            name=plan.model,
+            sha256=weights.sha256(plan.weights),
+            size_bytes=plan.weights.size_bytes,
+        ),
+        llama=plan.server.version,
+        machine=machine_phrase(plan.server),
+        context=plan.context,
+        server_args=plan.request.server_args,
+        seed=plan.request.seed,
+        types_k=plan.request.k_types,
+        types_v=plan.request.v_types,
+        created=now(),
+    )
+
+
+def _renewed(plan: Plan, stored: Setup) -> Setup:
+    """
+    What the setup would be now, taking what was counted from the stored one.
+
+    If the text, the tokenizer or the wording is another, some other field differs
+    and the folder is refused for that.
+    """
+    corpus = replace(
+        stored.corpus,
+        origin=plan.corpus.origin,
+        kind=plan.corpus.kind,
+        source_sha256=plan.corpus.sha256,
+        sample_k=plan.corpus.sample_k,
+        sample_seed=plan.corpus.sample_seed,
+    )
+    return _setup(plan, corpus=corpus, needles=stored.needles)
+
+
+def _asked_bytes(function: Function) -> int:
+    asked = needle_facts(function, depth=0.0).lines
+    return sum(len(line.encode()) + 1 for line in (function.signature, *asked))

@@ -1,0 +1,119 @@
+"""What a probe is given to measure one cell, and what is noted while it does."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from codeneedle.engine.llama_server import Launch, Served, serving
+from codeneedle.grid import Pair
+from codeneedle.machine import usable_cores
+from codeneedle.planning import Plan
+from codeneedle.prompts import PromptForm
+from codeneedle.records import Effective, Phases, Setup
+from codeneedle.serverlog import Trouble
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """
+    One cell while it is measured.
+
+    Attributes:
+        plan: Binaries, weights, context: what is the same for every cell.
+        setup: Needles and sampling.
+        text: The corpus as it is sent.
+        pair: The cache types of this cell.
+        effective: What really runs, once it does.
+        command: What the server was started with.
+        phases: Where the time went, so far.
+        peak_rss_bytes: Largest resident size of the server that was seen.
+        trouble: What the server did instead of fast attention, if anything.
+    """
+
+    plan: Plan
+    setup: Setup
+    text: str
+    pair: Pair
+    effective: Effective = field(default_factory=Effective)
+    command: tuple[str, ...] = ()
+    phases: Phases = field(default_factory=Phases)
+    peak_rss_bytes: int | None = None
+    trouble: Trouble | None = None
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[Served]:
+        """
+        A verified server with the cell's cache types, for the length of a block.
+
+        Raises:
+            CellError: If it does not come up, or is not what was asked for.
+        """
+        store = self.plan.store
+        launched = time.monotonic()
+        ready = left = None
+        try:
+            with serving(
+                launch_of(self.plan, self.pair),
+                log=store.log(self.pair),
+                folder=store.folder,
+            ) as served:
+                ready = time.monotonic()
+                self._note(served)
+                try:
+                    yield served
+                finally:
+                    self.trouble = served.reread()
+                    self._note(served)
+                    left = time.monotonic()
+        finally:
+            self.phases = _phases(launched, ready, left, time.monotonic())
+
+    def _note(self, served: Served) -> None:
+        self.command = served.command
+        self.effective = served.effective
+        seen = served.peak_rss()
+        self.peak_rss_bytes = max(seen or 0, self.peak_rss_bytes or 0) or None
+
+
+def launch_of(plan: Plan, pair: Pair) -> Launch:
+    """What the server of *pair* is started with."""
+    return Launch(
+        binary=plan.tools.server,
+        weights=plan.weights.path,
+        alias=f"{plan.model}.{pair.slug}.{plan.context}",
+        context=plan.context,
+        pair=pair,
+        extra=(*thinking_args(plan), *plan.request.server_args),
+        options=plan.server.options,
+        # Of a model this small, a second thread waits more than it computes.
+        threads=1 if plan.is_built_in else None,
+        batch_threads=usable_cores() if plan.is_built_in else None,
+        sleeps=plan.is_built_in,
+    )
+
+
+def thinking_args(plan: Plan) -> tuple[str, ...]:
+    """Server arguments that switch thinking off, where the binary has them."""
+    if plan.prompt_form is PromptForm.COMPLETION:
+        return ()
+    if "--reasoning-budget" in plan.server.options:
+        return ("--reasoning-budget", "0")
+    return ()
+
+
+def _phases(
+    launched: float, ready: float | None, left: float | None, gone: float
+) -> Phases:
+    if ready is None:
+        return Phases(ready_s=_seconds(gone - launched))
+    left = gone if left is None else left
+    return Phases(
+        ready_s=_seconds(ready - launched),
+        measure_s=_seconds(left - ready),
+        stop_s=_seconds(gone - left),
+    )
+
+
+def _seconds(span: float) -> float:
+    return round(span, 4)

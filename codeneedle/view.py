@@ -1,0 +1,73 @@
+"""What a report is about: which runs, which metric, and how replies are read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.errors import UnknownName
+from codeneedle.frames import of_probe
+from codeneedle.metrics import Metric, Reading
+from codeneedle.probe import Probe
+from codeneedle.probes import PROBES
+from codeneedle.records import Run
+from codeneedle.store import find_runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """
+    The subject of a report.
+
+    Attributes:
+        runs: What the name covers, newest first; records of one probe each.
+        probe: The probe that has the metric.
+        metric: What to show.
+        reading: How stored replies are read.
+    """
+
+    runs: tuple[Run, ...]
+    probe: Probe
+    metric: Metric
+    reading: Reading
+
+    @property
+    def also(self) -> tuple[Metric, ...]:
+        """What a summary tells beside the metric: counts out of all rounds."""
+        return tuple(m for m in self.probe.metrics if m.is_sum and m != self.metric)
+
+
+def view(root: Path, name: str, metric: str, *, strict_indent: bool = False) -> View:
+    """
+    Find what a person wants to see.
+
+    Args:
+        root: Folder of all run folders.
+        name: A corpus, ``corpus/model``, or a prefix.
+        metric: Name of a metric of any probe.
+        strict_indent: Whether leading white space counts.
+
+    Raises:
+        NoSuchRun: If nothing has that name.
+        UnknownName: If no probe has that metric.
+        BadRecord: If a file cannot be read.
+    """
+    probe, chosen = metric_named(metric)
+    runs = (store.read() for store in find_runs(root, name))
+    return View(
+        runs=tuple(of_probe(run, probe.name) for run in runs if run),
+        probe=probe,
+        metric=chosen,
+        reading=Reading(strict_indent=strict_indent),
+    )
+
+
+def metric_named(name: str) -> tuple[Probe, Metric]:
+    """
+    The metric called *name*, and the probe that has it.
+
+    Raises:
+        UnknownName: If no probe has it.
+    """
+    by_name = {m.name: (probe, m) for probe in PROBES.values() for m in probe.metrics}
+    if name not in by_name:
+        raise UnknownName(kind="metric", name=name, known=list(by_name))
+    return by_name[name]
