@@ -211,13 +211,29 @@ def doctor(
     json: JsonOption = False,
 ) -> None:
     """Tell what would run here, what is missing, and how to mend it."""
-    raise NotImplementedError
+    from codeneedle.diagnosis import diagnose
+    from codeneedle.report.doctor import doctor_json, doctor_screen
+
+    found = diagnose(llama_server=llama_server, model=model)
+    if json:
+        typer.echo(doctor_json(found), nl=False)
+    else:
+        _stdout().print(doctor_screen(found))
+    raise typer.Exit(0 if found.is_ready else 3)
 
 
 @app.command()
-def llama() -> None:
+def llama(
+    *,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Build even if another one is found.")
+    ] = False,
+) -> None:
     """Build llama.cpp into the cache folder, unless there is one already."""
-    raise NotImplementedError
+    from codeneedle.buildscreen import ensure_llama
+
+    tools = ensure_llama(_stderr(), anyway=anyway)
+    typer.echo(f"{tools.server} (from {tools.source})")
 
 
 def main() -> None:

@@ -88,6 +88,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     # L5, all that a person sees while it runs
     (
+        "buildscreen",
         "screen",
         "sitting",
     ),

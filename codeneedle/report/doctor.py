@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +12,11 @@ from codeneedle.report.safetext import visible
 from codeneedle.units import plural, size
 
 MISSING = "missing"
+
+
+def doctor_json(diagnosis: Diagnosis) -> str:
+    """All facts of *diagnosis*, for programs."""
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n"
 
 
 def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
