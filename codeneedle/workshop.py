@@ -109,11 +109,14 @@ class Workshop:
         log = self.log(phase)
         env = {**self.env, **(extra_env or {})}
         self.tell(phase)
+        known = (0, 0)
         with process.running(argv, env=env, log=log) as child:
             while child.poll() is None:
-                self.tell(phase, *steps(_tail(log)))
+                # Kept: a page of warnings may hide the last step for a while.
+                known = max(known, steps(_tail(log)))
+                self.tell(phase, *known)
                 time.sleep(POLL_S)
-        self.tell(phase, *steps(_tail(log)))
+        self.tell(phase, *max(known, steps(_tail(log))))
         if child.returncode and failed is not None:
             raise failed(log.read_text(errors="replace"), log)
         if child.returncode:

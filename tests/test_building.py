@@ -197,6 +197,29 @@ def test_progress_is_read_from_the_log(world):
     assert (216, 216) == (compiling[-1].done, compiling[-1].total)
 
 
+def test_a_page_of_warnings_does_not_set_progress_back(world):
+    """
+    The last step stays known while the compiler talks of other things.
+    """
+    seen = world.folder / "seen"
+    noise = "i=0; while [ $i -lt 900 ]; do echo warning: something unused; i=$((i+1))"
+    world.ninja(
+        end=f"while [ ! -e {seen} ]; do sleep 0.01; done; {noise}; done; sleep 0.1"
+    )
+
+    class Watched(list[building.Progress]):
+        def append(self, progress):
+            super().append(progress)
+            if progress.done:
+                seen.touch()
+
+    world.progress = Watched()
+    world.build()
+    done = [each.done for each in world.progress if each.phase == "compiling"]
+
+    assert sorted(done) == done
+
+
 def test_another_archive_is_not_even_unpacked(world):
     """
     A wrong hash ends the build before anything in the archive is used.
