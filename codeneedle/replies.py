@@ -39,6 +39,7 @@ class Reply:
             character that takes several tokens are told apart by no server, so
             there may be fewer of these than tokens.
         gaps: Per token, its log-probability minus the best other one's.
+        lengths: Per token, the characters that it added to the text.
     """
 
     text: str
@@ -52,6 +53,7 @@ class Reply:
     wall_s: float = 0.0
     logprobs: tuple[float, ...] = ()
     gaps: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,7 @@ class _Said:
     timings: Timings = field(default_factory=Timings)
     logprobs: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
         self.text += harmless(piece.text)
@@ -204,6 +207,10 @@ class _Said:
         for token in piece.tokens:
             self.logprobs.append(_rounded(_logarithm(token.logprob)))
             self.gaps.append(_rounded(_gap(token)))
+            self.lengths.append(0)
+        # Servers send a token with its text, or several with theirs.
+        if self.lengths:
+            self.lengths[-1] += len(harmless(piece.text))
 
     def reply(self, finish: Finish) -> Reply:
         timings = self.timings
@@ -218,6 +225,7 @@ class _Said:
             predicted_ms=_rounded(timings.predicted_ms or 0.0),
             logprobs=tuple(self.logprobs),
             gaps=tuple(self.gaps),
+            lengths=tuple(self.lengths),
         )
 
 

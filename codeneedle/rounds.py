@@ -31,6 +31,7 @@ class Round:
         logprobs: Per token of the reply, natural logarithm of its probability.
         gaps: Per token, its log-probability minus the best other one's; how
             close the token was to being another. Never negative when greedy.
+        lengths: Per token, the characters that it added to the reply.
         retries: Why earlier attempts failed on the way; quality is never re-rolled.
     """
 
@@ -47,6 +48,7 @@ class Round:
     wall_s: float = 0.0
     logprobs: tuple[float, ...] = ()
     gaps: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
     retries: tuple[str, ...] = ()
 
 

@@ -1,12 +1,13 @@
 """Stored rounds beside the truth: each record read once, each reply scored once."""
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 from codeneedle.metrics import Reading
 from codeneedle.records import BadRecord, CellRecord, NeedleFacts, Setup
 from codeneedle.rounds import Recall, Round, read_recall
-from codeneedle.scoring import PASS_LINES, Mark, answer_lines, score
+from codeneedle.scoring import PASS_LINES, Mark, answer_end, answer_lines, score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +62,19 @@ class AskedRound:
         )
 
     @property
+    def gaps(self) -> tuple[float, ...]:
+        """
+        The gaps of the answer's own tokens, in nats.
+
+        What comes after the answer is left out: how sure a model is of how to go
+        on tells nothing of how close the answer was to breaking.
+        """
+        return _answer_gaps(self.needle, self.round)
+
+    @property
     def margin(self) -> float | None:
-        """The smallest gap of its tokens, in nats; None where none was stored."""
-        return min(self.round.gaps, default=None)
+        """The smallest of these gaps; None where none was stored."""
+        return min(self.gaps, default=None)
 
 
 def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
@@ -121,6 +132,18 @@ def _read_once(itself: _Itself) -> Recall:
 def _counts(needle: NeedleFacts, reply: str, *, strict_indent: bool) -> Counts:
     scored = score(needle, reply, strict_indent=strict_indent)
     return Counts(**{mark.value: scored.count(mark) for mark in Mark})
+
+
+# A round is asked for three margins in a row.
+@functools.lru_cache(maxsize=64)
+def _answer_gaps(needle: NeedleFacts, asked: Round) -> tuple[float, ...]:
+    if not asked.lengths:
+        return asked.gaps
+    end = answer_end(needle, asked.reply)
+    starts = itertools.accumulate(asked.lengths, initial=0)
+    return tuple(
+        gap for gap, start in zip(asked.gaps, starts, strict=False) if start < end
+    )
 
 
 @functools.lru_cache(maxsize=65_536)

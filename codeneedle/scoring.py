@@ -105,6 +105,29 @@ def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Sc
     return Score(rows=tuple(rows))
 
 
+def answer_end(needle: NeedleFacts, reply: str) -> int:
+    """
+    Where the answer in *reply* ends, in characters from its start.
+
+    That is behind its last matched or hallucinated line: the tail that follows
+    is the model's own idea, and no part of what it was asked.
+    """
+    rows = [row for row in score(needle, reply).rows if row.produced is not None]
+    last = max((at for at, row in enumerate(rows) if row.mark in _ANSWER), default=-1)
+    sought = [row.produced for row in rows[: last + 1]]
+    end = at = 0
+    for line in _LINE.findall(reply):
+        at += len(line)
+        if sought and line.rstrip("\r\n") == sought[0]:
+            end = at
+            del sought[0]
+    return len(reply) if sought else end
+
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_ANSWER = {Mark.MATCHED, Mark.HALLUCINATED}
+
+
 def answer_lines(reply: str, *, signature: str) -> list[str]:
     """
     The lines of *reply* that are the answer, verbatim.

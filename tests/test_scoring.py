@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from made_records import made_needle
 
 from codeneedle.records import NeedleFacts
-from codeneedle.scoring import Mark, Score, answer_lines, score
+from codeneedle.scoring import Mark, Score, answer_end, answer_lines, score
 
 NEEDLE = made_needle()
 ASKED = list(NEEDLE.lines)
@@ -131,6 +131,19 @@ def test_eight_matched_lines_pass():
     """
     assert score(NEEDLE, "\n".join(ASKED[:8])).passed
     assert not score(NEEDLE, "\n".join(ASKED[:7])).passed
+
+
+def test_the_answer_ends_before_its_tail():
+    """
+    What a model writes after its answer is no part of it.
+    """
+    body = "\n".join(ASKED) + "\n"
+
+    assert len(body) == answer_end(NEEDLE, body + "def other():\n    pass\n")
+    assert len("Sure:\n```\n" + body) == answer_end(
+        NEEDLE, f"Sure:\n```\n{body}```\nAnything else?"
+    )
+    assert 0 == answer_end(NEEDLE, "")
 
 
 LINES = st.lists(

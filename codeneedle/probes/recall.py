@@ -110,6 +110,7 @@ def _round(needle: NeedleFacts, identity: str, reply: Reply) -> Round:
         wall_s=reply.wall_s,
         logprobs=reply.logprobs,
         gaps=reply.gaps,
+        lengths=reply.lengths,
     )
 
 

@@ -74,7 +74,7 @@ def _of_gaps(number: Callable[[Sequence[float]], float]) -> Values:
 
     def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
         answered = (asked for asked in asked_rounds(record, setup) if not asked.error)
-        gaps = (asked.round.gaps for asked in answered)
+        gaps = (asked.gaps for asked in answered)
         return [number(of_round) for of_round in gaps if of_round]
 
     return values
