@@ -1,27 +1,29 @@
 """
 How a transformer copies: every weight of the built-in model, and why it is there.
 
-The model continues a text that it has never seen by *induction*: it finds the
-place earlier in its context where the last bytes were the same as now, and says
-the byte that followed there. Three steps, none of them learnt from language:
+It continues a text that it has never seen by *induction*: it finds the place
+earlier in its context where the last bytes were the same as now, and says the byte
+that followed there. That takes four steps:
 
 1. **Look back.** A token knows itself alone. Layer n lets it attend to the token
    2**n places before it and note down what that one knows, so that the known
    window doubles: 1, 2, 4, 8, 16 bytes in four layers. These are kept one by one,
    a small code in a *slot* each. Beyond 16 there is no room for slots: further
    layers double on, but write down *hashes* of a window instead of its bytes.
-2. **Match.** In the last layer the query is the window that ends *here*, the key
-   of an earlier place is the window that ends one byte *before it*. Attention is
-   largest where the two are alike: where this byte's successor stands.
-3. **Say it.** The value is the byte at that place; the output matrix reads it.
+2. **Weigh.** A key that happens to be long would look like everything. So the one
+   feed-forward layer that is used computes each key's squared length.
+3. **Match.** In the last layer the query q is the window that ends *here*, the key
+   k of an earlier place the window that ends one byte *before it*. Attention goes
+   by q.k - |k|**2 / 2, which is largest where the distance |q - k| is least: where
+   the successor of this window stands.
+4. **Say it.** The value is the byte at that place; the output matrix reads it.
 
 How a head knows distance but can also ignore it: rotary position turns each pair
 of a head's dimensions by (position x frequency). Eight pairs get frequencies of
 our choice; together they are the *ruler*, which looking back uses alone. All
 others get frequency zero, so matching works at any distance.
 
-Feed-forward layers are zero, normalization weights one. All numbers come from
-square roots, cosines and small integers, apart from the trained `Matcher`.
+All numbers come from roots, cosines and small integers, but for the `Matcher`.
 """
 
 import hashlib
@@ -70,8 +72,17 @@ Its rivals stay 0.12 of that, 8.6 nats, below; quantized keys shift scores by on
 VALUE_DIMS = 16
 """Dimensions of the code by which a byte is handed on to the output."""
 
-VALUE_SCALE = 2.0
+VALUE_SCALE = 4.0
 """Length of a value code: a constant share of every token, whatever its text."""
+
+FEED_FORWARD = 96
+"""Width of the feed-forward layers: two for each dimension that is squared."""
+
+SQUARE_SCALE = 1 / 64
+"""Keeps the squared length of a key about as small as what stands beside it."""
+
+QUERY_OF_SQUARE = 16.0
+"""Constant in each query that meets the squared length: keeps the key's part small."""
 
 LOGIT = 20.0
 """Logit of a byte that has all the attention; any other has at most a quarter."""
@@ -86,22 +97,24 @@ class Matcher:
         codes: Shape (260, c): a byte as it stands in a slot; rows of length one.
         hashes: One (h, seen) matrix for each layer beyond the slots, of what a
             place has seen so far; *seen* is 15 c at first and grows by h.
+        query: Shape (47, seen): projects what was seen up to here.
+        key: Shape (47, seen): projects what was seen before an earlier place.
         energies: Mean squared length of each hash, measured on text.
-        query: Shape (48, seen): projects what was seen up to here.
-        key: Shape (48, seen): projects what was seen before an earlier place.
+        key_energy: Mean squared length of a key, measured on text.
     """
 
     codes: Array
     hashes: tuple[Array, ...]
-    energies: tuple[float, ...]
     query: Array
     key: Array
+    energies: tuple[float, ...]
+    key_energy: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """
-    Weights of one attention layer with a single head, as x @ w.T uses them.
+    Weights of one layer with a single head, as x @ w.T uses them.
 
     Attributes:
         query: Shape (64, width).
@@ -110,6 +123,8 @@ class Layer:
         key_bias: Shape (64,).
         value: Shape (64, width).
         output: Shape (width, 64).
+        expand: Shape (96, width): both inputs of the feed-forward product.
+        shrink: Shape (width, 96).
     """
 
     query: Array
@@ -118,6 +133,8 @@ class Layer:
     key_bias: Array
     value: Array
     output: Array
+    expand: Array
+    shrink: Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +191,15 @@ class Layout:
         return slice(self.value.stop, self.value.stop + VALUE_DIMS)
 
     @property
+    def square(self) -> int:
+        """Squared length of the token's key."""
+        stop: int = self.said.stop
+        return stop
+
+    @property
     def width(self) -> int:
         """Dimensions of a token's vector; llama.cpp likes multiples of 32."""
-        stop: int = self.said.stop
-        return -(-stop // 32) * 32
+        return -(-(self.square + 1) // 32) * 32
 
     def view(self, levels: int, *, of_key: bool) -> list[slice]:
         """What a place has seen after so many hashes, nearest byte first."""
@@ -187,22 +209,23 @@ class Layout:
 
 def model(matcher: Matcher) -> Model:
     """Write all weights: four layers of slots, the hashes, and the match."""
-    hash_dims = len(matcher.hashes[0])
-    layout = Layout(matcher.codes.shape[1], len(matcher.hashes), hash_dims)
+    layout = Layout(matcher.codes.shape[1], len(matcher.hashes), len(matcher.hashes[0]))
     values = value_codes()
-    embedding = np.zeros((TOKENS, layout.width))
+    embedding, readout = np.zeros((2, TOKENS, layout.width))
     embedding[:, layout.slots(0, 1)] = matcher.codes
     embedding[:, layout.value] = VALUE_SCALE * values
-    readout = np.zeros((TOKENS, layout.width))
     # What is said has length one beside all that stands there already.
-    readout[:, layout.said] = LOGIT * values * _rms(_energy(matcher) + 1, layout.width)
+    length = _rms(_energy(matcher, weighed=True) + 1, layout.width)
+    readout[:, layout.said] = LOGIT * length * values
+    layers = [
+        *(_slot_layer(layout, 2**n) for n in range(4)),
+        *(_hash_layer(layout, matcher, n) for n in range(layout.hashes)),
+        _match_layer(layout, matcher),
+    ]
+    _weigh_keys(layers[-2], layout, matcher)
     return Model(
         embedding=embedding,
-        layers=(
-            *(_slot_layer(layout, 2**n) for n in range(4)),
-            *(_hash_layer(layout, matcher, n) for n in range(layout.hashes)),
-            _match_layer(layout, matcher),
-        ),
+        layers=tuple(layers),
         readout=readout,
         frequencies=np.array([*RULER, *[0.0] * (HEAD // 2 - len(RULER))]),
     )
@@ -210,78 +233,98 @@ def model(matcher: Matcher) -> Model:
 
 def _slot_layer(layout: Layout, back: int) -> Layer:
     """Fetch the *back* slots that the token so many places back has filled."""
+    layer = _look_back(layout, back)
     known = layout.slots(0, back)
     carrier = orthonormal(known.stop)
-    value = np.zeros((HEAD, layout.width))
     # Normalization has divided by this; what is copied must keep its length.
-    value[:, known] = carrier * _rms(back + VALUE_SCALE**2, layout.width)
-    output = np.zeros((layout.width, HEAD))
-    output[layout.slots(back, 2 * back)] = carrier.T
-    return _look_back(layout, back, value=value, output=output)
+    layer.value[:, known] = carrier * _rms(back + VALUE_SCALE**2, layout.width)
+    layer.output[layout.slots(back, 2 * back)] = carrier.T
+    return layer
 
 
 def _hash_layer(layout: Layout, matcher: Matcher, level: int) -> Layer:
     """Fetch two hashes of all that was seen, as a query and as a key would see it."""
+    layer = _look_back(layout, SLOTS * 2**level)
     carrier = orthonormal(2 * layout.hash_dims)
     length = _rms(_energy(matcher, level), layout.width)
-    value = np.zeros((HEAD, layout.width))
-    output = np.zeros((layout.width, HEAD))
     for of_key in (False, True):
         part = carrier[:, layout.hash_dims * of_key :][:, : layout.hash_dims]
         seen = layout.view(level, of_key=of_key)
-        _spread(value, seen, part @ matcher.hashes[level] * length)
-        output[layout.hash(level, of_key=of_key)] = part.T
-    return _look_back(layout, SLOTS * 2**level, value=value, output=output)
+        _spread(layer.value, seen, part @ matcher.hashes[level] * length)
+        layer.output[layout.hash(level, of_key=of_key)] = part.T
+    return layer
 
 
-def _match_layer(layout: Layout, matcher: Matcher) -> Layer:
-    """Attend to the places whose window before them is like the one that ends here."""
-    length = _rms(_energy(matcher), layout.width)
-    # The matcher states scores in nats; attention divides by the root of 64.
-    sharp = length * math.sqrt(math.sqrt(HEAD))
-    free = slice(2 * len(RULER), HEAD)
-    query, key = np.zeros((2, HEAD, layout.width))
-    levels = layout.hashes
-    _spread(query[free], layout.view(levels, of_key=False), matcher.query * sharp)
-    _spread(key[free], layout.view(levels, of_key=True), matcher.key * sharp)
-    carrier = orthonormal(VALUE_DIMS)
-    value = np.zeros((HEAD, layout.width))
-    value[:, layout.value] = carrier * length
-    output = np.zeros((layout.width, HEAD))
-    output[layout.said] = carrier.T / VALUE_SCALE
-    return Layer(
-        query=query,
-        query_bias=np.zeros(HEAD),
-        key=key,
-        key_bias=np.zeros(HEAD),
-        value=value,
-        output=output,
-    )
-
-
-def _look_back(layout: Layout, back: int, *, value: Array, output: Array) -> Layer:
+def _look_back(layout: Layout, back: int) -> Layer:
     """
-    A layer that attends to one distance, whatever the text.
+    A layer that attends to one distance, whatever the text; what it copies is blank.
 
     Query and key are the same for all tokens: biases. On each pair of the ruler the
     key points to angle 0 and the query to -(frequency x back); rotary position adds
     (frequency x position) to both, so they agree on all pairs *back* places apart.
     """
+    layer = _blank(layout)
     # A pair contributes length**2, all pairs n of them, and attention divides.
     length = math.sqrt(LOOK_BACK_NATS * math.sqrt(HEAD) / len(RULER))
-    query_bias, key_bias = np.zeros((2, HEAD))
     for pair, frequency in enumerate(RULER):
+        angle = -frequency * back
         # Rounded: the last digits of a cosine differ between C libraries.
-        query_bias[2 * pair] = round(length * math.cos(frequency * back), 4)
-        query_bias[2 * pair + 1] = round(-length * math.sin(frequency * back), 4)
-        key_bias[2 * pair] = round(length, 4)
+        layer.query_bias[2 * pair] = round(length * math.cos(angle), 4)
+        layer.query_bias[2 * pair + 1] = round(length * math.sin(angle), 4)
+        layer.key_bias[2 * pair] = round(length, 4)
+    return layer
+
+
+def _weigh_keys(layer: Layer, layout: Layout, matcher: Matcher) -> None:
+    """
+    Let the feed-forward part of *layer* write down each key's squared length.
+
+    Its product is silu(a) b, with a and b linear in the input. With a = b = u in one
+    half and a = b = -u in the other, each square is whole, because the sigmoids of u
+    and -u add up to one: silu(u) u + silu(-u) (-u) = u**2.
+    """
+    key = matcher.key * _rms(_energy(matcher), layout.width)
+    view = layout.view(layout.hashes, of_key=True)
+    _spread(layer.expand[: len(key)], view, key)
+    _spread(layer.expand[len(key) : 2 * len(key)], view, -key)
+    layer.shrink[layout.square, : 2 * len(key)] = SQUARE_SCALE
+
+
+def _match_layer(layout: Layout, matcher: Matcher) -> Layer:
+    """Attend to the places whose window before them is like the one that ends here."""
+    layer = _blank(layout)
+    length = _rms(_energy(matcher, weighed=True), layout.width)
+    # The matcher states scores in nats; attention divides by the root of 64.
+    sharp = length * math.sqrt(math.sqrt(HEAD))
+    free = slice(2 * len(RULER), HEAD - 1)
+    query_view = layout.view(layout.hashes, of_key=False)
+    key_view = layout.view(layout.hashes, of_key=True)
+    _spread(layer.query[free], query_view, matcher.query * sharp)
+    _spread(layer.key[free], key_view, matcher.key * sharp)
+    # The last dimension subtracts half the squared length, less its mean: softmax
+    # does not see what all keys have in common, and small numbers quantize better.
+    half = 0.5 * math.sqrt(HEAD) / QUERY_OF_SQUARE
+    layer.query_bias[-1] = QUERY_OF_SQUARE
+    layer.key_bias[-1] = half * matcher.key_energy
+    layer.key[-1, layout.square] = -half / SQUARE_SCALE * length
+    carrier = orthonormal(VALUE_DIMS)
+    layer.value[:, layout.value] = carrier * length
+    layer.output[layout.said] = carrier.T / VALUE_SCALE
+    return layer
+
+
+def _blank(layout: Layout) -> Layer:
+    """A layer that does nothing yet; its arrays are there to be written."""
+    width = layout.width
     return Layer(
-        query=np.zeros((HEAD, layout.width)),
-        query_bias=query_bias,
-        key=np.zeros((HEAD, layout.width)),
-        key_bias=key_bias,
-        value=value,
-        output=output,
+        query=np.zeros((HEAD, width)),
+        query_bias=np.zeros(HEAD),
+        key=np.zeros((HEAD, width)),
+        key_bias=np.zeros(HEAD),
+        value=np.zeros((HEAD, width)),
+        output=np.zeros((width, HEAD)),
+        expand=np.zeros((FEED_FORWARD, width)),
+        shrink=np.zeros((width, FEED_FORWARD)),
     )
 
 
@@ -294,10 +337,13 @@ def _spread(target: Array, places: Sequence[slice], columns: Array) -> None:
         start = stop
 
 
-def _energy(matcher: Matcher, hashes: int | None = None) -> float:
+def _energy(
+    matcher: Matcher, hashes: int | None = None, *, weighed: bool = False
+) -> float:
     """Squared length of a token's vector when so many hashes, or all, are filled."""
     # Exact for slots and value code, whose lengths are one and VALUE_SCALE.
-    return SLOTS + VALUE_SCALE**2 + 2 * math.fsum(matcher.energies[:hashes])
+    energy = SLOTS + VALUE_SCALE**2 + 2 * math.fsum(matcher.energies[:hashes])
+    return energy + (SQUARE_SCALE * matcher.key_energy) ** 2 * weighed
 
 
 def _rms(energy: float, width: int) -> float:
@@ -345,39 +391,3 @@ def orthonormal(columns: int) -> Array:
     bits = np.unpackbits(np.frombuffer(chance, np.uint8)).astype(np.float64)
     product = (hadamard * (1 - 2 * bits)) @ hadamard
     return np.asarray(product[:, :columns] / HEAD, np.float64)
-
-
-def logits(weights: Model, tokens: Sequence[int]) -> Array:
-    """
-    What llama.cpp computes from these weights, in a dozen lines.
-
-    Args:
-        weights: The model.
-        tokens: The context, beginning with `BEGIN`; n of them take O(n**2) memory.
-
-    Returns:
-        Shape (n, 260): after each token, the logits of the next.
-    """
-    angles = np.arange(len(tokens))[:, None] * weights.frequencies
-    future = np.triu(np.full((len(tokens), len(tokens)), -np.inf), k=1)
-    stream = weights.embedding[list(tokens)]
-    for layer in weights.layers:
-        normal = _normalized(stream)
-        query = _rotated(normal @ layer.query.T + layer.query_bias, angles)
-        key = _rotated(normal @ layer.key.T + layer.key_bias, angles)
-        scores = query @ key.T / math.sqrt(HEAD) + future
-        attention = np.exp(scores - scores.max(axis=1, keepdims=True))
-        attention /= attention.sum(axis=1, keepdims=True)
-        stream = stream + attention @ (normal @ layer.value.T) @ layer.output.T
-    return np.asarray(_normalized(stream) @ weights.readout.T, np.float64)
-
-
-def _normalized(stream: Array) -> Array:
-    mean_square = np.mean(np.square(stream), axis=1, keepdims=True)
-    return np.asarray(stream / np.sqrt(mean_square + EPSILON), np.float64)
-
-
-def _rotated(heads: Array, angles: Array) -> Array:
-    """Turn each pair of neighbouring dimensions by its token's angle."""
-    turned = (heads[:, 0::2] + 1j * heads[:, 1::2]) * np.exp(1j * angles)
-    return np.stack([turned.real, turned.imag], axis=2).reshape(heads.shape)

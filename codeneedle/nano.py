@@ -17,14 +17,11 @@ from codeneedle.errors import MachineError
 NAME = "needle-nano"
 """As the file's metadata and its name say it."""
 
-SHA256 = "729f9a57be8cb1d538f5d867370176bb54bd310ff65c9b861307aafa3af76acd"
+SHA256 = "4126590b197e52b2da40b87d7e061ccecab97be9c62e2922ac5d58bdf53d08c1"
 """Of the assembled file. A test holds it to what is assembled here."""
 
 CONTEXT = 65536
 """Tokens, each a byte, over which the ruler is unambiguous."""
-
-FEED_FORWARD = 32
-"""Width of the feed-forward layers, which are all zero: they must be there."""
 
 ROPE_BASE = 10000.0
 """What rotary frequencies count from; the factors below undo it."""
@@ -124,9 +121,10 @@ def trained_matcher() -> induction.Matcher:
     return induction.Matcher(
         codes=arrays["codes"] / lengths,
         hashes=tuple(hashes),
-        energies=tuple(arrays["energies"].tolist()),
         query=arrays["query"],
         key=arrays["key"],
+        energies=tuple(arrays["energies"].tolist()),
+        key_energy=float(arrays["key_energy"]),
     )
 
 
@@ -151,7 +149,7 @@ def _describe(file: gguf.GGUFWriter, model: induction.Model) -> None:
     file.add_context_length(CONTEXT)
     file.add_embedding_length(model.embedding.shape[1])
     file.add_block_count(len(model.layers))
-    file.add_feed_forward_length(FEED_FORWARD)
+    file.add_feed_forward_length(induction.FEED_FORWARD)
     file.add_head_count(1)
     file.add_head_count_kv(1)
     file.add_key_length(induction.HEAD)
@@ -213,12 +211,9 @@ def _add_tensors(file: gguf.GGUFWriter, model: induction.Model) -> None:
         file.add_tensor(f"{block}.attn_v.weight", _half(layer.value))
         file.add_tensor(f"{block}.attn_output.weight", _half(layer.output))
         file.add_tensor(f"{block}.ffn_norm.weight", np.ones(width, np.float32))
-        for name, shape in (
-            ("ffn_gate", (FEED_FORWARD, width)),
-            ("ffn_up", (FEED_FORWARD, width)),
-            ("ffn_down", (width, FEED_FORWARD)),
-        ):
-            file.add_tensor(f"{block}.{name}.weight", np.zeros(shape, np.float16))
+        file.add_tensor(f"{block}.ffn_gate.weight", _half(layer.expand))
+        file.add_tensor(f"{block}.ffn_up.weight", _half(layer.expand))
+        file.add_tensor(f"{block}.ffn_down.weight", _half(layer.shrink))
 
 
 def _half(weights: induction.Array) -> npt.NDArray[np.float16]:
