@@ -278,6 +278,8 @@ class Setup:
         types_k: K types, as asked for; not compared.
         types_v: V types, as asked for; not compared.
         created: When the run folder was made, ISO 8601; not compared.
+        probes: Settings of each probe that was run, by its name; a probe that is
+            new to the folder adds its own.
         schema: Version of this layout.
     """
 
@@ -295,6 +297,7 @@ class Setup:
     types_k: tuple[str, ...]
     types_v: tuple[str, ...]
     created: str
+    probes: dict[str, Json] = field(default_factory=dict)
     schema: int = SCHEMA
 
 

@@ -25,6 +25,12 @@ class Request:
         server_args: Further arguments for llama-server.
         llama_server: Path of the binary.
         out: Folder of all run folders.
+        divergence_contexts: Contexts to compare distributions at, in tokens;
+            empty for what suits the model.
+        chunks: Chunks of text to compare distributions on.
+        text: File to compare distributions on; None for the corpus.
+        depths: Depths to measure speed at, in tokens; empty for what suits.
+        repetitions: Measurements of speed at each depth.
     """
 
     corpus: str | None = None
@@ -39,3 +45,8 @@ class Request:
     server_args: tuple[str, ...] = ()
     llama_server: Path | None = None
     out: Path = Path("sweeps")
+    divergence_contexts: tuple[int, ...] = ()
+    chunks: int | None = None
+    text: Path | None = None
+    depths: tuple[int, ...] = ()
+    repetitions: int | None = None

@@ -13,6 +13,7 @@ from codeneedle.files import write_whole
 from codeneedle.grid import Pair, by_precision
 from codeneedle.records import (
     CellRecord,
+    Json,
     Run,
     Setup,
     decode_record,
@@ -24,7 +25,7 @@ SETUP = "setup.json"
 CELLS = "cells"
 LOGS = "logs"
 
-_NOT_COMPARED = frozenset({"created", "types_k", "types_v", "schema"})
+_NOT_COMPARED = frozenset({"created", "types_k", "types_v", "probes", "schema"})
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
 
 
@@ -175,9 +176,10 @@ def _translated(folder: Path) -> Iterator[None]:
 
 
 def _widened(stored: Setup, wanted: Setup) -> Setup:
-    """The stored setup with the types of both: a grid may grow, not shrink."""
+    """The stored setup with the types and probes of both: it grows, never shrinks."""
     return replace(
         stored,
+        probes={**stored.probes, **wanted.probes},
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
     )
@@ -191,6 +193,24 @@ def _refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
         if was != now:
             key, was, now = _first_difference(field.name, was, now)
             raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
+    for probe in stored.probes.keys() & wanted.probes.keys():
+        _refuse_other_settings(
+            probe, stored.probes[probe], wanted.probes[probe], folder=folder
+        )
+
+
+def _refuse_other_settings(
+    probe: str, stored: Json, wanted: Json, *, folder: Path
+) -> None:
+    for key in sorted(stored.keys() | wanted.keys()):
+        was, now = stored.get(key), wanted.get(key)
+        if was != now:
+            raise OtherSetup(
+                folder=folder,
+                key=f"{probe} {key}",
+                stored=repr(was),
+                wanted=repr(now),
+            )
 
 
 def _first_difference(key: str, was: object, now: object) -> tuple[str, str, str]:
