@@ -1,8 +1,4 @@
-"""
-Children: started in a session of their own, stopped with all of their group.
-
-What a child is for is not known here; nothing else starts one.
-"""
+"""Children: started in a session of their own, stopped with all of their group."""
 
 import atexit
 import contextlib
@@ -200,8 +196,8 @@ def end_group(group: int, *, reap: Callable[[], object] = lambda: None) -> None:
             reap()
             if not _has_members(group):
                 return
-            _signal(group, request)
             heard = len(hold.arrived)
+            _signal(group, request)
             for _ in _naps(until=time.monotonic() + grace_s):
                 reap()
                 # SIGKILL is the last request there is, so nothing hurries it.
