@@ -34,6 +34,14 @@ class Metric:
         values: The observations of one finished record, one per round where
             there are rounds; empty if it has none. A cell's value is their mean.
         is_sum: Whether the sum over rounds is the value instead (``pass``).
+        group: What it prices; groups stand together in a table. A speed of a cell
+            that fell back to something slow never ranks.
+        in_table: Whether a table shows it unasked.
+        relative: Whether its ratio to the reference stands beside it in a table.
+        floor: Whether the reference's value is the noise floor that the others
+            are measured in: the reference compared with itself.
+        error: Standard error of a record's value, for values that are a single
+            number; None where there is none.
     """
 
     name: str
@@ -44,3 +52,8 @@ class Metric:
     digits: int
     values: Callable[[CellRecord, Setup, Reading], Sequence[float]]
     is_sum: bool = False
+    group: Literal["quality", "speed", "memory"] = "quality"
+    in_table: bool = False
+    relative: bool = False
+    floor: bool = False
+    error: Callable[[CellRecord, Setup, Reading], float | None] | None = None

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 from codeneedle.metrics import Metric, Reading
 from codeneedle.needles import ASKED_LINES
+from codeneedle.probes.memory_metrics import METRICS as MEMORY
+from codeneedle.probes.memory_metrics import of_cell
 from codeneedle.records import CellRecord, Setup
 from codeneedle.rounds import Round
 from codeneedle.scored_rounds import AskedRound, Counts, asked_rounds, recall_of
@@ -80,16 +82,6 @@ def _of_gaps(number: Callable[[Sequence[float]], float]) -> Values:
     return values
 
 
-def _of_cell(number: Callable[[CellRecord], float | None]) -> Values:
-    """One value for the whole cell, or none."""
-
-    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
-        value = number(record)
-        return [] if value is None else [value]
-
-    return values
-
-
 def _errors(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
     return [float(bool(asked.error)) for asked in asked_rounds(record, setup)]
 
@@ -129,6 +121,7 @@ METRICS: tuple[Metric, ...] = (
         bounds=(0, ASKED_LINES),
         digits=2,
         values=_of_answers(lambda counts: counts.matched),
+        in_table=True,
     ),
     Metric(
         name="pass",
@@ -184,6 +177,7 @@ METRICS: tuple[Metric, ...] = (
         bounds=(0, None),
         digits=2,
         values=_of_gaps(min),
+        in_table=True,
     ),
     Metric(
         name="margin5",
@@ -211,6 +205,7 @@ METRICS: tuple[Metric, ...] = (
         bounds=(0, None),
         digits=0,
         values=_prefill,
+        group="speed",
     ),
     Metric(
         name="decode",
@@ -220,16 +215,9 @@ METRICS: tuple[Metric, ...] = (
         bounds=(0, None),
         digits=1,
         values=_decode,
+        group="speed",
     ),
-    Metric(
-        name="kv",
-        label="KV cache",
-        unit="MiB",
-        better="lower",
-        bounds=(0, None),
-        digits=1,
-        values=_of_cell(lambda record: record.effective.kv_mib),
-    ),
+    *MEMORY,
     Metric(
         name="ready",
         label="from launch to a verified server",
@@ -237,7 +225,8 @@ METRICS: tuple[Metric, ...] = (
         better="lower",
         bounds=(0, None),
         digits=1,
-        values=_of_cell(lambda record: record.phases.ready_s),
+        values=of_cell(lambda record: record.phases.ready_s),
+        group="speed",
     ),
     Metric(
         name="time",
@@ -246,7 +235,8 @@ METRICS: tuple[Metric, ...] = (
         better="lower",
         bounds=(0, None),
         digits=1,
-        values=_of_cell(lambda record: record.phases.total_s or None),
+        values=of_cell(lambda record: record.phases.total_s or None),
+        group="speed",
     ),
     Metric(
         name="errors",
