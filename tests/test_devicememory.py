@@ -1,0 +1,90 @@
+"""Memory of accelerators: asked of a stand-in for the driver's program."""
+
+import pytest
+from programs import script
+
+from codeneedle import devicememory
+from codeneedle.devicememory import used_bytes
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """Puts a program with the driver's name, and a body of one's own, on the path."""
+    monkeypatch.setattr(devicememory.sys, "platform", "linux")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def installed(body):
+        return script(tmp_path / "nvidia-smi", body)
+
+    return installed
+
+
+def test_a_process_has_what_it_holds_on_all_devices(driver):
+    """
+    There is a line per process and device; those of others do not count.
+    """
+    driver("printf '41, 1000\\n42, 5120\\n42, 1024\\n'")
+
+    assert 6144 * MIB == used_bytes(42)
+
+
+def test_the_question_asks_for_bare_numbers(driver, tmp_path):
+    """
+    The driver is asked for pid and memory, without heading and unit.
+    """
+    driver(f"echo \"$@\" > {tmp_path}/asked; echo '42, 1'")
+
+    used_bytes(42)
+
+    asked = (tmp_path / "asked").read_text().split()
+    assert list(devicememory._QUESTION) == asked
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "echo '41, 1000'",
+        "echo '42, [N/A]'",
+        "echo 'No running processes found'",
+        "echo 'has failed because it could not communicate'; exit 9",
+        "exit 0",
+    ],
+)
+def test_what_nobody_tells_is_unknown(driver, body):
+    """
+    Other processes, no size, no driver: none of them is zero bytes.
+    """
+    driver(body)
+
+    assert None is used_bytes(42)
+
+
+def test_without_the_program_it_is_unknown(tmp_path, monkeypatch):
+    """
+    Most machines have no such driver.
+    """
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert None is used_bytes(42)
+
+
+def test_a_driver_that_hangs_is_given_up(driver, monkeypatch):
+    """
+    A stuck driver costs a moment, never the sweep.
+    """
+    monkeypatch.setattr(devicememory, "ASK_TIMEOUT_S", 0.05)
+    driver("exec sleep 60")
+
+    assert None is used_bytes(42)
+
+
+def test_macos_is_not_asked(driver, monkeypatch):
+    """
+    Its accelerators share the memory of the machine.
+    """
+    driver("echo '42, 1'")
+    monkeypatch.setattr(devicememory.sys, "platform", "darwin")
+
+    assert None is used_bytes(42)
