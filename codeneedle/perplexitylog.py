@@ -1,0 +1,257 @@
+"""What llama-perplexity prints: its statistics, its progress, and why it has none."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+LINE_CHARACTERS = 500
+"""Of a line, what is looked at; of progress, the tool writes lines without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """
+    A number with its standard error; None where the tool could not say one.
+
+    Attributes:
+        value: Finite.
+        error: Finite, never negative.
+    """
+
+    value: float
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """
+    How much the tool set out to compute.
+
+    Attributes:
+        chunks: Pieces of text.
+        context: Length of each, in tokens.
+    """
+
+    chunks: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """
+    Two distributions over the same tokens, compared: Q beside base.
+
+    Divergences are in nats, perplexities pure, shares and probabilities in
+    percent, all with the decimals that the tool prints: six, and three of shares.
+
+    Attributes:
+        ppl: Perplexity of Q.
+        ppl_base: Perplexity of base, as read back from its file.
+        ppl_ratio: The first by the second.
+        kld: Mean divergence of Q from base.
+        kld_max: The largest of all tokens.
+        kld_999: 99.9 % of tokens are below it.
+        kld_99: 99 % are.
+        kld_95: 95 % are; None of old builds, which leave it out.
+        kld_90: 90 % are.
+        kld_median: Half of them are.
+        kld_min: The smallest; rounding makes it a little less than nothing.
+        dp_mean: Mean change of the probability of the right token.
+        dp_rms: Root of the mean square of that change.
+        same_top: Share of tokens whose most likely token is the same.
+    """
+
+    ppl: Estimate
+    ppl_base: Estimate
+    ppl_ratio: Estimate
+    kld: Estimate
+    kld_max: float
+    kld_999: float
+    kld_99: float
+    kld_95: float | None
+    kld_90: float
+    kld_median: float
+    kld_min: float
+    dp_mean: Estimate
+    dp_rms: Estimate
+    same_top: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooShort:
+    """
+    What the tool says of a text that is too short, in tokens.
+
+    Attributes:
+        needed: At least so many.
+        found: What the text has.
+    """
+
+    needed: int
+    found: int
+
+
+def statistics(log_text: str) -> Statistics | None:
+    """
+    The statistics of a comparison; None unless they are there to the last line.
+
+    The tool exits 0 whatever happened, prints running values before it fails,
+    and logs two errors that it then ignores. So everything must be said, once
+    and in order; every value must be a number, and nothing may be wrong.
+    """
+    lines = list(_lines(log_text))
+    found = [read for read in map(_labelled, lines) if read is not None]
+    names = [name for name, _ in found]
+    if names not in (_ORDER, _ORDER_WITHOUT_95) or failure(log_text) is not None:
+        return None
+    asked = size(log_text)
+    if asked is None or _rows(lines) != list(range(1, asked.chunks + 1)):
+        return None
+    values = dict(found)
+    if not all(math.isfinite(estimate.value) for estimate in values.values()):
+        return None
+    return _statistics(values)
+
+
+def final_perplexity(log_text: str) -> Estimate | None:
+    """The perplexity of a run that wrote a base file; None unless it got to its end."""
+    found = _only(_FINAL.fullmatch(line) for line in _lines(log_text))
+    if found is None or failure(log_text) is not None:
+        return None
+    estimate = _estimate(found["value"], found["error"])
+    return estimate if math.isfinite(estimate.value) else None
+
+
+def size(log_text: str) -> Size | None:
+    """What the tool set out to compute; None if it did not get so far."""
+    found = _only(_SIZE.search(line) for line in _lines(log_text))
+    if found is None:
+        return None
+    return Size(chunks=int(found["chunks"]), context=int(found["context"]))
+
+
+def chunks_done(log_text: str) -> int:
+    """How many chunks are behind the tool, in either of its two modes."""
+    written = [int(number) for number in _WRITTEN.findall(log_text)]
+    return max([*written, *_rows(_lines(log_text))], default=0)
+
+
+def failure(log_text: str) -> str | None:
+    """The line with which the tool gave up, or should have; None if there is none."""
+    for line in _lines(log_text):
+        if _FAILURE.search(line):
+            return " ".join(line.split())
+    return None
+
+
+def too_short(log_text: str) -> TooShort | None:
+    """How much text is missing, if that is what the tool complains of."""
+    needed, found = _NEEDED.search(log_text), _FOUND.search(log_text)
+    if needed is None or found is None:
+        return None
+    return TooShort(needed=int(needed[1]), found=int(found[1]))
+
+
+_PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
+_NUMBER = r"[-+]?(?:\d+\.\d+|nan|inf)"
+
+_FINAL = re.compile(
+    rf"Final estimate: PPL = (?P<value>{_NUMBER}) \+/- (?P<error>{_NUMBER})"
+)
+_SIZE = re.compile(r"(?:over|computing) (?P<chunks>\d+) chunks, n_ctx=(?P<context>\d+)")
+_WRITTEN = re.compile(r"\[(\d+)\][-\d.naif]+,")
+_ROW = re.compile(
+    rf"\s*(?P<chunk>\d+)\s+{_NUMBER} ± +{_NUMBER}\s+{_NUMBER} ± +{_NUMBER}"
+    rf"\s+{_NUMBER} ± +{_NUMBER}(?:\s+{_NUMBER} ± +{_NUMBER} %){{2}}"
+)
+_NEEDED = re.compile(r"you need at least (\d+) tokens")
+_FOUND = re.compile(r"tokenizes to only (\d+) tokens")
+
+_FAILURE = re.compile(
+    r"failed to decode"
+    r"|failed reading"
+    r"|does not look like a file containing log-probabilities"
+    r"|you need at least \d+ tokens"
+    r"|failed to open"
+    r"|Unexpected negative standard deviation"
+    # These two are said and then ignored.
+    r"|has been computed with \d+, while the current context is"
+    r"|inconsistent vocabulary"
+)
+
+_LABELS: dict[str, str] = {
+    "Mean PPL(Q)": "ppl",
+    "Mean PPL(base)": "ppl_base",
+    "Mean PPL(Q)/PPL(base)": "ppl_ratio",
+    "Mean KLD": "kld",
+    "Maximum KLD": "kld_max",
+    "99.9% KLD": "kld_999",
+    "99.0% KLD": "kld_99",
+    "95.0% KLD": "kld_95",
+    "90.0% KLD": "kld_90",
+    "Median KLD": "kld_median",
+    "Minimum KLD": "kld_min",
+    "Mean Δp": "dp_mean",
+    "RMS Δp": "dp_rms",
+    "Same top p": "same_top",
+}
+"""The lines that are kept, white space aside, in the order they are printed."""
+
+_ORDER = list(_LABELS.values())
+_ORDER_WITHOUT_95 = [name for name in _ORDER if name != "kld_95"]
+_WITH_ERROR = frozenset(
+    {"ppl", "ppl_base", "ppl_ratio", "kld", "dp_mean", "dp_rms", "same_top"}
+)
+_LINE = re.compile(
+    rf"(?P<label>\S[^:]*?)\s*: +(?P<value>{_NUMBER})"
+    rf"(?: ± +(?P<error>{_NUMBER}))?(?P<percent> ?%)?"
+)
+
+
+def _lines(log_text: str) -> Iterator[str]:
+    for line in log_text.splitlines():
+        yield _PREFIX.sub("", line[:LINE_CHARACTERS]).rstrip()
+
+
+def _labelled(line: str) -> tuple[str, Estimate] | None:
+    """A line of the statistics by its name here; None if it is another, or half."""
+    found = _LINE.fullmatch(line.strip())
+    if found is None:
+        return None
+    name = _LABELS.get(" ".join(found["label"].split()))
+    if name is None or (found["error"] is not None) != (name in _WITH_ERROR):
+        return None
+    if (found["percent"] is not None) != (name in {"dp_mean", "dp_rms", "same_top"}):
+        return None
+    return name, _estimate(found["value"], found["error"])
+
+
+def _estimate(value: str, error: str | None) -> Estimate:
+    # A number of next to nothing is printed with a sign: -0.000000.
+    number = float(value) + 0.0
+    spread = math.nan if error is None else float(error)
+    return Estimate(number, spread if math.isfinite(spread) else None)
+
+
+def _rows(lines: Iterable[str]) -> list[int]:
+    """The chunks of a comparison that have a line, in order."""
+    matches = map(_ROW.fullmatch, lines)
+    return [int(found["chunk"]) for found in matches if found]
+
+
+def _only(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
+    """The one match there is; None if there are none or several."""
+    found = [match for match in matches if match is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def _statistics(values: dict[str, Estimate]) -> Statistics:
+    pairs = {name: values[name] for name in values if name in _WITH_ERROR}
+    plain = {
+        name: values[name].value
+        for name in values
+        if name not in _WITH_ERROR and name != "kld_95"
+    }
+    kld_95 = values["kld_95"].value if "kld_95" in values else None
+    return Statistics(**pairs, **plain, kld_95=kld_95)  # type: ignore[arg-type]
