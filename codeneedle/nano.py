@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle import induction
+from codeneedle import anatomy, induction
 from codeneedle.cache import VARIABLE, cache_folder
 from codeneedle.errors import MachineError
 
@@ -110,7 +110,7 @@ def _sha256(path: Path) -> str:
     return ""
 
 
-def trained_matcher() -> induction.Matcher:
+def trained_matcher() -> anatomy.Matcher:
     """The trained part of the model, as ``scripts/train_matcher.py`` made it."""
     data = resources.files("codeneedle") / "data" / "matcher.npz"
     with data.open("rb") as file, np.load(file) as stored:
@@ -118,7 +118,7 @@ def trained_matcher() -> induction.Matcher:
     hashes = [arrays[name] for name in sorted(arrays) if name.startswith("hash_")]
     # Lengths are restored, because 16 bits have rounded them.
     lengths = np.sqrt(np.sum(np.square(arrays["codes"]), axis=1, keepdims=True))
-    return induction.Matcher(
+    return anatomy.Matcher(
         codes=arrays["codes"] / lengths,
         hashes=tuple(hashes),
         query=arrays["query"],
@@ -142,22 +142,22 @@ def write_gguf(path: Path) -> None:
     file.close()
 
 
-def _describe(file: gguf.GGUFWriter, model: induction.Model) -> None:
+def _describe(file: gguf.GGUFWriter, model: anatomy.Model) -> None:
     file.add_name(NAME)
     file.add_description("Copies from its context by induction, byte by byte")
     file.add_license("MIT")
     file.add_context_length(CONTEXT)
     file.add_embedding_length(model.embedding.shape[1])
     file.add_block_count(len(model.layers))
-    file.add_feed_forward_length(induction.FEED_FORWARD)
+    file.add_feed_forward_length(anatomy.FEED_FORWARD)
     file.add_head_count(1)
     file.add_head_count_kv(1)
-    file.add_key_length(induction.HEAD)
-    file.add_value_length(induction.HEAD)
-    file.add_rope_dimension_count(induction.HEAD)
+    file.add_key_length(anatomy.HEAD)
+    file.add_value_length(anatomy.HEAD)
+    file.add_rope_dimension_count(anatomy.HEAD)
     file.add_rope_freq_base(ROPE_BASE)
     file.add_layer_norm_rms_eps(induction.EPSILON)
-    file.add_vocab_size(induction.TOKENS)
+    file.add_vocab_size(anatomy.TOKENS)
     file.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
 
 
@@ -177,9 +177,9 @@ def _describe_tokens(file: gguf.GGUFWriter) -> None:
     file.add_token_list([*spelling, *special, pair])
     file.add_token_types([*[normal] * 256, *[control] * 3, normal])
     file.add_token_merges([" ".join(pair)])
-    file.add_bos_token_id(induction.BEGIN)
-    file.add_eos_token_id(induction.BEGIN + 1)
-    file.add_pad_token_id(induction.BEGIN + 2)
+    file.add_bos_token_id(anatomy.BEGIN)
+    file.add_eos_token_id(anatomy.BEGIN + 1)
+    file.add_pad_token_id(anatomy.BEGIN + 2)
     file.add_add_bos_token(value=True)
     file.add_add_eos_token(value=False)
     file.add_chat_template(CHAT_TEMPLATE)
@@ -195,7 +195,7 @@ def _byte_spelling() -> list[str]:
     ]
 
 
-def _add_tensors(file: gguf.GGUFWriter, model: induction.Model) -> None:
+def _add_tensors(file: gguf.GGUFWriter, model: anatomy.Model) -> None:
     width = model.embedding.shape[1]
     file.add_tensor("token_embd.weight", _half(model.embedding))
     file.add_tensor("output.weight", _half(model.readout))
@@ -216,11 +216,11 @@ def _add_tensors(file: gguf.GGUFWriter, model: induction.Model) -> None:
         file.add_tensor(f"{block}.ffn_down.weight", _half(layer.shrink))
 
 
-def _half(weights: induction.Array) -> npt.NDArray[np.float16]:
+def _half(weights: anatomy.Array) -> npt.NDArray[np.float16]:
     return np.ascontiguousarray(weights, np.float16)
 
 
-def _rope_factors(frequencies: induction.Array) -> npt.NDArray[np.float32]:
+def _rope_factors(frequencies: anatomy.Array) -> npt.NDArray[np.float32]:
     """By what llama.cpp divides the usual frequency of each pair to get ours."""
     pairs = len(frequencies)
     factors = [

@@ -4,7 +4,10 @@ Train the built-in model's matcher from nothing: minutes on two cores.
     pip install torch
     python scripts/train_matcher.py --out codeneedle/data/matcher.npz
 
-What is trained is in `codeneedle.induction.Matcher`: codes of bytes, hashes of what
+With the same seed, versions and threads it makes the same numbers. A new matcher
+makes another model: pin its hash in `codeneedle.nano`.
+
+What is trained is in `codeneedle.anatomy.Matcher`: codes of bytes, hashes of what
 lies farther back, and the two projections whose products say how alike two windows
 are. The layers around it copy exactly, so no attention is needed here: windows are
 cut out of texts, the windows before all places of a stretch of text are the keys,
@@ -26,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from codeneedle.induction import BEGIN, SEEN, SLOTS, TOKENS
+from codeneedle.anatomy import BEGIN, SEEN, SLOTS, TOKENS
 
 CODE, HASH, LEVELS, MATCH = 8, 31, 2, 47
 """Dimensions of a code and of a hash, layers of hashes, dimensions of the match."""
@@ -367,7 +370,7 @@ def main() -> None:
     """Train, then write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="an .npz file")
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
     parser.add_argument("--noise", type=float, default=0.03, help="on each code")

@@ -6,20 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from codeneedle.induction import (
+from codeneedle.anatomy import (
     BEGIN,
-    EPSILON,
     HEAD,
-    LOOK_BACK_NATS,
-    RULER,
     VALUE_DIMS,
     Array,
     Layer,
     Model,
-    model,
     orthonormal,
     value_codes,
 )
+from codeneedle.induction import EPSILON, LOOK_BACK_NATS, RULER, model
 from codeneedle.nano import CONTEXT, trained_matcher
 from codeneedle.random_bodies import generate
 
