@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from codeneedle.grid import BITS_PER_ELEMENT, Pair
+from codeneedle.grid import BITS_PER_ELEMENT, Pair, precision
 from codeneedle.hyperparameters import Weights
 from codeneedle.kvmemory import CONTEXT_STEP, UBATCH, kv_bytes, refusal
 
@@ -77,7 +77,7 @@ class MemoryPlan:
 
     Attributes:
         contexts: In tokens, shortest first.
-        pairs: Largest first; pairs of equal size as they were given.
+        pairs: Largest first; of pairs of equal size, those of a more precise K.
         weights_bytes: Size of the weights.
         allowance_bytes: What is kept for compute buffers at each context.
         room: What all of it must fit into.
@@ -234,6 +234,7 @@ def _fits(weights: Weights, pair: Pair, room: Room, context: int) -> bool:
     return needed <= room.size_bytes
 
 
-def _largest_first(memory: PairMemory) -> tuple[bool, int]:
+def _largest_first(memory: PairMemory) -> tuple[float, ...]:
     last = memory.kv_bytes[-1]
-    return last is None, -(last or 0)
+    k, v = precision(memory.pair.k), precision(memory.pair.v)
+    return (last is None, -(last or 0), *k, *v)

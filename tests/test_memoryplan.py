@@ -76,6 +76,17 @@ def test_the_largest_pair_comes_first():
     assert len(plan.contexts) == len(plan.allowance_bytes)
 
 
+def test_pairs_of_equal_size_have_an_order():
+    """
+    The more precise K comes first, whatever the running order is.
+    """
+    pairs = [Pair("q4_0", "q8_0"), Pair("q8_0", "q4_0")]
+
+    plan = predicted(LARGE, pairs, Room(16 * GIB, "here"))
+
+    assert pairs[::-1] == [each.pair for each in plan.pairs]
+
+
 def test_pairs_that_cannot_be_predicted_come_last():
     """
     A type that only a fork knows is a gap, not a zero.
