@@ -30,8 +30,7 @@ Ever less polite requests to leave, and how long each is given, in seconds: the 
 long, because a driver that frees the memory of a GPU cannot be hurried.
 """
 
-SHORTEST_NAP_S = 0.001
-LONGEST_NAP_S = 0.05
+SHORTEST_NAP_S, LONGEST_NAP_S = 0.001, 0.05
 """A child that ends at once costs a millisecond, one that lingers next to nothing."""
 
 OUTPUT_LIMIT_BYTES = 4 << 20
@@ -109,7 +108,7 @@ def output_of(
         env: Its whole environment; by default `environment.clean` of ours.
 
     Raises:
-        CannotStart: If the system refuses to start it.
+        CannotStart: If the system refuses.
         NoAnswer: If it takes longer.
     """
     env = environment.clean(os.environ) if env is None else env
@@ -175,36 +174,39 @@ def stop(child: Child) -> None:
         ChildWontStop: If one of the group survives even SIGKILL.
     """
     try:
-        end_group(child.pid, reap=child.poll)
+        end_group(child.pid, is_reaped=lambda: child.poll() is not None)
     finally:
         _ours.discard(child)
 
 
-def end_group(group: int, *, reap: Callable[[], object] = lambda: None) -> None:
+def end_group(group: int, *, is_reaped: Callable[[], bool] = lambda: True) -> None:
     """
     Stop the process group *group* as `stop` does; it need not be a child of ours.
 
     Args:
         group: Pid of the process that leads it.
-        reap: Called between looks; takes note of a child that has ended.
+        is_reaped: Takes note of the end of a child of ours. That comes a moment
+            after the process looks dead, if it has other threads.
 
     Raises:
         ChildWontStop: If one of the group survives even SIGKILL.
     """
+
+    def is_gone() -> bool:
+        return is_reaped() and not _has_members(group)
+
     with interrupts.held() as hold:
         for request, grace_s in GRACES_S:
-            reap()
-            if not _has_members(group):
+            if is_gone():
                 return
             heard = len(hold.arrived)
             _signal(group, request)
             for _ in _naps(until=time.monotonic() + grace_s):
-                reap()
                 # SIGKILL is the last request there is, so nothing hurries it.
                 is_hurried = len(hold.arrived) > heard and request != signal.SIGKILL
-                if is_hurried or not _has_members(group):
+                if is_hurried or is_gone():
                     break
-        if _has_members(group):
+        if not is_gone():
             raise ChildWontStop(group=group)
 
 
@@ -292,6 +294,6 @@ def _naps(*, until: float) -> Iterator[float]:
 
 @atexit.register
 def _end_the_rest() -> None:
-    """A signal at the wrong instruction may skip a `finally`; this skips nothing."""
+    """A signal at the wrong moment may skip a `finally`; this skips nothing."""
     for child in _ours:
         _signal(child.pid, signal.SIGKILL)
