@@ -1,0 +1,191 @@
+"""What llama-bench says: where it is, and its result lines, read by field."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from codeneedle.errors import CellError
+from codeneedle.grid import Pair
+
+NANOSECONDS = 1_000_000_000
+"""Of a second; what samples are counted in."""
+
+_PROGRESS = re.compile(r"llama-bench: benchmark \d+/\d+: (\S.*)")
+_UNKNOWN_TYPE = re.compile(
+    r"invalid parameter for argument: (?:-ctk|-ctv|--cache-type-[kv])\b"
+)
+
+
+class NoResult(CellError):  # noqa: N818 - named after the fact
+    """What llama-bench printed is not the result that was asked for."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(
+            f"llama-bench gave no result: {reason}",
+            hint="Its whole output is in the logs folder of the run.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRow:
+    """
+    One test, as a JSON line of llama-bench; fields that are not here are left out.
+
+    It repeats what it was asked for, as it understood it: what really ran, only
+    the rest of its output tells.
+
+    Attributes:
+        build_commit: Of llama.cpp; ``unknown`` outside a repository.
+        build_number: Of llama.cpp; 0 where it was not told.
+        cpu_info: Names of the processors.
+        gpu_info: Names of the accelerators; empty where there are none.
+        backends: Names of the accelerating backends; ``CPU`` where there are none.
+        n_threads: CPU threads.
+        type_k: Element type of K.
+        type_v: Element type of V.
+        n_gpu_layers: Layers to offload; -1 is its own choice.
+        flash_attn: 1 or true is on; -1 is its own choice.
+        n_prompt: Tokens read per repetition; 0 in a test of writing.
+        n_gen: Tokens written per repetition; 0 in a test of reading.
+        n_depth: Tokens that were in the cache before.
+        samples_ns: Duration of each repetition, in nanoseconds.
+        samples_ts: Speed of each repetition, in tokens per second.
+    """
+
+    build_commit: str
+    build_number: int
+    cpu_info: str
+    gpu_info: str
+    backends: str
+    n_threads: int
+    type_k: str
+    type_v: str
+    n_gpu_layers: int
+    flash_attn: int | bool
+    n_prompt: int
+    n_gen: int
+    n_depth: int
+    samples_ns: tuple[int, ...]
+    samples_ts: tuple[float, ...]
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """Tokens per second of each repetition, from its duration."""
+        tokens = self.n_prompt + self.n_gen
+        return tuple(round(tokens * NANOSECONDS / ns, 4) for ns in self.samples_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedTests:
+    """
+    What llama-bench was asked for: one test of reading, one of writing.
+
+    Attributes:
+        pair: Cache types.
+        depth: Tokens in the cache before each repetition.
+        prompt_tokens: Tokens to read.
+        generated_tokens: Tokens to write.
+        repetitions: Of each test.
+        offload: Value of ``--n-gpu-layers``; None if it was not given.
+    """
+
+    pair: Pair
+    depth: int
+    prompt_tokens: int
+    generated_tokens: int
+    repetitions: int
+    offload: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """
+    Both tests of one depth.
+
+    Attributes:
+        pp: Prompt processing: reading.
+        tg: Text generation: writing.
+    """
+
+    pp: BenchRow
+    tg: BenchRow
+
+
+def read_result(output: str, asked: AskedTests) -> BenchResult:
+    """
+    Both tests from the output of llama-bench, stdout and stderr together.
+
+    Raises:
+        NoResult: If a line is truncated or of another shape, a test is missing, is
+            there twice or is of another size, or a speed is not above zero.
+    """
+    rows = list(_rows(output))
+    if len(rows) != 2:  # noqa: PLR2004 - reading and writing
+        raise NoResult(reason=f"{len(rows)} result lines instead of 2")
+    depth = asked.depth
+    return BenchResult(
+        pp=_test(rows, (asked.prompt_tokens, 0, depth), asked.repetitions),
+        tg=_test(rows, (0, asked.generated_tokens, depth), asked.repetitions),
+    )
+
+
+def differences(result: BenchResult, asked: AskedTests) -> tuple[str, ...]:
+    """In what the tests say they differ from what was asked, one phrase each."""
+    found = [
+        phrase for row in (result.pp, result.tg) for phrase in _differences(row, asked)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def last_phase(output: str) -> str | None:
+    """What llama-bench does now: ``prompt run 2/3``; None if *output* tells not."""
+    found = _PROGRESS.findall(output)
+    return found[-1].strip() if found else None
+
+
+def is_unknown_type(output: str) -> bool:
+    """Whether llama-bench refused a cache type; it knows fewer than the server."""
+    return bool(_UNKNOWN_TYPE.search(output))
+
+
+def _rows(output: str) -> Iterator[BenchRow]:
+    # Nothing else that it prints begins with a brace.
+    for line in output.splitlines():
+        if not line.startswith("{"):
+            continue
+        try:
+            yield msgspec.json.decode(line, type=BenchRow)
+        except msgspec.MsgspecError as error:
+            raise NoResult(reason=f"a line that cannot be read: {error}") from error
+
+
+def _test(
+    rows: list[BenchRow], size: tuple[int, int, int], repetitions: int
+) -> BenchRow:
+    matching = [row for row in rows if (row.n_prompt, row.n_gen, row.n_depth) == size]
+    if len(matching) != 1:
+        prompt, generated, depth = size
+        raise NoResult(
+            reason=f"{len(matching)} tests that read {prompt} and write {generated} "
+            f"tokens at depth {depth}"
+        )
+    (row,) = matching
+    for samples in (row.samples_ns, row.samples_ts):
+        if len(samples) != repetitions:
+            raise NoResult(reason=f"{len(samples)} samples, not {repetitions}")
+        if min(samples) <= 0:
+            raise NoResult(reason=f"a sample of {min(samples)}")
+    return row
+
+
+def _differences(row: BenchRow, asked: AskedTests) -> Iterator[str]:
+    if row.type_k != asked.pair.k:
+        yield f"K is {row.type_k}, not {asked.pair.k}"
+    if row.type_v != asked.pair.v:
+        yield f"V is {row.type_v}, not {asked.pair.v}"
+    if row.flash_attn != 1:
+        yield f"flash attention is {row.flash_attn}, not on"
+    if asked.offload is not None and row.n_gpu_layers != asked.offload:
+        yield f"{row.n_gpu_layers} layers are to be offloaded, not {asked.offload}"
