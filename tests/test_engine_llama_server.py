@@ -47,9 +47,7 @@ def test_a_served_cell_is_verified_noted_and_gone_afterwards(tmp_path):
     with fake_server(tmp_path) as served:
         noted = (tmp_path / FILE).exists()
         assert served.client.is_ready()
-        assert PAIR == Pair(
-            served.effective.kv[0].k_type, served.effective.kv[0].v_type
-        )
+        (kv,) = served.effective.kv
 
     assert noted
     assert PAIR == Pair(kv.k_type, kv.v_type)
