@@ -15,6 +15,7 @@ Everything codeneedle raises on purpose.
     - TooFewNames                      random names too short to be all different
     - TooLarge                         more source text than any context holds
     - TooMuchText                      the same, of random bodies
+    - ReservedArgument                 an argument for llama-server that is ours
     - UnknownLanguage                  a suffix that no language has
     - Unparsable                       a text that is not what its suffix says
   + MachineError              exit 3   this machine cannot run it
@@ -36,7 +37,22 @@ Everything codeneedle raises on purpose.
     - WeightsUnreadable                a model that the system keeps from us
     - WeightsUnsupported               a GGUF file that no sweep can run
     - CacheNotWritable                 no room for what can be made again
+    - CannotStart                      the system refuses to start a program
+    - ChildWontStop                    a process group that outlives SIGKILL
+    - NoAnswer                         a program that does not say its version
+    - NoLog                            a run folder that takes no log
+    - Unclaimable                      a run folder that takes no note of a server
   + CellError                 exit 1   one cell failed; it becomes a record
+    - Mismatched                       what runs is not what was asked for
+    - NeverReady                       a server that lives, and does not get ready
+    - OverlongReply                    an answer without end
+    - Refused                          the server answers with an error
+      . PromptTooLong                  the prompt exceeds the context
+    - ServerDied                       it ended while we still needed it
+    - ServerGone                       nobody is there, or the connection broke
+    - ServerSilent                     it is connected and says nothing
+    - StreamEnded                      tokens stopped without a last event
+    - WrongShape                       an answer that is none
 
 Subclasses live where their facts are known to be needed and are drawn above.
 This module imports nothing from the package, so any module may import it.
