@@ -26,6 +26,10 @@ REFRESHES_PER_S = 4
 """Often enough to look alive; each costs a processor that the server wants."""
 
 
+BAR_WIDTH = 60
+"""Columns of the bar."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Progress:
     """
@@ -115,6 +119,7 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
+            self._console.print(grid_view(self._progress))
 
     def show(self, event: Event) -> None:
         """Take *event* in; a plain line for a cell that ended, where no grid is."""
@@ -138,7 +143,7 @@ def opening_lines(progress: Progress) -> list[Text]:
 
 def live_view(progress: Progress) -> RenderableType:
     """The grid so far, and below it the current cell and the time."""
-    return Group(grid_view(progress), Text(), *status_view(progress))
+    return Group(Text(), grid_view(progress), Text(), *status_view(progress))
 
 
 def grid_view(progress: Progress) -> Table:
@@ -156,12 +161,21 @@ def grid_view(progress: Progress) -> Table:
 
 
 def status_view(progress: Progress) -> Iterator[RenderableType]:
-    """One line on the cell, one on the time, and a bar between them."""
+    """The current cell, a bar, the time, and what Ctrl-C does next."""
     yield Text(_cell_phrase(progress), no_wrap=True, overflow="ellipsis")
-    total = max(1, len(progress.pairs))
     part = progress.step.done / progress.step.total if progress.step else 0.0
-    yield ProgressBar(total=total, completed=progress.done + part, width=60)
+    bar = Table.grid()
+    bar.add_row(
+        ProgressBar(
+            total=len(progress.pairs), completed=progress.done + part, width=BAR_WIDTH
+        )
+    )
+    yield bar
     yield Text(_time_phrase(progress), style="dim")
+    if progress.is_ending:
+        yield Text("ending after this cell; Ctrl-C again ends at once", style="yellow")
+    else:
+        yield Text("Ctrl-C ends after this cell", style="dim")
 
 
 def cell_line(record: CellRecord, progress: Progress) -> Text:
@@ -227,10 +241,7 @@ def _time_phrase(progress: Progress) -> str:
     left = progress.left_s()
     remaining = "known after the first cell" if left is None else duration(left)
     failed = f", {progress.failures} without numbers" if progress.failures else ""
-    said = f"{progress.done} done{failed}   elapsed {elapsed}   left {remaining}"
-    if progress.is_ending:
-        return f"{said}   ending after this cell; Ctrl-C again ends at once"
-    return said
+    return f"{progress.done} done{failed}   elapsed {elapsed}   left {remaining}"
 
 
 def say(console: Console, text: str) -> None:

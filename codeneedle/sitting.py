@@ -50,7 +50,7 @@ def _swept(plan: Plan, console: Console, *, retry_failed: bool) -> int:
     orphan = end_orphan(plan.store.folder)
     if orphan:
         note_lines(console, [f"ended a server that was left behind: pid {orphan.pid}"])
-    with working(console, "counting tokens with the server's own tokenizer"):
+    with working(console, "fitting the corpus to the context"):
         ready = settled(plan)
     progress = _progress(plan, ready, PROBES["recall"])
     if not pending(

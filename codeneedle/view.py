@@ -31,8 +31,12 @@ class View:
 
     @property
     def also(self) -> tuple[Metric, ...]:
-        """What a summary tells beside the metric: counts out of all rounds."""
-        return tuple(m for m in self.probe.metrics if m.is_sum and m != self.metric)
+        """What a summary tells beside the metric: good rounds out of all."""
+        return tuple(
+            metric
+            for metric in self.probe.metrics
+            if metric.is_sum and metric.better == "higher" and metric != self.metric
+        )
 
 
 def view(root: Path, name: str, metric: str, *, strict_indent: bool = False) -> View:

@@ -66,12 +66,15 @@ def summary(
     One row per run, in the form of the published table.
 
     Numbers are means over finished cells; how many there are of how many is said.
+    A single run goes without its name, which stands above its grid.
     """
     table = Table(box=box.ASCII2, show_edge=False, pad_edge=False)
-    for heading in summary_headings(runs, metric, also):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "run")
+    first = 1 if len(runs) == 1 else 0
+    for heading in summary_headings(runs, metric, also)[first:]:
+        lines = heading.replace(" (mean", "\n(mean")
+        table.add_column(lines, overflow="fold", min_width=NARROWEST_COLUMN)
     for run in runs:
-        table.add_row(*map(Text, summary_row(run, metric, also, reading)))
+        table.add_row(*map(Text, summary_row(run, metric, also, reading)[first:]))
     return table
 
 

@@ -1,0 +1,6 @@
+"""``python -m codeneedle``."""
+
+from codeneedle.cli import main
+
+if __name__ == "__main__":
+    main()
