@@ -107,6 +107,11 @@ class BaseFile:
 
     path: Path
 
+    @classmethod
+    def of(cls, folder: Path, *, context: int) -> "BaseFile":
+        """That of *context* tokens, in the run in *folder*."""
+        return cls(folder / "base" / f"{context}.kld")
+
     @property
     def note_path(self) -> Path:
         """What stands beside it."""
