@@ -79,15 +79,11 @@ def servers(folder: Path) -> list[int]:
     """Servers of sweeps in *folder* that are alive; each has its log open."""
     found = []
     for process in psutil.process_iter(["name"]):
-        with contextlib.suppress(psutil.Error):
-            if process.info["name"] != "llama-server":
-                continue
-            if any(
-                Path(f"/proc/{process.pid}/fd/{number}")
-                .readlink()
-                .is_relative_to(folder)
-                for number in (1, 2)
-            ):
+        if process.info["name"] != "llama-server":
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            files = [Path(file.path) for file in process.open_files()]
+            if any(file.is_relative_to(folder) for file in files):
                 found.append(process.pid)
     return found
 
