@@ -6,12 +6,17 @@ Everything codeneedle raises on purpose.
     - UnknownName                      a name that nothing has
     - BadCorpusFile                    a key, value or pattern of corpora/NAME.toml
     - BadKnob                          random bodies cannot be made like that
+    - DivergenceContextTooLong         longer than the weights were trained for
     - MissingExtra                     a corpus of a package that is not installed
     - MissingSource                    an interpreter without its library's source
     - NoText                           a file that is empty, binary or unreadable
     - NotFound                         a path that leads nowhere
     - NothingFits                      no function to ask for is left after a cut
     - NothingToAsk                     a text without a function to ask for
+    - TextChanged                      --text is not what the sweep began with
+    - TextTooShort                     fewer tokens than a comparison takes
+    - TextUnreadable                   --text names no text
+    - TooFewScored                     too few tokens to make statistics of
     - TooFewNames                      random names too short to be all different
     - TooLarge                         more source text than any context holds
     - TooMuchText                      the same, of random bodies
@@ -27,10 +32,13 @@ Everything codeneedle raises on purpose.
     - LlamaMissing                     no llama-server anywhere
     - LlamaUnusable                    --llama-server or LLAMA_SERVER name no program
     - NoRoomToBuild                    too little disk for source and objects
+    - NoRoomForBase                    the base files would not fit on the disk
     - NoVirtualEnvironment             Python's venv does not work
     - NotGguf                          something else than a model
     - NotLlamaServer                   a program that answers like no llama-server
     - PartMissing                      a split model, and not all of it
+    - PerplexityMissing                no llama-perplexity beside the server
+    - SizeOverflows                    an old llama-perplexity counts in 32 bits
     - WeightsAreFolder                 a folder where a model was asked for
     - WeightsMissing                   no file there
     - WeightsTruncated                 a download that did not finish
@@ -43,9 +51,13 @@ Everything codeneedle raises on purpose.
     - NoLog                            a run folder that takes no log
     - Unclaimable                      a run folder that takes no note of a server
   + CellError                 exit 1   one cell failed; it becomes a record
+    - BaseIncomplete                   a base file of which a part is missing
     - Mismatched                       what runs is not what was asked for
     - NeverReady                       a server that lives, and does not get ready
+    - NoStatistics                     llama-perplexity exits 0 and tells nothing
     - OverlongReply                    an answer without end
+    - PerplexityDied                   it ended badly
+    - PerplexityHangs                  it writes nothing any more
     - Refused                          the server answers with an error
       . PromptTooLong                  the prompt exceeds the context
     - ServerDied                       it ended while we still needed it
