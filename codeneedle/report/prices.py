@@ -1,0 +1,275 @@
+"""The price of every pair: all metrics of all probes, each beside the reference's."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from codeneedle import frames
+from codeneedle.errors import RequestError, UnknownName
+from codeneedle.grid import Pair, most_precise
+from codeneedle.metrics import Metric, Reading
+from codeneedle.probe import Probe
+from codeneedle.records import CellRecord, Run, Status
+
+FALLBACKS = frozenset({Status.FALLBACK_CPU, Status.FALLBACK_F16})
+"""Cells that were measured, though not as asked: shown with a mark."""
+
+GROUPS = ("quality", "speed", "memory")
+"""The order of columns."""
+
+
+class NeverRanks(RequestError):  # noqa: N818 - named after the fact
+    """A metric of which neither end is better."""
+
+    def __init__(self, *, metric: str, others: Sequence[str]) -> None:
+        super().__init__(
+            f"{metric} ranks nothing: neither end of it is better",
+            hint=f"Sort by one of {', '.join(others)}.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """
+    One metric of one pair.
+
+    Attributes:
+        value: The cell's number; NaN where it has none.
+        beside: The value over the reference's: a multiple of the noise floor, or a
+            share. NaN where the metric has neither, or the reference no value.
+        status: How the cell of the metric's probe ended, `frames.NOT_RUN` if it
+            was not tried.
+        ranks: Whether the value may be compared with others.
+    """
+
+    value: float
+    beside: float
+    status: str
+    ranks: bool
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether there is a value, though not of what was asked."""
+        return self.status in FALLBACKS and not math.isnan(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """
+    One metric of a table.
+
+    Attributes:
+        metric: What it shows.
+        run: The records that it is read from, those of one probe alone.
+        probe: Name of that probe.
+        is_shown: Whether a person sees it; programs get all columns.
+        reference: The reference's value; NaN where it did not finish with one.
+    """
+
+    metric: Metric
+    run: Run
+    probe: str
+    is_shown: bool
+    reference: float = math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """
+    One pair of a table.
+
+    Attributes:
+        pair: The cache types.
+        is_reference: Whether the others are compared with it.
+        entries: Of every column, by the metric's name.
+        records: What each probe has of it, by the probe's name.
+    """
+
+    pair: Pair
+    is_reference: bool
+    entries: Mapping[str, Entry]
+    records: Mapping[str, CellRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceTable:
+    """
+    All metrics of all pairs of a run.
+
+    Attributes:
+        run: What it is about, with the records of all probes.
+        columns: Every metric of every probe that has records.
+        rows: Every pair of the grid.
+        reference: The most precise pair that finished with any probe.
+        sorted_by: Name of the metric that ordered the rows; None: precision did.
+    """
+
+    run: Run
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    reference: Pair | None
+    sorted_by: str | None
+
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """The columns that a person sees."""
+        return tuple(column for column in self.columns if column.is_shown)
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """Names of the probes that have records, in order."""
+        return tuple(dict.fromkeys(column.probe for column in self.columns))
+
+
+def price_table(
+    run: Run, probes: Sequence[Probe], reading: Reading, *, sort: str | None = None
+) -> PriceTable:
+    """
+    One row per pair of *run*, with the metrics of all *probes* that have records.
+
+    A metric that several probes yield is taken from the first that has a value:
+    values of different probes are not comparable, as their contexts may differ.
+
+    Args:
+        run: With the records of all probes.
+        probes: All that are known, in order of their columns.
+        reading: How stored replies are read.
+        sort: Name of a metric; its best value comes first, pairs without one last.
+            By default, and between equals, the most precise pair comes first.
+
+    Raises:
+        UnknownName: If none of the columns is called *sort*.
+        NeverRanks: If neither end of that metric is better.
+    """
+    reference = _reference(run)
+    columns = tuple(_columns(run, probes, reading, reference, sort))
+    _refuse_unsortable(sort, columns)
+    rows = [
+        _row(pair, columns, reading, is_reference=pair == reference)
+        for pair in itertools.starmap(Pair, itertools.product(*frames.axes(run)))
+    ]
+    chosen = next((each.metric for each in columns if each.metric.name == sort), None)
+    if chosen is not None:
+        rows.sort(key=lambda row: _rank(row.entries[chosen.name], chosen))
+    return PriceTable(
+        run=run, columns=columns, rows=tuple(rows), reference=reference, sorted_by=sort
+    )
+
+
+def usable(record: CellRecord) -> bool:
+    """Whether a record has numbers to show: it finished, or fell back and went on."""
+    fell_back = record.status in FALLBACKS and record.observation is not None
+    return record.is_finished or fell_back
+
+
+def _reference(run: Run) -> Pair | None:
+    finished = [record.pair for record in run.records if record.is_finished]
+    return most_precise(finished) if finished else None
+
+
+def _columns(
+    run: Run,
+    probes: Sequence[Probe],
+    reading: Reading,
+    reference: Pair | None,
+    sort: str | None,
+) -> Iterator[Column]:
+    candidates: dict[str, list[Column]] = {}
+    for probe in probes:
+        narrowed = frames.of_probe(run, probe.name)
+        if not narrowed.records:
+            continue
+        for metric in (*probe.metrics, *probe.more_metrics(run.setup)):
+            shown = metric.in_table or metric.name == sort
+            column = Column(
+                metric=metric, run=narrowed, probe=probe.name, is_shown=shown
+            )
+            candidates.setdefault(metric.name, []).append(column)
+    chosen = (_first_with_value(same, reading) for same in candidates.values())
+    # Stable: within a group, probes and their metrics keep their order.
+    for column in sorted(chosen, key=lambda each: GROUPS.index(each.metric.group)):
+        yield replace(column, reference=_reference_value(column, reference, reading))
+
+
+def _first_with_value(columns: Sequence[Column], reading: Reading) -> Column:
+    for column in columns if len(columns) > 1 else ():
+        if any(
+            not math.isnan(_value(column, record, reading))
+            for record in column.run.records
+        ):
+            return column
+    return columns[0]
+
+
+def _reference_value(column: Column, reference: Pair | None, reading: Reading) -> float:
+    record = _by_pair(column).get(reference) if reference else None
+    if record is None or not record.is_finished:
+        return math.nan
+    return _value(column, record, reading)
+
+
+def _row(
+    pair: Pair, columns: Sequence[Column], reading: Reading, *, is_reference: bool
+) -> Row:
+    found = {each.probe: _by_pair(each).get(pair) for each in columns}
+    return Row(
+        pair=pair,
+        is_reference=is_reference,
+        entries={
+            each.metric.name: _entry(each, found[each.probe], reading, is_reference)
+            for each in columns
+        },
+        records={probe: record for probe, record in found.items() if record},
+    )
+
+
+def _by_pair(column: Column) -> dict[Pair, CellRecord]:
+    return {record.pair: record for record in column.run.records}
+
+
+def _entry(
+    column: Column, record: CellRecord | None, reading: Reading, is_reference: bool
+) -> Entry:
+    value = _value(column, record, reading)
+    is_slow = record is not None and record.status in FALLBACKS
+    ranks = not math.isnan(value) and not (is_slow and column.metric.group == "speed")
+    compares = ranks and not is_reference
+    return Entry(
+        value=value,
+        beside=_beside(value, column) if compares else math.nan,
+        status=frames.NOT_RUN if record is None else record.status.value,
+        ranks=ranks,
+    )
+
+
+def _value(column: Column, record: CellRecord | None, reading: Reading) -> float:
+    if record is None or not usable(record):
+        return math.nan
+    values = column.metric.values(record, column.run.setup, reading)
+    return frames.cell_value(column.metric, values)
+
+
+def _beside(value: float, column: Column) -> float:
+    if not (column.metric.floor or column.metric.relative) or not column.reference:
+        return math.nan
+    # Rounding may leave a floor below zero; what counts is how far it is from it.
+    return value / abs(column.reference)
+
+
+def _refuse_unsortable(sort: str | None, columns: Sequence[Column]) -> None:
+    by_name = {column.metric.name: column.metric for column in columns}
+    if sort is None:
+        return
+    if sort not in by_name:
+        raise UnknownName(kind="metric", name=sort, known=list(by_name))
+    if by_name[sort].better == "neither":
+        shown = (column.metric for column in columns if column.is_shown)
+        others = [metric.name for metric in shown if metric.better != "neither"]
+        raise NeverRanks(metric=sort, others=others)
+
+
+def _rank(entry: Entry, metric: Metric) -> tuple[bool, float]:
+    if not entry.ranks:
+        return True, 0.0
+    return False, entry.value if metric.better == "lower" else -entry.value

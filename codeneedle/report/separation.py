@@ -1,0 +1,148 @@
+"""Which metrics tell the pairs of a grid from the reference, and by how much."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from codeneedle import stats
+from codeneedle.grid import Pair
+from codeneedle.metrics import Metric, Reading
+from codeneedle.records import CellRecord
+from codeneedle.report.prices import Column, PriceTable
+
+NORMAL_95 = 1.96
+"""Standard errors to either side that hold 95 % of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """
+    One pair against the reference.
+
+    Attributes:
+        pair: The one that is judged.
+        difference: Its value less the reference's.
+        noise: How large a difference would be noise; NaN if unknown.
+        is_told: Whether it is larger than that.
+    """
+
+    pair: Pair
+    difference: float
+    noise: float
+    is_told: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Separation:
+    """
+    How well one metric separates the pairs.
+
+    Attributes:
+        metric: Which one.
+        compared: Pairs with a value, the reference not counted.
+        told: How many of these differ from the reference beyond noise; None where
+            nothing says how large the noise is.
+        pair: The one that differs most.
+        difference: By how much, in the metric's unit.
+        noise: How large a difference of this pair would still be noise: half of
+            an interval, or the noise floor; NaN if unknown.
+    """
+
+    metric: Metric
+    compared: int
+    told: int | None
+    pair: Pair
+    difference: float
+    noise: float
+
+    @property
+    def times_noise(self) -> float:
+        """The difference in units of the noise; infinite where there was none."""
+        if self.noise:
+            return abs(self.difference) / self.noise
+        return math.inf if self.difference else 0.0
+
+
+def separations(table: PriceTable, reading: Reading) -> Iterator[Separation]:
+    """
+    What each shown metric of quality and of speed tells of the pairs.
+
+    Pairs are compared with the reference: by the noise floor where the metric has
+    one, by their observations where there are several, by standard errors where
+    these are stored. About one pair in twenty is told apart by chance alone.
+    """
+    for column in table.shown:
+        metric = column.metric
+        if metric.better == "neither" or metric.group == "memory":
+            continue
+        judged = list(_judged(table, column, reading))
+        if judged:
+            yield _separation(metric, judged)
+
+
+def _separation(metric: Metric, judged: list[_Judged]) -> Separation:
+    most = max(judged, key=lambda each: abs(each.difference))
+    is_known = any(not math.isnan(each.noise) for each in judged)
+    return Separation(
+        metric=metric,
+        compared=len(judged),
+        told=sum(each.is_told for each in judged) if is_known else None,
+        pair=most.pair,
+        difference=most.difference,
+        noise=most.noise,
+    )
+
+
+def _judged(table: PriceTable, column: Column, reading: Reading) -> Iterator[_Judged]:
+    name = column.metric.name
+    finished = {each.pair: each for each in column.run.records if each.is_finished}
+    if table.reference not in finished or math.isnan(column.reference):
+        return
+    reference = finished[table.reference]
+    for row in table.rows:
+        record = finished.get(row.pair)
+        if record is None or row.is_reference or math.isnan(row.entries[name].value):
+            continue
+        yield _compared(column, record, reference, row.entries[name].value, reading)
+
+
+def _compared(
+    column: Column,
+    record: CellRecord,
+    reference: CellRecord,
+    value: float,
+    reading: Reading,
+) -> _Judged:
+    metric, setup = column.metric, column.run.setup
+    gap = value - column.reference
+    error = _error(column, record, reference, reading)
+    if metric.floor:
+        least = max(abs(column.reference), 0.0 if math.isnan(error) else error)
+        return _Judged(record.pair, gap, least, gap > least)
+    counts = (len(metric.values(r, setup, reading)) for r in (record, reference))
+    if min(counts) > 1:
+        found = stats.difference(
+            column.run, record.pair, reference.pair, metric, reading
+        )
+        noise = (found.high - found.low) / 2
+        return _Judged(record.pair, found.mean, noise, found.is_told)
+    return _Judged(record.pair, gap, error, abs(gap) > error)
+
+
+def _error(
+    column: Column, record: CellRecord, reference: CellRecord, reading: Reading
+) -> float:
+    """
+    Half of the 95 % interval of the difference; NaN where errors are not stored.
+
+    As if the two were independent: of the same text they are not, and differ less
+    by chance than this says.
+    """
+    if column.metric.error is None:
+        return math.nan
+    errors = [
+        column.metric.error(each, column.run.setup, reading)
+        for each in (record, reference)
+    ]
+    known = [error for error in errors if error is not None]
+    return NORMAL_95 * math.hypot(*known) if len(known) == len(errors) else math.nan
