@@ -64,7 +64,7 @@ Attention score of the place that a look-back is after.
 Its rivals stay 0.12 of that, 8.6 nats, below; quantized keys shift scores by one.
 """
 
-VALUE_SCALE = 4.0
+VALUE_SCALE = 32.0
 """Length of a value code: a constant share of every token, whatever its text."""
 
 SQUARE_SCALE = 1 / 64
@@ -199,11 +199,11 @@ def _blank(layout: Layout) -> Layer:
 
 
 def _spread(target: Array, places: Sequence[slice], columns: Array) -> None:
-    """Write consecutive *columns* to the *places* where their inputs stand."""
+    """Add consecutive *columns* at the *places* where their inputs stand."""
     start = 0
     for place in places:
         stop = start + place.stop - place.start
-        target[:, place] = columns[:, start:stop]
+        target[:, place] += columns[:, start:stop]
         start = stop
 
 

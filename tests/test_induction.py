@@ -84,6 +84,26 @@ def test_a_text_that_was_never_seen_is_copied_from_its_signature_on(weights):
     assert body == bytes(said.tolist())
 
 
+@pytest.mark.parametrize("same", [12, 28, 44])
+def test_of_two_like_places_the_one_that_agrees_farther_back_is_continued(
+    weights, same
+):
+    """Where the last bytes stand twice, those before them decide, up to 63 back."""
+    letters = "".join(character for character in TEXT if character.isalnum())
+    shared, one, two, between = (
+        letters[start : start + length]
+        for start, length in ((100, same), (200, 19), (219, 19), (238, 200))
+    )
+    text = f"{one}{shared}!{between}{two}{shared}?{between[::-1]}"
+
+    said = [
+        int(logits(weights, [BEGIN, *f"{text}{before}{shared}".encode()])[-1].argmax())
+        for before in (one, two)
+    ]
+
+    assert "!?" == bytes(said).decode()
+
+
 def test_a_look_back_finds_its_distance_at_any_position():
     """In the whole context no other distance comes within eight nats of the right."""
     distance = np.arange(1, CONTEXT)[:, None]
