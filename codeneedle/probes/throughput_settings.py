@@ -24,7 +24,7 @@ BUILT_IN_GENERATED_TOKENS = 32
 """
 Smaller for the built-in model: what it takes to see the probe at work, in seconds.
 
-To fill the cache to the depth of its corpus takes a minute, whatever the types.
+To fill the cache to the depth of its corpus takes three times as long.
 """
 
 ASK_TIMEOUT_S = 60.0
