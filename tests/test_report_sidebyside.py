@@ -164,7 +164,7 @@ def test_the_overview_has_a_line_per_needle() -> None:
 
     lines = printed(rounds_overview(run, run.records[0], Reading())).splitlines()
 
-    cells = [[cell.strip() for cell in line.split("|")] for line in lines[-2:]]
+    cells = [[cell.strip() for cell in line.split()] for line in lines[-2:]]
     assert [
         ["f_a", "0%", "1", "20", "0", "0", "0", "1", "4.00", "cut"],
         ["f_b", "50%", "25", "19", "1", "1", "0", "0", "4.00", "cut"],

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rapidfuzz.distance import Levenshtein
-from rich import box
 from rich.cells import cell_len, chop_cells
 from rich.console import Group
 from rich.table import Table
@@ -227,11 +226,11 @@ def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
 
     A round without an answer says why instead of numbers.
     """
-    table = Table(box=box.ASCII2, show_edge=False, pad_edge=False)
-    table.add_column("needle", overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("needle", overflow="fold", min_width=9)
     for heading in OVERVIEW_HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("ended", overflow="fold")
+    table.add_column("ended", overflow="fold", min_width=5)
     rounds = asked_rounds(record, run.setup) if record.is_finished else ()
     for asked in rounds:
         table.add_row(*map(Text, overview_row(asked, reading)))
