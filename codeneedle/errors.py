@@ -6,6 +6,8 @@ Everything codeneedle raises on purpose.
     - UnknownName                      a name that nothing has
     - BadCorpusFile                    a key, value or pattern of corpora/NAME.toml
     - BadKnob                          random bodies cannot be made like that
+    - CommaInPath                      llama-bench would take the weights for several
+    - DepthTooDeep                     --depths that the weights were not trained for
     - DivergenceContextTooLong         longer than the weights were trained for
     - MissingExtra                     a corpus of a package that is not installed
     - MissingSource                    an interpreter without its library's source
@@ -20,11 +22,14 @@ Everything codeneedle raises on purpose.
     - TooFewNames                      random names too short to be all different
     - TooLarge                         more source text than any context holds
     - TooMuchText                      the same, of random bodies
+    - TooSmall                         --depths or --repetitions below the least
     - ReservedArgument                 an argument for llama-server that is ours
     - UnknownLanguage                  a suffix that no language has
     - Unparsable                       a text that is not what its suffix says
   + MachineError              exit 3   this machine cannot run it
     - ArchiveChanged                   the source of llama.cpp is not the pinned one
+    - BenchMissing                     no llama-bench beside the server
+    - BenchTooOld                      a llama-bench without depths or JSON lines
     - BuildFailed                      a step of building llama.cpp ended badly
     - CompilerMissing                  nothing here compiles C or C++
     - DownloadFailed                   pip could not fetch what a build needs
@@ -52,8 +57,11 @@ Everything codeneedle raises on purpose.
     - Unclaimable                      a run folder that takes no note of a server
   + CellError                 exit 1   one cell failed; it becomes a record
     - BaseIncomplete                   a base file of which a part is missing
+    - BenchDied                        llama-bench ended badly
+    - BenchHangs                       it takes far longer than expected
     - Mismatched                       what runs is not what was asked for
     - NeverReady                       a server that lives, and does not get ready
+    - NoResult                         llama-bench printed no complete result
     - NoStatistics                     llama-perplexity exits 0 and tells nothing
     - OverlongReply                    an answer without end
     - PerplexityDied                   it ended badly

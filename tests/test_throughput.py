@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -452,13 +453,23 @@ def test_a_type_that_the_real_one_does_not_know_is_unsupported(real_stage):
 
 
 @pytest.mark.real
-def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(real_stage):
+@pytest.mark.skipif(sys.platform != "linux", reason="others have no such limit")
+def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(
+    llama_server, nano, planned, tmp_path
+):
     """
-    A petabyte of cache is refused, and the empty cache has been measured.
+    Where the cache does not fit, the system says no; the empty cache was measured.
     """
-    stretched = ("--rope-scale", "9")
-    stage = real_stage(PAIR, depths=(0, 2_000_000_000), server_args=stretched)
-    record, _ = played(stage)
+    real = llama_server.with_name("llama-bench")
+    binary = script(tmp_path / "little", f'ulimit -v 900000; exec {real} "$@"')
+    plan = planned(
+        binary,
+        model=None,
+        weights=nano,
+        depths=(0, 3_000_000),
+        server_args=("--rope-scale", "99"),
+    )
+    record, _ = played(staged(plan))
 
     _, failed = throughput_of(record).speeds
     assert Status.FINISHED == record.status, record.reason
