@@ -11,6 +11,7 @@ import pytest
 from made_records import made_setup
 from programs import script
 
+from codeneedle.effective import Effective
 from codeneedle.engine.endings import Mismatched
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
@@ -32,7 +33,7 @@ from codeneedle.probes.throughput_settings import (
     DepthTooDeep,
     TooSmall,
 )
-from codeneedle.records import Effective, Status
+from codeneedle.records import Status
 from codeneedle.request import Request
 from codeneedle.runner import CellEnded
 from codeneedle.stage import Stage
@@ -86,7 +87,7 @@ def planned(tmp_path):
     """Makes a plan on a llama-bench."""
 
     def made(binary, *, trained=32768, weights=Path("/w.gguf"), devices=(), **asked):
-        asked = {"model": weights, "depths": (0, 64, 128), "repetitions": 2} | asked
+        asked = {"models": (weights,), "depths": (0, 64, 128), "repetitions": 2} | asked
         return types.SimpleNamespace(
             request=Request(**asked),
             tools=Tools(
@@ -102,7 +103,7 @@ def planned(tmp_path):
             ),
             weights=types.SimpleNamespace(path=weights, training_context=trained),
             store=Store(tmp_path / "run"),
-            is_built_in=asked["model"] is None,
+            is_built_in=not asked["models"],
         )
 
     return made
@@ -345,7 +346,7 @@ def test_the_built_in_model_has_depths_of_seconds(bench, planned):
     """
     A sweep of all its pairs is a matter of minutes.
     """
-    chosen = PROBE.settings(planned(bench(), model=None, depths=()), "")
+    chosen = PROBE.settings(planned(bench(), models=(), depths=()), "")
 
     assert [0, 1024, 4096] == chosen["depths"]
     assert "1" == chosen["arguments"]["--threads"]
@@ -394,6 +395,17 @@ def test_arguments_of_the_server_reach_llama_bench(bench, planned):
     assert Status.FINISHED == record.status
 
 
+def test_a_page_without_rotation_is_measured_without_it(bench, planned, tmp_path):
+    """
+    llama-bench is told as the server is, by its environment.
+    """
+    behaviour = f'echo "[$LLAMA_ATTN_ROT_DISABLE]" >> {tmp_path}/told; {OBEYS}'
+    for rotation in (True, False):
+        played(staged(planned(bench(behaviour), depths=(0,), rotations=(rotation,))))
+
+    assert ["[]", "[1]"] == (tmp_path / "told").read_text().split()
+
+
 def test_a_missing_llama_bench_is_told(planned):
     """
     The other probes do without it; this one cannot.
@@ -422,7 +434,7 @@ def real_stage(llama_server, nano, planned):
 
     def made(pair, **asked):
         asked = {"depths": (0, 256), "repetitions": 1} | asked
-        plan = planned(binary, model=None, weights=nano, trained=65536, **asked)
+        plan = planned(binary, models=(), weights=nano, trained=65536, **asked)
         return replace(staged(plan), pair=pair)
 
     return made
@@ -464,7 +476,7 @@ def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(
     binary = script(tmp_path / "little", f'ulimit -v 900000; exec {real} "$@"')
     plan = planned(
         binary,
-        model=None,
+        models=(),
         weights=nano,
         depths=(0, 3_000_000),
         server_args=("--rope-scale", "99"),

@@ -17,7 +17,9 @@ from codeneedle.benchlines import (
     read_result,
 )
 from codeneedle.benchrun import followed
+from codeneedle.effective import Effective
 from codeneedle.engine.endings import Mismatched
+from codeneedle.engine.launch import ROTATION_VARIABLE
 from codeneedle.engine.llama_server import LOAD_TIMEOUT_S
 from codeneedle.errors import CellError
 from codeneedle.probe import Measurement, Probe, Step
@@ -32,7 +34,7 @@ from codeneedle.probes.throughput_metrics import (
     settings_of,
 )
 from codeneedle.probes.throughput_settings import settings
-from codeneedle.records import Effective, Phases
+from codeneedle.records import Phases
 from codeneedle.stage import Stage
 
 SLOWEST_S_PER_TOKEN = 0.25
@@ -195,7 +197,9 @@ def _as_steps(
 
 def _variables(stage: Stage) -> dict[str, str]:
     """As for the server: threads that wait for a model this small must not spin."""
-    return {"OMP_WAIT_POLICY": "passive"} if stage.plan.is_built_in else {}
+    waiting = {"OMP_WAIT_POLICY": "passive"} if stage.plan.is_built_in else {}
+    is_plain = not stage.plan.request.rotation
+    return waiting | ({ROTATION_VARIABLE: "1"} if is_plain else {})
 
 
 def _result(at: _Depth, log_text: str) -> BenchResult:

@@ -167,7 +167,7 @@ def _deepest(plan: Plan) -> int | None:
 
 def _is_stretched(plan: Plan, depth: int) -> bool:
     """Whether the context is stretched on purpose, by the rule for the server."""
-    request = replace(plan.request, context=depth + PROMPT_TOKENS)
+    request = replace(plan.request, contexts=(depth + PROMPT_TOKENS,))
     try:
         planning.chosen_context(request, plan.weights)
     except ContextTooLong:
