@@ -196,6 +196,7 @@ class _Kind:
             name=f"{self.metric.name}{suffix}",
             label=f"{self.metric.label}{label}",
             values=_values(self.number, context),
+            in_table=self.metric.in_table and context is None,
             error=_error(self.spread, context) if self.spread else None,
         )
 

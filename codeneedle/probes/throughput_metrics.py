@@ -256,6 +256,9 @@ def _metric(test: str, depth: int | None) -> Metric:
         bounds=(0, None),
         digits=1,
         values=functools.partial(_values, test=test, depth=depth),
+        group="speed",
+        in_table=depth is None,
+        relative=True,
     )
 
 
