@@ -96,6 +96,13 @@ def test_small_multiples_have_a_decimal():
     assert "(2.0x)" in words
 
 
+def test_huge_multiples_stay_short():
+    """
+    A floor in the last decimal that is printed is next to nothing.
+    """
+    assert "(375Kx)" in row(lines_of(priced_run(floor=2e-5)), "q8_0/bf16")
+
+
 def test_a_floor_of_zero_is_said():
     """
     There are no multiples of it, and no mention of any.
@@ -232,7 +239,7 @@ def test_what_separates_the_pairs_stands_below():
     words = [line.split() for line in lines]
 
     assert ["matched", "0", "of", "8", "0.00", "-", "0.0"] in words
-    assert ["kld", "8", "of", "8", "+23.0000", "q4_0/q4_0", "46.0"] in words
+    assert ["kld", "8", "of", "8", "+23.0000", "q4_0/q4_0", "46"] in words
     assert any(line.startswith("told apart:") for line in lines)
 
 

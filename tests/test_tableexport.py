@@ -159,7 +159,7 @@ def test_markdown_says_what_separates_the_pairs():
     """
     text = to_markdown([priced()], READING)
 
-    assert "| kld | 8 of 8 | +23.0000 | q4\\_0/q4\\_0 | 46.0 |" in text
+    assert "| kld | 8 of 8 | +23.0000 | q4\\_0/q4\\_0 | 46 |" in text
     assert "told apart: " in text
 
 

@@ -41,6 +41,9 @@ WHOLE_FROM = 1_000
 FEW_TIMES = 10
 """Multiples below this are shown with a decimal."""
 
+THOUSANDS_FROM = 10_000
+"""Multiples that are counted in thousands."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
@@ -186,8 +189,15 @@ def _beside(metric: Metric, ratio: float) -> str:
     if not math.isfinite(ratio):
         return ""
     if metric.floor:
-        return f"({ratio:.{1 if ratio < FEW_TIMES else 0}f}x)"
+        return f"({_times(ratio)}x)"
     return f"{ratio:.0%}"
+
+
+def _times(ratio: float) -> str:
+    """``1.4``, ``24``, ``566K``: a floor in the last decimal makes huge multiples."""
+    if abs(ratio) >= THOUSANDS_FROM:
+        return f"{ratio / 1000:,.0f}K"
+    return number(ratio, digits=1 if abs(ratio) < FEW_TIMES else 0)
 
 
 def _described(metric: Metric) -> str:
@@ -264,7 +274,7 @@ def _separated(found: Sequence[Separation]) -> Table:
 def _separation_row(each: Separation) -> list[str]:
     told = NO_VALUE_WORD if each.told is None else f"{each.told} of {each.compared}"
     times = each.times_noise
-    noise = "no noise" if math.isinf(times) else number(times, digits=1)
+    noise = "no noise" if math.isinf(times) else _times(times)
     gap = number(each.difference, digits=each.metric.digits, sign=True)
     pair = _safe(each.pair) if each.difference else NO_VALUE_WORD
     return [each.metric.name, told, gap, pair, noise]
