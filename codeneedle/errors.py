@@ -11,6 +11,7 @@ Everything codeneedle raises on purpose.
     - DivergenceContextTooLong         longer than the weights were trained for
     - MissingExtra                     a corpus of a package that is not installed
     - MissingSource                    an interpreter without its library's source
+    - NeverRanks                       a metric of which neither end is better
     - NoText                           a file that is empty, binary or unreadable
     - NotFound                         a path that leads nowhere
     - NothingFits                      no function to ask for is left after a cut
