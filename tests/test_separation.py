@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from made_prices import (
     PROBES,
@@ -154,6 +154,7 @@ def test_few_observations_are_less_sure(count, t):
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8))
+@example([0.0, 1e-160])
 def test_an_interval_is_never_negative(values):
     """
     Whatever was observed.

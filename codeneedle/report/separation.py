@@ -154,11 +154,12 @@ def half_interval(ours: Sequence[float], theirs: Sequence[float]) -> float:
     whole = math.fsum(parts)
     if not whole:
         return 0.0
+    # Shares of the whole, because squares of tiny variances would be nothing.
     shares = (
-        part**2 / (len(each) - 1)
+        (part / whole) ** 2 / (len(each) - 1)
         for part, each in zip(parts, (ours, theirs), strict=True)
     )
-    freedom = whole**2 / math.fsum(shares)
+    freedom = 1 / math.fsum(shares)
     z = NORMAL_95
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
