@@ -67,6 +67,7 @@ class Identity:
         chunks_asked: Chunks wanted; a short text has fewer.
         vocabulary: Tokens the model knows.
         arguments: Further arguments that the tool was given.
+        rotation: Whether it was free to rotate quantized values.
     """
 
     text_sha256: str
@@ -77,6 +78,7 @@ class Identity:
     chunks_asked: int
     vocabulary: int
     arguments: tuple[str, ...] = ()
+    rotation: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,6 +123,18 @@ def final_perplexity(log_text: str) -> Estimate | None:
     return estimate if math.isfinite(estimate.value) else None
 
 
+def ends_early(log_text: str) -> bool:
+    """
+    Whether the log says neither that all went well, nor what did not.
+
+    A thread of the tool writes its log, and dies with the process, whatever it still
+    had to write: llama.cpp #22142. Seen with b11434, where a small model was through
+    while the machine was busy.
+    """
+    is_through = statistics(log_text) or final_perplexity(log_text)
+    return is_through is None and failure(log_text) is None
+
+
 def size(log_text: str) -> Size | None:
     """What the tool set out to compute; None if it did not get so far."""
     found = _only(_SIZE.search(line) for line in _lines(log_text))

@@ -93,8 +93,7 @@ def test_a_file_of_another_identity_is_not_used(kept, field):
     Text, weights, build, types, context, chunks, arguments: all must be the same.
     """
     value = getattr(IDENTITY, field)
-    other = value + 1 if isinstance(value, int) else (*value, "x")
-    other = f"{value}x" if isinstance(value, str) else other
+    other = {str: f"{value}x", tuple: ("x",), bool: False, int: 999}[type(value)]
 
     assert kept.usable(replace(IDENTITY, **{field: other})) is None
 

@@ -9,6 +9,7 @@ from codeneedle.perplexitylog import (
     Size,
     TooShort,
     chunks_done,
+    ends_early,
     failure,
     final_perplexity,
     size,
@@ -236,6 +237,23 @@ def test_progress_is_read_in_both_modes(name, done):
     Writing prints ``[1]12.3,``; comparing prints a row.
     """
     assert done == chunks_done(log(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cut-at-exit", True),
+        ("disk-full", True),
+        ("base", False),
+        ("q4_0", False),
+        ("base-truncated", False),
+    ],
+)
+def test_a_log_ends_early_that_says_neither_good_nor_bad(name, expected):
+    """
+    The tool may exit, with 0, before its log is written: real output.
+    """
+    assert expected == ends_early(log(name))
 
 
 def test_the_size_is_read_in_both_modes():

@@ -33,6 +33,7 @@ class Compared:
         reference_ppl: Perplexity of the reference, as it was before 16 bits of it
             were kept: what is read back stops 16 nats below the likeliest token.
         statistics: What llama-perplexity made of it.
+        retries: How often the tool ran again because the end of its log was missing.
     """
 
     context: int
@@ -42,6 +43,7 @@ class Compared:
     base_seconds: float
     reference_ppl: float
     statistics: Statistics
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,10 @@ Progress = Generator[tuple[int, str], None, Compared]
 """Yields the chunks behind it and what it does; returns the comparison."""
 
 
+RETRIES = 2
+"""Further runs of the tool where the end of its log is missing, and so all numbers."""
+
+
 class TextChanged(RequestError):  # noqa: N818 - named after the fact
     """The text is no longer what it was when the sweep was prepared."""
 
@@ -90,7 +94,7 @@ class Part:
         started = time.monotonic()
         job = self._job()
         self._note_command(job)
-        log_text = yield from self._computed(job, behind, "comparing")
+        log_text, retries = yield from self._computed(job, behind, "comparing")
         statistics = self._statistics(job, log_text, note)
         return Compared(
             context=self.context,
@@ -100,6 +104,7 @@ class Part:
             base_seconds=note.seconds,
             reference_ppl=note.ppl,
             statistics=statistics,
+            retries=retries,
         )
 
     def _written(self) -> Generator[tuple[int, str], None, Note]:
@@ -118,7 +123,7 @@ class Part:
         self._note_command(job)
         started = time.monotonic()
         try:
-            log_text = yield from self._computed(
+            log_text, _ = yield from self._computed(
                 job, 0, f"writing down {self.reference}"
             )
             seconds = round(time.monotonic() - started, 4)
@@ -151,21 +156,29 @@ class Part:
 
     def _computed(
         self, job: Job, behind: int, doing: str
+    ) -> Generator[tuple[int, str], None, tuple[str, int]]:
+        """Its log, and how often it ran again because the end of that was missing."""
+        log_text = yield from self._run_once(job, behind, doing)
+        retries = 0
+        while retries < RETRIES and perplexitylog.ends_early(log_text):
+            log_text = yield from self._run_once(job, behind, doing)
+            retries += 1
+        if job.pair == self.stage.pair:  # or else the reference, run in its cell
+            self.stage.effective = serverlog.read(log_text)
+            self.stage.trouble = self.stage.trouble or serverlog.fallback(log_text)
+        return log_text, retries
+
+    def _run_once(
+        self, job: Job, behind: int, doing: str
     ) -> Generator[tuple[int, str], None, str]:
-        """Run the tool; what it says is noted, and checked against what was asked."""
-        tool = computing(job)
-        with contextlib.closing(tool):
+        with contextlib.closing(computing(job)) as tool:
             while True:
                 try:
                     done = next(tool)
                 except StopIteration as end:
                     log_text: str = end.value
-                    break
+                    return log_text
                 yield behind + min(done, self.chunks), doing
-        if job.pair == self.stage.pair:  # or else the reference, run in its cell
-            self.stage.effective = serverlog.read(log_text)
-            self.stage.trouble = self.stage.trouble or serverlog.fallback(log_text)
-        return log_text
 
     def _statistics(self, job: Job, log_text: str, note: Note) -> Statistics:
         statistics = perplexitylog.statistics(log_text)
@@ -195,6 +208,7 @@ class Part:
             log=self._log(f"{self.stage.pair.slug}.{NAME}.{self.context}"),
             arguments=self.chosen.arguments,
             options=plan.server.options,
+            rotation=plan.request.rotation,
             is_tiny=plan.is_built_in,
         )
 
@@ -211,6 +225,7 @@ class Part:
             chunks_asked=self.chunks,
             vocabulary=self.stage.plan.weights.vocabulary,
             arguments=self.chosen.arguments,
+            rotation=self.stage.plan.request.rotation,
         )
 
     def _text(self) -> Path:

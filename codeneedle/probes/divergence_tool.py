@@ -9,7 +9,7 @@ from pathlib import Path
 
 from codeneedle import environment, perplexitylog, serverlog
 from codeneedle.engine.endings import Mismatched
-from codeneedle.engine.launch import ALL_LAYERS, OFFLOAD
+from codeneedle.engine.launch import ALL_LAYERS, OFFLOAD, ROTATION_VARIABLE
 from codeneedle.engine.logfile import read_log
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
@@ -96,6 +96,7 @@ class Job:
         log: Receives what the tool says.
         arguments: A person's further arguments. They come last, and win.
         options: Long options that the build has.
+        rotation: Whether quantized values may be rotated, as llama.cpp does by itself.
         is_tiny: Whether the model is so small that its threads had better sleep.
     """
 
@@ -109,6 +110,7 @@ class Job:
     log: Path
     arguments: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
+    rotation: bool = True
     is_tiny: bool = False
 
 
@@ -130,6 +132,14 @@ def command(job: Job) -> list[str]:
     ]
 
 
+def variables(job: Job) -> dict[str, str]:
+    """Environment variables of *job*, beside those that it may inherit."""
+    # OpenMP's own word for it; builds without OpenMP have --poll.
+    waiting = {"OMP_WAIT_POLICY": "passive"} if job.is_tiny else {}
+    still = {} if job.rotation else {ROTATION_VARIABLE: "1"}
+    return waiting | still
+
+
 def computing(job: Job) -> Generator[int, None, str]:
     """
     Run *job* to its end; the tool is gone when this is left, however it is left.
@@ -146,9 +156,7 @@ def computing(job: Job) -> Generator[int, None, str]:
         Mismatched: If other cache types run than asked for.
         MachineError: If it cannot be started or stopped.
     """
-    # OpenMP's own word for it; builds without OpenMP have --poll.
-    waiting = {"OMP_WAIT_POLICY": "passive"} if job.is_tiny else {}
-    env = environment.clean(os.environ) | waiting
+    env = environment.clean(os.environ) | variables(job)
     with running(command(job), env=env, log=job.log) as child:
         written, heard = -1, time.monotonic()
         while not ends_within(child, LOOK_S):
