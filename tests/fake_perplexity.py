@@ -38,7 +38,7 @@ def say(text):
     sys.stdout.flush()
 
 
-def misbehave(fault, value, k, v):
+def misbehave(fault, value, path, k, v):
     """Do what *fault* says; return whether that was all."""
     if fault == "die":
         say(log("disk-full", k, v))
@@ -46,6 +46,7 @@ def misbehave(fault, value, k, v):
     if fault == "signal":
         os.kill(os.getpid(), int(value))
     if fault == "hang":
+        path.write_bytes(base()[:100_000])
         say(log("disk-full", k, v))
         signal.pause()
     if fault == "print":
@@ -81,7 +82,7 @@ def main():
     with Path(f"{os.environ['HOME']}/asked").open("a", encoding="utf-8") as asked:
         asked.write(f"{'write' if is_writing else 'compare'} {k}/{v}\n")
     is_due = not fault.startswith("then-") or not is_writing
-    if is_due and misbehave(fault.removeprefix("then-"), value, k, v):
+    if is_due and misbehave(fault.removeprefix("then-"), value, path, k, v):
         return
     if fault == "cut" and not is_writing and was_asked() <= int(value):
         say(log("cut-at-exit", k, v))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from made_divergence import (
     TEXT,
@@ -455,7 +456,7 @@ def test_a_log_that_ends_early_is_no_end(tmp_path):
 
 def test_a_log_that_always_ends_early_is_a_failure(tmp_path):
     """
-    Three times is enough; half a log has no numbers.
+    Six times is enough; half a log has no numbers.
     """
     tool = fake_tool(tmp_path, "cut=9")
 
@@ -463,7 +464,7 @@ def test_a_log_that_always_ends_early_is_a_failure(tmp_path):
 
     assert Status.CRASHED == record.status
     assert "without complete statistics" in record.reason
-    assert ["write f16/f16", *["compare f16/f16"] * 3] == asked(tmp_path)
+    assert ["write f16/f16", *["compare f16/f16"] * 6] == asked(tmp_path)
 
 
 def test_a_tool_that_falls_silent_is_ended(tmp_path, monkeypatch):
@@ -478,6 +479,26 @@ def test_a_tool_that_falls_silent_is_ended(tmp_path, monkeypatch):
 
     assert Status.TIMED_OUT == record.status
     assert "has written nothing for 0.3 s" in record.reason
+
+
+def test_a_cell_that_is_left_takes_its_draft_and_its_tool_along(tmp_path, monkeypatch):
+    """
+    An interrupted reference leaves no half a base file, and nobody running.
+    """
+    monkeypatch.setattr(divergence_tool, "LOOK_S", 0.02)
+    plan = made_plan(tmp_path, pairs="f16/f16", tool=fake_tool(tmp_path, "hang"))
+    setup = replace(SETUP, probes={"divergence": PROBE.settings(plan, TEXT)})
+    player = Player(plan=plan, setup=setup, text=TEXT, probe=PROBE)
+    base = BaseFile.of(plan.store.folder, context=512)
+
+    events = player.play(plan.pairs[0], 1)
+    while not base.draft.exists():
+        next(events)
+    events.close()
+
+    assert not base.draft.exists()
+    children = psutil.Process().children(recursive=True)
+    assert [] == [child for child in children if child.status() != "zombie"]
 
 
 def test_a_text_that_turns_out_too_short_ends_the_sweep(tmp_path):

@@ -34,8 +34,13 @@ Progress = Generator[tuple[int, str], None, Compared]
 """Yields the chunks behind it and what it does; returns the comparison."""
 
 
-RETRIES = 2
-"""Further runs of the tool where the end of its log is missing, and so all numbers."""
+RETRIES = 5
+"""
+Further runs of the tool where the end of its log is missing, and so all numbers.
+
+Measured with the built-in model on two busy cores: 3 runs of 30. A large model takes
+longer to go than its log to be written.
+"""
 
 
 class TextChanged(RequestError):  # noqa: N818 - named after the fact

@@ -191,7 +191,7 @@ def verify(job: Job, log_text: str) -> None:
 
 def _refuse_mismatch(job: Job, log_text: str, *, is_over: bool) -> None:
     effective = serverlog.read(log_text)
-    asked = serverlog.Asked(pair=job.pair, context=job.context)
+    asked = serverlog.Asked(pair=job.pair, context=job.context, rotation=job.rotation)
     differences = serverlog.mismatches(asked, effective)
     # Before the log names a cache, there is nothing to compare yet.
     if differences and (is_over or effective.kv):
