@@ -10,9 +10,12 @@ from rich.text import Text
 
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
+from codeneedle.metrics import Reading
 from codeneedle.options import (
     CorpusName,
+    CsvOption,
     JsonOption,
+    MarkdownOption,
     MetricOption,
     ModelOption,
     OutOption,
@@ -62,8 +65,11 @@ def plan(request: Request) -> None:
     """Show what a sweep would do, without starting anything."""
     from codeneedle import planning
     from codeneedle.report.planned import plan_view
+    from codeneedle.request import pages
 
-    _stdout().print(plan_view(planning.plan(request), probe="recall"))
+    for page in pages(request):
+        planned = planning.plan(page)
+        _stdout().print(plan_view(planned, probes=request.probes), crop=False)
 
 
 @app.command()
@@ -72,9 +78,9 @@ def grid(
     metric: MetricOption = "matched",
     *,
     strict_indent: StrictIndent = False,
-    csv: Annotated[bool, typer.Option("--csv", help="One row per pair.")] = False,
+    csv: CsvOption = False,
     json: JsonOption = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="To paste.")] = False,
+    markdown: MarkdownOption = False,
     out: OutOption = Path("sweeps"),
 ) -> None:
     """Show a sweep's summary and its grid, K down and V across."""
@@ -127,6 +133,46 @@ def heatmap(
         )
         for path in pictures:
             typer.echo(path)
+
+
+@app.command()
+def table(
+    name: RunName,
+    *,
+    sort: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="Best first, gaps last.")
+    ] = None,
+    strict_indent: StrictIndent = False,
+    csv: CsvOption = False,
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    out: OutOption = Path("sweeps"),
+) -> None:
+    """Show the whole price of each pair: what all probes say of it, in one row."""
+    from codeneedle.report import tableexport
+    from codeneedle.report.table import table_view
+    from codeneedle.view import price_tables
+
+    reading = Reading(strict_indent=strict_indent)
+    tables = price_tables(out, name, reading, sort=sort)
+    if csv:
+        typer.echo(tableexport.to_csv(tables), nl=False)
+    elif json:
+        typer.echo(tableexport.to_json(tables, reading), nl=False)
+    elif markdown:
+        typer.echo(tableexport.to_markdown(tables, reading), nl=False)
+    else:
+        _stdout().print(table_view(tables, reading), crop=False)
+
+
+@app.command()
+def memory(name: RunName, *, out: OutOption = Path("sweeps")) -> None:
+    """Show the memory that each pair took, beside what was predicted."""
+    from codeneedle.report.memory import measured_view
+    from codeneedle.view import whole_runs
+
+    for run in whole_runs(out, name):
+        _stdout().print(measured_view(run), crop=False)
 
 
 @app.command()

@@ -222,7 +222,7 @@ def _programs(tools: Tools, server: ServerFacts | None) -> Programs:
 
 
 def _model(header: Weights, path: Path | None) -> Model:
-    context = chosen_context(Request(model=path), header)
+    context = chosen_context(Request(models=(path,) if path else ()), header)
     return Model(
         path=str(header.path),
         is_built_in=path is None,

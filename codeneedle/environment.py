@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 KEPT = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "LANG", "LANGUAGE"),
-        *("TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH", "LLAMA_ATTN_ROT_DISABLE"),
+        *("TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH"),
         *("DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "DYLD_FRAMEWORK_PATH"),
     }
 )

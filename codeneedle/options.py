@@ -2,12 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from codeneedle import sweepfile
 from codeneedle.grid import DEFAULT_TYPES, by_precision
 from codeneedle.prompts import PromptForm
 from codeneedle.request import Request
@@ -38,6 +39,8 @@ RunName = Annotated[
 MetricOption = Annotated[
     str, typer.Option(metavar="METRIC", help="What to show; a wrong one lists all.")
 ]
+CsvOption = Annotated[bool, typer.Option("--csv", help="One row per pair.")]
+MarkdownOption = Annotated[bool, typer.Option("--markdown", help="To paste.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 CorpusName = Annotated[
     str, typer.Argument(metavar="NAME|PATH", help="A corpus by name, or a path.")
@@ -70,6 +73,14 @@ def request_of(  # noqa: PLR0913 - one parameter per option
     v_types: Annotated[
         str | None, typer.Option(metavar="LIST", help="Types of V alone.")
     ] = None,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="What to measure: recall, divergence, throughput.",
+            show_default="recall",
+        ),
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(
@@ -77,6 +88,14 @@ def request_of(  # noqa: PLR0913 - one parameter per option
             metavar="TOKENS",
             help="Context size.",
             show_default="16384, or what the weights were trained for",
+        ),
+    ] = None,
+    rotation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="on, off, or both: the Hadamard rotation of quantized values.",
+            show_default="on",
         ),
     ] = None,
     prompt_form: Annotated[
@@ -87,45 +106,105 @@ def request_of(  # noqa: PLR0913 - one parameter per option
         ),
     ] = None,
     prefill_no_think: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--prefill-no-think",
             help="Begin answers with an empty thought, for models that think anyway.",
         ),
-    ] = False,
+    ] = None,
     fit: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--fit/--no-fit", help="Trim a corpus that is too long, or refuse it."
+            "--fit/--no-fit",
+            help="Trim a corpus that is too long, or refuse it.",
+            show_default="fit",
         ),
-    ] = True,
+    ] = None,
+    divergence_context: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Contexts to compare distributions at, in tokens.",
+            show_default="4096, or what the weights were trained for",
+        ),
+    ] = None,
+    chunks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Chunks of text to compare distributions on."),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What to compare distributions on.",
+            show_default="the corpus",
+        ),
+    ] = None,
+    depths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Depths to measure speed at, in tokens.",
+            show_default="0,4096 and the corpus",
+        ),
+    ] = None,
+    repetitions: Annotated[
+        int | None, typer.Option(min=1, help="Measurements of speed at each depth.")
+    ] = None,
+    skip_fallback: Annotated[
+        bool | None,
+        typer.Option(
+            "--skip-fallback", help="End a cell that falls back before measuring it."
+        ),
+    ] = None,
     seed: Annotated[
-        int, typer.Option(help="Of the running order and of the server's sampler.")
-    ] = 42,
+        int | None,
+        typer.Option(
+            help="Of the running order and of the server's sampler.",
+            show_default="42",
+        ),
+    ] = None,
     llama_server: ServerOption = None,
     out: OutOption = Path("sweeps"),
-    server_args: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- ARGS]", help="Further arguments for llama-server, after --."
+            metavar="[SWEEP] [-- ARGS]",
+            help="A sweep file by name; further arguments for llama-server after --.",
         ),
     ] = None,
 ) -> Request:
-    """The options of every command that plans a sweep, as one value."""
-    return Request(
-        corpus=corpus,
-        model=model.expanduser() if model else None,
-        k_types=_types(k_types or types),
-        v_types=_types(v_types or types),
-        context=context,
-        prompt_form=prompt_form,
-        prefill_no_think=prefill_no_think,
-        fit=fit,
-        seed=seed,
-        server_args=tuple(server_args or ()),
-        llama_server=llama_server,
-        out=out,
-    )
+    """
+    The options of every command that plans a sweep, as one value.
+
+    What is not given is taken from the sweep file that is named, if one is.
+    """
+    name, server_args = _parted(arguments or [])
+    given = {
+        "corpus": corpus,
+        "models": (model.expanduser(),) if model else None,
+        "k_types": _types(k_types or types),
+        "v_types": _types(v_types or types),
+        "probes": _words(probe),
+        "contexts": (context,) if context else None,
+        "rotations": sweepfile.rotations(_words(rotation) or ()) or None,
+        "prompt_form": prompt_form,
+        "prefill_no_think": prefill_no_think,
+        "fit": fit,
+        "seed": seed,
+        "server_args": server_args or None,
+        "llama_server": llama_server,
+        "out": out,
+        "divergence_contexts": _numbers(divergence_context, "--divergence-context"),
+        "chunks": chunks,
+        "text": text,
+        "depths": _numbers(depths, "--depths"),
+        "repetitions": repetitions,
+        "skip_fallback": skip_fallback,
+    }
+    stored = sweepfile.asked_for(sweepfile.read_sweep_file(name)) if name else {}
+    chosen = {key: value for key, value in given.items() if value is not None}
+    return Request(**{**stored, **chosen})
 
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
@@ -144,7 +223,31 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     return parsed
 
 
-def _types(text: str | None) -> tuple[str, ...]:
+def _parted(arguments: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """A sweep's name, if one comes first, and what is meant for llama-server."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], tuple(arguments[1:])
+    return None, tuple(arguments)
+
+
+def _types(text: str | None) -> tuple[str, ...] | None:
+    words = _words(text)
+    return tuple(by_precision(words)) if words else None
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
     if text is None:
-        return DEFAULT_TYPES
-    return tuple(by_precision(name.strip() for name in text.split(",") if name.strip()))
+        return None
+    return tuple(
+        dict.fromkeys(word.strip() for word in text.split(",") if word.strip())
+    )
+
+
+def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+    words = _words(text)
+    if words is None:
+        return None
+    try:
+        return tuple(int(word) for word in words)
+    except ValueError as error:
+        raise typer.BadParameter(f"'{text}' for {option}: not whole numbers") from error

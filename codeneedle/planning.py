@@ -8,7 +8,7 @@ from pathlib import Path
 from codeneedle import corpus as corpora
 from codeneedle import llamacpp, machine, nano, weights
 from codeneedle.corpus import Corpus
-from codeneedle.engine.llama_server import refuse_reserved
+from codeneedle.engine.launch import ROTATION_VARIABLE, refuse_reserved
 from codeneedle.errors import MachineError, RequestError, UnknownName
 from codeneedle.grid import Pair, by_precision, shuffled_grid
 from codeneedle.kvmemory import why_not
@@ -105,6 +105,7 @@ def plan(request: Request) -> Plan:
     _refuse_unknown_types(request, server)
     header = weights.read_header(request.model or nano.built_in_model())
     model = weights.short_name(header.path) if request.model else nano.NAME
+    folder = f"{model}+{request.page}" if request.page else model
     form = request.prompt_form or default_form(request, header)
     return Plan(
         request=request,
@@ -116,7 +117,7 @@ def plan(request: Request) -> Plan:
         context=chosen_context(request, header),
         prompt_form=form,
         pairs=tuple(shuffled_grid(request.k_types, request.v_types, seed=request.seed)),
-        store=_writable(run_folder(request.out, corpus=corpus.name, model=model)),
+        store=_writable(run_folder(request.out, corpus=corpus.name, model=folder)),
         notes=tuple(notes(request, corpus)),
     )
 
@@ -162,6 +163,8 @@ def unsupported_types(plan: Plan) -> dict[str, str]:
 def notes(request: Request, corpus: Corpus) -> list[str]:
     """What a person should know before the sweep starts."""
     said = [f"{file}: {reason}" for file, reason in corpus.skipped]
+    if ROTATION_VARIABLE in os.environ:
+        said.append(f"{ROTATION_VARIABLE} is not handed on; there is --rotation off")
     if request.model is None:
         chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"
         said.append(f"no --model given: this is the built-in model{chosen}")

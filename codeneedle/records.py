@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from codeneedle.effective import Effective
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
 
@@ -52,71 +53,6 @@ class Status(StrEnum):
     CRASHED = "crashed"
     MISMATCHED = "mismatched"
     INTERRUPTED = "interrupted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvBuffer:
-    """
-    One KV cache of a server, from its log. Sliding-window models have two.
-
-    Attributes:
-        cells: Positions it holds, in tokens.
-        layers: Layers that use it.
-        k_type: Effective element type of K.
-        v_type: Effective element type of V.
-        k_mib: Size of K, in MiB.
-        v_mib: Size of V, in MiB.
-    """
-
-    cells: int
-    layers: int
-    k_type: str
-    v_type: str
-    k_mib: float
-    v_mib: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effective:
-    """
-    What a server says is running, whatever it was asked for.
-
-    Fields are None where the log has no such line.
-
-    Attributes:
-        build: Version and build number, as the server states them.
-        context: Context of the one slot, in tokens.
-        flash_attention: ``enabled``, ``disabled`` or ``auto``.
-        kv: Its KV caches; empty where the log names none.
-        rotation_k: Size of the Hadamard rotation of K, in values; 0 is none.
-        rotation_v: Size of the rotation of V.
-        offloaded_layers: Layers on the accelerator.
-        total_layers: Layers that could be there.
-        graph_splits: Parts the compute graph falls into.
-        devices: Names of the devices that hold KV caches, in order.
-        compute_mib: Compute buffers of all devices, in MiB.
-        threads: CPU threads it computes with.
-    """
-
-    build: str | None = None
-    context: int | None = None
-    flash_attention: str | None = None
-    kv: tuple[KvBuffer, ...] = ()
-    rotation_k: int | None = None
-    rotation_v: int | None = None
-    offloaded_layers: int | None = None
-    total_layers: int | None = None
-    graph_splits: int | None = None
-    devices: tuple[str, ...] = ()
-    compute_mib: float | None = None
-    threads: int | None = None
-
-    @property
-    def kv_mib(self) -> float | None:
-        """Size of all KV caches, in MiB; None where the log named none."""
-        if not self.kv:
-            return None
-        return sum(buffer.k_mib + buffer.v_mib for buffer in self.kv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +209,7 @@ class Setup:
         llama: Build of llama-server, as it states it.
         machine: Processor, memory, devices and system, as a phrase.
         context: Context size, in tokens.
+        rotation: Whether quantized values were rotated, where possible.
         server_args: Further arguments of the user's for llama-server.
         seed: Seed of sampling and of the running order.
         types_k: K types, as asked for; not compared.
@@ -297,6 +234,7 @@ class Setup:
     types_k: tuple[str, ...]
     types_v: tuple[str, ...]
     created: str
+    rotation: bool = True
     probes: dict[str, Json] = field(default_factory=dict)
     schema: int = SCHEMA
 

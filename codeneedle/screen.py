@@ -36,6 +36,7 @@ class Progress:
     What is known of a running sweep, kept from its events.
 
     Attributes:
+        name: Of the run: ``corpus/model``.
         setup: What the records have in common.
         pairs: The grid, in running order.
         probe: What measures; its first metric is shown.
@@ -48,6 +49,7 @@ class Progress:
         is_ending: Whether a person wants it to end after the current cell.
     """
 
+    name: str
     setup: Setup
     pairs: Sequence[Pair]
     probe: Probe

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from codeneedle.effective import Effective, KvBuffer
 from codeneedle.grid import Pair
-from codeneedle.records import Effective, KvBuffer, Status
+from codeneedle.records import Status
 
 LINE_CHARACTERS = 500
 """Of a line, what is looked at; a model's own words may make lines of megabytes."""
@@ -39,10 +40,12 @@ class Asked:
     Attributes:
         pair: Cache types; None where they do not matter.
         context: Size of the context, in tokens.
+        rotation: Whether quantized values may be rotated.
     """
 
     pair: Pair | None
     context: int
+    rotation: bool = True
 
 
 def read(log_text: str) -> Effective:
@@ -94,6 +97,8 @@ def mismatches(asked: Asked, effective: Effective) -> tuple[str, ...]:
     found += _wrong_context(asked.context, effective.context)
     if effective.flash_attention == "disabled":
         found.append("flash attention is off, not on")
+    if not asked.rotation and (effective.rotation_k or effective.rotation_v):
+        found.append("values are rotated, though they should not be")
     return tuple(found)
 
 

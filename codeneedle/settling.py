@@ -2,17 +2,19 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle import weights
 from codeneedle.client import Client
 from codeneedle.clock import now
 from codeneedle.corpus import Corpus, fitted
-from codeneedle.engine.llama_server import Launch, serving
+from codeneedle.engine.launch import Launch, without_offload
+from codeneedle.engine.llama_server import serving
 from codeneedle.errors import RequestError
 from codeneedle.needles import Function, depth_of, needle_facts
 from codeneedle.planning import Plan, machine_phrase
+from codeneedle.probe import Probe
 from codeneedle.prompts import (
     PROMPT_VERSION,
     PromptForm,
@@ -20,6 +22,7 @@ from codeneedle.prompts import (
     completion_prompt,
 )
 from codeneedle.records import CorpusFacts, NeedleFacts, Setup, WeightsFacts
+from codeneedle.stage import thinking_args
 
 BUDGET_FACTOR = 1.5
 BUDGET_EXTRA_TOKENS = 64
@@ -78,9 +81,9 @@ class Counter:
         return self.prompt(text, needle) + self.budget(needle)
 
 
-def settled(plan: Plan) -> Settled:
+def settled(plan: Plan, probes: Sequence[Probe]) -> Settled:
     """
-    The setup of *plan*, and its corpus fitted to the context.
+    The setup of *plan* for *probes*, and its corpus fitted to the context.
 
     A run folder that was made from the same text is asked first, so that a
     resumed sweep starts no server just to count.
@@ -89,15 +92,22 @@ def settled(plan: Plan) -> Settled:
         OtherSetup: If the run folder is one of another setup.
         CorpusTooLong: If the corpus is too long and must not be trimmed.
         CellError: If the server that counts does not come up.
+        CodeneedleError: If a probe finds that it cannot run.
     """
+    ready = _fitted(plan)
+    # In the folder before the probes are asked: some look into the setup.
+    setup = plan.store.adopt(ready.setup)
+    settings = {probe.name: probe.settings(plan, ready.text) for probe in probes}
+    return Settled(plan.store.adopt(replace(setup, probes=settings)), ready.text)
+
+
+def _fitted(plan: Plan) -> Settled:
     stored = plan.store.setup()
     if stored is None:
         with counting(plan) as counter:
-            fresh = _counted(plan, counter)
-        plan.store.adopt(fresh.setup)
-        return fresh
-    plan.store.adopt(_renewed(plan, stored))
-    return Settled(stored, plan.corpus.text[: stored.corpus.characters])
+            return _counted(plan, counter)
+    text = plan.corpus.text[: stored.corpus.characters]
+    return Settled(_renewed(plan, stored), text)
 
 
 @contextlib.contextmanager
@@ -109,7 +119,7 @@ def counting(plan: Plan) -> Iterator[Counter]:
         alias=f"{plan.model}.counting",
         context=512,
         pair=None,
-        extra=(),
+        extra=(*thinking_args(plan), *without_offload(plan.request.server_args)),
         options=plan.server.options,
     )
     log = plan.store.folder / "logs" / "counting.log"
@@ -197,6 +207,7 @@ def _setup(
         machine=machine_phrase(plan.server),
         context=plan.context,
         server_args=plan.request.server_args,
+        rotation=plan.request.rotation,
         seed=plan.request.seed,
         types_k=plan.request.k_types,
         types_v=plan.request.v_types,

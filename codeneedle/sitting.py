@@ -1,20 +1,23 @@
 """One sitting of a sweep: planned, settled, run and shown until it is through."""
 
 import contextlib
+from dataclasses import dataclass
 
 from rich.console import Console
 
 from codeneedle import planning
 from codeneedle.engine.llama_server import end_orphan
+from codeneedle.errors import UnknownName
 from codeneedle.interrupts import patience, unwinding_on_signals
 from codeneedle.planning import Plan
 from codeneedle.play import Player
 from codeneedle.probe import Probe
 from codeneedle.probes import PROBES
-from codeneedle.request import Request
+from codeneedle.request import Request, pages
 from codeneedle.runner import pending, run
 from codeneedle.screen import Progress, Screen, note_lines, say, working
 from codeneedle.settling import Settled, settled
+from codeneedle.units import plural
 
 INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
@@ -24,6 +27,8 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
     """
     Sweep what *request* asks for, as far as it is not done yet.
 
+    All pages are checked before the first one starts.
+
     Returns:
         The exit code: 0 if every cell has finished, 1 if some did not, 130 if
         a person or the system ended it before its end.
@@ -31,13 +36,16 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
     Raises:
         CodeneedleError: If it cannot start, or cannot go on.
     """
+    probes = probes_named(request.probes)
     try:
         with unwinding_on_signals():
             with working(console, "checking corpus, weights and llama-server"):
-                plan = planning.plan(request)
-            note_lines(console, plan.notes)
-            with plan.store.locked():
-                return _swept(plan, console, retry_failed=retry_failed)
+                plans = [planning.plan(page) for page in pages(request)]
+            note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
+            codes = [
+                _Sitting(plan, console, retry_failed).through(probes) for plan in plans
+            ]
+            return max(codes)
     except KeyboardInterrupt:
         say(
             console,
@@ -46,80 +54,101 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
         return INTERRUPTED
 
 
-def _swept(plan: Plan, console: Console, *, retry_failed: bool) -> int:
-    orphan = end_orphan(plan.store.folder)
-    if orphan:
-        note_lines(console, [f"ended a server that was left behind: pid {orphan.pid}"])
-    with working(console, "fitting the corpus to the context"):
-        ready = settled(plan)
-    progress = _progress(plan, ready, PROBES["recall"])
-    if not pending(
-        plan.pairs,
-        store=plan.store,
-        probe=progress.probe.name,
-        retry_failed=retry_failed,
-    ):
-        say(console, _nothing_to_do(progress))
-        return _exit_code(progress)
-    return _watched(plan, ready, progress, console, retry_failed=retry_failed)
+def probes_named(names: tuple[str, ...]) -> list[Probe]:
+    """
+    The probes of these names, each once.
+
+    Raises:
+        UnknownName: If there is none of that name.
+    """
+    for name in names:
+        if name not in PROBES:
+            raise UnknownName(kind="probe", name=name, known=list(PROBES))
+    return [PROBES[name] for name in dict.fromkeys(names)]
 
 
-def _watched(
-    plan: Plan,
-    ready: Settled,
-    progress: Progress,
-    console: Console,
-    *,
-    retry_failed: bool,
-) -> int:
-    player = Player(plan=plan, setup=ready.setup, text=ready.text, probe=progress.probe)
-    with patience() as person, Screen(console, progress) as screen:
-        events = run(
-            plan.pairs,
-            store=plan.store,
-            probe=progress.probe.name,
-            play=player.play,
-            retry_failed=retry_failed,
-            asked_to_stop=lambda: person.asked_to_stop,
+@dataclass(frozen=True, slots=True)
+class _Sitting:
+    """One page of a sweep, in this sitting."""
+
+    plan: Plan
+    console: Console
+    retry_failed: bool
+
+    def through(self, probes: list[Probe]) -> int:
+        """Run all *probes*, one after the other; returns the exit code."""
+        with self.plan.store.locked():
+            orphan = end_orphan(self.plan.store.folder)
+            if orphan:
+                left = f"ended a server that was left behind: pid {orphan.pid}"
+                note_lines(self.console, [left])
+            with working(self.console, "fitting the corpus to the context"):
+                ready = settled(self.plan, probes)
+            return max(self._swept(ready, probe) for probe in probes)
+
+    def _swept(self, ready: Settled, probe: Probe) -> int:
+        progress = self._progress(ready, probe)
+        if not pending(
+            progress.pairs,
+            store=self.plan.store,
+            probe=probe.name,
+            retry_failed=self.retry_failed,
+        ):
+            say(self.console, f"{_all_done(progress)}\n{_next(progress)}")
+        else:
+            self._watched(ready, progress)
+            say(self.console, f"{_finished(progress)}\n{_next(progress)}")
+        return 1 if progress.failures else 0
+
+    def _watched(self, ready: Settled, progress: Progress) -> None:
+        player = Player(
+            plan=self.plan, setup=ready.setup, text=ready.text, probe=progress.probe
         )
-        # Closed before the screen is: whatever ends us, the server goes first.
-        with contextlib.closing(events):
-            for event in events:
-                progress.is_ending = person.asked_to_stop
-                screen.show(event)
-    if person.asked_to_stop and progress.done < len(plan.pairs):
-        raise KeyboardInterrupt
-    say(console, _closing(progress))
-    return _exit_code(progress)
+        with patience() as person, Screen(self.console, progress) as screen:
+            events = run(
+                progress.pairs,
+                store=self.plan.store,
+                probe=progress.probe.name,
+                play=player.play,
+                retry_failed=self.retry_failed,
+                asked_to_stop=lambda: person.asked_to_stop,
+            )
+            # Closed before the screen is: whatever ends us, the server goes first.
+            with contextlib.closing(events):
+                for event in events:
+                    progress.is_ending = person.asked_to_stop
+                    screen.show(event)
+        if person.asked_to_stop and progress.done < len(progress.pairs):
+            raise KeyboardInterrupt
+
+    def _progress(self, ready: Settled, probe: Probe) -> Progress:
+        store = self.plan.store
+        stored = (store.record(pair, probe.name) for pair in self.plan.pairs)
+        return Progress(
+            name=self.plan.store.name,
+            setup=ready.setup,
+            pairs=tuple(probe.order(self.plan.pairs)),
+            probe=probe,
+            records={record.pair: record for record in stored if record},
+        )
 
 
-def _progress(plan: Plan, ready: Settled, probe: Probe) -> Progress:
-    stored = (plan.store.record(pair, probe.name) for pair in plan.pairs)
-    return Progress(
-        setup=ready.setup,
-        pairs=plan.pairs,
-        probe=probe,
-        records={record.pair: record for record in stored if record},
-    )
+def _all_done(progress: Progress) -> str:
+    cells = plural(len(progress.pairs), "cell")
+    return f"{progress.probe.name}: all {cells} are done: nothing to do"
 
 
-def _exit_code(progress: Progress) -> int:
-    return 0 if not progress.failures else 1
-
-
-def _nothing_to_do(progress: Progress) -> str:
-    return f"all {len(progress.pairs)} cells are done: nothing to do\n{_next(progress)}"
-
-
-def _closing(progress: Progress) -> str:
+def _finished(progress: Progress) -> str:
     finished = progress.done - progress.failures
-    return f"{finished} of {len(progress.pairs)} cells finished\n{_next(progress)}"
+    return f"{progress.probe.name}: {finished} of {len(progress.pairs)} cells finished"
 
 
 def _next(progress: Progress) -> str:
-    name = f"{progress.setup.corpus.name}/{progress.setup.weights.name}"
+    name = progress.name
+    metric = progress.probe.metrics[0].name
+    chosen = "" if metric == "matched" else f" --metric {metric}"
     retry = "\nsee why some have no numbers, then: --retry-failed"
     return (
-        f"look at them: codeneedle grid {name} | codeneedle heatmap {name}"
-        f"{retry if progress.failures else ''}"
+        f"look at them: codeneedle grid {name}{chosen} | "
+        f"codeneedle heatmap {name}{chosen}{retry if progress.failures else ''}"
     )

@@ -5,12 +5,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from codeneedle.effective import Effective
 from codeneedle.engine.llama_server import Launch, Served, serving
 from codeneedle.grid import Pair
 from codeneedle.machine import usable_cores
 from codeneedle.planning import Plan
 from codeneedle.prompts import PromptForm
-from codeneedle.records import Effective, Phases, Setup
+from codeneedle.records import Phases, Setup
 from codeneedle.serverlog import Trouble
 
 
@@ -90,6 +91,7 @@ def launch_of(plan: Plan, pair: Pair) -> Launch:
         threads=1 if plan.is_built_in else None,
         batch_threads=usable_cores() if plan.is_built_in else None,
         sleeps=plan.is_built_in,
+        rotation=plan.request.rotation,
     )
 
 

@@ -78,6 +78,11 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @property
+    def name(self) -> str:
+        """``corpus/model``, as its folder is called."""
+        return "/".join(self.folder.parts[-2:])
+
     def setup(self) -> Setup | None:
         """The setup of its records; None in a new folder."""
         path = self.folder / SETUP
@@ -85,9 +90,12 @@ class Store:
             return None
         return decode_setup(path.read_bytes(), file=str(path))
 
-    def adopt(self, setup: Setup) -> None:
+    def adopt(self, setup: Setup) -> Setup:
         """
         Make the folder one of *setup*, or check that it is.
+
+        Returns:
+            The setup of the folder from now on: what was there, and what is new.
 
         Raises:
             OtherSetup: If its records were made under another one.
@@ -99,6 +107,7 @@ class Store:
             setup = _widened(stored, setup)
         if setup != stored:
             self._write(self.folder / SETUP, encode(setup))
+        return setup
 
     def record(self, pair: Pair, probe: str) -> CellRecord | None:
         """The record of *pair* and *probe*; None if there is none."""
@@ -133,8 +142,7 @@ class Store:
         setup = self.setup()
         if setup is None:
             return None
-        name = "/".join(self.folder.parts[-2:])
-        return Run(name=name, setup=setup, records=tuple(self.records()))
+        return Run(name=self.name, setup=setup, records=tuple(self.records()))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

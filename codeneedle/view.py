@@ -9,6 +9,7 @@ from codeneedle.metrics import Metric, Reading
 from codeneedle.probe import Probe
 from codeneedle.probes import PROBES
 from codeneedle.records import Run
+from codeneedle.report.table import PriceTable, price_table
 from codeneedle.store import find_runs
 
 
@@ -62,6 +63,33 @@ def view(root: Path, name: str, metric: str, *, strict_indent: bool = False) -> 
         metric=chosen,
         reading=Reading(strict_indent=strict_indent),
     )
+
+
+def price_tables(
+    root: Path, name: str, reading: Reading, *, sort: str | None
+) -> list[PriceTable]:
+    """
+    The price of each pair of the runs called *name*, by all probes.
+
+    Args:
+        root: Folder of all run folders.
+        name: A corpus, ``corpus/model``, or a prefix.
+        reading: How stored replies are read.
+        sort: Name of the metric to sort by; None for the most precise first.
+
+    Raises:
+        NoSuchRun: If nothing has that name.
+        UnknownName: If no probe has that metric.
+        NeverRanks: If it is one that must not rank.
+    """
+    probes = tuple(PROBES.values())
+    runs = whole_runs(root, name)
+    return [price_table(run, probes, reading, sort=sort) for run in runs]
+
+
+def whole_runs(root: Path, name: str) -> list[Run]:
+    """The runs called *name*, newest first, with the records of all probes."""
+    return [run for store in find_runs(root, name) if (run := store.read())]
 
 
 def metric_named(name: str) -> tuple[Probe, Metric]:

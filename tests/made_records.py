@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from codeneedle.effective import Effective, KvBuffer
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.records import (
     CellRecord,
     CorpusFacts,
-    Effective,
-    KvBuffer,
     NeedleFacts,
     Phases,
     Run,

@@ -8,11 +8,12 @@ from gguf_files import SHAPE, gguf_bytes, write_gguf
 from made_records import failed_record, made_record, made_run, made_setup
 from rich.console import Console
 
+from codeneedle.effective import Effective, KvBuffer
 from codeneedle.gguf_header import parse
 from codeneedle.grid import Pair
 from codeneedle.hyperparameters import weights_of
 from codeneedle.memoryplan import Room, predicted
-from codeneedle.records import Effective, KvBuffer, WeightsFacts
+from codeneedle.records import WeightsFacts
 from codeneedle.report.memory import (
     measured,
     measured_view,

@@ -20,7 +20,7 @@ SETUP = made_setup()
 @pytest.fixture
 def progress():
     """A sweep that has not begun."""
-    return Progress(setup=SETUP, pairs=PAIRS, probe=PROBES["recall"], records={})
+    return Progress(name="a/b", setup=SETUP, pairs=PAIRS, probe=PROBES["recall"], records={})
 
 
 def finished(pair):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from codeneedle.effective import Effective, KvBuffer
 from codeneedle.grid import Pair
-from codeneedle.records import Effective, KvBuffer, Status
+from codeneedle.records import Status
 from codeneedle.serverlog import (
     Asked,
     evidence,

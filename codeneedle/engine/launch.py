@@ -13,6 +13,9 @@ ALL_LAYERS = "999"
 """More than any model has. Stated, because what is left open is fitted to the memory
 that is free, and that differs from pair to pair."""
 
+ROTATION_VARIABLE = "LLAMA_ATTN_ROT_DISABLE"
+"""Set to 1, llama.cpp leaves out the Hadamard rotation of quantized K and V."""
+
 OPTIONAL: tuple[tuple[str, ...], ...] = (
     ("--verbosity", "4"),  # below, the log names no cache types
     ("--fit", "off"),  # fits unset arguments to free memory, pair by pair
@@ -97,6 +100,7 @@ class Launch:
         batch_threads: Threads that read prompts; None for as many as write.
         sleeps: Whether threads that wait sleep instead of spinning. Slower where
             all cores are free, and many times faster where they are not.
+        rotation: Whether quantized values are rotated, where that is possible.
     """
 
     binary: Path
@@ -109,6 +113,7 @@ class Launch:
     threads: int | None = None
     batch_threads: int | None = None
     sleeps: bool = False
+    rotation: bool = True
 
 
 def command(launch: Launch, *, port: int) -> list[str]:
@@ -133,7 +138,8 @@ def variables(launch: Launch, *, api_key: str) -> dict[str, str]:
     """Environment variables of the server, beside those that it may inherit."""
     # OpenMP's own word for it; builds without OpenMP have --poll.
     waiting = {"OMP_WAIT_POLICY": "passive"} if launch.sleeps else {}
-    return {"LLAMA_API_KEY": api_key, **waiting}
+    rotation = {} if launch.rotation else {ROTATION_VARIABLE: "1"}
+    return {"LLAMA_API_KEY": api_key, **waiting, **rotation}
 
 
 def refuse_reserved(extra: Sequence[str]) -> None:
@@ -147,6 +153,20 @@ def refuse_reserved(extra: Sequence[str]) -> None:
         name = _name(argument)
         if name in RESERVED:
             raise ReservedArgument(argument=argument, hint=RESERVED[name])
+
+
+def without_offload(extra: Sequence[str]) -> tuple[str, ...]:
+    """*extra* for a server that only tokenizes: nothing goes to the accelerator."""
+    kept: list[str] = []
+    skip = False
+    for argument in extra:
+        if _name(argument) in OFFLOAD:
+            skip = "=" not in argument
+        elif skip:
+            skip = False
+        else:
+            kept.append(argument)
+    return tuple(kept)
 
 
 def _name(argument: str) -> str:

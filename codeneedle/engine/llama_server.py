@@ -14,6 +14,7 @@ import psutil
 from codeneedle import environment
 from codeneedle.answers import Readiness, ServerGone, StreamEnded
 from codeneedle.client import SHORT_S, SILENCE_S, Client
+from codeneedle.effective import Effective
 from codeneedle.engine.claim import Claim, claimed, end_orphan
 from codeneedle.engine.endings import (
     Mismatched,
@@ -25,7 +26,6 @@ from codeneedle.engine.launch import HOST, Launch, command, refuse_reserved, var
 from codeneedle.engine.logfile import read_log
 from codeneedle.errors import CellError
 from codeneedle.process import Child, ends_within, running
-from codeneedle.records import Effective
 from codeneedle.serverlog import (
     Asked,
     Trouble,
@@ -205,7 +205,11 @@ class _Start:
         return child, served
 
     def _verified(self) -> Effective:
-        asked = Asked(pair=self.launch.pair, context=self.launch.context)
+        asked = Asked(
+            pair=self.launch.pair,
+            context=self.launch.context,
+            rotation=self.launch.rotation,
+        )
         until = time.monotonic() + LOG_SETTLES_S
         while True:
             log_text = read_log(self.log)

@@ -4,8 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from codeneedle.effective import Effective
 from codeneedle.metrics import Metric, Reading
-from codeneedle.records import CellRecord, Effective, Setup
+from codeneedle.records import CellRecord, Setup
 from codeneedle.units import mib
 
 __all__ = ["METRICS", "of_cell"]

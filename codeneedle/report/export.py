@@ -61,7 +61,7 @@ def to_markdown(
 ) -> str:
     """The summary, then each grid with its legend, as GitHub renders tables."""
     rows = [summary_row(run, metric, also, reading) for run in runs]
-    parts = [_table([summary_headings(runs, metric, also), *rows])]
+    parts = [table_lines([summary_headings(runs, metric, also), *rows])]
     parts += [_grid_part(run, metric, reading) for run in runs]
     return "\n".join(parts)
 
@@ -143,24 +143,24 @@ def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
     sentences = [*short_lines(cells), *headline.cautions(run.setup)]
     return "\n".join(
         [
-            f"\n### {_plain(visible(run.name))}: {_plain(metric.label)}\n",
-            _table([[CORNER, *v_types], *rows]),
-            *(f"- {_plain(line)}" for line in sentences),
-            *(f"- {_plain(word)}: {_plain(phrase)}" for word, phrase in entries),
+            f"\n### {plain(visible(run.name))}: {plain(metric.label)}\n",
+            table_lines([[CORNER, *v_types], *rows]),
+            *(f"- {plain(line)}" for line in sentences),
+            *(f"- {plain(word)}: {plain(phrase)}" for word, phrase in entries),
         ]
     )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def table_lines(rows: Sequence[Sequence[str]]) -> str:
     """Rows of equal length, the first of them the heading, as a GitHub table."""
-    heading, *others = ([_plain(word) for word in row] for row in rows)
+    heading, *others = ([plain(word) for word in row] for row in rows)
     rule = [":--", *["--:"] * (len(heading) - 1)]
     return (
         "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *others)) + "\n"
     )
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """*text* without a meaning in Markdown or HTML."""
     for special in "\\`*_|<>[]":
         text = text.replace(special, f"\\{special}")

@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from codeneedle import machine
+from codeneedle.effective import Effective, KvBuffer
 from codeneedle.errors import MachineError
 from codeneedle.grid import Pair, precision
 from codeneedle.hyperparameters import Weights
 from codeneedle.memoryplan import MemoryPlan, PairMemory, kv_parts, predicted, room_of
 from codeneedle.planning import Plan
-from codeneedle.records import CellRecord, Effective, KvBuffer, Run
+from codeneedle.records import CellRecord, Run
 from codeneedle.report.cells import NO_VALUE_WORD
 from codeneedle.report.safetext import visible
 from codeneedle.units import mib, plural, size

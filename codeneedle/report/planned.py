@@ -1,6 +1,6 @@
 """What a sweep would do, on one screen, before anything is started."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,6 +13,7 @@ from codeneedle.planning import Plan
 from codeneedle.records import CellRecord, Setup
 from codeneedle.report.cells import status_word
 from codeneedle.report.headline import corpus_line
+from codeneedle.report.memory import memory_view
 from codeneedle.report.safetext import visible
 from codeneedle.units import duration, mib, plural, size
 
@@ -20,15 +21,15 @@ DONE_MARK = "+"
 """Behind the size of a cell that has finished."""
 
 
-def plan_view(plan: Plan, *, probe: str) -> RenderableType:
+def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
     """
     The grid with its predicted KV memory, what is done, and what would be sent.
 
     Args:
         plan: A checked plan.
-        probe: Name of the probe whose records count.
+        probes: Names of the probes to run; what is done is told of the first.
     """
-    stored = (plan.store.record(pair, probe) for pair in plan.pairs)
+    stored = (plan.store.record(pair, probes[0]) for pair in plan.pairs)
     records = {record.pair: record for record in stored if record}
     setup = plan.store.setup()
     return Group(
@@ -37,6 +38,8 @@ def plan_view(plan: Plan, *, probe: str) -> RenderableType:
         Text("predicted KV cache, MiB", style="bold"),
         _grid(plan, records),
         *(Text(line) for line in _legend(plan, records)),
+        Text(),
+        memory_view(plan),
         *(Text(f"note: {note}", style="yellow") for note in plan.notes),
     )
 

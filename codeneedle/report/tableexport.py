@@ -11,9 +11,8 @@ import msgspec
 
 from codeneedle.metrics import Metric, Reading
 from codeneedle.report import headline
-from codeneedle.report.export import NOT_RUN_STATUS
-from codeneedle.report.export import _plain as plain
-from codeneedle.report.export import _table as github_table
+from codeneedle.report.export import NOT_RUN_STATUS, plain
+from codeneedle.report.export import table_lines as github_table
 from codeneedle.report.grid import REFERENCE_MARK
 from codeneedle.report.prices import Column, PriceTable, Row
 from codeneedle.report.safetext import visible
