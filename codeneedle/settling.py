@@ -220,12 +220,11 @@ def _renewed(plan: Plan, stored: Setup) -> Setup:
     What the setup would be now, taking what was counted from the stored one.
 
     If the text, the tokenizer or the wording is another, some other field differs
-    and the folder is refused for that.
+    and the folder is refused for that. Where the same text comes from is no
+    difference: generated, or read from the file that it was written to.
     """
     corpus = replace(
         stored.corpus,
-        origin=plan.corpus.origin,
-        kind=plan.corpus.kind,
         source_sha256=plan.corpus.sha256,
         sample_k=plan.corpus.sample_k,
         sample_seed=plan.corpus.sample_seed,
