@@ -8,11 +8,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from codeneedle.corpuscli import corpora
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
 from codeneedle.metrics import Reading
 from codeneedle.options import (
-    CorpusName,
     CsvOption,
     JsonOption,
     MarkdownOption,
@@ -31,10 +31,6 @@ app = typer.Typer(
     "real llama-server, and shows what breaks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-)
-corpora = typer.Typer(
-    help="Look at the texts that a model can be asked to remember.",
-    no_args_is_help=True,
 )
 app.add_typer(corpora, name="corpus")
 
@@ -219,34 +215,6 @@ def gen_corpus(
 
     knobs = Knobs(functions=functions, value_length=value_len, lines=lines, seed=seed)
     typer.echo(write(knobs, out))
-
-
-@corpora.command("list")
-def list_corpora() -> None:
-    """List the corpora that have a name here."""
-    from codeneedle import corpus
-    from codeneedle.report.corpora import listing
-
-    _stdout().print(listing(corpus.names()))
-
-
-@corpora.command("show")
-def show_corpus(
-    name: CorpusName,
-    function: Annotated[
-        str | None,
-        typer.Argument(metavar="[FUNCTION]", help="Print what it should answer."),
-    ] = None,
-) -> None:
-    """Show which functions would be asked, at what depth; or the truth of one."""
-    from codeneedle import corpus
-    from codeneedle.report.corpora import overview, truth
-
-    found = corpus.load(name)
-    if function is None:
-        _stdout().print(overview(found))
-    else:
-        typer.echo(truth(found, function))
 
 
 @app.command()

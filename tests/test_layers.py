@@ -106,6 +106,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "__main__",
         "cli",
+        "corpuscli",
         "options",
     ),
 )
@@ -118,7 +119,7 @@ ONLY: dict[str, set[str]] = {
     "pandas": {"frames", "report", "stats"},
     "seaborn": {"report"},
     "matplotlib": {"report"},
-    "typer": {"cli", "options"},
+    "typer": {"cli", "corpuscli", "options"},
 }
 """Libraries that belong to one place."""
 
