@@ -1,5 +1,6 @@
 """What a report is about: which runs, which metric, and how replies are read."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,10 +56,10 @@ def view(root: Path, name: str, metric: str, *, strict_indent: bool = False) -> 
         UnknownName: If no probe has that metric.
         BadRecord: If a file cannot be read.
     """
-    probe, chosen = metric_named(metric)
-    runs = (store.read() for store in find_runs(root, name))
+    found = whole_runs(root, name)
+    probe, chosen = metric_named(metric, found)
     return View(
-        runs=tuple(of_probe(run, probe.name) for run in runs if run),
+        runs=tuple(of_probe(run, probe.name) for run in found),
         probe=probe,
         metric=chosen,
         reading=Reading(strict_indent=strict_indent),
@@ -92,14 +93,28 @@ def whole_runs(root: Path, name: str) -> list[Run]:
     return [run for store in find_runs(root, name) if (run := store.read())]
 
 
-def metric_named(name: str) -> tuple[Probe, Metric]:
+def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     """
     The metric called *name*, and the probe that has it.
+
+    Args:
+        name: Of a metric of any probe, or of one that settings of *runs* make.
+        runs: Where it is to be shown.
 
     Raises:
         UnknownName: If no probe has it.
     """
-    by_name = {m.name: (probe, m) for probe in PROBES.values() for m in probe.metrics}
+    by_name = {
+        metric.name: (probe, metric)
+        for probe in PROBES.values()
+        for metric in (*probe.metrics, *_more_metrics(probe, runs))
+    }
     if name not in by_name:
         raise UnknownName(kind="metric", name=name, known=list(by_name))
     return by_name[name]
+
+
+def _more_metrics(probe: Probe, runs: Sequence[Run]) -> Iterator[Metric]:
+    for run in runs:
+        if probe.name in run.setup.probes:
+            yield from probe.more_metrics(run.setup)
