@@ -1,7 +1,7 @@
 """Sweep files: what a person may write into ``sweeps/NAME.toml``."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
@@ -102,37 +102,43 @@ def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
     file = f"{name}.toml"
     try:
         table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number without end, too
         raise BadSweepFile(
             file=file, reason=f"is no TOML: {error}", hint="Mend that line."
         ) from error
     _refuse_unknown(table, SweepFile, file=file)
     for key, layout in (("divergence", Divergence), ("throughput", Throughput)):
         if isinstance(table.get(key), dict):
-            _refuse_unknown(table[key], layout, file=file)
+            _refuse_unknown(table[key], layout, file=file, within=f" in [{key}]")
     try:
-        return msgspec.convert(table, type=SweepFile)
+        read = msgspec.convert(table, type=SweepFile)
     except msgspec.ValidationError as error:
         raise BadSweepFile(
             file=file, reason=str(error), hint="Give that key another value."
         ) from error
+    _refuse_unsafe(read.variants, file=file)
+    return read
 
 
 def sweep_names(folder: Path = Path("sweeps")) -> list[str]:
     """Sweeps that can be run by name, those in *folder* first."""
-    here = sorted(path.stem for path in folder.glob("*.toml"))
-    return list(dict.fromkeys([*here, *(name for name, _ in _shipped())]))
+    here = sorted(
+        path.stem
+        for path in folder.glob("*.toml")
+        if path.is_file() and NAME.fullmatch(path.stem)
+    )
+    return list(dict.fromkeys([*here, *sorted(name for name, _ in _shipped())]))
 
 
 def asked_for(read: SweepFile) -> dict[str, Any]:
     """The fields of a `Request` that *read* gives; the others are left out."""
     given = {
         "corpus": read.corpus,
-        "models": tuple(Path(model).expanduser() for model in read.models),
+        "models": tuple(dict.fromkeys(map(_path, read.models))),
         "k_types": tuple(by_precision(read.k_types or read.types)),
         "v_types": tuple(by_precision(read.v_types or read.types)),
         "probes": read.probes,
-        "contexts": read.contexts,
+        "contexts": tuple(dict.fromkeys(read.contexts)),
         "rotations": rotations(read.rotation),
         "server_args": read.server_args,
         "variants": tuple(Variant(*item) for item in read.variants.items()),
@@ -142,7 +148,7 @@ def asked_for(read: SweepFile) -> dict[str, Any]:
         "seed": read.seed,
         "divergence_contexts": read.divergence.contexts,
         "chunks": read.divergence.chunks,
-        "text": Path(read.divergence.text) if read.divergence.text else None,
+        "text": _path(read.divergence.text) if read.divergence.text else None,
         "depths": read.throughput.depths,
         "repetitions": read.throughput.repetitions,
     }
@@ -163,13 +169,18 @@ def rotations(words: tuple[str, ...]) -> tuple[bool, ...]:
     return tuple(dict.fromkeys(known[word] for word in words))
 
 
+def _path(text: str) -> Path:
+    # No shell reads a sweep file, so its ~ is ours to read.
+    return Path(text).expanduser()
+
+
 def _text(name: str, folder: Path) -> str | None:
     if not NAME.fullmatch(name):
         return None
     path = folder / f"{name}.toml"
     try:
         if path.is_file():
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8-sig")  # some editors leave a mark
     except (OSError, UnicodeDecodeError) as error:
         raise BadSweepFile(
             file=str(path), reason=f"cannot be read: {error}", hint="Look at the file."
@@ -184,11 +195,26 @@ def _shipped() -> Iterator[tuple[str, str]]:
             yield file.name.removesuffix(".toml"), file.read_text(encoding="utf-8")
 
 
-def _refuse_unknown(table: Mapping[str, object], layout: type, *, file: str) -> None:
+def _refuse_unknown(
+    table: Mapping[str, object], layout: type, *, file: str, within: str = ""
+) -> None:
     """Stop at a key that we would ignore: a typo must not quietly run a default."""
     known = [each.name for each in fields(layout)]
     for key in table:
         if key not in known:
             raise BadSweepFile(
-                file=file, reason=f"unknown key '{key}'", hint=did_you_mean(key, known)
+                file=file,
+                reason=f"unknown key '{key}'{within}",
+                hint=did_you_mean(key, known),
+            )
+
+
+def _refuse_unsafe(variants: Iterable[str], *, file: str) -> None:
+    """Stop at a variant that could not be part of a folder's name."""
+    for name in variants:
+        if not NAME.fullmatch(name):
+            raise BadSweepFile(
+                file=file,
+                reason=f"'{name}' in [variants] cannot name a folder",
+                hint="Use letters, digits, dots, dashes and underscores.",
             )
