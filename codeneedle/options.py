@@ -183,11 +183,11 @@ def request_of(  # noqa: PLR0913 - one parameter per option
     given = {
         "corpus": corpus,
         "models": (model.expanduser(),) if model else None,
-        "k_types": _types(k_types or types),
-        "v_types": _types(v_types or types),
-        "probes": _words(probe),
+        "k_types": _types(k_types, "--k-types") or _types(types, "--types"),
+        "v_types": _types(v_types, "--v-types") or _types(types, "--types"),
+        "probes": _words(probe, "--probe"),
         "contexts": (context,) if context else None,
-        "rotations": sweepfile.rotations(_words(rotation) or ()) or None,
+        "rotations": _rotations(rotation),
         "prompt_form": prompt_form,
         "prefill_no_think": prefill_no_think,
         "fit": fit,
@@ -225,29 +225,45 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parted(arguments: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     """A sweep's name, if one comes first, and what is meant for llama-server."""
+    name = None
     if arguments and not arguments[0].startswith("-"):
-        return arguments[0], tuple(arguments[1:])
-    return None, tuple(arguments)
+        name, *arguments = arguments
+    # llama-server takes no words of its own: this one was meant for us.
+    if arguments and not arguments[0].startswith("-"):
+        raise typer.BadParameter(
+            f"'{arguments[0]}': one sweep at a time, here '{name}'; "
+            "arguments for llama-server begin with a dash"
+        )
+    return name, tuple(arguments)
 
 
-def _types(text: str | None) -> tuple[str, ...] | None:
-    words = _words(text)
+def _types(text: str | None, option: str) -> tuple[str, ...] | None:
+    words = _words(text, option)
     return tuple(by_precision(words)) if words else None
 
 
-def _words(text: str | None) -> tuple[str, ...] | None:
+def _rotations(text: str | None) -> tuple[bool, ...] | None:
+    words = _words(text, "--rotation")
+    return sweepfile.rotations(words) if words else None
+
+
+def _words(text: str | None, option: str) -> tuple[str, ...] | None:
+    """The distinct words of a list; None where the option was not given."""
     if text is None:
         return None
-    return tuple(
-        dict.fromkeys(word.strip() for word in text.split(",") if word.strip())
-    )
+    words = (word.strip() for word in text.split(","))
+    found = tuple(dict.fromkeys(word for word in words if word))
+    # An empty list must not quietly run a default.
+    if not found:
+        raise typer.BadParameter(f"'{text}' for {option}: an empty list")
+    return found
 
 
 def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
-    words = _words(text)
+    words = _words(text, option)
     if words is None:
         return None
     try:
-        return tuple(int(word) for word in words)
+        return tuple(dict.fromkeys(int(word) for word in words))
     except ValueError as error:
         raise typer.BadParameter(f"'{text}' for {option}: not whole numbers") from error
