@@ -5,7 +5,7 @@ _KIB = 1024
 
 def duration(seconds: float) -> str:
     """``8.2 s``, ``3:07``, ``1:02:03`` or ``2 d 4 h``."""
-    if seconds < 60:  # noqa: PLR2004 - a minute
+    if round(seconds, 1) < 60:  # noqa: PLR2004 - a minute, as it is printed
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -18,7 +18,8 @@ def size(count: float) -> str:
     """Bytes as ``512 B``, ``1.7 MiB`` or ``15.9 GiB``."""
     unit = "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if count < _KIB or unit == "TiB":
+        # As it is printed: 1024.0 KiB is 1.0 MiB.
+        if round(count, 1) < _KIB or unit == "TiB":
             break
         count /= _KIB
     return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
