@@ -9,6 +9,7 @@ from codeneedle import planning
 from codeneedle.engine.llama_server import end_orphan
 from codeneedle.errors import UnknownName
 from codeneedle.interrupts import patience, unwinding_on_signals
+from codeneedle.judging import judged
 from codeneedle.planning import Plan
 from codeneedle.play import Player
 from codeneedle.probe import Probe
@@ -105,7 +106,7 @@ class _Sitting:
             plan=self.plan, setup=ready.setup, text=ready.text, probe=progress.probe
         )
         with patience() as person, Screen(self.console, progress) as screen:
-            events = run(
+            played = run(
                 progress.pairs,
                 store=self.plan.store,
                 probe=progress.probe.name,
@@ -113,6 +114,7 @@ class _Sitting:
                 retry_failed=self.retry_failed,
                 asked_to_stop=lambda: person.asked_to_stop,
             )
+            events = judged(played, player)
             # Closed before the screen is: whatever ends us, the server goes first.
             with contextlib.closing(events):
                 for event in events:

@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "effective",
         "enough",
         "environment",
+        "fallbacks",
         "gguf_header",
         "gguf_types",
         "grid",
@@ -81,6 +82,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     # L3, the work
     (
         "diagnosis",
+        "judging",
         "planning",
         "play",
         "probe",

@@ -1,0 +1,78 @@
+"""Which finished cells' own numbers betray that attention left the accelerator."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from codeneedle.grid import Pair, most_precise
+from codeneedle.records import CellRecord, Status
+from codeneedle.serverlog import Trouble
+
+SLOWEST_SHARE = 0.25
+"""
+Of the fastest symmetric pair's speed at reading prompts, the least that is believed.
+
+Kernels for quantized caches cost some tens of percent; pairs without a kernel were
+reported to be 8 to 45 times slower.
+"""
+
+_HOST = "CPU"
+
+Speed = Callable[[CellRecord], float | None]
+"""How fast a cell read prompts, in tokens per second; None if its record has no say."""
+
+
+def suspects(
+    records: Iterable[CellRecord], *, speed: Speed, has_device: bool
+) -> dict[Pair, Trouble]:
+    """
+    The finished cells that cannot have run as they were asked to, and why not.
+
+    A graph in more parts than another pair's means that some of it runs elsewhere.
+    On an accelerator a prompt that is read many times slower means the same. On a
+    processor alone it means nothing: there quantized attention is that slow.
+
+    Args:
+        records: Of one probe, at most one per pair; those not finished do not count.
+        speed: How fast a cell read prompts.
+        has_device: Whether the machine has an accelerator.
+    """
+    finished = [record for record in records if record.is_finished]
+    slow = dict(_slow(finished, speed)) if has_device else {}
+    # The parts are told by the scheduler itself, and so are the better reason.
+    return slow | dict(_in_more_parts(finished))
+
+
+def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, Trouble]]:
+    parts = {
+        record.pair: record.effective.graph_splits
+        for record in finished
+        if record.effective.graph_splits is not None
+    }
+    fewest = min(parts.values(), default=0)
+    for pair, count in parts.items():
+        if count > fewest:
+            whole = most_precise(each for each in parts if parts[each] == fewest)
+            reason = f"the graph falls into {count} parts, {fewest} for {whole}"
+            yield pair, Trouble(Status.FALLBACK_CPU, reason)
+
+
+def _slow(
+    finished: Sequence[CellRecord], speed: Speed
+) -> Iterator[tuple[Pair, Trouble]]:
+    found = {record.pair: speed(record) for record in finished if _on_device(record)}
+    speeds = {pair: value for pair, value in found.items() if value}
+    symmetric = [pair for pair in speeds if pair.k == pair.v]
+    if not symmetric:
+        return
+    fastest = max(symmetric, key=lambda pair: speeds[pair])
+    for pair, value in speeds.items():
+        if value < SLOWEST_SHARE * speeds[fastest]:
+            reason = (
+                f"it reads {value:,.0f} tokens/s of a prompt, "
+                f"{fastest} reads {speeds[fastest]:,.0f}"
+            )
+            yield pair, Trouble(Status.FALLBACK_CPU, reason)
+
+
+def _on_device(record: CellRecord) -> bool:
+    """Whether its KV cache may lie on an accelerator; elsewhere slowness is no sign."""
+    return set(record.effective.devices) != {_HOST}
