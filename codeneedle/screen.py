@@ -20,7 +20,7 @@ from codeneedle.records import CellRecord, Setup, Status
 from codeneedle.report.cells import NOT_RUN_WORD, cell_style, status_word
 from codeneedle.report.headline import corpus_line, setup_line
 from codeneedle.runner import CellEnded, CellStarted, CellStepped, Event
-from codeneedle.units import duration
+from codeneedle.units import duration, plural
 
 REFRESHES_PER_S = 4
 """Often enough to look alive; each costs a processor that the server wants."""
@@ -46,6 +46,7 @@ class Progress:
         phase: What the cell does, as a phrase.
         started: When this sitting began, monotonic seconds.
         cell_started: When the current cell began, likewise.
+        is_first: Whether the screen has told nothing of the run yet.
         is_ending: Whether a person wants it to end after the current cell.
     """
 
@@ -59,6 +60,7 @@ class Progress:
     phase: str = ""
     started: float = field(default_factory=time.monotonic)
     cell_started: float = field(default_factory=time.monotonic)
+    is_first: bool = True
     is_ending: bool = False
 
     def note(self, event: Event) -> None:
@@ -134,13 +136,13 @@ class Screen:
 
 def opening_lines(progress: Progress) -> list[Text]:
     """What is about to be measured, on what, and what is there already."""
+    cells = plural(len(progress.pairs), "cell")
+    done = f", {progress.done} done already" if progress.done else ""
+    what = Text(f"{progress.probe.name}: {cells}{done}", style="bold")
+    if not progress.is_first:
+        return [what]
     setup = progress.setup
-    lines = [Text(setup_line(setup), style="bold"), Text(corpus_line(setup))]
-    if progress.done:
-        lines.append(
-            Text(f"{progress.done} of {len(progress.pairs)} cells are done already")
-        )
-    return lines
+    return [Text(setup_line(setup), style="bold"), Text(corpus_line(setup)), what]
 
 
 def live_view(progress: Progress) -> RenderableType:

@@ -85,10 +85,14 @@ class _Sitting:
                 note_lines(self.console, [left])
             with working(self.console, "fitting the corpus to the context"):
                 ready = settled(self.plan, probes)
-            return max(self._swept(ready, probe) for probe in probes)
+            return max(
+                self._swept(ready, probe, is_first=probe is probes[0])
+                for probe in probes
+            )
 
-    def _swept(self, ready: Settled, probe: Probe) -> int:
+    def _swept(self, ready: Settled, probe: Probe, *, is_first: bool) -> int:
         progress = self._progress(ready, probe)
+        progress.is_first = is_first
         if not pending(
             progress.pairs,
             store=self.plan.store,

@@ -20,7 +20,9 @@ SETUP = made_setup()
 @pytest.fixture
 def progress():
     """A sweep that has not begun."""
-    return Progress(name="a/b", setup=SETUP, pairs=PAIRS, probe=PROBES["recall"], records={})
+    return Progress(
+        name="a/b", setup=SETUP, pairs=PAIRS, probe=PROBES["recall"], records={}
+    )
 
 
 def finished(pair):
@@ -106,7 +108,8 @@ def test_a_pipe_gets_a_line_per_cell(progress):
 
     lines = out.getvalue().splitlines()
 
-    assert f"{PAIRS[0]}" in lines[2]
-    assert "matched 20.00" in lines[2]
-    assert "crashed: it died" in lines[3]
+    assert "recall: 36 cells" == lines[2]
+    assert f"{PAIRS[0]}" in lines[3]
+    assert "matched 20.00" in lines[3]
+    assert "crashed: it died" in lines[4]
     assert "\x1b" not in out.getvalue()
