@@ -1,6 +1,6 @@
 """What a run was measured on, in words: no number is shown without it."""
 
-from codeneedle.records import Run, Setup
+from codeneedle.records import Json, Run, Setup
 from codeneedle.report.safetext import visible
 from codeneedle.units import plural, size
 
@@ -52,11 +52,30 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("model", f"{weights}sha256 {setup.weights.sha256[:_SHORT_HASH]}"),
         ("corpus", corpus_line(setup)),
         ("context", asked),
+        *probe_settings(run),
         ("llama.cpp", " ".join([setup.llama, *setup.server_args])),
         ("machine", setup.machine),
         ("date", dates(run)),
     ]
     return tuple((word, visible(phrase)) for word, phrase in lines)
+
+
+def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
+    """What each probe that has records was told to do, where it was told anything."""
+    seen = dict.fromkeys(record.probe for record in run.records)
+    told = ((name, _settings(run.setup.probes.get(name, {}))) for name in seen)
+    return tuple((name, phrase) for name, phrase in told if phrase)
+
+
+def _settings(settings: Json) -> str:
+    """Numbers and names; hashes, and what the facts tell anyway, are left out."""
+    said = []
+    for key, value in settings.items():
+        values = value if isinstance(value, list) else [value]
+        shown = [str(each) for each in values if isinstance(each, str | int)]
+        if shown and "sha256" not in key and key != "llama":
+            said.append(f"{key.replace('_', ' ')} {', '.join(shown)}")
+    return "; ".join(said)
 
 
 def dates(run: Run) -> str:

@@ -155,6 +155,7 @@ def _notes(run: Run) -> tuple[str, ...]:
     return (
         f"{said['model']}  |  context {said['context']}",
         said["corpus"],
+        *(f"{name}: {phrase}" for name, phrase in headline.probe_settings(run)),
         f"llama.cpp {said['llama.cpp']}  |  {said['machine']}  |  {said['date']}",
         *headline.cautions(run.setup),
     )
