@@ -1,5 +1,6 @@
 """How much of an accelerator's memory a process holds, as its driver tells it."""
 
+import functools
 import shutil
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ def used_bytes(pid: int) -> int | None:
     program, on macOS (where memory is shared, and the process' own size says it),
     and in containers that number their processes otherwise.
     """
-    program = None if sys.platform == "darwin" else shutil.which(PROGRAM)
+    program = driver()
     if program is None:
         return None
     try:
@@ -38,6 +39,12 @@ def used_bytes(pid: int) -> int | None:
     # A process has a line for each device that it uses.
     sizes = [size for owner, size in _lines(answer.stdout) if owner == pid]
     return sum(sizes) * _MIB if sizes else None
+
+
+@functools.cache
+def driver() -> str | None:
+    """The driver's program, looked for once; None where there is none to ask."""
+    return None if sys.platform == "darwin" else shutil.which(PROGRAM)
 
 
 def _lines(answer: str) -> Iterator[tuple[int, int]]:

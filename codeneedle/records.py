@@ -92,6 +92,7 @@ class CellRecord:
         effective: What really ran.
         phases: Where the time went.
         peak_rss_bytes: Largest resident size of the server process that was seen.
+        device_bytes: What the process held on accelerators when it was through.
         log_excerpt: The lines of the log that decided something, or its last words.
         observation: What the probe saw; its own module reads it.
         schema: Version of this layout.
@@ -107,6 +108,7 @@ class CellRecord:
     effective: Effective = field(default_factory=Effective)
     phases: Phases = field(default_factory=Phases)
     peak_rss_bytes: int | None = None
+    device_bytes: int | None = None
     log_excerpt: tuple[str, ...] = ()
     observation: Json | None = None
     schema: int = SCHEMA

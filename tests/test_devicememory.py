@@ -9,6 +9,14 @@ from codeneedle.devicememory import used_bytes
 MIB = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def forgetful():
+    """The program is looked for anew in each test."""
+    devicememory.driver.cache_clear()
+    yield
+    devicememory.driver.cache_clear()
+
+
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     """Puts a program with the driver's name, and a body of one's own, on the path."""
@@ -68,6 +76,18 @@ def test_without_the_program_it_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert None is used_bytes(42)
+
+
+def test_the_program_is_looked_for_once(tmp_path, monkeypatch):
+    """
+    Where there is none, asking again costs nothing.
+    """
+    looked = []
+    monkeypatch.setattr(devicememory.sys, "platform", "linux")
+    monkeypatch.setattr(devicememory.shutil, "which", looked.append)
+
+    assert [None, None] == [used_bytes(41), used_bytes(42)]
+    assert ["nvidia-smi"] == looked
 
 
 def test_a_driver_that_hangs_is_given_up(driver, monkeypatch):

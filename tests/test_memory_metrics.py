@@ -45,6 +45,7 @@ def value(name: str, record: CellRecord) -> list[float]:
         ("kv-per-1k", 3.375),
         ("compute", 300.25),
         ("rss", 2.0),
+        ("device", 5.0),
     ],
 )
 def test_all_caches_of_a_model_count(name, expected):
@@ -52,7 +53,10 @@ def test_all_caches_of_a_model_count(name, expected):
     A model with sliding windows has two caches, of which each has a K and a V.
     """
     record = replace(
-        made_record("q8_0/q4_0", []), effective=WINDOWED, peak_rss_bytes=2 << 20
+        made_record("q8_0/q4_0", []),
+        effective=WINDOWED,
+        peak_rss_bytes=2 << 20,
+        device_bytes=5 << 20,
     )
 
     assert [expected] == value(name, record)

@@ -140,6 +140,54 @@ def test_measured_sizes_stand_beside_the_predicted_ones():
     assert "K and V are as predicted, to the rounding of the log: 1 pair" == lines[-1]
 
 
+def test_what_a_driver_tells_has_a_column_of_its_own():
+    """
+    Cells without such a figure have none there.
+    """
+    known = served("bf16/q4_0", k_mib=4.0, v_mib=1.12, device_bytes=70_656 << 20)
+    unknown = served("f16/q4_0", k_mib=4.0, v_mib=1.12)
+
+    lines = printed(measured_view(run_of(known, unknown), WEIGHTS))
+
+    assert "device" == lines[1].split()[-1]
+    assert {"bf16/q4_0": "70,656", "f16/q4_0": "-"} == {
+        line.split()[0]: line.split()[-1] for line in lines[3:5]
+    }
+
+
+def test_where_no_driver_tells_there_is_no_such_column():
+    """
+    Most machines have none.
+    """
+    lines = printed(measured_view(run_of(served("f16/f16", k_mib=4.0, v_mib=4.0))))
+
+    assert "peak" == lines[1].split()[-1]
+
+
+def test_measured_sizes_on_a_large_accelerator_fit_80_columns():
+    """
+    Gigabytes of cache in 32K tokens, and a column more.
+    """
+    record = served(
+        "bf16/bf16",
+        k_mib=2048.0,
+        v_mib=2048.0,
+        context=32_768,
+        peak_rss_bytes=70_000 << 20,
+        device_bytes=79_000 << 20,
+    )
+    record = replace(record, effective=replace(record.effective, compute_mib=1250.5))
+    large = replace(
+        WEIGHTS, layers=32, kv_heads=(8,) * 32, key_length=128, value_length=128
+    )
+
+    lines = printed(measured_view(run_of(record), large))
+
+    expected = [*["2,048"] * 4, "125.0", "1,250", "70,000", "79,000"]
+    assert expected == lines[3].split()[1:]
+    assert 80 >= max(map(len, lines[1:4]))
+
+
 def test_a_difference_is_flagged():
     """
     V was asked for as q4_0, and is as large as f16.

@@ -53,6 +53,11 @@ def _rss_mib(record: CellRecord) -> float | None:
     return None if peak is None else mib(peak)
 
 
+def _device_mib(record: CellRecord) -> float | None:
+    held = record.device_bytes
+    return None if held is None else mib(held)
+
+
 _memory = partial(
     Metric, unit="MiB", better="lower", bounds=(0, None), digits=1, group="memory"
 )
@@ -80,6 +85,7 @@ METRICS: tuple[Metric, ...] = (
         values=of_cell(lambda record: record.effective.compute_mib),
     ),
     _memory(name="rss", label="peak of the process", values=of_cell(_rss_mib)),
+    _memory(name="device", label="held on devices", values=of_cell(_device_mib)),
 )
 """
 All of them. They compare only between cells of the same context, so a table takes

@@ -32,6 +32,12 @@ DIFFERS_MARK = "!"
 ROUNDING_MIB = 0.005
 """Logs give two decimals of each cache."""
 
+HEADINGS = ("K", "predicted", "V", "predicted", "per 1K", "compute", "peak")
+"""Of measured sizes, the pair left out; ``device`` follows where a driver tells."""
+
+_COARSE_FROM = 10
+"""MiB per 1,000 tokens from which one decimal is enough."""
+
 _WHOLE_FROM = 1_000
 """MiB from which decimals tell nothing."""
 
@@ -49,6 +55,7 @@ class Measured:
         per_1k_mib: Both for 1,000 tokens of the context, in MiB.
         compute_mib: Compute buffers, in MiB; None where the log names none.
         peak_mib: Largest resident size of the process, in MiB; None if not seen.
+        device_mib: What it held on accelerators, in MiB; None if no driver told.
         tolerance_mib: How far K or V may be off by the rounding of the log.
     """
 
@@ -59,6 +66,7 @@ class Measured:
     per_1k_mib: float
     compute_mib: float | None
     peak_mib: float | None
+    device_mib: float | None
     tolerance_mib: float
 
     @property
@@ -110,10 +118,14 @@ def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
     """
     found = measured(run, weights or weights_of_run(run))
     table = _table()
-    for heading in ("K", "predicted", "V", "predicted", "per 1K", "compute", "peak"):
+    table.padding = (0, 1, 0, 0)  # nine columns in 80 characters
+    # Most machines have no driver that tells.
+    on_device = any(each.device_mib is not None for each in found)
+    for heading in (*HEADINGS, *(["device"] if on_device else [])):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in found:
-        table.add_row(visible(str(each.pair)), *_measured_row(each))
+        cells = _measured_row(each, on_device=on_device)
+        table.add_row(visible(str(each.pair)), *cells)
     return Group(
         Text(f"{visible(run.name)}: measured memory, MiB", style="bold"),
         table,
@@ -149,7 +161,7 @@ def _measured(record: CellRecord, weights: Weights | None) -> Measured:
     buffers = record.effective.kv
     k_mib = sum(buffer.k_mib for buffer in buffers)
     v_mib = sum(buffer.v_mib for buffer in buffers)
-    peak = record.peak_rss_bytes
+    peak, held = record.peak_rss_bytes, record.device_bytes
     return Measured(
         pair=record.pair,
         k_mib=k_mib,
@@ -158,6 +170,7 @@ def _measured(record: CellRecord, weights: Weights | None) -> Measured:
         per_1k_mib=(k_mib + v_mib) / _context(record) * 1000,
         compute_mib=record.effective.compute_mib,
         peak_mib=None if peak is None else mib(peak),
+        device_mib=None if held is None else mib(held),
         # A hair more than the rounding: binary fractions are not decimal ones.
         tolerance_mib=ROUNDING_MIB * len(buffers) + 1e-6,
     )
@@ -180,16 +193,24 @@ def _longest_cache(buffers: Iterable[KvBuffer]) -> int:
     return max((buffer.cells for buffer in buffers), default=0) or 1
 
 
-def _measured_row(each: Measured) -> Iterator[str]:
+def _measured_row(each: Measured, *, on_device: bool) -> Iterator[str]:
     predictions = each.predicted or (None, None)
     sizes = zip((each.k_mib, each.v_mib), predictions, each.differs, strict=True)
     for found, expected, differs in sizes:
-        # The blank keeps the digits of all rows below each other.
-        yield f"{found:,.2f}{DIFFERS_MARK if differs else ' '}"
-        yield UNKNOWN if expected is None else f"{expected:,.2f}"
-    yield f"{each.per_1k_mib:.3f}"
-    for rest in (each.compute_mib, each.peak_mib):
-        yield NO_VALUE_WORD if rest is None else f"{rest:,.1f}"
+        # The blank keeps the digits of all rows below each other. A difference may
+        # be in the decimals alone.
+        digits = 2 if differs else _digits(found, 2)
+        yield f"{found:,.{digits}f}{DIFFERS_MARK if differs else ' '}"
+        yield UNKNOWN if expected is None else f"{expected:,.{digits}f}"
+    yield f"{each.per_1k_mib:.{1 if each.per_1k_mib >= _COARSE_FROM else 3}f}"
+    further = (each.device_mib,) if on_device else ()
+    for rest in (each.compute_mib, each.peak_mib, *further):
+        yield NO_VALUE_WORD if rest is None else f"{rest:,.{_digits(rest, 1)}f}"
+
+
+def _digits(size_mib: float, usual: int) -> int:
+    """Decimals of a size: none where they tell nothing, and 80 columns are few."""
+    return 0 if size_mib >= _WHOLE_FROM else usual
 
 
 def _verdict(found: Sequence[Measured]) -> Iterator[str]:
@@ -221,7 +242,7 @@ def _tokens(context: int) -> str:
 def _predicted(count: int | None) -> str:
     if count is None:
         return UNKNOWN
-    return f"{mib(count):,.{0 if mib(count) >= _WHOLE_FROM else 1}f}"
+    return f"{mib(count):,.{_digits(mib(count), 1)}f}"
 
 
 def _longest(each: PairMemory, memory: MemoryPlan) -> str:
