@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from codeneedle.grid import Pair
 from codeneedle.metrics import Metric
 from codeneedle.planning import Plan
-from codeneedle.records import Json, Setup
+from codeneedle.records import Json, Run, Setup
 from codeneedle.stage import Stage
 
 
@@ -45,6 +45,11 @@ def as_shuffled(pairs: Sequence[Pair]) -> Sequence[Pair]:
     return pairs
 
 
+def no_remarks(_run: Run) -> tuple[str, ...]:
+    """Of a probe whose numbers speak for themselves."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """
@@ -59,6 +64,7 @@ class Probe:
             checked before a cell starts, and raises what is wrong.
         more_metrics: Metrics that only these settings have.
         order: Puts the pairs in the order that the probe needs.
+        remarks: What its records of a run say in words, a line each.
     """
 
     name: str
@@ -67,3 +73,4 @@ class Probe:
     settings: Callable[[Plan, str], Json] = no_settings
     more_metrics: Callable[[Setup], tuple[Metric, ...]] = no_more_metrics
     order: Callable[[Sequence[Pair]], Sequence[Pair]] = as_shuffled
+    remarks: Callable[[Run], tuple[str, ...]] = no_remarks

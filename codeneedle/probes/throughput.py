@@ -33,6 +33,7 @@ from codeneedle.probes.throughput_metrics import (
     more_metrics,
     settings_of,
 )
+from codeneedle.probes.throughput_remarks import remarks
 from codeneedle.probes.throughput_settings import settings
 from codeneedle.records import Phases
 from codeneedle.stage import Stage
@@ -272,4 +273,5 @@ PROBE = Probe(
     measure=measure,
     settings=settings,
     more_metrics=more_metrics,
+    remarks=remarks,
 )

@@ -103,6 +103,7 @@ class PriceTable:
         rows: Every pair of the grid.
         reference: The most precise pair that finished with any probe.
         sorted_by: Name of the metric that ordered the rows; None: precision did.
+        remarks: What the probes say of the run in words.
     """
 
     run: Run
@@ -110,6 +111,7 @@ class PriceTable:
     rows: tuple[Row, ...]
     reference: Pair | None
     sorted_by: str | None
+    remarks: tuple[str, ...] = ()
 
     @property
     def shown(self) -> tuple[Column, ...]:
@@ -153,7 +155,12 @@ def price_table(
     if chosen is not None:
         rows.sort(key=lambda row: _rank(row.entries[chosen.name], chosen))
     return PriceTable(
-        run=run, columns=columns, rows=tuple(rows), reference=reference, sorted_by=sort
+        run=run,
+        columns=columns,
+        rows=tuple(rows),
+        reference=reference,
+        sorted_by=sort,
+        remarks=tuple(line for probe in probes for line in probe.remarks(run)),
     )
 
 

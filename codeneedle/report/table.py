@@ -138,6 +138,8 @@ def _parts(table: PriceTable, reading: Reading) -> Iterator[RenderableType]:
     yield from (Text(f"{word.ljust(width)}  {meaning}") for word, meaning in entries)
     if found:
         yield from (Text(), _separated(found), Text(SEPARATION_NOTE))
+    if table.remarks:
+        yield from (Text(), *(Text(visible(line)) for line in table.remarks))
     cautions = headline.cautions(table.run.setup)
     yield from (Text(line, style="bold") for line in cautions)
     yield from (Text(), facts_table(table.run))
