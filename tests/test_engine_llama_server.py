@@ -12,7 +12,12 @@ from made_servers import PAIR, fake_launch, fake_server
 from codeneedle import process
 from codeneedle.client import Completion
 from codeneedle.engine.claim import FILE, Unclaimable
-from codeneedle.engine.endings import Mismatched, NeverReady, ServerDied
+from codeneedle.engine.endings import (
+    HangsAtWarmUp,
+    Mismatched,
+    NeverReady,
+    ServerDied,
+)
 from codeneedle.engine.llama_server import Launch, serving
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
@@ -179,6 +184,43 @@ def test_a_server_that_never_gets_ready_is_given_up(fault, words, tmp_path, impa
 
     assert words in str(caught.value)
     assert "timed-out" == caught.value.status
+
+
+def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
+    """
+    Long before loading would be: the log says that it is over.
+    """
+    launch = fake_launch("say=warming up the model with an empty run", "loading")
+    with (
+        pytest.raises(HangsAtWarmUp) as caught,
+        serving(
+            launch,
+            log=tmp_path / "server.log",
+            load_timeout_s=3600.0,
+            warmup_timeout_s=0.2,
+        ),
+    ):
+        pass
+
+    assert "hangs at warm-up" in str(caught.value)
+    assert "timed-out" == caught.value.status
+    assert any("warming up" in line for line in caught.value.log_excerpt)
+
+
+def test_a_server_that_is_still_loading_does_not_hang_at_warm_up(tmp_path, impatient):
+    """
+    Its own time is what ran out.
+    """
+    with (
+        pytest.raises(NeverReady),
+        serving(
+            fake_launch("loading"),
+            log=tmp_path / "server.log",
+            load_timeout_s=1.0,
+            warmup_timeout_s=0.001,
+        ),
+    ):
+        pass
 
 
 def test_types_that_are_not_the_ones_asked_for_are_not_measured(tmp_path):

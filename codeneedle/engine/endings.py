@@ -42,6 +42,32 @@ class NeverReady(CellError):  # noqa: N818 - named after the fact
         self.log_excerpt = last_words(log_text)
 
 
+class HangsAtWarmUp(CellError):  # noqa: N818 - named after the fact
+    """The model is loaded, and its first run with these cache types never ends."""
+
+    status = Status.TIMED_OUT.value
+
+    def __init__(self, *, timeout_s: float, log: Path, log_text: str) -> None:
+        super().__init__(
+            f"llama-server hangs at warm-up: it has not come through {timeout_s:g} s "
+            "after it began",
+            hint=f"See {log}. It is a matter of this pair, others may well work.",
+        )
+        self.log_excerpt = last_words(log_text)
+
+
+class FellBack(CellError):  # noqa: N818 - named after the fact
+    """It runs, though not with fast attention on the asked types; that was unwanted."""
+
+    def __init__(self, *, trouble: Trouble) -> None:
+        super().__init__(
+            trouble.reason,
+            hint="Drop --skip-fallback to have such cells measured, and marked.",
+        )
+        self.status = trouble.status.value
+        self.log_excerpt = (trouble.reason,)
+
+
 class Mismatched(CellError):  # noqa: N818 - named after the fact
     """What runs is not what was asked for."""
 

@@ -13,10 +13,11 @@ import psutil
 
 from codeneedle import environment
 from codeneedle.answers import Readiness, ServerGone, StreamEnded
-from codeneedle.client import SHORT_S, SILENCE_S, Client
+from codeneedle.client import SILENCE_S, Client
 from codeneedle.effective import Effective
 from codeneedle.engine.claim import Claim, claimed, end_orphan
 from codeneedle.engine.endings import (
+    HangsAtWarmUp,
     Mismatched,
     NeverReady,
     ServerDied,
@@ -24,6 +25,13 @@ from codeneedle.engine.endings import (
 )
 from codeneedle.engine.launch import HOST, Launch, command, refuse_reserved, variables
 from codeneedle.engine.logfile import read_log
+from codeneedle.engine.waiting import (
+    LOAD_TIMEOUT_S,
+    LONGEST_NAP_S,
+    WARMUP_TIMEOUT_S,
+    Patience,
+    wait,
+)
 from codeneedle.errors import CellError
 from codeneedle.process import Child, ends_within, running
 from codeneedle.serverlog import (
@@ -35,14 +43,15 @@ from codeneedle.serverlog import (
     read,
 )
 
-__all__ = ["Claim", "Launch", "Served", "end_orphan", "refuse_reserved", "serving"]
-
-LOAD_TIMEOUT_S = 1800.0
-"""How long loading may take: a hundred gigabytes from a slow disk."""
-
-FIRST_NAP_S = 0.005
-LONGEST_NAP_S = 0.25
-"""The built-in model is ready after 20 ms, a large one after minutes."""
+__all__ = [
+    "LOAD_TIMEOUT_S",
+    "Claim",
+    "Launch",
+    "Served",
+    "end_orphan",
+    "refuse_reserved",
+    "serving",
+]
 
 PORT_ATTEMPTS = 5
 """Somebody may take the port between our choosing it and the server's binding it."""
@@ -106,6 +115,7 @@ def serving(
     log: Path,
     folder: Path | None = None,
     load_timeout_s: float = LOAD_TIMEOUT_S,
+    warmup_timeout_s: float = WARMUP_TIMEOUT_S,
     silence_s: float = SILENCE_S,
 ) -> Iterator[Served]:
     """
@@ -118,12 +128,14 @@ def serving(
         launch: What to serve.
         log: Receives what the server says. Overwritten.
         folder: Of the run; keeps a note of the server while it lives.
-        load_timeout_s: How long it may take to get ready, in seconds.
+        load_timeout_s: How long it may take to load, in seconds.
+        warmup_timeout_s: How long it may take from then until it is ready.
         silence_s: How long it may be silent in a reply, in seconds.
 
     Raises:
         ServerDied: If it ends, at the start or within the block.
         NeverReady: If it takes too long.
+        HangsAtWarmUp: If it does so after it has loaded.
         Mismatched: If other types, context or attention run than asked for.
         CellError: Others pass through with the last words of the log.
         MachineError: If it cannot be started, noted or stopped.
@@ -136,7 +148,9 @@ def serving(
     left = 0.0
     try:
         with contextlib.ExitStack() as stack:
-            child, served = start.ready(stack, timeout_s=load_timeout_s)
+            child, served = start.ready(
+                stack, timeout_s=load_timeout_s, warmup_s=warmup_timeout_s
+            )
             try:
                 yield served
             except CellError as error:
@@ -160,18 +174,25 @@ class _Start:
     silence_s: float
 
     def ready(
-        self, stack: contextlib.ExitStack, *, timeout_s: float
+        self, stack: contextlib.ExitStack, *, timeout_s: float, warmup_s: float
     ) -> tuple[Child, Served]:
         """Start and verify; what is to be undone later goes on *stack*."""
         started = time.monotonic()
-        until = started + timeout_s
+        patience = Patience(
+            log=self.log, load_until=started + timeout_s, warmup_s=warmup_s
+        )
         for attempt in range(1, PORT_ATTEMPTS + 1):
             child, served = self._launched(stack)
-            seen = _wait(child, served.client, until=until)
+            patience = patience.renewed()
+            seen = wait(child, served.client, patience)
             if seen is Readiness.READY:
                 break
             log_text = read_log(self.log)
             if child.poll() is None:
+                if patience.warmup_until is not None:
+                    raise HangsAtWarmUp(
+                        timeout_s=warmup_s, log=self.log, log_text=log_text
+                    )
                 raise NeverReady(
                     seen=seen, timeout_s=timeout_s, log=self.log, log_text=log_text
                 )
@@ -220,27 +241,6 @@ class _Start:
             if effective.kv or time.monotonic() > until:
                 raise Mismatched(differences=differences, log_text=log_text)
             time.sleep(LONGEST_NAP_S)
-
-
-def _wait(child: Child, client: Client, *, until: float) -> Readiness:
-    """
-    How far the server is once it is ready, dead, or out of time.
-
-    The child is looked at before the port: if ours is dead, whoever answers
-    there is a stranger.
-    """
-    nap_s = FIRST_NAP_S
-    seen = Readiness.SILENT
-    while child.poll() is None:
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            break
-        seen = client.readiness(limit_s=min(SHORT_S, left_s))
-        if seen is Readiness.READY and child.poll() is None:
-            return seen
-        time.sleep(min(nap_s, max(0.0, until - time.monotonic())))
-        nap_s = min(2 * nap_s, LONGEST_NAP_S)
-    return Readiness.SILENT if seen is Readiness.READY else seen
 
 
 def _explain(error: CellError, child: Child, log: Path) -> None:

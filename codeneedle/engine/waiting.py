@@ -1,0 +1,78 @@
+"""Waits until a server is ready, or never will be."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from codeneedle.answers import Readiness
+from codeneedle.client import SHORT_S, Client
+from codeneedle.engine.logfile import read_log
+from codeneedle.process import Child
+
+_WARM_UP = "warming up the model"
+"""Says a server of the pinned and of older builds once the weights are loaded."""
+
+LOAD_TIMEOUT_S = 1800.0
+"""How long loading may take: a hundred gigabytes from a slow disk."""
+
+WARMUP_TIMEOUT_S = 600.0
+"""
+How long a server may warm up, which takes seconds at most.
+
+There are builds whose kernels for some pairs never come to an end; the weights are
+in memory by then, so nothing of that depends on a disk.
+"""
+
+FIRST_NAP_S = 0.005
+LONGEST_NAP_S = 0.25
+"""The built-in model is ready after 20 ms, a large one after minutes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Patience:
+    """
+    How long a server is waited for: for loading, and from then on for warming up.
+
+    Attributes:
+        log: What the server says.
+        load_until: When loading must be over, in monotonic seconds.
+        warmup_s: How long warming up may take, in seconds.
+        warmup_until: When it must be over, in monotonic seconds; None until it begins.
+    """
+
+    log: Path
+    load_until: float
+    warmup_s: float = WARMUP_TIMEOUT_S
+    warmup_until: float | None = None
+
+    def renewed(self) -> "Patience":
+        """The same for another try at starting: nothing has warmed up in it yet."""
+        return replace(self, warmup_until=None)
+
+    def left_s(self) -> float:
+        """What is left of it, in seconds; negative when it is at its end."""
+        if self.warmup_until is None and _WARM_UP in read_log(self.log):
+            self.warmup_until = time.monotonic() + self.warmup_s
+        until = self.load_until if self.warmup_until is None else self.warmup_until
+        return until - time.monotonic()
+
+
+def wait(child: Child, client: Client, patience: Patience) -> Readiness:
+    """
+    How far the server is once it is ready, dead, or out of time.
+
+    The child is looked at before the port: if ours is dead, whoever answers
+    there is a stranger.
+    """
+    nap_s = FIRST_NAP_S
+    seen = Readiness.SILENT
+    while child.poll() is None:
+        left_s = patience.left_s()
+        if left_s <= 0:
+            break
+        seen = client.readiness(limit_s=min(SHORT_S, left_s))
+        if seen is Readiness.READY and child.poll() is None:
+            return seen
+        time.sleep(min(nap_s, max(0.0, patience.left_s())))
+        nap_s = min(2 * nap_s, LONGEST_NAP_S)
+    return Readiness.SILENT if seen is Readiness.READY else seen
