@@ -8,7 +8,7 @@ from codeneedle.clock import now
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.planning import Plan
-from codeneedle.probe import Probe
+from codeneedle.probe import Probe, Step
 from codeneedle.records import CellRecord, Json, Setup, Status
 from codeneedle.runner import CellEnded, CellStepped, Event
 from codeneedle.stage import Stage
@@ -51,6 +51,10 @@ class Player:
             yield CellEnded(recorder.finished(observation))
 
     def _measured(self, stage: Stage) -> Generator[Event, None, Json]:
+        if stage.is_in_doubt:
+            what = "asking where attention runs"
+            yield CellStepped(stage.pair, Step(0, 1, what))
+            stage.preflight()
         # Closed here and not by the collector: the server must be gone before
         # an interruption goes on its way.
         with contextlib.closing(self.probe.measure(stage)) as steps:
@@ -110,6 +114,7 @@ class _Recorder:
             effective=stage.effective,
             phases=stage.phases,
             peak_rss_bytes=stage.peak_rss_bytes,
+            device_bytes=stage.device_bytes,
             log_excerpt=log_excerpt,
             observation=observation,
         )

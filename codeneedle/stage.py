@@ -5,8 +5,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from codeneedle.devicememory import used_bytes
 from codeneedle.effective import Effective
+from codeneedle.engine.endings import FellBack
 from codeneedle.engine.llama_server import Launch, Served, serving
+from codeneedle.engine.preflight import in_doubt, preflight
 from codeneedle.grid import Pair
 from codeneedle.machine import usable_cores
 from codeneedle.planning import Plan
@@ -29,6 +32,7 @@ class Stage:
         command: What the server was started with.
         phases: Where the time went, so far.
         peak_rss_bytes: Largest resident size of the server that was seen.
+        device_bytes: What the server held on accelerators when it was through.
         trouble: What the server did instead of fast attention, if anything.
     """
 
@@ -40,7 +44,41 @@ class Stage:
     command: tuple[str, ...] = ()
     phases: Phases = field(default_factory=Phases)
     peak_rss_bytes: int | None = None
+    device_bytes: int | None = None
     trouble: Trouble | None = None
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether attention of these types may leave the accelerator unseen."""
+        plan = self.plan
+        return in_doubt(
+            self.pair, devices=plan.server.devices, extra=plan.request.server_args
+        )
+
+    def preflight(self) -> None:
+        """
+        Ask a short-lived server whether attention stays on the accelerator.
+
+        Raises:
+            FellBack: If it does not, and such cells are to be skipped.
+        """
+        store = self.plan.store
+        self.trouble = preflight(
+            launch_of(self.plan, self.pair),
+            log=store.log(self.pair).with_name(f"{self.pair.slug}.preflight.log"),
+            folder=store.folder,
+        )
+        self.heed(self.trouble)
+
+    def heed(self, trouble: Trouble | None) -> None:
+        """
+        Go on in spite of *trouble*, unless such cells are to be skipped.
+
+        Raises:
+            FellBack: If they are, and there is any.
+        """
+        if trouble is not None and self.plan.request.skip_fallback:
+            raise FellBack(trouble=trouble)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[Served]:
@@ -63,8 +101,10 @@ class Stage:
                 self._note(served)
                 try:
                     yield served
+                    # Only of a server that is through: a driver may take seconds.
+                    self.device_bytes = used_bytes(served.pid)
                 finally:
-                    self.trouble = served.reread()
+                    self.trouble = served.reread() or self.trouble
                     self._note(served)
                     left = time.monotonic()
         finally:

@@ -8,6 +8,8 @@ often as wanted:
     say=LINE            print LINE at the start
     types=K/V           load with these cache types, whatever was asked for
     no-kv               name no KV cache in the log
+    say-if=WORD=LINE    print LINE at the start, if WORD is among the arguments
+    say-in-round=LINE   print LINE before a reply
     die=N               exit with N at once
     die-loading=N       exit with N after the first question
     die-in-round=N      exit with N in the middle of a reply
@@ -171,6 +173,8 @@ class Handler(BaseHTTPRequestHandler):
                 )
                 return
         self.head(200)
+        if "say-in-round" in FAULTS:
+            say(FAULTS["say-in-round"])
         self.misbehave_within()
         limit = body.get("n_predict", body.get("max_tokens"))
         for at, letter in enumerate(TEXT[:limit]):
@@ -216,6 +220,9 @@ def token(letter, at):
 
 def main():
     for line in (FAULTS["say"],) if "say" in FAULTS else ():
+        say(line)
+    word, _, line = FAULTS.get("say-if", "").partition("=")
+    if word and word in sys.argv:
         say(line)
     if "die" in FAULTS:
         sys.exit(int(FAULTS["die"]))

@@ -40,6 +40,15 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
     ] == command(LAUNCH, port=8000)
 
 
+def test_a_server_may_be_left_to_choose_its_attention():
+    """
+    Only then does it say whether the accelerator has it.
+    """
+    argv = command(launch(flash_attention="auto"), port=1)
+
+    assert "auto" == argv[argv.index("--flash-attn") + 1]
+
+
 def test_arguments_that_a_binary_does_not_have_are_left_out():
     """
     Builds differ; an unknown argument would end a server.

@@ -101,6 +101,7 @@ class Launch:
         sleeps: Whether threads that wait sleep instead of spinning. Slower where
             all cores are free, and many times faster where they are not.
         rotation: Whether quantized values are rotated, where that is possible.
+        flash_attention: ``on``; ``auto`` has the server say whether it could be.
     """
 
     binary: Path
@@ -114,6 +115,7 @@ class Launch:
     batch_threads: int | None = None
     sleeps: bool = False
     rotation: bool = True
+    flash_attention: str = "on"
 
 
 def command(launch: Launch, *, port: int) -> list[str]:
@@ -126,7 +128,7 @@ def command(launch: Launch, *, port: int) -> list[str]:
         *("--port", str(port)),
         *("--ctx-size", str(launch.context)),
         *("--parallel", "1"),
-        *_cache(launch.pair),
+        *_cache(launch),
         *_offload(launch),
         *_threads(launch),
         *_optional(launch),
@@ -175,9 +177,10 @@ def _name(argument: str) -> str:
     return name.replace("_", "-") if name.startswith("--") else name
 
 
-def _cache(pair: Pair | None) -> Iterator[str]:
+def _cache(launch: Launch) -> Iterator[str]:
+    pair = launch.pair
     if pair is not None:
-        yield from ("--flash-attn", "on")
+        yield from ("--flash-attn", launch.flash_attention)
         yield from ("--cache-type-k", pair.k, "--cache-type-v", pair.v)
 
 

@@ -45,6 +45,8 @@ def measure(stage: Stage) -> Measurement:
         ask = Asker(served.client, stage)
         yield Step(0, len(needles), "reading the corpus")
         priming = ask.round(needles[-1], tokens=PRIMING_TOKENS)
+        # Some fallbacks are only told at the first token.
+        stage.heed(served.reread())
         rounds: list[Round] = []
         for needle in needles:
             yield Step(len(rounds), len(needles), needle.name)

@@ -1,0 +1,66 @@
+"""Asks a server, before its cell, whether it has attention for a pair where it runs."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from codeneedle.engine.launch import Launch
+from codeneedle.engine.llama_server import serving
+from codeneedle.engine.logfile import read_log
+from codeneedle.errors import CellError
+from codeneedle.grid import Pair
+from codeneedle.serverlog import Trouble, fallback
+
+CONTEXT = 256
+"""Tokens; the least that a server takes."""
+
+EVERYWHERE = frozenset({"f16", "bf16", "q8_0", "q4_0"})
+"""Types that every build has attention for, as long as K and V are of the same."""
+
+_CACHE_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
+_NO_WARMUP = "--no-warmup"
+
+
+def in_doubt(pair: Pair, *, devices: Sequence[str], extra: Sequence[str]) -> bool:
+    """
+    Whether attention of *pair* may leave the accelerator without a word.
+
+    Args:
+        pair: The cache types.
+        devices: The accelerators that the binary sees.
+        extra: A person's arguments for the server; who asks for a cache on the
+            host gets attention there.
+    """
+    if not devices or _CACHE_ON_HOST & set(extra):
+        return False
+    return pair.k != pair.v or pair.k not in EVERYWHERE
+
+
+def preflight(launch: Launch, *, log: Path, folder: Path | None) -> Trouble | None:
+    """
+    What a server of *launch* would do instead of fast attention; None if nothing.
+
+    With flash attention on, nobody asks whether the accelerator has it for these
+    types, and the processor takes over unseen. Where the server may choose, it asks
+    itself and says so. That is at loading: nothing is computed.
+
+    Args:
+        launch: The cell's own.
+        log: Receives what the server says. Overwritten.
+        folder: Of the run; keeps a note of the server while it lives.
+
+    Raises:
+        MachineError: If the server cannot be started, noted or stopped.
+    """
+    quick = (_NO_WARMUP,) if _NO_WARMUP in launch.options else ()
+    asking = replace(
+        launch,
+        context=CONTEXT,
+        flash_attention="auto",
+        extra=(*launch.extra, *quick),
+    )
+    # With attention gone it often ends at once, and never is what a cell asks for.
+    with contextlib.suppress(CellError), serving(asking, log=log, folder=folder):
+        pass
+    return fallback(read_log(log))
