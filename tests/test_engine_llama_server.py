@@ -343,6 +343,7 @@ def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
     with serving(real_launch, log=tmp_path / "log", folder=tmp_path) as served:
         fell_back = served.reread()
         port = int(served.command[served.command.index("--port") + 1])
+        log_text = served.log.read_text()
 
     (kv,) = served.effective.kv
     assert ("q8_0", "q4_0") == (kv.k_type, kv.v_type)
@@ -351,6 +352,7 @@ def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
         served.effective.flash_attention,
     )
     assert fell_back is None
+    assert "warming up the model" in log_text  # from there on another deadline counts
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 

@@ -3,8 +3,10 @@
 import pytest
 from made_servers import fake_launch
 
+from codeneedle.engine.launch import Launch
 from codeneedle.engine.preflight import in_doubt, preflight
 from codeneedle.grid import Pair
+from codeneedle.llamacpp import ask
 from codeneedle.records import Status
 
 LEFT = (
@@ -91,3 +93,30 @@ def test_a_preflight_asks_for_little(tmp_path):
     assert "n_ctx_seq             = 256" in log
     assert "K (q8_0)" in log
     assert "V (q4_0)" in log
+
+
+@pytest.mark.real
+def test_the_real_server_is_asked_without_warming_up(llama_server, nano, tmp_path):
+    """
+    It answers on a machine where attention stays where it is, and computes nothing.
+    Of a quantized V this build asks nobody, so V is not.
+    """
+    launch = Launch(
+        binary=llama_server,
+        weights=nano,
+        alias="cell",
+        context=8192,
+        pair=Pair("q8_0", "f16"),
+        extra=("--device", "none"),
+        options=ask(llama_server).options,
+        threads=1,
+        sleeps=True,
+    )
+
+    trouble = preflight(launch, log=tmp_path / "preflight.log", folder=tmp_path)
+
+    log = (tmp_path / "preflight.log").read_text()
+    assert None is trouble
+    assert "flash_attn            = auto" in log
+    assert "Flash Attention enabled" in log
+    assert "warming up" not in log

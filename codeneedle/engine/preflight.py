@@ -45,6 +45,10 @@ def preflight(launch: Launch, *, log: Path, folder: Path | None) -> Trouble | No
     types, and the processor takes over unseen. Where the server may choose, it asks
     itself and says so. That is at loading: nothing is computed.
 
+    Later builds ask nobody where V is quantized, as they turn flash attention on for
+    it; of those pairs only the parts of the graph and the speed tell, and only beside
+    another pair's (`fallbacks.suspects`).
+
     Args:
         launch: The cell's own.
         log: Receives what the server says. Overwritten.
