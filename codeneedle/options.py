@@ -47,132 +47,152 @@ CorpusName = Annotated[
 ]
 
 
+CorpusOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="CORPUS",
+        metavar="NAME|PATH",
+        help="A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
+        show_default="what suits the model",
+    ),
+]
+TypesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Cache types of both axes, separated by commas.",
+        show_default=",".join(DEFAULT_TYPES),
+    ),
+]
+KTypesOption = Annotated[
+    str | None, typer.Option(metavar="LIST", help="Types of K alone.")
+]
+VTypesOption = Annotated[
+    str | None, typer.Option(metavar="LIST", help="Types of V alone.")
+]
+ProbeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="What to measure: recall, divergence, throughput.",
+        show_default="recall",
+    ),
+]
+ContextOption = Annotated[
+    int | None,
+    typer.Option(
+        min=256,
+        metavar="TOKENS",
+        help="Context size.",
+        show_default="16384, or what the weights were trained for",
+    ),
+]
+RotationOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="on, off, or both: the Hadamard rotation of quantized values.",
+        show_default="on",
+    ),
+]
+PromptFormOption = Annotated[
+    PromptForm | None,
+    typer.Option(
+        help="How a function is asked for.",
+        show_default="chat where the weights have a template",
+    ),
+]
+PrefillNoThinkOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--prefill-no-think",
+        help="Begin answers with an empty thought, for models that think anyway.",
+    ),
+]
+FitOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--fit/--no-fit",
+        help="Trim a corpus that is too long, or refuse it.",
+        show_default="fit",
+    ),
+]
+DivergenceContextOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Contexts to compare distributions at, in tokens.",
+        show_default="4096, or what the weights were trained for",
+    ),
+]
+ChunksOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Chunks of text to compare distributions on."),
+]
+TextOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="What to compare distributions on.",
+        show_default="the corpus",
+    ),
+]
+DepthsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Depths to measure speed at, in tokens.",
+        show_default="0,4096 and the corpus",
+    ),
+]
+RepetitionsOption = Annotated[
+    int | None, typer.Option(min=1, help="Measurements of speed at each depth.")
+]
+SkipFallbackOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--skip-fallback", help="End a cell that falls back before measuring it."
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Of the running order and of the server's sampler.",
+        show_default="42",
+    ),
+]
+SweepArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SWEEP] [-- ARGS]",
+        help="A sweep file by name; further arguments for llama-server after --.",
+    ),
+]
+
+
 def request_of(  # noqa: PLR0913 - one parameter per option
     *,
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            envvar="CORPUS",
-            metavar="NAME|PATH",
-            help="A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
-            show_default="what suits the model",
-        ),
-    ] = None,
+    corpus: CorpusOption = None,
     model: ModelOption = None,
-    types: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Cache types of both axes, separated by commas.",
-            show_default=",".join(DEFAULT_TYPES),
-        ),
-    ] = None,
-    k_types: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Types of K alone.")
-    ] = None,
-    v_types: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Types of V alone.")
-    ] = None,
-    probe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="What to measure: recall, divergence, throughput.",
-            show_default="recall",
-        ),
-    ] = None,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            min=256,
-            metavar="TOKENS",
-            help="Context size.",
-            show_default="16384, or what the weights were trained for",
-        ),
-    ] = None,
-    rotation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="on, off, or both: the Hadamard rotation of quantized values.",
-            show_default="on",
-        ),
-    ] = None,
-    prompt_form: Annotated[
-        PromptForm | None,
-        typer.Option(
-            help="How a function is asked for.",
-            show_default="chat where the weights have a template",
-        ),
-    ] = None,
-    prefill_no_think: Annotated[
-        bool | None,
-        typer.Option(
-            "--prefill-no-think",
-            help="Begin answers with an empty thought, for models that think anyway.",
-        ),
-    ] = None,
-    fit: Annotated[
-        bool | None,
-        typer.Option(
-            "--fit/--no-fit",
-            help="Trim a corpus that is too long, or refuse it.",
-            show_default="fit",
-        ),
-    ] = None,
-    divergence_context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Contexts to compare distributions at, in tokens.",
-            show_default="4096, or what the weights were trained for",
-        ),
-    ] = None,
-    chunks: Annotated[
-        int | None,
-        typer.Option(min=1, help="Chunks of text to compare distributions on."),
-    ] = None,
-    text: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="What to compare distributions on.",
-            show_default="the corpus",
-        ),
-    ] = None,
-    depths: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Depths to measure speed at, in tokens.",
-            show_default="0,4096 and the corpus",
-        ),
-    ] = None,
-    repetitions: Annotated[
-        int | None, typer.Option(min=1, help="Measurements of speed at each depth.")
-    ] = None,
-    skip_fallback: Annotated[
-        bool | None,
-        typer.Option(
-            "--skip-fallback", help="End a cell that falls back before measuring it."
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Of the running order and of the server's sampler.",
-            show_default="42",
-        ),
-    ] = None,
+    types: TypesOption = None,
+    k_types: KTypesOption = None,
+    v_types: VTypesOption = None,
+    probe: ProbeOption = None,
+    context: ContextOption = None,
+    rotation: RotationOption = None,
+    prompt_form: PromptFormOption = None,
+    prefill_no_think: PrefillNoThinkOption = None,
+    fit: FitOption = None,
+    divergence_context: DivergenceContextOption = None,
+    chunks: ChunksOption = None,
+    text: TextOption = None,
+    depths: DepthsOption = None,
+    repetitions: RepetitionsOption = None,
+    skip_fallback: SkipFallbackOption = None,
+    seed: SeedOption = None,
     llama_server: ServerOption = None,
     out: OutOption = Path("sweeps"),
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SWEEP] [-- ARGS]",
-            help="A sweep file by name; further arguments for llama-server after --.",
-        ),
-    ] = None,
+    arguments: SweepArguments = None,
 ) -> Request:
     """
     The options of every command that plans a sweep, as one value.
