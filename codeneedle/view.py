@@ -1,7 +1,7 @@
 """What a report is about: which runs, which metric, and how replies are read."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle.errors import UnknownName
@@ -21,7 +21,7 @@ class View:
 
     Attributes:
         runs: What the name covers, newest first; records of one probe each.
-        probe: The probe that has the metric.
+        probe: The probe that has the metric, and all that settings of *runs* make.
         metric: What to show.
         reading: How stored replies are read.
     """
@@ -60,7 +60,7 @@ def view(root: Path, name: str, metric: str, *, strict_indent: bool = False) -> 
     probe, chosen = metric_named(metric, found)
     return View(
         runs=tuple(of_probe(run, probe.name) for run in found),
-        probe=probe,
+        probe=_with_more_metrics(probe, found),
         metric=chosen,
         reading=Reading(strict_indent=strict_indent),
     )
@@ -112,6 +112,13 @@ def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     if name not in by_name:
         raise UnknownName(kind="metric", name=name, known=list(by_name))
     return by_name[name]
+
+
+def _with_more_metrics(probe: Probe, runs: Sequence[Run]) -> Probe:
+    """*probe* as a program wants it: no column is missing that can be asked for."""
+    metrics = (*probe.metrics, *_more_metrics(probe, runs))
+    by_name = {metric.name: metric for metric in metrics}
+    return replace(probe, metrics=tuple(by_name.values()))
 
 
 def _more_metrics(probe: Probe, runs: Sequence[Run]) -> Iterator[Metric]:

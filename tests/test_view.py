@@ -115,6 +115,20 @@ def test_a_metric_of_one_run_is_shown_for_all(setup):
     assert "tg@256" == metric_named("tg@256", runs)[1].name
 
 
+def test_a_view_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
+    """
+    A program that asks for columns gets those of contexts and depths, too.
+    """
+    run = replace(made_run(setup=PLAIN), setup=setup)
+    for model in ("one", "two"):
+        stored(tmp_path, run, model=model)
+
+    names = [m.name for m in view(tmp_path, "random-bodies", "tg@0").probe.metrics]
+
+    plain = [metric.name for metric in PROBES["throughput"].metrics]
+    assert [*plain, "tg@0", "pp@0", "tg@256", "pp@256"] == names
+
+
 def test_a_view_has_the_records_of_one_probe(tmp_path):
     """
     That of the metric; what else is in the folder is not mixed in.
