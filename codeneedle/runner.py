@@ -125,8 +125,12 @@ def _is_open(record: CellRecord | None, *, retry_failed: bool) -> bool:
 
 
 def _streak(streak: list[str], record: CellRecord) -> list[str]:
-    """The failures in a row that are alike, this one included."""
-    if record.is_finished:
+    """
+    The failures in a row that are alike, this one included.
+
+    A cell that fell back and was measured all the same is none.
+    """
+    if record.is_finished or record.observation is not None:
         return []
     failure = f"{record.status}: {record.reason}"
     return [*streak, failure] if streak[:1] in ([], [failure]) else [failure]

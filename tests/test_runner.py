@@ -1,6 +1,7 @@
 """The walk over the grid, with a play that is made up."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from made_records import failed_record, made_record, made_round, made_setup
@@ -125,6 +126,20 @@ def test_cells_that_fail_alike_from_the_start_end_the_sweep(tmp_path):
         walk(Store(tmp_path), stage)
 
     assert PAIRS[:3] == stage.played
+
+
+def test_cells_that_fell_back_and_were_measured_do_not_end_it(tmp_path):
+    """
+    A grid without fast kernels is slow, but it is a grid.
+    """
+
+    def outcome(pair):
+        return replace(finished(pair), status=Status.FALLBACK_CPU, reason="on the CPU")
+
+    stage = Stage(outcome)
+    walk(Store(tmp_path), stage)
+
+    assert PAIRS == stage.played
 
 
 def test_cells_that_fail_in_different_ways_do_not_end_it(tmp_path):
