@@ -68,12 +68,13 @@ def test_the_grid_predicts_memory():
 
 def test_the_running_order_is_told():
     """
-    Its first three pairs.
+    Its first three pairs, or all if there are no more.
     """
-    plan = planned()
+    four, one = planned(), planned(k_types=("q8_0",), v_types=("q4_0",))
 
-    expected = ", ".join(map(str, plan.pairs[:3]))
-    assert expected in facts_of(shown(plan))["order"]
+    expected = ", ".join(map(str, four.pairs[:3]))
+    assert f"{expected}, ..." == facts_of(shown(four))["order"]
+    assert "q8_0/q4_0" == facts_of(shown(one))["order"]
 
 
 def test_what_is_done_is_marked_and_tells_what_is_left():
@@ -96,6 +97,19 @@ def test_what_is_done_is_marked_and_tells_what_is_left():
     assert "oom" in grid["q4_0"][1].lower()
     assert "q4_0/q4_0 out-of-memory: no room" in text
     assert "+ finished" in text
+
+
+def test_an_interrupted_cell_is_still_to_be_played():
+    """
+    It has no numbers, and costs its time once more.
+    """
+    plan = planned()
+    plan.store.adopt(SETUP)
+    slow = Phases(ready_s=1.0, measure_s=9.0)
+    plan.store.add(replace(made_record("q8_0/q8_0", []), phases=slow))
+    plan.store.add(failed_record("q4_0/q4_0", Status.INTERRUPTED, "stopped"))
+
+    assert "about 30.0 s left, 10.0 s a cell" == facts_of(shown(plan))["time"]
 
 
 def test_what_is_done_is_told_of_the_first_probe():

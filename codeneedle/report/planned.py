@@ -10,7 +10,7 @@ from rich.text import Text
 from codeneedle.grid import Pair, by_precision
 from codeneedle.kvmemory import kv_bytes, refusal
 from codeneedle.planning import Plan
-from codeneedle.records import CellRecord, Setup
+from codeneedle.records import CellRecord, Setup, Status
 from codeneedle.report.cells import status_word
 from codeneedle.report.headline import corpus_line
 from codeneedle.report.memory import memory_view
@@ -19,6 +19,9 @@ from codeneedle.units import duration, mib, plural, size
 
 DONE_MARK = "+"
 """Behind the size of a cell that has finished."""
+
+FIRST_PAIRS = 3
+"""Of the running order, those that are told."""
 
 
 def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
@@ -66,7 +69,7 @@ def _phrases(
     yield "records", str(plan.store.folder)
     yield "cells", _cells(plan, records)
     yield "time", _time(plan, records)
-    yield "order", ", ".join(str(pair) for pair in plan.pairs[:3]) + ", ..."
+    yield "order", _order(plan)
 
 
 def _corpus_estimate(plan: Plan) -> str:
@@ -91,8 +94,15 @@ def _time(plan: Plan, records: dict[Pair, CellRecord]) -> str:
     if not spent:
         return "known after the first cell"
     mean = sum(spent) / len(spent)
-    left = len(plan.pairs) - len(records)
+    # An interrupted cell is played again.
+    done = sum(r.status is not Status.INTERRUPTED for r in records.values())
+    left = len(plan.pairs) - done
     return f"about {duration(mean * left)} left, {duration(mean)} a cell"
+
+
+def _order(plan: Plan) -> str:
+    first = ", ".join(map(str, plan.pairs[:FIRST_PAIRS]))
+    return first if len(plan.pairs) <= FIRST_PAIRS else f"{first}, ..."
 
 
 def _grid(plan: Plan, records: dict[Pair, CellRecord]) -> Table:
