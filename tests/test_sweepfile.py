@@ -99,6 +99,18 @@ def test_every_key_reaches_the_request(write):
     assert expected == asked
 
 
+@pytest.mark.parametrize("axis", ["k_types", "v_types"])
+def test_an_axis_may_have_types_of_its_own(write, axis):
+    """
+    The other one keeps those of both.
+    """
+    folder = write(f"types = ['q4_0', 'q8_0']\n{axis} = ['f16']")
+    asked = asked_for(read_sweep_file("mine", folder=folder))
+
+    both = {"k_types": ("q8_0", "q4_0"), "v_types": ("q8_0", "q4_0")}
+    assert {**both, axis: ("f16",)} == {name: asked[name] for name in both}
+
+
 def test_an_empty_file_asks_for_what_nobody_asked(write):
     """
     Every key may be left out; the rest is as without a sweep file.
