@@ -60,9 +60,11 @@ def sweep(
 def plan(request: Request) -> None:
     """Show what a sweep would do, without starting anything."""
     from codeneedle import planning
+    from codeneedle.probes import probes_named
     from codeneedle.report.planned import plan_view
     from codeneedle.request import pages
 
+    probes_named(request.probes)
     for page in pages(request):
         planned = planning.plan(page)
         _stdout().print(plan_view(planned, probes=request.probes), crop=False)

@@ -48,6 +48,26 @@ class CorpusTooLong(RequestError):  # noqa: N818 - named after the fact
         )
 
 
+class TrimmedBefore(RequestError):  # noqa: N818 - named after the fact
+    """The run was made with a trimmed corpus, and trimming is forbidden now."""
+
+    def __init__(self, *, folder: str) -> None:
+        super().__init__(
+            f"the corpus of {folder} was trimmed to the context",
+            hint="Choose another folder with --out, or drop --no-fit.",
+        )
+
+
+class FolderShared(RequestError):  # noqa: N818 - named after the fact
+    """Two pages of a sweep would write to the same run folder."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(
+            f"two pages of this sweep would both be called {name}",
+            hint="Rename one of the two files of weights.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """A setup, and the corpus as it will be sent."""
@@ -94,11 +114,48 @@ def settled(plan: Plan, probes: Sequence[Probe]) -> Settled:
         CellError: If the server that counts does not come up.
         CodeneedleError: If a probe finds that it cannot run.
     """
+    is_new = plan.store.setup() is None
     ready = _fitted(plan)
     # In the folder before the probes are asked: some look into the setup.
     setup = plan.store.adopt(ready.setup)
-    settings = {probe.name: probe.settings(plan, ready.text) for probe in probes}
+    try:
+        settings = {probe.name: probe.settings(plan, ready.text) for probe in probes}
+    except BaseException:
+        # Else the next try, asked otherwise, would meet a setup without a record.
+        if is_new:
+            plan.store.forget()
+        raise
     return Settled(plan.store.adopt(replace(setup, probes=settings)), ready.text)
+
+
+def refuse_other_setup(plan: Plan) -> None:
+    """
+    Stop if the run folder is one of another setup, or was trimmed and must not be.
+
+    Raises:
+        OtherSetup: If its records were made under another one.
+        TrimmedBefore: If its corpus was trimmed, which is forbidden now.
+    """
+    stored = plan.store.setup()
+    if stored is None:
+        return
+    plan.store.compare(_renewed(plan, stored))
+    if stored.corpus.is_trimmed and not plan.request.fit:
+        raise TrimmedBefore(folder=str(plan.store.folder))
+
+
+def refuse_shared_folders(plans: Sequence[Plan]) -> None:
+    """
+    Stop if two pages would write to one folder.
+
+    Raises:
+        FolderShared: Naming the weights that are called alike.
+    """
+    seen: set[str] = set()
+    for plan in plans:
+        if plan.store.name in seen:
+            raise FolderShared(name=plan.store.name)
+        seen.add(plan.store.name)
 
 
 def _fitted(plan: Plan) -> Settled:

@@ -7,17 +7,21 @@ from rich.console import Console
 
 from codeneedle import planning
 from codeneedle.engine.llama_server import end_orphan
-from codeneedle.errors import UnknownName
 from codeneedle.interrupts import patience, unwinding_on_signals
 from codeneedle.judging import judged
 from codeneedle.planning import Plan
 from codeneedle.play import Player
 from codeneedle.probe import Probe
-from codeneedle.probes import PROBES
+from codeneedle.probes import probes_named
 from codeneedle.request import Request, pages
 from codeneedle.runner import pending, run
 from codeneedle.screen import Progress, Screen, note_lines, say, working
-from codeneedle.settling import Settled, settled
+from codeneedle.settling import (
+    Settled,
+    refuse_other_setup,
+    refuse_shared_folders,
+    settled,
+)
 from codeneedle.units import plural
 
 INTERRUPTED = 130
@@ -42,6 +46,9 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
         with unwinding_on_signals():
             with working(console, "checking corpus, weights and llama-server"):
                 plans = [planning.plan(page) for page in pages(request)]
+                refuse_shared_folders(plans)
+                for plan in plans:
+                    refuse_other_setup(plan)
             note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
             codes = [
                 _Sitting(plan, console, retry_failed).through(probes) for plan in plans
@@ -53,19 +60,6 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
             "stopped; every finished cell is kept, and the same command goes on",
         )
         return INTERRUPTED
-
-
-def probes_named(names: tuple[str, ...]) -> list[Probe]:
-    """
-    The probes of these names, each once.
-
-    Raises:
-        UnknownName: If there is none of that name.
-    """
-    for name in names:
-        if name not in PROBES:
-            raise UnknownName(kind="probe", name=name, known=list(PROBES))
-    return [PROBES[name] for name in dict.fromkeys(names)]
 
 
 @dataclass(frozen=True, slots=True)

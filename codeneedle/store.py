@@ -101,13 +101,28 @@ class Store:
             OtherSetup: If its records were made under another one.
             FolderUnwritable: If the disk refuses.
         """
-        stored = self.setup()
+        stored = self.compare(setup)
         if stored is not None:
-            _refuse_difference(stored, setup, folder=self.folder)
             setup = _widened(stored, setup)
         if setup != stored:
             self._write(self.folder / SETUP, encode(setup))
         return setup
+
+    def compare(self, setup: Setup) -> Setup | None:
+        """
+        The stored setup, if *setup* does not differ from it; None if there is none.
+
+        Raises:
+            OtherSetup: Naming the first difference.
+        """
+        stored = self.setup()
+        if stored is not None:
+            _refuse_difference(stored, setup, folder=self.folder)
+        return stored
+
+    def forget(self) -> None:
+        """Take the setup of a folder without records away."""
+        (self.folder / SETUP).unlink(missing_ok=True)
 
     def record(self, pair: Pair, probe: str) -> CellRecord | None:
         """The record of *pair* and *probe*; None if there is none."""

@@ -63,6 +63,7 @@ class SweepFile:
         variants: Arguments by name, each a page.
         prompt_form: How needles are asked for.
         prefill_no_think: Whether to begin answers with an empty thought.
+        skip_fallback: Whether a cell that falls back ends before it is measured.
         fit: Whether a corpus that is too long is trimmed.
         seed: Of sampling and order.
         divergence: Settings of that probe.
@@ -81,6 +82,7 @@ class SweepFile:
     variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
     prompt_form: PromptForm | None = None
     prefill_no_think: bool = False
+    skip_fallback: bool = False
     fit: bool = True
     seed: int = 42
     divergence: Divergence = field(default_factory=Divergence)
@@ -144,6 +146,7 @@ def asked_for(read: SweepFile) -> dict[str, Any]:
         "variants": tuple(Variant(*item) for item in read.variants.items()),
         "prompt_form": read.prompt_form,
         "prefill_no_think": read.prefill_no_think,
+        "skip_fallback": read.skip_fallback,
         "fit": read.fit,
         "seed": read.seed,
         "divergence_contexts": read.divergence.contexts,

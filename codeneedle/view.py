@@ -85,7 +85,23 @@ def price_tables(
     """
     probes = tuple(PROBES.values())
     runs = whole_runs(root, name)
-    return [price_table(run, probes, reading, sort=sort) for run in runs]
+    try:
+        return [price_table(run, probes, reading, sort=sort) for run in runs]
+    except UnknownName:
+        # One of several runs may lack the metric; a metric that all lack is a typo.
+        tables = [price_table(run, probes, reading) for run in runs]
+        if not any(_has(table, sort) for table in tables):
+            raise
+    return [
+        price_table(
+            table.run, probes, reading, sort=sort if _has(table, sort) else None
+        )
+        for table in tables
+    ]
+
+
+def _has(table: PriceTable, metric: str | None) -> bool:
+    return any(column.metric.name == metric for column in table.columns)
 
 
 def whole_runs(root: Path, name: str) -> list[Run]:

@@ -384,3 +384,51 @@ def test_two_sweeps_never_share_a_folder(codeneedle, tmp_path):
     assert 2 == refused.returncode
     assert "another sweep is running" in refused.stderr
     assert 0 == code
+
+
+def test_a_probe_that_cannot_run_leaves_no_setup_behind(codeneedle, tmp_path):
+    """
+    Mending the request is enough; the folder does not hold it to the first try.
+    """
+    refused = codeneedle(
+        *("sweep", *SMALL, "--probe", "divergence"),
+        *("--divergence-context", "4096", "--chunks", "50"),
+    )
+    mended = codeneedle(
+        "sweep", "--corpus", "tiny", "--types", "q8_0", "--context", "2048"
+    )
+
+    assert 2 == refused.returncode
+    assert 0 == mended.returncode, mended.stderr
+
+
+def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden(codeneedle):
+    """
+    The flag holds for what is there already, too.
+    """
+    few = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
+    codeneedle("sweep", *few)
+    refused = codeneedle("sweep", *few, "--no-fit")
+
+    assert 2 == refused.returncode
+    assert "was trimmed" in refused.stderr
+
+
+def test_two_models_of_one_name_are_refused_before_a_server_starts(
+    codeneedle, tmp_path, nano
+):
+    """
+    Their records would share a folder.
+    """
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    for folder in ("a", "b"):
+        (tmp_path / folder / "m.gguf").write_bytes(nano.read_bytes())
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "both.toml").write_text(
+        'corpus = "tiny"\nmodels = ["a/m.gguf", "b/m.gguf"]\ntypes = ["q8_0"]\n'
+    )
+    refused = codeneedle("sweep", "both")
+
+    assert 2 == refused.returncode
+    assert "both be called tiny/m" in refused.stderr

@@ -1,5 +1,6 @@
 """Probes: each measures a served model in one way."""
 
+from codeneedle.errors import UnknownName
 from codeneedle.probe import Probe
 from codeneedle.probes import divergence, recall, throughput
 
@@ -7,3 +8,16 @@ PROBES: dict[str, Probe] = {
     probe.name: probe for probe in (recall.PROBE, divergence.PROBE, throughput.PROBE)
 }
 """All probes, by name. To add one is to add its module here."""
+
+
+def probes_named(names: tuple[str, ...]) -> list[Probe]:
+    """
+    The probes of these names, each once.
+
+    Raises:
+        UnknownName: If there is none of that name.
+    """
+    for name in names:
+        if name not in PROBES:
+            raise UnknownName(kind="probe", name=name, known=list(PROBES))
+    return [PROBES[name] for name in dict.fromkeys(names)]
