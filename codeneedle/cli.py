@@ -24,7 +24,7 @@ from codeneedle.options import (
     StrictIndent,
     asking,
 )
-from codeneedle.request import Request
+from codeneedle.request import DEFAULT_OUT, Request
 
 app = typer.Typer(
     help="What does a quantized KV cache cost? Sweeps the K type x V type grid on a "
@@ -79,7 +79,7 @@ def grid(
     csv: CsvOption = False,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
-    out: OutOption = Path("sweeps"),
+    out: OutOption = DEFAULT_OUT,
 ) -> None:
     """Show a sweep's summary and its grid, K down and V across."""
     from codeneedle.report import export
@@ -113,7 +113,7 @@ def heatmap(
         bool, typer.Option("--zoom", help="Stretch the colours over the values.")
     ] = False,
     strict_indent: StrictIndent = False,
-    out: OutOption = Path("sweeps"),
+    out: OutOption = DEFAULT_OUT,
 ) -> None:
     """Draw a sweep's grid as PNG and SVG, and print where they are."""
     from codeneedle.report.heatmap import draw
@@ -144,7 +144,7 @@ def table(
     csv: CsvOption = False,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
-    out: OutOption = Path("sweeps"),
+    out: OutOption = DEFAULT_OUT,
 ) -> None:
     """Show the whole price of each pair: what all probes say of it, in one row."""
     from codeneedle.report import tableexport
@@ -164,7 +164,7 @@ def table(
 
 
 @app.command()
-def memory(name: RunName, *, out: OutOption = Path("sweeps")) -> None:
+def memory(name: RunName, *, out: OutOption = DEFAULT_OUT) -> None:
     """Show the memory that each pair took, beside what was predicted."""
     from codeneedle.report.memory import measured_view
     from codeneedle.view import whole_runs
@@ -182,7 +182,7 @@ def show(
     ] = None,
     *,
     strict_indent: StrictIndent = False,
-    out: OutOption = Path("sweeps"),
+    out: OutOption = DEFAULT_OUT,
 ) -> None:
     """Show what a pair answered: all rounds, or one of them line by line."""
     from codeneedle.report.answers import answers

@@ -11,7 +11,7 @@ import typer
 from codeneedle import sweepfile
 from codeneedle.grid import DEFAULT_TYPES, by_precision
 from codeneedle.prompts import PromptForm
-from codeneedle.request import Request
+from codeneedle.request import DEFAULT_OUT, Request
 
 ServerOption = Annotated[
     Path | None,
@@ -191,7 +191,7 @@ def request_of(  # noqa: PLR0913 - one parameter per option
     skip_fallback: SkipFallbackOption = None,
     seed: SeedOption = None,
     llama_server: ServerOption = None,
-    out: OutOption = Path("sweeps"),
+    out: OutOption = DEFAULT_OUT,
     arguments: SweepArguments = None,
 ) -> Request:
     """

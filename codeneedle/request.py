@@ -11,6 +11,9 @@ from codeneedle.prompts import PromptForm
 
 _Value = TypeVar("_Value")
 
+DEFAULT_OUT = Path("sweeps")
+"""Where run folders go unless a person says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -75,7 +78,7 @@ class Request:
     seed: int = 42
     server_args: tuple[str, ...] = ()
     llama_server: Path | None = None
-    out: Path = Path("sweeps")
+    out: Path = DEFAULT_OUT
     divergence_contexts: tuple[int, ...] = ()
     chunks: int | None = None
     text: Path | None = None

@@ -7,13 +7,14 @@ from rich.console import Console
 
 from codeneedle import planning
 from codeneedle.engine.llama_server import end_orphan
-from codeneedle.interrupts import patience, unwinding_on_signals
+from codeneedle.grid import Pair
+from codeneedle.interrupts import Patience, patience, unwinding_on_signals
 from codeneedle.judging import judged
 from codeneedle.planning import Plan
 from codeneedle.play import Player
 from codeneedle.probe import Probe
 from codeneedle.probes import probes_named
-from codeneedle.request import Request, pages
+from codeneedle.request import DEFAULT_OUT, Request, pages
 from codeneedle.runner import pending, run
 from codeneedle.screen import Progress, Screen, note_lines, say, working
 from codeneedle.settling import (
@@ -51,7 +52,10 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
                     refuse_other_setup(plan)
             note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
             codes = [
-                _Sitting(plan, console, retry_failed).through(probes) for plan in plans
+                _Sitting(
+                    plan, console, retry_failed, is_last=plan is plans[-1]
+                ).through(probes)
+                for plan in plans
             ]
             return max(codes)
     except KeyboardInterrupt:
@@ -69,9 +73,18 @@ class _Sitting:
     plan: Plan
     console: Console
     retry_failed: bool
+    is_last: bool
 
     def through(self, probes: list[Probe]) -> int:
-        """Run all *probes*, one after the other; returns the exit code."""
+        """
+        Run all *probes*, one after the other.
+
+        Returns:
+            The exit code of this page.
+
+        Raises:
+            KeyboardInterrupt: If a person asked to stop and something is left.
+        """
         with self.plan.store.locked():
             orphan = end_orphan(self.plan.store.folder)
             if orphan:
@@ -79,31 +92,32 @@ class _Sitting:
                 note_lines(self.console, [left])
             with working(self.console, "fitting the corpus to the context"):
                 ready = settled(self.plan, probes)
-            return max(
-                self._swept(ready, probe, is_first=probe is probes[0])
-                for probe in probes
-            )
+            with patience() as person:
+                codes = [self._swept(ready, probe, probes, person) for probe in probes]
+        if person.asked_to_stop and not self.is_last:
+            raise KeyboardInterrupt
+        return max(codes)
 
-    def _swept(self, ready: Settled, probe: Probe, *, is_first: bool) -> int:
-        progress = self._progress(ready, probe)
-        progress.is_first = is_first
-        if not pending(
-            progress.pairs,
-            store=self.plan.store,
-            probe=probe.name,
-            retry_failed=self.retry_failed,
-        ):
-            say(self.console, f"{_all_done(progress)}\n{_next(progress)}")
-        else:
-            self._watched(ready, progress)
-            say(self.console, f"{_finished(progress)}\n{_next(progress)}")
+    def _swept(
+        self, ready: Settled, probe: Probe, probes: list[Probe], person: Patience
+    ) -> int:
+        progress = self._progress(ready, probe, is_first=probe is probes[0])
+        if not self._open(progress):
+            say(self.console, f"{_all_done(progress)}\n{self._next(progress)}")
+            return 1 if progress.failures else 0
+        if not person.asked_to_stop:
+            self._watched(ready, progress, person)
+        # Asked to stop, and cells are left: of this probe, or all of a later one.
+        if person.asked_to_stop and progress.done < len(progress.pairs):
+            raise KeyboardInterrupt
+        say(self.console, f"{_finished(progress)}\n{self._next(progress)}")
         return 1 if progress.failures else 0
 
-    def _watched(self, ready: Settled, progress: Progress) -> None:
+    def _watched(self, ready: Settled, progress: Progress, person: Patience) -> None:
         player = Player(
             plan=self.plan, setup=ready.setup, text=ready.text, probe=progress.probe
         )
-        with patience() as person, Screen(self.console, progress) as screen:
+        with Screen(self.console, progress) as screen:
             played = run(
                 progress.pairs,
                 store=self.plan.store,
@@ -118,18 +132,42 @@ class _Sitting:
                 for event in events:
                     progress.is_ending = person.asked_to_stop
                     screen.show(event)
-        if person.asked_to_stop and progress.done < len(progress.pairs):
-            raise KeyboardInterrupt
 
-    def _progress(self, ready: Settled, probe: Probe) -> Progress:
+    def _open(self, progress: Progress) -> list[Pair]:
+        return pending(
+            progress.pairs,
+            store=self.plan.store,
+            probe=progress.probe.name,
+            retry_failed=self.retry_failed,
+        )
+
+    def _progress(self, ready: Settled, probe: Probe, *, is_first: bool) -> Progress:
         store = self.plan.store
-        stored = (store.record(pair, probe.name) for pair in self.plan.pairs)
-        return Progress(
-            name=self.plan.store.name,
+        progress = Progress(
+            name=store.name,
             setup=ready.setup,
             pairs=tuple(probe.order(self.plan.pairs)),
             probe=probe,
-            records={record.pair: record for record in stored if record},
+            records={},
+            is_first=is_first,
+        )
+        # A failed cell that is played again is not done, whatever its file says.
+        still_open = set(self._open(progress))
+        for pair in progress.pairs:
+            record = store.record(pair, probe.name)
+            if record and pair not in still_open:
+                progress.records[pair] = record
+        return progress
+
+    def _next(self, progress: Progress) -> str:
+        metric = progress.probe.metrics[0].name
+        named = progress.name + ("" if metric == "matched" else f" --metric {metric}")
+        if self.plan.request.out != DEFAULT_OUT:
+            named += f" --out {self.plan.request.out}"
+        retry = "\nsee why some have no numbers, then: --retry-failed"
+        return (
+            f"look at them: codeneedle grid {named} | codeneedle heatmap {named}"
+            f"{retry if progress.failures else ''}"
         )
 
 
@@ -141,14 +179,3 @@ def _all_done(progress: Progress) -> str:
 def _finished(progress: Progress) -> str:
     finished = progress.done - progress.failures
     return f"{progress.probe.name}: {finished} of {len(progress.pairs)} cells finished"
-
-
-def _next(progress: Progress) -> str:
-    name = progress.name
-    metric = progress.probe.metrics[0].name
-    chosen = "" if metric == "matched" else f" --metric {metric}"
-    retry = "\nsee why some have no numbers, then: --retry-failed"
-    return (
-        f"look at them: codeneedle grid {name}{chosen} | "
-        f"codeneedle heatmap {name}{chosen}{retry if progress.failures else ''}"
-    )
