@@ -1,10 +1,12 @@
-"""Which finished cells' own numbers betray that attention left the accelerator."""
+"""Which finished cells' own numbers betray that they did not run like the others."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from codeneedle.grid import Pair, most_precise
 from codeneedle.records import CellRecord, Status
 from codeneedle.serverlog import Trouble
+from codeneedle.units import plural
 
 SLOWEST_SHARE = 0.25
 """
@@ -28,7 +30,8 @@ def suspects(
 
     A graph in more parts than another pair's means that some of it runs elsewhere.
     On an accelerator a prompt that is read many times slower means the same. On a
-    processor alone it means nothing: there quantized attention is that slow.
+    processor alone it means nothing: there quantized attention is that slow. A cell
+    with another number of layers on the accelerator than most is held against none.
 
     Args:
         records: Of one probe, at most one per pair; those not finished do not count.
@@ -36,9 +39,34 @@ def suspects(
         has_device: Whether the machine has an accelerator.
     """
     finished = [record for record in records if record.is_finished]
-    slow = dict(_slow(finished, speed)) if has_device else {}
+    elsewhere = dict(_otherwise_offloaded(finished))
+    alike = [record for record in finished if record.pair not in elsewhere]
+    slow = dict(_slow(alike, speed)) if has_device else {}
     # The parts are told by the scheduler itself, and so are the better reason.
-    return slow | dict(_in_more_parts(finished))
+    return slow | dict(_in_more_parts(alike)) | elsewhere
+
+
+def _otherwise_offloaded(
+    finished: Sequence[CellRecord],
+) -> Iterator[tuple[Pair, Trouble]]:
+    layers = {
+        record.pair: record.effective.offloaded_layers
+        for record in finished
+        if record.effective.offloaded_layers is not None
+    }
+    if not layers:
+        return
+    times = Counter(layers.values())
+    most = max(times.values())
+    # Where two numbers are as frequent, the most precise pair's is the right one.
+    usual = most_precise(pair for pair in layers if times[layers[pair]] == most)
+    for pair, count in layers.items():
+        if count != layers[usual]:
+            reason = (
+                f"{plural(count, 'layer')} on the accelerator, "
+                f"{layers[usual]} for {usual}"
+            )
+            yield pair, Trouble(Status.MISMATCHED, reason)
 
 
 def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, Trouble]]:

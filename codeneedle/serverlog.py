@@ -41,11 +41,13 @@ class Asked:
         pair: Cache types; None where they do not matter.
         context: Size of the context, in tokens.
         rotation: Whether quantized values may be rotated.
+        all_layers: Whether all of them are to be on the accelerator, if there is one.
     """
 
     pair: Pair | None
     context: int
     rotation: bool = True
+    all_layers: bool = False
 
 
 def read(log_text: str) -> Effective:
@@ -99,12 +101,14 @@ def mismatches(asked: Asked, effective: Effective) -> tuple[str, ...]:
         found.append("flash attention is off, not on")
     if not asked.rotation and (effective.rotation_k or effective.rotation_v):
         found.append("values are rotated, though they should not be")
+    if asked.all_layers:
+        found += _wrong_offload(effective)
     return tuple(found)
 
 
 def evidence(log_text: str) -> tuple[str, ...]:
     """The lines that `mismatches` goes by."""
-    signs = (_KV, _FLASH, _FLASH_RESOLVED, *_CONTEXTS)
+    signs = (_KV, _FLASH, _FLASH_RESOLVED, _OFFLOADED, *_CONTEXTS)
     lines = [line for line in _lines(log_text) if any(s.search(line) for s in signs)]
     return tuple(dict.fromkeys(" ".join(line.split()) for line in lines))
 
@@ -277,6 +281,13 @@ def _wrong_context(asked: int, effective: int | None) -> Iterator[str]:
     padded = -(-asked // CONTEXT_STEP) * CONTEXT_STEP
     if effective is not None and not asked <= effective <= padded:
         yield f"the context is {effective} tokens, not {asked}"
+
+
+def _wrong_offload(effective: Effective) -> Iterator[str]:
+    on_device, layers = effective.offloaded_layers, effective.total_layers
+    # None of them: there is no accelerator.
+    if on_device and layers and on_device < layers:
+        yield f"{on_device} of {layers} layers are on the accelerator, not all"
 
 
 def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:

@@ -245,6 +245,22 @@ def test_types_that_are_not_named_are_not_measured_either(tmp_path, monkeypatch)
     assert "cannot be verified" in str(caught.value)
 
 
+def test_a_part_of_the_layers_is_served_only_to_who_chose_it(tmp_path):
+    """
+    Where nobody gave a number, all of them are asked for.
+    """
+    launch = fake_launch("say=load_tensors: offloaded 20/33 layers to GPU")
+    chosen = replace(launch, extra=(*launch.extra, "-ngl", "20"))
+    log = tmp_path / "server.log"
+
+    with pytest.raises(Mismatched) as caught, serving(launch, log=log):
+        pass
+    assert "20 of 33 layers are on the accelerator, not all" in str(caught.value)
+    assert any("offloaded 20/33" in line for line in caught.value.log_excerpt)
+    with serving(chosen, log=log) as served:
+        assert 20 == served.effective.offloaded_layers
+
+
 def test_a_port_that_somebody_took_is_exchanged(tmp_path):
     """
     Between choosing a port and binding it, anybody may come.

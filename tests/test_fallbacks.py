@@ -14,10 +14,14 @@ ASYMMETRIC = Pair("q8_0", "q4_0")
 
 
 def cell(
-    pair: str, *, parts: int | None = None, devices: tuple[str, ...] = ("CUDA0",)
+    pair: str,
+    *,
+    parts: int | None = None,
+    layers: int | None = None,
+    devices: tuple[str, ...] = ("CUDA0",),
 ) -> CellRecord:
-    """A finished cell whose graph fell into *parts*."""
-    effective = Effective(graph_splits=parts, devices=devices)
+    """A finished cell whose graph fell into *parts*, with *layers* offloaded."""
+    effective = Effective(graph_splits=parts, devices=devices, offloaded_layers=layers)
     return replace(made_record(pair, []), effective=effective)
 
 
@@ -174,3 +178,52 @@ def test_what_the_scheduler_says_is_the_better_reason():
     )
 
     assert suspect[ASYMMETRIC].reason.startswith("the graph falls into 30 parts")
+
+
+def test_a_cell_that_is_offloaded_otherwise_than_most_is_mismatched():
+    """
+    The reason names both numbers, and the most precise pair that has the usual one.
+    """
+    suspect = found(
+        cell("bf16/bf16", layers=20),
+        cell("q8_0/q8_0", layers=33),
+        cell("q4_0/q4_0", layers=33),
+    )
+
+    assert [Pair("bf16", "bf16")] == list(suspect)
+    (trouble,) = suspect.values()
+    assert Status.MISMATCHED is trouble.status
+    assert "20 layers on the accelerator, 33 for q8_0/q8_0" == trouble.reason
+
+
+def test_of_two_cells_the_more_precise_one_tells_how_many_layers_are_right():
+    """
+    Neither number is more frequent, and both are never left to be compared.
+    """
+    suspect = found(cell("q8_0/q4_0", layers=33), cell("bf16/bf16", layers=20))
+
+    assert [ASYMMETRIC] == list(suspect)
+    assert "33 layers on the accelerator, 20 for bf16/bf16" == (
+        suspect[ASYMMETRIC].reason
+    )
+
+
+def test_as_many_layers_and_unknown_ones_are_no_sign():
+    """
+    A build without accelerators tells no number, and all cells of it alike.
+    """
+    assert {} == found(cell("q8_0/q4_0", layers=33), cell("bf16/bf16", layers=33))
+    assert {} == found(cell("q8_0/q4_0"), cell("bf16/bf16", layers=33))
+
+
+def test_a_cell_that_is_offloaded_otherwise_accuses_nobody():
+    """
+    With more layers there its graph has fewer parts, which is no fault of others.
+    """
+    suspect = found(
+        cell("q4_0/q4_0", layers=33, parts=2),
+        cell("q8_0/q8_0", layers=20, parts=30),
+        cell("bf16/bf16", layers=20, parts=30),
+    )
+
+    assert [Pair("q4_0", "q4_0")] == list(suspect)

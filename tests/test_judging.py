@@ -19,11 +19,13 @@ NEEDLE = made_needle()
 GOOD, BAD = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
 
 
-def cell(pair, *, parts=2, prompt_ms=3000.0):
+def cell(pair, *, parts=2, prompt_ms=3000.0, layers=33):
     """A finished cell of the recall probe on an accelerator."""
     priming = replace(made_priming(NEEDLE), prompt_ms=prompt_ms)
     record = made_record(pair, [made_round(NEEDLE)], priming=priming)
-    effective = Effective(graph_splits=parts, devices=("CUDA0",))
+    effective = Effective(
+        graph_splits=parts, devices=("CUDA0",), offloaded_layers=layers
+    )
     return replace(record, effective=effective)
 
 
@@ -83,6 +85,20 @@ def test_a_cell_is_marked_when_something_better_has_run(player):
         ended(events)
     )
     assert Status.FALLBACK_CPU is player.plan.store.record(BAD, "recall").status
+
+
+def test_a_cell_with_fewer_layers_on_the_accelerator_is_mismatched(player):
+    """
+    It is ranked beside no other; what it measured is kept.
+    """
+    bad = cell(BAD, layers=20)
+
+    events = swept(player, cell(GOOD), bad)
+
+    assert [(GOOD, "finished"), (BAD, "mismatched")] == ended(events)
+    stored = player.plan.store.record(BAD, "recall")
+    assert "20 layers on the accelerator, 33 for q8_0/q8_0" == stored.reason
+    assert bad.observation == stored.observation
 
 
 def test_cells_of_an_earlier_sitting_are_held_against_new_ones(player):

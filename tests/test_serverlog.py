@@ -213,6 +213,27 @@ def test_types_that_the_log_does_not_name_are_not_taken_for_granted():
     assert "cannot be verified" in difference
 
 
+@pytest.mark.parametrize(
+    ("on_device", "layers", "expected"),
+    [
+        (20, 33, ("20 of 33 layers are on the accelerator, not all",)),
+        (33, 33, ()),
+        (0, 33, ()),
+        (None, None, ()),
+    ],
+)
+def test_a_part_of_the_layers_is_not_all_of_them(on_device, layers, expected):
+    """
+    Without an accelerator none is there, or the log does not say; that is no part.
+    """
+    effective = replace(
+        read(log("real-q8_0-q4_0")), offloaded_layers=on_device, total_layers=layers
+    )
+
+    assert expected == mismatches(replace(ASKED, all_layers=True), effective)
+    assert () == mismatches(ASKED, effective)
+
+
 def test_a_server_that_only_counts_may_run_as_it_likes():
     """
     Where no types are asked for, nothing differs.

@@ -184,8 +184,17 @@ def _cache(launch: Launch) -> Iterator[str]:
         yield from ("--cache-type-k", pair.k, "--cache-type-v", pair.v)
 
 
+def asks_for_all_layers(launch: Launch) -> bool:
+    """Whether each layer is to be on the accelerator: no person chose a number."""
+    return launch.pair is not None and not _chooses_layers(launch)
+
+
+def _chooses_layers(launch: Launch) -> bool:
+    return bool(OFFLOAD & {_name(argument) for argument in launch.extra})
+
+
 def _offload(launch: Launch) -> Iterator[str]:
-    if not OFFLOAD & {_name(argument) for argument in launch.extra}:
+    if not _chooses_layers(launch):
         layers = "0" if launch.pair is None else ALL_LAYERS
         yield from ("--n-gpu-layers", layers)
 

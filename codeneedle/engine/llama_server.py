@@ -23,7 +23,14 @@ from codeneedle.engine.endings import (
     ServerDied,
     is_about_the_port,
 )
-from codeneedle.engine.launch import HOST, Launch, command, refuse_reserved, variables
+from codeneedle.engine.launch import (
+    HOST,
+    Launch,
+    asks_for_all_layers,
+    command,
+    refuse_reserved,
+    variables,
+)
 from codeneedle.engine.logfile import read_log
 from codeneedle.engine.waiting import (
     LOAD_TIMEOUT_S,
@@ -230,6 +237,7 @@ class _Start:
             pair=self.launch.pair,
             context=self.launch.context,
             rotation=self.launch.rotation,
+            all_layers=asks_for_all_layers(self.launch),
         )
         until = time.monotonic() + LOG_SETTLES_S
         while True:
