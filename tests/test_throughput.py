@@ -407,6 +407,36 @@ def test_a_page_without_rotation_is_measured_without_it(bench, planned, tmp_path
     assert ["[]", "[1]"] == (tmp_path / "told").read_text().split()
 
 
+def test_a_page_without_rotation_is_not_measured_with_it(bench, planned):
+    """
+    A build that does not know how to leave it out rotates all the same.
+    """
+    rotates = f'echo "llama_kv_cache: attn_rot_k = 64"; {OBEYS}'
+    plain, rotated = (
+        played(staged(planned(bench(rotates), depths=(0,), rotations=(rotation,))))[0]
+        for rotation in (False, True)
+    )
+
+    assert Status.MISMATCHED == plain.status
+    assert "values are rotated" in plain.reason
+    assert Status.FINISHED == rotated.status
+
+
+@pytest.mark.parametrize(
+    ("args", "status"), [((), Status.MISMATCHED), (("-ngl", "20"), Status.FINISHED)]
+)
+def test_a_part_of_the_layers_is_measured_only_if_asked_for(
+    bench, planned, args, status
+):
+    """
+    Where nobody chose a number, all of them are to be on the accelerator.
+    """
+    partly = f'echo "load_tensors: offloaded 20/33 layers to GPU"; {OBEYS}'
+    record, _ = played(staged(planned(bench(partly), depths=(0,), server_args=args)))
+
+    assert status == record.status
+
+
 def test_a_missing_llama_bench_is_told(planned):
     """
     The other probes do without it; this one cannot.

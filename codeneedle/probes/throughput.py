@@ -220,7 +220,12 @@ def _verified(at: _Depth, result: BenchResult, log_text: str) -> Effective:
     """
     effective = serverlog.read(log_text)
     context = at.depth + at.asked.prompt_tokens
-    asked = serverlog.Asked(pair=at.stage.pair, context=context)
+    asked = serverlog.Asked(
+        pair=at.stage.pair,
+        context=context,
+        rotation=at.stage.plan.request.rotation,
+        all_layers=at.settings.arguments.get(benchargs.OFFLOAD) == benchargs.ALL_LAYERS,
+    )
     found = (
         *differences(result, at.asked),
         *serverlog.mismatches(asked, effective),
