@@ -23,6 +23,7 @@ from codeneedle.options import (
     ServerOption,
     StrictIndent,
     asking,
+    one_form,
 )
 from codeneedle.request import DEFAULT_OUT, Request
 
@@ -86,6 +87,7 @@ def grid(
     from codeneedle.report import grid as grids
     from codeneedle.view import view
 
+    one_form(csv=csv, json=json, markdown=markdown)
     shown = view(out, name, metric, strict_indent=strict_indent)
     if csv:
         text = export.to_csv(shown.runs, shown.probe.metrics, shown.reading)
@@ -151,6 +153,7 @@ def table(
     from codeneedle.report.table import table_view
     from codeneedle.view import price_tables
 
+    one_form(csv=csv, json=json, markdown=markdown)
     reading = Reading(strict_indent=strict_indent)
     tables = price_tables(out, name, reading, sort=sort)
     if csv:

@@ -25,11 +25,6 @@ class Terminated(KeyboardInterrupt):
         super().__init__(signal.Signals(number).name)
         self.number = number
 
-    @property
-    def exit_code(self) -> int:
-        """What a shell shows for a program that this signal ended."""
-        return 128 + self.number
-
 
 @dataclass(slots=True)
 class Patience:

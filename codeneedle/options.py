@@ -2,9 +2,10 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,13 +48,15 @@ CorpusName = Annotated[
 ]
 
 
+CORPUS = "CORPUS"
+"""Environment variable that names the corpus where nothing else does."""
+
 CorpusOption = Annotated[
     str | None,
     typer.Option(
-        envvar="CORPUS",
         metavar="NAME|PATH",
         help="A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
-        show_default="what suits the model",
+        show_default=f"the environment's {CORPUS}, or what suits the model",
     ),
 ]
 TypesOption = Annotated[
@@ -197,11 +200,12 @@ def request_of(  # noqa: PLR0913 - one parameter per option
     """
     The options of every command that plans a sweep, as one value.
 
-    What is not given is taken from the sweep file that is named, if one is.
+    What is not given is taken from the sweep file that is named, if one is; what
+    neither says, from the environment.
     """
     name, server_args = _parted(arguments or [])
     given = {
-        "corpus": corpus,
+        "corpus": _stated(corpus, "--corpus"),
         "models": (model.expanduser(),) if model else None,
         "k_types": _types(k_types, "--k-types") or _types(types, "--types"),
         "v_types": _types(v_types, "--v-types") or _types(types, "--types"),
@@ -224,7 +228,7 @@ def request_of(  # noqa: PLR0913 - one parameter per option
     }
     stored = sweepfile.asked_for(sweepfile.read_sweep_file(name)) if name else {}
     chosen = {key: value for key, value in given.items() if value is not None}
-    return Request(**{**stored, **chosen})
+    return Request(**{**_from_environment(), **stored, **chosen})
 
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
@@ -257,6 +261,18 @@ def _parted(arguments: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     return name, tuple(arguments)
 
 
+def _from_environment() -> dict[str, Any]:
+    corpus = os.environ.get(CORPUS)
+    return {"corpus": corpus} if corpus else {}
+
+
+def _stated(text: str | None, option: str) -> str | None:
+    """*text*, unless it is empty: an unset shell variable is no wish for a default."""
+    if text == "":
+        raise typer.BadParameter(f"'' for {option}: nothing")
+    return text
+
+
 def _types(text: str | None, option: str) -> tuple[str, ...] | None:
     words = _words(text, option)
     return tuple(by_precision(words)) if words else None
@@ -287,3 +303,10 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
         return tuple(dict.fromkeys(int(word) for word in words))
     except ValueError as error:
         raise typer.BadParameter(f"'{text}' for {option}: not whole numbers") from error
+
+
+def one_form(**asked: bool) -> None:
+    """Stop at two forms of one report: only one can stand on stdout."""
+    chosen = [f"--{name}" for name, is_asked in asked.items() if is_asked]
+    if len(chosen) > 1:
+        raise typer.BadParameter(f"{' and '.join(chosen)}: choose one")

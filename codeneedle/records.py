@@ -34,11 +34,23 @@ class RecordTooNew(RequestError):  # noqa: N818 - named after the fact
 class BadRecord(RequestError):  # noqa: N818 - named after the fact
     """Not a record: truncated, edited, or something else altogether."""
 
+    def __init__(
+        self,
+        *,
+        file: str,
+        reason: str,
+        hint: str = "Delete the file and sweep again: only its cell is repeated.",
+    ) -> None:
+        super().__init__(f"{file} cannot be read: {reason}", hint=hint)
+        self.reason = reason
+
+
+class BadSetup(BadRecord):
+    """Not a setup: what the records beside it were made under is unknown."""
+
     def __init__(self, *, file: str, reason: str) -> None:
-        super().__init__(
-            f"{file} cannot be read: {reason}",
-            hint="Delete the file and run the sweep again: only its cell is repeated.",
-        )
+        hint = "Move the whole folder away, or choose another with --out."
+        super().__init__(file=file, reason=reason, hint=hint)
 
 
 class Status(StrEnum):
@@ -263,9 +275,12 @@ def decode_setup(data: bytes, *, file: str) -> Setup:
 
     Raises:
         RecordTooNew: If a later codeneedle wrote it.
-        BadRecord: If it is anything else than a setup.
+        BadSetup: If it is anything else than a setup.
     """
-    return _decode(data, Setup, file=file)
+    try:
+        return _decode(data, Setup, file=file)
+    except BadRecord as error:
+        raise BadSetup(file=file, reason=error.reason) from error
 
 
 def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:

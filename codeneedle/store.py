@@ -12,10 +12,12 @@ from codeneedle.errors import MachineError, RequestError, did_you_mean
 from codeneedle.files import write_whole
 from codeneedle.grid import Pair, by_precision
 from codeneedle.records import (
+    BadRecord,
     CellRecord,
     Json,
     Run,
     Setup,
+    Status,
     decode_record,
     decode_setup,
     encode,
@@ -26,6 +28,7 @@ CELLS = "cells"
 LOGS = "logs"
 
 _NOT_COMPARED = frozenset({"created", "types_k", "types_v", "probes", "schema"})
+_CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
 
 
@@ -36,6 +39,16 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
         super().__init__(
             f"{folder} holds a run with another {key}: {stored}, now {wanted}",
             hint="Choose another folder with --out, or move that one away.",
+        )
+
+
+class SetupMissing(RequestError):  # noqa: N818 - named after the fact
+    """Records without the setup that they were made under."""
+
+    def __init__(self, *, folder: Path) -> None:
+        super().__init__(
+            f"{folder} holds records, but no {SETUP} that says what they are of",
+            hint="Move the folder away, or choose another with --out.",
         )
 
 
@@ -114,10 +127,13 @@ class Store:
 
         Raises:
             OtherSetup: Naming the first difference.
+            SetupMissing: If there are records, and nobody knows of what setup.
         """
         stored = self.setup()
         if stored is not None:
             _refuse_difference(stored, setup, folder=self.folder)
+        elif any((self.folder / CELLS).glob("*.json")):
+            raise SetupMissing(folder=self.folder)
         return stored
 
     def forget(self) -> None:
@@ -125,16 +141,26 @@ class Store:
         (self.folder / SETUP).unlink(missing_ok=True)
 
     def record(self, pair: Pair, probe: str) -> CellRecord | None:
-        """The record of *pair* and *probe*; None if there is none."""
+        """
+        The record of *pair* and *probe*; None if there is none.
+
+        Raises:
+            RecordTooNew: If a later codeneedle wrote it.
+        """
         path = self._cell(pair, probe)
-        if not path.exists():
-            return None
-        return decode_record(path.read_bytes(), file=str(path))
+        return _read(path, pair, probe) if path.exists() else None
 
     def records(self) -> Iterator[CellRecord]:
-        """All records, by file name."""
+        """
+        All records, by file name.
+
+        Raises:
+            RecordTooNew: If a later codeneedle wrote one of them.
+        """
         for path in sorted((self.folder / CELLS).glob("*.json")):
-            yield decode_record(path.read_bytes(), file=str(path))
+            named = _CELL_NAME.fullmatch(path.name)
+            if named:
+                yield _read(path, Pair(named["k"], named["v"]), named["probe"])
 
     def add(self, record: CellRecord) -> None:
         """
@@ -188,6 +214,20 @@ class Store:
     def _write(path: Path, data: bytes) -> None:
         with _translated(path.parent):
             write_whole(path, data)
+
+
+def _read(path: Path, pair: Pair, probe: str) -> CellRecord:
+    """The record in *path*; one that cannot be read is a cell to be played again."""
+    try:
+        return decode_record(path.read_bytes(), file=str(path))
+    except BadRecord as error:
+        return CellRecord(
+            pair=pair,
+            probe=probe,
+            status=Status.INTERRUPTED,
+            started="",
+            reason=f"its record cannot be read: {error.reason}",
+        )
 
 
 @contextlib.contextmanager

@@ -112,6 +112,7 @@ def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
     for key, layout in (("divergence", Divergence), ("throughput", Throughput)):
         if isinstance(table.get(key), dict):
             _refuse_unknown(table[key], layout, file=file, within=f" in [{key}]")
+    _refuse_empty(table, file=file)
     try:
         read = msgspec.convert(table, type=SweepFile)
     except msgspec.ValidationError as error:
@@ -221,3 +222,17 @@ def _refuse_unsafe(variants: Iterable[str], *, file: str) -> None:
                 reason=f"'{name}' in [variants] cannot name a folder",
                 hint="Use letters, digits, dots, dashes and underscores.",
             )
+
+
+def _refuse_empty(table: Mapping[str, object], *, file: str) -> None:
+    """Stop at an empty list or text: it must not quietly run a default."""
+    for key, value in table.items():
+        if value in ([], ""):
+            raise BadSweepFile(
+                file=file,
+                reason=f"'{key}' is empty",
+                hint="Give it a value, or leave the key out.",
+            )
+        # A variant without arguments is one: what the others are compared with.
+        if isinstance(value, dict) and key != "variants":
+            _refuse_empty(value, file=file)

@@ -178,3 +178,45 @@ def test_a_name_is_never_a_way_out(codeneedle, swept, name):
     A sweep is looked up by name, not by path.
     """
     assert 2 == codeneedle("grid", name).returncode
+
+
+def test_an_empty_corpus_is_no_wish_for_the_default(codeneedle, tmp_path):
+    """
+    An unset shell variable must not start another sweep.
+    """
+    refused = codeneedle("sweep", "--corpus", "")
+
+    assert 2 == refused.returncode
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_two_forms_at_once_are_refused(codeneedle, swept):
+    """
+    Only one of them could stand on stdout.
+    """
+    assert 2 == codeneedle("grid", "random-bodies", "--csv", "--json").returncode
+    assert 2 == codeneedle("table", "random-bodies", "--csv", "--json").returncode
+
+
+def test_a_foreign_file_is_not_overwritten_by_a_corpus(codeneedle, tmp_path):
+    """
+    A slip of the keyboard costs no source code.
+    """
+    (tmp_path / "precious.py").write_text("x = 1\n")
+
+    refused = codeneedle("gen-corpus", "--functions", "2", "--out", "precious.py")
+
+    assert 2 == refused.returncode
+    assert "x = 1\n" == (tmp_path / "precious.py").read_text()
+
+
+def test_a_sweep_file_outranks_the_environment(codeneedle, tmp_path):
+    """
+    What a file says on purpose wins over a variable that was left behind.
+    """
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "mine.toml").write_text('corpus = "nowhere"\n')
+
+    refused = codeneedle("plan", "mine", CORPUS="random-bodies-mini")
+
+    assert "unknown corpus 'nowhere'" in refused.stderr

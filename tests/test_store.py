@@ -7,11 +7,13 @@ import pytest
 from made_records import made_record, made_round, made_setup
 
 from codeneedle.grid import Pair
+from codeneedle.records import BadSetup, Status
 from codeneedle.store import (
     FolderBusy,
     FolderUnwritable,
     NoSuchRun,
     OtherSetup,
+    SetupMissing,
     Store,
     find_runs,
     run_folder,
@@ -169,3 +171,45 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
 
     assert "jquery/m" in caught.value.hint
     assert ["jquery/m"] == caught.value.known
+
+
+def test_a_damaged_record_is_a_cell_to_be_played_again(tmp_path):
+    """
+    One file that cannot be read hides no other, and says why it is a gap.
+    """
+    store = Store(tmp_path)
+    record = made_record(Pair("q8_0", "q8_0"), [made_round(SETUP.needles[0])])
+    store.add(record)
+    (tmp_path / "cells" / "q8_0-q4_0.recall.json").write_text('{"pair": ')
+
+    damaged, whole = store.records()
+
+    assert record == whole
+    assert PAIR == damaged.pair
+    assert Status.INTERRUPTED is damaged.status
+    assert "cannot be read" in damaged.reason
+
+
+def test_records_without_a_setup_are_not_adopted(tmp_path):
+    """
+    Nobody knows what they were measured under.
+    """
+    store = Store(tmp_path)
+    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
+
+    with pytest.raises(SetupMissing, match=r"no setup\.json"):
+        store.adopt(SETUP)
+
+
+def test_a_damaged_setup_is_not_to_be_deleted(tmp_path):
+    """
+    Without it the records would be anybody's.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    (tmp_path / "setup.json").write_text("{")
+
+    with pytest.raises(BadSetup) as caught:
+        store.setup()
+
+    assert "Move the whole folder away" in caught.value.hint

@@ -432,3 +432,19 @@ def test_two_models_of_one_name_are_refused_before_a_server_starts(
 
     assert 2 == refused.returncode
     assert "both be called tiny/m" in refused.stderr
+
+
+def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(tmp_path):
+    """
+    Once means: end after this cell, and not after the whole sweep.
+    """
+    one = ("--corpus", "tiny", "--types", "q8_0", "--context", "2048")
+    with started(tmp_path, *one, "--probe", "recall,throughput") as sweep:
+        while not claimed_pid(tmp_path):
+            pass
+        said(sweep, "recall: 1 cell")
+        os.kill(sweep.pid, signal.SIGINT)
+        code = sweep.wait()
+
+    assert 130 == code
+    assert not list((tmp_path / RUN / "cells").glob("*.throughput.json"))
