@@ -17,7 +17,7 @@ from codeneedle.grid import Pair, by_precision, most_precise
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import CellRecord, Run
 
-_Row = tuple[str, str, str, str, float, int, float]
+_Row = tuple[str, str, str, str, float, int, float, str]
 
 NOT_RUN = ""
 """Status of a pair that nobody tried."""
@@ -67,7 +67,9 @@ def cells_frame(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
         * reason: why it did not finish; empty if it did;
         * value: the cell's mean or sum; NaN unless it finished and has one;
         * n: observations behind the value;
-        * sd: standard deviation of these (n - 1); NaN below two.
+        * sd: standard deviation of these (n - 1); NaN below two;
+        * against: the pair that the record says it was measured against; empty
+          unless it finished and says so.
 
     Raises:
         ValueError: If a pair has two records: the run was not narrowed to a probe.
@@ -88,7 +90,7 @@ def cells_frames(
         for metric in distinct:
             row = _row(pair, recorded.get(pair), run, metric, reading)
             rows[metric.name].append(row)
-    columns = ["k", "v", "status", "reason", "value", "n", "sd"]
+    columns = ["k", "v", "status", "reason", "value", "n", "sd", "against"]
     return {name: pd.DataFrame(rows[name], columns=columns) for name in rows}
 
 
@@ -125,11 +127,28 @@ def spread_out(cells: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def reference(cells: pd.DataFrame) -> Pair | None:
-    """The most precise pair that has a value; None if none has."""
+    """
+    The pair that others are compared with; None if there is none.
+
+    It is the one that records say they were measured against, or else the most
+    precise one. Either has a value. Where records name several, there is none.
+    """
     having = cells[cells["value"].notna()]
-    if having.empty:
-        return None
-    return most_precise(map(Pair, having["k"], having["v"]))
+    pairs = list(map(Pair, having["k"], having["v"]))
+    named = named_references(cells)
+    if named:
+        return named[0] if len(named) == 1 and named[0] in pairs else None
+    return most_precise(pairs) if pairs else None
+
+
+def named_references(cells: pd.DataFrame) -> list[Pair]:
+    """The pairs that finished records say they were measured against, each once."""
+    return [Pair.parse(pair) for pair in sorted(set(cells["against"]) - {""})]
+
+
+def reference_named_by(metric: Metric, record: CellRecord) -> str:
+    """What *record* says it was measured against; empty if it says nothing."""
+    return (metric.reference(record) or "") if metric.reference else ""
 
 
 def gaps_to(cells: pd.DataFrame, pair: Pair) -> pd.DataFrame:
@@ -175,7 +194,7 @@ def _row(
 ) -> _Row:
     if record is None or not record.is_finished:
         reason = "" if record is None else record.reason
-        return (pair.k, pair.v, _status(record), reason, np.nan, 0, np.nan)
+        return (pair.k, pair.v, _status(record), reason, np.nan, 0, np.nan, "")
     values = metric.values(record, run.setup, reading)
     return (
         pair.k,
@@ -185,4 +204,5 @@ def _row(
         cell_value(metric, values),
         len(values),
         statistics.stdev(values) if len(values) > 1 else np.nan,
+        reference_named_by(metric, record),
     )

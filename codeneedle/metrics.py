@@ -42,6 +42,9 @@ class Metric:
             are measured in: the reference compared with itself.
         error: Standard error of a record's value, for values that are a single
             number; None where there is none.
+        reference: The pair that a record's values are measured against, for values
+            that are: ``f16/f16``. None for others; these are compared with the
+            most precise pair.
     """
 
     name: str
@@ -57,3 +60,4 @@ class Metric:
     relative: bool = False
     floor: bool = False
     error: Callable[[CellRecord, Setup, Reading], float | None] | None = None
+    reference: Callable[[CellRecord], str | None] | None = None

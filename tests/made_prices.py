@@ -35,7 +35,12 @@ def made_probe(name, *metrics, **changes):
     return Probe(name=name, metrics=metrics, measure=None, **changes)
 
 
-KLD = made_metric("kld", floor=True, unit="nats")
+KLD = made_metric(
+    "kld",
+    floor=True,
+    unit="nats",
+    reference=lambda record: record.observation.get("against"),
+)
 TOP1 = made_metric(
     "top1", better="higher", unit="%", digits=2, error=lambda *_: 0.5, bounds=(0, 100)
 )
@@ -54,7 +59,14 @@ def lost(pair):
     return 32 - BITS_PER_ELEMENT[pair.k] - BITS_PER_ELEMENT[pair.v]
 
 
-def priced_run(*, floor=0.5, matched=lambda _pair, _at: 20, changes=(), setup=SETUP):
+def priced_run(
+    *,
+    floor=0.5,
+    matched=lambda _pair, _at: 20,
+    changes=(),
+    setup=SETUP,
+    against=None,
+):
     """
     A run of three probes over a 3x3 grid.
 
@@ -63,14 +75,17 @@ def priced_run(*, floor=0.5, matched=lambda _pair, _at: 20, changes=(), setup=SE
         matched: As in `made_run`.
         changes: Probe and pair, with the record in its place; None removes it.
         setup: Of the run.
+        against: The pair that records name as the reference of their KLD.
     """
     run = made_run(matched, setup=setup)
     records = {(record.probe, str(record.pair)): record for record in run.records}
+    start = lost(Pair.parse(against)) if against else 0
     for record in run.records:
         bare = replace(record, effective=Effective())
         bits = lost(record.pair)
         divergence = {
-            "kld": [floor + bits],
+            "against": against,
+            "kld": [floor + abs(bits - start)],
             "top1": [100 - bits],
             "ppl": [12.345],
             "quiet": [bits],

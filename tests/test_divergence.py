@@ -41,7 +41,6 @@ from codeneedle.probes.divergence_metrics import (
     METRICS,
     divergence_of,
     more_metrics,
-    noise_floor,
 )
 from codeneedle.probes.divergence_part import TextChanged
 from codeneedle.probes.divergence_settings import settings
@@ -606,44 +605,17 @@ def test_several_contexts_have_metrics_of_their_own():
     assert {"kld@512", "top1@4096"} <= set(names)
 
 
-def test_the_noise_floor_is_the_reference_beside_itself(tmp_path):
+def test_metrics_tell_what_they_were_measured_against(tmp_path):
     """
-    Other values are told in units of it.
+    A more precise pair that comes later is compared with the first reference.
     """
-    plan = made_plan(tmp_path)
-    swept(plan)
+    swept(made_plan(tmp_path, pairs="q8_0/q8_0"))
+    found = swept(made_plan(tmp_path, pairs="q8_0/q8_0 f16/f16"))
+    references = {metric.name: metric.reference for metric in METRICS}
 
-    floor = noise_floor(plan.store.read())
-
-    assert Pair("f16", "f16") == floor.pair
-    assert 3.3e-05 == floor.values["kld999"]
-    assert 2 == floor.in_units("kld999", 6.6e-05)
-
-
-def test_a_floor_of_nothing_is_no_unit(tmp_path):
-    """
-    Then no multiple is told, and the legend says so.
-    """
-    plan = made_plan(tmp_path)
-    swept(plan)
-    floor = noise_floor(plan.store.read())
-
-    assert 0 == floor.values["kld"]
-    assert floor.in_units("kld", 0.5) is None
-    assert "0 in all decimals that llama-perplexity prints" == floor.phrase("kld")
-    assert floor.in_units("top1", 99.0) is None
-
-
-def test_without_a_finished_reference_there_is_no_floor(tmp_path):
-    """
-    A run of other probes, for one.
-    """
-    plan = made_plan(tmp_path)
-    swept(plan)
-    run = plan.store.read()
-    others = tuple(record for record in run.records if str(record.pair) != "f16/f16")
-
-    assert noise_floor(replace(run, records=others)) is None
+    assert "q8_0/q8_0" == references["kld"](found["f16/f16"])
+    assert references["top1"](replace(found["f16/f16"], observation=None)) is None
+    assert references["ppl"] is None
 
 
 # The real tool
@@ -695,7 +667,7 @@ def test_real_divergences_grow_as_the_types_shrink(real_plan):
         ]
         assert sorted(klds) == klds
         assert abs(klds[0]) < 1e-4 < klds[1]
-    assert noise_floor(run).in_units("kld999", 1.0) > 100
+    assert abs(value(records["f16/f16"], "kld999", run.setup)) < 1e-2
     assert ["q8_0"] == [kv.k_type for kv in records["q8_0/q4_0"].effective.kv]
     assert "q4_0" == records["q8_0/q4_0"].effective.kv[0].v_type
 

@@ -147,6 +147,34 @@ def test_a_run_without_a_finished_cell_has_no_reference() -> None:
     assert frames.reference(cells) is None
 
 
+def test_the_reference_is_the_pair_that_records_name() -> None:
+    """
+    However precise another one is; where they name several, there is none.
+    """
+    run = small_run()
+    one = replace(MATCHED, reference=lambda _: "q4_0/q8_0")
+    several = replace(MATCHED, reference=lambda record: str(record.pair))
+    missing = replace(MATCHED, reference=lambda _: "f16/f16")
+
+    cells = frames.cells_frames(run, [one], READING)["matched"]
+
+    assert Pair("q4_0", "q8_0") == frames.reference(cells)
+    assert None is frames.reference(frames.cells_frame(run, several, READING))
+    assert None is frames.reference(frames.cells_frame(run, missing, READING))
+
+
+def test_cells_that_did_not_finish_name_no_reference() -> None:
+    """
+    What is left of them is not asked.
+    """
+    run = small_run(failed=[failed_record("q4_0/q8_0")], untried=["q4_0/bf16"])
+    metric = replace(MATCHED, reference=lambda record: str(record.pair))
+
+    cells = frames.cells_frame(run, metric, READING)
+
+    assert ["bf16/bf16", "bf16/q8_0"] == list(map(str, frames.named_references(cells)))
+
+
 def test_gaps_to_the_reference_keep_the_gaps() -> None:
     """
     Differences are values less the reference's; missing ones stay missing.

@@ -279,3 +279,37 @@ def test_the_floor_is_kept_with_its_column():
     columns = {column.metric.name: column for column in priced().columns}
 
     assert 0.5 == columns[KLD.name].reference
+
+
+def test_a_column_is_compared_with_the_pair_that_its_records_name():
+    """
+    A sweep of q8_0 that went on with bf16: KLD stays measured against q8_0.
+    """
+    table = priced(priced_run(against="q8_0/q8_0"))
+    columns = {column.metric.name: column for column in table.columns}
+    kld = {str(row.pair): row.entries["kld"] for row in table.rows}
+
+    assert Pair("bf16", "bf16") == table.reference == columns["tg"].against
+    assert Pair("q8_0", "q8_0") == columns["kld"].against
+    assert 0.5 == columns["kld"].reference == kld["q8_0/q8_0"].value
+    assert 15.5 / 0.5 == kld["bf16/bf16"].beside
+    assert math.isnan(kld["q8_0/q8_0"].beside)
+
+
+def test_records_that_name_several_references_have_no_floor():
+    """
+    What was measured against different pairs is not compared.
+    """
+    other = replace(
+        priced_run(against="q8_0/q8_0").records[-1],
+        probe="divergence",
+        observation={"against": "bf16/bf16", "kld": [3.0]},
+    )
+    change = (("divergence", str(other.pair)), other)
+    table = priced(priced_run(against="q8_0/q8_0", changes=[change]))
+    kld = next(column for column in table.columns if column.metric.name == "kld")
+
+    assert None is kld.against
+    assert (Pair("bf16", "bf16"), Pair("q8_0", "q8_0")) == kld.named
+    assert math.isnan(kld.reference)
+    assert all(math.isnan(row.entries["kld"].beside) for row in table.rows)

@@ -254,3 +254,30 @@ def test_a_metric_has_one_column_even_if_asked_for_twice() -> None:
         summary_headings([run], PASS, [PASS])[:3]
     )
     assert "2.00 - 2.00" == summary_row(run, PASS, [PASS], READING)[3]
+
+
+def test_the_mark_is_on_the_pair_that_records_name() -> None:
+    """
+    However precise others are: it is what the numbers were measured against.
+    """
+    metric = replace(MATCHED, reference=lambda _: "q4_0/q8_0")
+
+    text = printed(grid(made_run(setup=SMALL), metric, READING))
+
+    assert "*  the reference, q4_0/q8_0" in text
+    assert "q4_0   20.00   20.00*" in text
+
+
+def test_without_one_reference_nothing_is_marked() -> None:
+    """
+    The legend says which pairs the records name.
+    """
+    several = replace(MATCHED, reference=lambda record: f"{record.pair.k}/bf16")
+    missing = replace(MATCHED, reference=lambda _: "f16/f16")
+    run = made_run(setup=SMALL)
+
+    said = "measured against bf16/bf16 or q4_0/bf16: not comparable, no floor"
+    assert f"against  {said}" in printed(grid(run, several, READING))
+    said = "against  measured against f16/f16, which has no value"
+    assert said in printed(grid(run, missing, READING))
+    assert "20.00*" not in printed(grid(run, several, READING))

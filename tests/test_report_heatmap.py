@@ -219,3 +219,20 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(FolderUnwritable, match="taken"):
         draw(RUN, MATCHED, READING, folder=taken)
+
+
+def test_differences_are_to_the_pair_that_records_name() -> None:
+    """
+    However precise others are; where they name several, values are drawn.
+    """
+    one = replace(MATCHED, reference=lambda _: "q4_0/q4_0")
+    several = replace(MATCHED, reference=lambda record: str(record.pair))
+
+    picture = differences_picture(RUN, one, READING)
+    other = differences_picture(RUN, several, READING)
+
+    assert Pair("q4_0", "q4_0") == picture.reference
+    assert "+9.50" == picture.squares[0][0].label
+    assert None is other.reference
+    assert "20.00" == other.squares[0][0].label
+    assert other.notes[-1].startswith("Measured against bf16/bf16 or ")

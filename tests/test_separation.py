@@ -165,3 +165,15 @@ def test_an_interval_is_never_negative(values):
 def _variance(values):
     mean = sum(values) / len(values)
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def test_pairs_are_told_from_the_reference_that_records_name():
+    """
+    The most precise pair is judged like any other one.
+    """
+    found = separated(priced_run(against="q8_0/q8_0"))["kld"]
+
+    assert (8, 8) == (found.told, found.compared)
+    assert Pair("bf16", "bf16") == found.pair
+    assert 15.0 == found.difference
+    assert 30.0 == found.times_noise

@@ -1,6 +1,7 @@
 """The price of every pair on a terminal."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from made_prices import (
@@ -290,3 +291,32 @@ def test_names_from_elsewhere_move_no_cursor():
     change = failed("divergence", "q4_0/q4_0", reason="\x1b[31mred")
 
     assert "\x1b" not in "\n".join(lines_of(priced_run(changes=[change])))
+
+
+def test_a_column_with_a_reference_of_its_own_says_so():
+    """
+    The star stays where it is; multiples are of the other pair's floor.
+    """
+    lines = lines_of(priced_run(against="q8_0/q8_0"))
+
+    assert "kld      against q8_0/q8_0" in lines
+    assert "*        the reference, bf16/bf16" in lines
+    assert ["15.5000", "(31x)"] == row(lines, "bf16/bf16*")[3:5]
+    assert "0.5000" == row(lines, "q8_0/q8_0")[3]
+    assert "(" not in row(lines, "q8_0/q8_0")[4]
+
+
+def test_references_that_disagree_are_named():
+    """
+    There is no floor to tell multiples of.
+    """
+    pair = "q4_0/q4_0"
+    change = fell_back("divergence", pair, against="bf16/bf16", kld=[3.0])
+    key, record = change
+    done = (key, replace(record, status=Status.FINISHED, reason=""))
+
+    lines = lines_of(priced_run(against="q8_0/q8_0", changes=[done]))
+
+    said = "against bf16/bf16 or q8_0/q8_0: not comparable, no floor"
+    assert f"kld      {said}" in lines
+    assert "x)" not in "\n".join(lines)

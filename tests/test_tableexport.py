@@ -94,6 +94,7 @@ def test_json_names_floors():
     metrics = {metric["name"]: metric for metric in found["metrics"]}
 
     assert 0.5 == metrics["kld"]["floor"]
+    assert "bf16/bf16" == metrics["kld"]["against"]
     assert None is metrics["tg"]["floor"]
     assert 200.0 == metrics["tg"]["reference"]
 

@@ -5,15 +5,14 @@ PPL stands beside them and ranks nothing: it may improve while the distributions
 fall apart.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from codeneedle.grid import Pair
 from codeneedle.metrics import Metric, Reading
 from codeneedle.perplexitylog import Estimate, Statistics
-from codeneedle.records import BadRecord, CellRecord, Json, Run, Setup
+from codeneedle.records import BadRecord, CellRecord, Json, Setup
 
 NAME = "divergence"
 """Of the probe."""
@@ -100,57 +99,6 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     return read_divergence(record.observation, file=file)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """
-    What the reference shows when it is compared with itself.
-
-    Its base file keeps 16 bits of each probability, so this is seldom nothing.
-
-    Attributes:
-        pair: The reference.
-        values: Of the metrics that have a floor, by name.
-    """
-
-    pair: Pair
-    values: Mapping[str, float]
-
-    def in_units(self, metric: str, value: float) -> float | None:
-        """
-        *value* as a multiple of the floor.
-
-        None where the metric has no floor, and where the floor is not visible in
-        the decimals that are printed: then no multiple means anything.
-        """
-        floor = abs(self.values.get(metric, 0.0))
-        return value / floor if floor else None
-
-    def phrase(self, metric: str) -> str:
-        """The floor of *metric*, for a legend."""
-        if metric not in self.values:
-            return "no floor"
-        if not self.values[metric]:
-            return "0 in all decimals that llama-perplexity prints"
-        return f"{self.values[metric]:g}"
-
-
-def noise_floor(run: Run) -> Floor | None:
-    """The floor of *run*; None unless its reference has finished."""
-    for record in run.records:
-        found = divergence_of(record) if record.is_finished else None
-        if found is None or found.reference != str(record.pair):
-            continue
-        known = (*METRICS, *more_metrics(run.setup))
-        values = {
-            metric.name: metric.values(record, run.setup, Reading())
-            for metric in known
-            if metric.floor
-        }
-        floors = {name: seen[0] for name, seen in values.items() if seen}
-        return Floor(pair=record.pair, values=floors)
-    return None
-
-
 Number = Callable[[Compared], float]
 Spread = Callable[[Compared], Estimate]
 
@@ -181,6 +129,12 @@ def _error(
     return error
 
 
+def _reference(record: CellRecord) -> str | None:
+    """The pair that *record* was compared with."""
+    found = divergence_of(record)
+    return found.reference if found else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """A metric before it is bound to a context."""
@@ -188,6 +142,7 @@ class _Kind:
     metric: Metric
     number: Number
     spread: Spread | None = None
+    is_compared: bool = True
 
     def at(self, context: int | None) -> Metric:
         """The metric of one context; of the first one for None."""
@@ -200,6 +155,7 @@ class _Kind:
             values=_values(self.number, context),
             in_table=self.metric.in_table and context is None,
             error=_error(self.spread, context) if self.spread else None,
+            reference=_reference if self.is_compared else None,
         )
 
 
@@ -269,6 +225,7 @@ _KINDS: tuple[_Kind, ...] = (
         ),
         lambda compared: compared.statistics.ppl.value,
         lambda compared: compared.statistics.ppl,
+        is_compared=False,
     ),
     _Kind(
         replace(

@@ -14,14 +14,8 @@ from codeneedle import frames, stats
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run
 from codeneedle.report import headline
-from codeneedle.report.grid import (
-    CORNER,
-    legend_entries,
-    looks,
-    short_lines,
-    summary_headings,
-    summary_row,
-)
+from codeneedle.report.grid import CORNER, looks, summary_headings, summary_row
+from codeneedle.report.legend import legend_entries, short_lines
 from codeneedle.report.safetext import visible
 
 NOT_RUN_STATUS = "not-run"

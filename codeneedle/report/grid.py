@@ -14,28 +14,16 @@ from codeneedle.grid import Pair
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run, Status
 from codeneedle.report import headline
-from codeneedle.report.cells import (
-    NO_VALUE_WORD,
-    NOT_RUN_WORD,
-    cell_style,
-    cell_text,
-    number,
-    status_word,
-)
+from codeneedle.report.cells import NO_VALUE_WORD, cell_style, cell_text, number
+from codeneedle.report.legend import REFERENCE_MARK, legend, short_lines
 from codeneedle.report.safetext import visible
 from codeneedle.report.scale import Scale, value_scale
-
-REFERENCE_MARK = "*"
-"""Behind the value of the pair that others are compared with."""
 
 CORNER = "K \\ V"
 """Heading of the K types, left of the V types."""
 
 NARROWEST_COLUMN = 8
 """Characters of a column, so that grids of short numbers still look like grids."""
-
-PAIRS_NAMED = 4
-"""Pairs that a line of the legend names before it counts the others."""
 
 SUMMARY_DIGITS = 2
 """Fewest decimals of a mean over cells, as in the published table."""
@@ -194,47 +182,6 @@ def _shown(status: str, value: float) -> float | Status | None:
     return value if status == Status.FINISHED else Status(status)
 
 
-def legend(cells: pd.DataFrame, metric: Metric) -> list[str]:
-    """A line for each mark and word that stands in the grid, with the reasons."""
-    entries = legend_entries(cells, metric)
-    width = max((len(word) for word, _ in entries), default=0)
-    return [f"{word.ljust(width)}  {meaning}" for word, meaning in entries]
-
-
-def legend_entries(cells: pd.DataFrame, metric: Metric) -> list[tuple[str, str]]:
-    """Each mark and word that stands in the grid, with its meaning."""
-    entries: list[tuple[str, str]] = []
-    if reference := frames.reference(cells):
-        entries.append((REFERENCE_MARK, f"the reference, {visible(str(reference))}"))
-    entries += _failures(cells)
-    finished = cells["status"] == Status.FINISHED
-    if (finished & cells["value"].isna()).any():
-        entries.append((NO_VALUE_WORD, f"finished, without a value of {metric.name}"))
-    if (cells["status"] == frames.NOT_RUN).any():
-        entries.append((NOT_RUN_WORD, "not run"))
-    return entries
-
-
-def _failures(cells: pd.DataFrame) -> list[tuple[str, str]]:
-    """One entry per status and reason: the word, the pairs, and why."""
-    failed = cells[~cells["status"].isin([Status.FINISHED, frames.NOT_RUN])]
-    entries = []
-    for (status, reason), group in failed.groupby(["status", "reason"], sort=False):
-        why = f": {visible(str(reason))}" if str(reason) else ""
-        entries.append((status_word(str(status)), f"{_named(group)} {status}{why}"))
-    return entries
-
-
-def short_lines(cells: pd.DataFrame) -> list[str]:
-    """A line for the cells that rest on fewer observations than others."""
-    having = cells[cells["n"] > 0]
-    short = having[having["n"] < having["n"].max()]
-    if short.empty:
-        return []
-    fewest, most = int(short["n"].min()), int(having["n"].max())
-    return [f"fewer than {most} values, at least {fewest}, behind {_named(short)}"]
-
-
 def facts_table(run: Run) -> Table:
     """What it was measured on, a word and a phrase on each line."""
     table = Table.grid(padding=(0, 2))
@@ -243,15 +190,6 @@ def facts_table(run: Run) -> Table:
     for word, phrase in headline.facts(run):
         table.add_row(Text(word), Text(phrase))
     return table
-
-
-def _named(cells: pd.DataFrame) -> str:
-    pairs = [
-        visible(str(Pair(k, v))) for k, v in zip(cells["k"], cells["v"], strict=True)
-    ]
-    named = ", ".join(pairs[:PAIRS_NAMED])
-    rest = len(pairs) - PAIRS_NAMED
-    return named if rest <= 0 else f"{named} and {rest} more"
 
 
 def _described(metric: Metric, values: int) -> str:

@@ -64,13 +64,19 @@ class Column:
         run: The records that it is read from, those of one probe alone.
         probe: Name of that probe.
         is_shown: Whether a person sees it; programs get all columns.
-        reference: The reference's value; NaN where it did not finish with one.
+        against: The pair that the others are compared with: the one that records
+            say they were measured against, or else the table's. None where there
+            is none, or where records name several.
+        named: The pairs that records say they were measured against.
+        reference: The value of *against*; NaN where it did not finish with one.
     """
 
     metric: Metric
     run: Run
     probe: str
     is_shown: bool
+    against: Pair | None = None
+    named: tuple[Pair, ...] = ()
     reference: float = math.nan
 
 
@@ -81,7 +87,7 @@ class Row:
 
     Attributes:
         pair: The cache types.
-        is_reference: Whether the others are compared with it.
+        is_reference: Whether it is the table's reference.
         entries: Of every column, by the metric's name.
         records: What each probe has of it, by the probe's name.
     """
@@ -101,7 +107,8 @@ class PriceTable:
         run: What it is about, with the records of all probes.
         columns: Every metric of every probe that has records.
         rows: Every pair of the grid.
-        reference: The most precise pair that finished with any probe.
+        reference: The most precise pair that finished with any probe; columns that
+            are measured against another say so.
         sorted_by: Name of the metric that ordered the rows; None: precision did.
         remarks: What the probes say of the run in words.
     """
@@ -196,7 +203,7 @@ def _columns(
     chosen = (_first_with_value(same, reading) for same in candidates.values())
     # Stable: within a group, probes and their metrics keep their order.
     for column in sorted(chosen, key=lambda each: GROUPS.index(each.metric.group)):
-        yield replace(column, reference=_reference_value(column, reference, reading))
+        yield _compared(column, reference, reading)
 
 
 def _first_with_value(columns: Sequence[Column], reading: Reading) -> Column:
@@ -209,11 +216,20 @@ def _first_with_value(columns: Sequence[Column], reading: Reading) -> Column:
     return columns[0]
 
 
-def _reference_value(column: Column, reference: Pair | None, reading: Reading) -> float:
-    record = _by_pair(column).get(reference) if reference else None
-    if record is None or not record.is_finished:
-        return math.nan
-    return _value(column, record, reading)
+def _compared(column: Column, reference: Pair | None, reading: Reading) -> Column:
+    """*column* with what its values are compared with, *reference* by default."""
+    named = _named_references(column)
+    against = reference if not named else named[0] if len(named) == 1 else None
+    record = _by_pair(column).get(against) if against else None
+    has_value = record is not None and record.is_finished
+    value = _value(column, record, reading) if has_value else math.nan
+    return replace(column, against=against, named=named, reference=value)
+
+
+def _named_references(column: Column) -> tuple[Pair, ...]:
+    finished = (record for record in column.run.records if record.is_finished)
+    named = {frames.reference_named_by(column.metric, record) for record in finished}
+    return tuple(Pair.parse(pair) for pair in sorted(named - {""}))
 
 
 def _row(
@@ -224,7 +240,7 @@ def _row(
         pair=pair,
         is_reference=is_reference,
         entries={
-            each.metric.name: _entry(each, found[each.probe], reading, is_reference)
+            each.metric.name: _entry(each, pair, found[each.probe], reading)
             for each in columns
         },
         records={probe: record for probe, record in found.items() if record},
@@ -236,12 +252,12 @@ def _by_pair(column: Column) -> dict[Pair, CellRecord]:
 
 
 def _entry(
-    column: Column, record: CellRecord | None, reading: Reading, is_reference: bool
+    column: Column, pair: Pair, record: CellRecord | None, reading: Reading
 ) -> Entry:
     value = _value(column, record, reading)
     is_slow = record is not None and record.status in FALLBACKS
     ranks = not math.isnan(value) and not (is_slow and column.metric.group == "speed")
-    compares = ranks and not is_reference
+    compares = ranks and pair != column.against
     return Entry(
         value=value,
         beside=_beside(value, column) if compares else math.nan,

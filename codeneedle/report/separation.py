@@ -71,9 +71,9 @@ def separations(table: PriceTable, reading: Reading) -> Iterator[Separation]:
     """
     What each shown metric of quality and of speed tells of the pairs.
 
-    Pairs are compared with the reference: by the noise floor where the metric has
-    one, by their observations where there are several, by standard errors where
-    these are stored. About one pair in twenty is told apart by chance alone.
+    Pairs are compared with the column's reference: by the noise floor where the
+    metric has one, by their observations where there are several, by standard errors
+    where these are stored. About one pair in twenty is told apart by chance alone.
     """
     for column in table.shown:
         metric = column.metric
@@ -100,12 +100,14 @@ def _separation(metric: Metric, judged: list[_Judged]) -> Separation:
 def _judged(table: PriceTable, column: Column, reading: Reading) -> Iterator[_Judged]:
     name = column.metric.name
     finished = {each.pair: each for each in column.run.records if each.is_finished}
-    if table.reference not in finished or math.isnan(column.reference):
+    if column.against not in finished or math.isnan(column.reference):
         return
-    reference = finished[table.reference]
+    reference = finished[column.against]
     for row in table.rows:
         record = finished.get(row.pair)
-        if record is None or row.is_reference or math.isnan(row.entries[name].value):
+        if record is None or record is reference:
+            continue
+        if math.isnan(row.entries[name].value):
             continue
         yield _compared(column, record, reference, row.entries[name].value, reading)
 

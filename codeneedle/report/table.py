@@ -13,7 +13,8 @@ from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Status
 from codeneedle.report import headline
 from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
-from codeneedle.report.grid import PAIRS_NAMED, REFERENCE_MARK, facts_table
+from codeneedle.report.grid import facts_table
+from codeneedle.report.legend import PAIRS_NAMED, REFERENCE_MARK
 from codeneedle.report.prices import (
     Column,
     Entry,
@@ -113,7 +114,8 @@ def legend_entries(table: PriceTable) -> list[tuple[str, str]]:
     entries = [(metric.name, _described(metric)) for metric in metrics]
     if table.reference:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
-    return [*entries, *_ratios(table), *_absences(table), *_words(table)]
+    others = _other_references(table)
+    return [*entries, *others, *_ratios(table), *_absences(table), *_words(table)]
 
 
 def separation_rows(found: Sequence[Separation]) -> list[list[str]]:
@@ -217,11 +219,21 @@ def _ratios(table: PriceTable) -> Iterator[tuple[str, str]]:
         yield "98%", "of the reference's value"
 
 
+def _other_references(table: PriceTable) -> Iterator[tuple[str, str]]:
+    """Columns that are measured against another pair than the table's reference."""
+    for column in table.shown:
+        if len(column.named) > 1:
+            pairs = " or ".join(map(_safe, column.named))
+            yield column.metric.name, f"against {pairs}: not comparable, no floor"
+        elif column.against and column.against != table.reference:
+            yield column.metric.name, f"against {_safe(column.against)}"
+
+
 def _absences(table: PriceTable) -> Iterator[tuple[str, str]]:
     """Columns that lack what should stand beside their values, and why."""
     for column in table.shown:
         metric = column.metric
-        if not (metric.floor or metric.relative):
+        if len(column.named) > 1 or not (metric.floor or metric.relative):
             continue
         if math.isnan(column.reference):
             yield metric.name, "the reference has none, so there are no ratios"

@@ -13,7 +13,7 @@ from codeneedle.metrics import Metric, Reading
 from codeneedle.report import headline
 from codeneedle.report.export import NOT_RUN_STATUS, plain
 from codeneedle.report.export import table_lines as github_table
-from codeneedle.report.grid import REFERENCE_MARK
+from codeneedle.report.legend import REFERENCE_MARK
 from codeneedle.report.prices import Column, PriceTable, Row
 from codeneedle.report.safetext import visible
 from codeneedle.report.separation import Separation, separations
@@ -125,6 +125,7 @@ def _metric_object(column: Column) -> dict[str, Any]:
         "better": metric.better,
         "group": metric.group,
         "is_sum": metric.is_sum,
+        "against": str(column.against) if column.against else None,
         "reference": _or_null(column.reference),
         "floor": _or_null(column.reference) if metric.floor else None,
     }

@@ -1,0 +1,83 @@
+"""What the marks and words of a grid mean, and what its cells rest on."""
+
+import pandas as pd
+
+from codeneedle import frames
+from codeneedle.grid import Pair
+from codeneedle.metrics import Metric
+from codeneedle.records import Status
+from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, status_word
+from codeneedle.report.safetext import visible
+
+REFERENCE_MARK = "*"
+"""Behind the value of the pair that others are compared with."""
+
+PAIRS_NAMED = 4
+"""Pairs that a line of the legend names before it counts the others."""
+
+
+def legend(cells: pd.DataFrame, metric: Metric) -> list[str]:
+    """A line for each mark and word that stands in the grid, with the reasons."""
+    entries = legend_entries(cells, metric)
+    width = max((len(word) for word, _ in entries), default=0)
+    return [f"{word.ljust(width)}  {meaning}" for word, meaning in entries]
+
+
+def legend_entries(cells: pd.DataFrame, metric: Metric) -> list[tuple[str, str]]:
+    """Each mark and word that stands in the grid, with its meaning."""
+    entries = _references(cells)
+    entries += _failures(cells)
+    finished = cells["status"] == Status.FINISHED
+    if (finished & cells["value"].isna()).any():
+        entries.append((NO_VALUE_WORD, f"finished, without a value of {metric.name}"))
+    if (cells["status"] == frames.NOT_RUN).any():
+        entries.append((NOT_RUN_WORD, "not run"))
+    return entries
+
+
+def _references(cells: pd.DataFrame) -> list[tuple[str, str]]:
+    entries = []
+    if reference := frames.reference(cells):
+        entries.append((REFERENCE_MARK, f"the reference, {visible(str(reference))}"))
+    if note := reference_note(cells):
+        entries.append(("against", note))
+    return entries
+
+
+def reference_note(cells: pd.DataFrame) -> str:
+    """Why no pair is the reference, where records name one; empty otherwise."""
+    named = [visible(str(pair)) for pair in frames.named_references(cells)]
+    if len(named) > 1:
+        return f"measured against {' or '.join(named)}: not comparable, no floor"
+    if named and not frames.reference(cells):
+        return f"measured against {named[0]}, which has no value"
+    return ""
+
+
+def _failures(cells: pd.DataFrame) -> list[tuple[str, str]]:
+    """One entry per status and reason: the word, the pairs, and why."""
+    failed = cells[~cells["status"].isin([Status.FINISHED, frames.NOT_RUN])]
+    entries = []
+    for (status, reason), group in failed.groupby(["status", "reason"], sort=False):
+        why = f": {visible(str(reason))}" if str(reason) else ""
+        entries.append((status_word(str(status)), f"{_named(group)} {status}{why}"))
+    return entries
+
+
+def short_lines(cells: pd.DataFrame) -> list[str]:
+    """A line for the cells that rest on fewer observations than others."""
+    having = cells[cells["n"] > 0]
+    short = having[having["n"] < having["n"].max()]
+    if short.empty:
+        return []
+    fewest, most = int(short["n"].min()), int(having["n"].max())
+    return [f"fewer than {most} values, at least {fewest}, behind {_named(short)}"]
+
+
+def _named(cells: pd.DataFrame) -> str:
+    pairs = [
+        visible(str(Pair(k, v))) for k, v in zip(cells["k"], cells["v"], strict=True)
+    ]
+    named = ", ".join(pairs[:PAIRS_NAMED])
+    rest = len(pairs) - PAIRS_NAMED
+    return named if rest <= 0 else f"{named} and {rest} more"
