@@ -6,6 +6,7 @@ Everything codeneedle raises on purpose.
     - UnknownName                      a name that nothing has
     - BadCorpusFile                    a key, value or pattern of corpora/NAME.toml
     - BadKnob                          random bodies cannot be made like that
+    - BadServerArguments               llama-server does not take what is after --
     - CommaInPath                      llama-bench would take the weights for several
     - DepthTooDeep                     --depths that the weights were not trained for
     - DivergenceContextTooLong         longer than the weights were trained for
@@ -51,6 +52,7 @@ Everything codeneedle raises on purpose.
     - WeightsUnreadable                a model that the system keeps from us
     - WeightsUnsupported               a GGUF file that no sweep can run
     - CacheNotWritable                 no room for what can be made again
+    - CannotCount                      no server that tokenizes
     - CannotStart                      the system refuses to start a program
     - ChildWontStop                    a process group that outlives SIGKILL
     - NoAnswer                         a program that does not say its version

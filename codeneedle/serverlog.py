@@ -178,7 +178,7 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
         Status.CRASHED,
         re.compile(
             r"couldn't bind|address already in use|error while handling argument"
-            r"|invalid argument|error loading model|GGML_ASSERT|CUDA error"
+            r"|invalid argument|unknown argument|error loading model|GGML_ASSERT|CUDA error"
             r"|terminate called",
             re.IGNORECASE,
         ),

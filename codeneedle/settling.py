@@ -1,36 +1,18 @@
 """From a plan to a setup: the corpus counted, fitted, and its needles chosen."""
 
-import contextlib
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle import weights
-from codeneedle.client import Client
 from codeneedle.clock import now
 from codeneedle.corpus import Corpus, fitted
-from codeneedle.engine.launch import Launch, without_offload
-from codeneedle.engine.llama_server import serving
+from codeneedle.counting import Counter, counting
 from codeneedle.errors import RequestError
 from codeneedle.needles import Function, depth_of, needle_facts
 from codeneedle.planning import Plan, machine_phrase
 from codeneedle.probe import Probe
-from codeneedle.prompts import (
-    PROMPT_VERSION,
-    PromptForm,
-    chat_messages,
-    completion_prompt,
-)
+from codeneedle.prompts import PROMPT_VERSION, PromptForm
 from codeneedle.records import CorpusFacts, NeedleFacts, Setup, WeightsFacts
-from codeneedle.stage import thinking_args
-
-BUDGET_FACTOR = 1.5
-BUDGET_EXTRA_TOKENS = 64
-"""
-Tokens that a reply may have: one and a half times those of the truth, and some
-for a preamble. Long enough for every answer that can still score, short enough
-that one line without end costs seconds.
-"""
 
 CANDIDATES = 8
 """The longest functions, by bytes; the longest in tokens is taken to be among them."""
@@ -76,31 +58,6 @@ class Settled:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """Counts tokens of whole prompts with the server's own tokenizer."""
-
-    client: Client
-    plan: Plan
-
-    def prompt(self, text: str, needle: NeedleFacts) -> int:
-        """Tokens of the prompt that asks *needle* of *text*."""
-        if self.plan.prompt_form is PromptForm.COMPLETION:
-            return self.client.count_tokens(completion_prompt(text, needle))
-        prefill = self.plan.request.prefill_no_think
-        messages = chat_messages(text, needle, prefill_no_think=prefill)
-        return self.client.count_tokens(self.client.render(messages))
-
-    def budget(self, needle: NeedleFacts) -> int:
-        """Tokens that the reply to *needle* may have."""
-        truth = self.client.count_tokens("\n".join(needle.lines))
-        return math.ceil(BUDGET_FACTOR * truth) + BUDGET_EXTRA_TOKENS
-
-    def whole(self, text: str, needle: NeedleFacts) -> int:
-        """Tokens of prompt and longest reply together."""
-        return self.prompt(text, needle) + self.budget(needle)
-
-
 def settled(plan: Plan, probes: Sequence[Probe]) -> Settled:
     """
     The setup of *plan* for *probes*, and its corpus fitted to the context.
@@ -111,7 +68,8 @@ def settled(plan: Plan, probes: Sequence[Probe]) -> Settled:
     Raises:
         OtherSetup: If the run folder is one of another setup.
         CorpusTooLong: If the corpus is too long and must not be trimmed.
-        CellError: If the server that counts does not come up.
+        BadServerArguments: If the server does not take its arguments.
+        CannotCount: If the server that counts fails.
         CodeneedleError: If a probe finds that it cannot run.
     """
     is_new = plan.store.setup() is None
@@ -165,24 +123,6 @@ def _fitted(plan: Plan) -> Settled:
             return _counted(plan, counter)
     text = plan.corpus.text[: stored.corpus.characters]
     return Settled(_renewed(plan, stored), text)
-
-
-@contextlib.contextmanager
-def counting(plan: Plan) -> Iterator[Counter]:
-    """A server that only tokenizes: no cache types, smallest context, no warm-up."""
-    launch = Launch(
-        binary=plan.tools.server,
-        weights=plan.weights.path,
-        alias=f"{plan.model}.counting",
-        context=512,
-        pair=None,
-        extra=(*thinking_args(plan), *without_offload(plan.request.server_args)),
-        options=plan.server.options,
-    )
-    log = plan.store.folder / "logs" / "counting.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with serving(launch, log=log, folder=plan.store.folder) as served:
-        yield Counter(served.client, plan)
 
 
 def fitted_corpus(plan: Plan, counter: Counter) -> Corpus:

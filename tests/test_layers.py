@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "answers",
         "benchargs",
         "benchlines",
+        "comparability",
         "effective",
         "enough",
         "environment",
@@ -40,6 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "prompts",
         "questions",
         "random_bodies",
+        "recordfile",
         "records",
         "replies",
         "request",
@@ -82,6 +84,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     # L3, the work
     (
         "diagnosis",
+        "counting",
         "judging",
         "planning",
         "play",
@@ -110,6 +113,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "cli",
         "corpuscli",
         "options",
+        "optionvalues",
     ),
 )
 
@@ -121,7 +125,7 @@ ONLY: dict[str, set[str]] = {
     "pandas": {"frames", "report", "stats"},
     "seaborn": {"report"},
     "matplotlib": {"report"},
-    "typer": {"cli", "corpuscli", "options"},
+    "typer": {"cli", "corpuscli", "options", "optionvalues"},
 }
 """Libraries that belong to one place."""
 

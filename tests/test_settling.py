@@ -10,11 +10,11 @@ from gguf_files import SHAPE, write_gguf
 from made_plans import CORPUS, SERVER, made_world, planned
 from made_prices import made_probe
 
-from codeneedle import planning, settling
+from codeneedle import counting, planning
+from codeneedle.comparability import OtherSetup
 from codeneedle.errors import RequestError
 from codeneedle.prompts import PromptForm
 from codeneedle.settling import CorpusTooLong, settled, thinking_phrase
-from codeneedle.store import OtherSetup
 
 RECALL = made_probe("recall")
 
@@ -25,7 +25,7 @@ class Bytes:
     def count_tokens(self, text):
         return len(text.encode())
 
-    def render(self, messages):
+    def render(self, messages, _template_args):
         return "".join(f"<{each.role}>{each.content}" for each in messages)
 
 
@@ -40,7 +40,7 @@ def launches(tmp_path, monkeypatch):
         started.append(launch)
         yield SimpleNamespace(client=Bytes())
 
-    monkeypatch.setattr(settling, "serving", serving)
+    monkeypatch.setattr(counting, "serving", serving)
     return started
 
 
@@ -268,22 +268,3 @@ def test_how_thinking_is_switched_off_is_told():
         "--reasoning-budget 0, an empty thought prefilled"
     )
     assert "budget" not in thinking_phrase(chat)
-
-
-def test_a_chat_is_counted_as_the_template_renders_it():
-    """
-    With the empty thought that begins its answer.
-    """
-    chat = planned(prompt_form=PromptForm.CHAT)
-    needle = settled(chat, [RECALL]).setup.needles[0]
-    counters = [
-        settling.Counter(Bytes(), plan)
-        for plan in (
-            replace(chat, prompt_form=PromptForm.COMPLETION),
-            chat,
-            replace(chat, request=replace(chat.request, prefill_no_think=True)),
-        )
-    ]
-    completion, plain, prefilled = (each.prompt("text", needle) for each in counters)
-
-    assert completion < plain < prefilled

@@ -88,6 +88,15 @@ def is_about_the_port(log_text: str) -> bool:
     return "couldn't bind" in words or "already in use" in words
 
 
+def is_about_an_argument(log_text: str) -> bool:
+    """Whether the server ended because it could not read its command line."""
+    found = trouble(log_text)
+    words = found.reason if found else ""
+    # The system's own "Invalid argument", of a file, has a capital.
+    signs = ("invalid argument", "error while handling argument", "unknown argument")
+    return any(sign in words for sign in signs)
+
+
 def _without_words(returncode: int) -> Trouble:
     if returncode == -SIGKILL:
         reason = "nobody but the system does that, when memory runs out"

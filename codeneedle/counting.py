@@ -1,0 +1,110 @@
+"""How many tokens a prompt takes, counted by a server that does nothing else."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.client import Client
+from codeneedle.engine.endings import ServerDied, is_about_an_argument
+from codeneedle.engine.launch import Launch, without_offload
+from codeneedle.engine.llama_server import serving
+from codeneedle.engine.logfile import read_log
+from codeneedle.errors import CellError, MachineError, RequestError
+from codeneedle.planning import Plan
+from codeneedle.prompts import (
+    NO_THINK_ARGS,
+    PromptForm,
+    chat_messages,
+    completion_prompt,
+)
+from codeneedle.records import NeedleFacts
+from codeneedle.stage import thinking_args
+
+BUDGET_FACTOR = 1.5
+BUDGET_EXTRA_TOKENS = 64
+"""
+Tokens that a reply may have: one and a half times those of the truth, and some
+for a preamble. Long enough for every answer that can still score, short enough
+that one line without end costs seconds.
+"""
+
+
+class BadServerArguments(RequestError):  # noqa: N818 - named after the fact
+    """llama-server does not take the arguments after ``--``, or ends over them."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(
+            reason, hint="Check the arguments after '--': see 'llama-server --help'."
+        )
+
+
+class CannotCount(MachineError):  # noqa: N818 - named after the fact
+    """No tokens can be counted, as the server that would do it fails."""
+
+    def __init__(self, *, reason: str, log: Path) -> None:
+        super().__init__(
+            f"the corpus cannot be counted: {reason}", hint=f"See {log} for the cause."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Counts tokens of whole prompts with the server's own tokenizer."""
+
+    client: Client
+    plan: Plan
+
+    def prompt(self, text: str, needle: NeedleFacts) -> int:
+        """Tokens of the prompt that asks *needle* of *text*."""
+        if self.plan.prompt_form is PromptForm.COMPLETION:
+            return self.client.count_tokens(completion_prompt(text, needle))
+        prefill = self.plan.request.prefill_no_think
+        messages = chat_messages(text, needle, prefill_no_think=prefill)
+        return self.client.count_tokens(self.client.render(messages, NO_THINK_ARGS))
+
+    def budget(self, needle: NeedleFacts) -> int:
+        """Tokens that the reply to *needle* may have."""
+        truth = self.client.count_tokens("\n".join(needle.lines))
+        return math.ceil(BUDGET_FACTOR * truth) + BUDGET_EXTRA_TOKENS
+
+    def whole(self, text: str, needle: NeedleFacts) -> int:
+        """Tokens of prompt and longest reply together."""
+        return self.prompt(text, needle) + self.budget(needle)
+
+
+@contextlib.contextmanager
+def counting(plan: Plan) -> Iterator[Counter]:
+    """
+    A server that only tokenizes: no cache types, smallest context, no warm-up.
+
+    Raises:
+        BadServerArguments: If it does not take the arguments of a person.
+        CannotCount: If it fails in another way.
+    """
+    launch = Launch(
+        binary=plan.tools.server,
+        weights=plan.weights.path,
+        alias=f"{plan.model}.counting",
+        context=512,
+        pair=None,
+        extra=(*thinking_args(plan), *without_offload(plan.request.server_args)),
+        options=plan.server.options,
+    )
+    log = plan.store.folder / "logs" / "counting.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with serving(launch, log=log, folder=plan.store.folder) as served:
+            yield Counter(served.client, plan)
+    except CellError as error:
+        # No cell has begun: nothing of this is a finding about cache types.
+        if plan.request.server_args and _is_about_arguments(error, log):
+            raise BadServerArguments(reason=str(error)) from error
+        raise CannotCount(reason=str(error), log=log) from error
+
+
+def _is_about_arguments(error: CellError, log: Path) -> bool:
+    """Also where the server did as told and ended well, as ``--version`` has it."""
+    has_ended_well = isinstance(error, ServerDied) and error.returncode == 0
+    return has_ended_well or is_about_an_argument(read_log(log))
