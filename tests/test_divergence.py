@@ -44,7 +44,7 @@ from codeneedle.probes.divergence_metrics import (
 )
 from codeneedle.probes.divergence_part import TextChanged
 from codeneedle.probes.divergence_settings import settings
-from codeneedle.records import BadRecord, Status, WeightsFacts
+from codeneedle.records import BadRecord, Status
 from codeneedle.request import Request
 from codeneedle.runner import FailingAlike
 from codeneedle.settling import settled
@@ -375,8 +375,9 @@ def test_a_base_file_of_other_weights_is_written_again(tmp_path):
     Its note names the weights.
     """
     swept(made_plan(tmp_path, pairs="f16/f16"))
-    (tmp_path / "run" / "setup.json").unlink()
-    weights = WeightsFacts(name="made-model", sha256="cd" * 32, size_bytes=1)
+    weights = replace(made_setup().weights, sha256="cd" * 32)
+    stored = tmp_path / "run" / "setup.json"
+    stored.write_text(stored.read_text().replace("ab" * 32, "cd" * 32))
 
     swept(
         made_plan(tmp_path, pairs="f16/f16 q8_0/q8_0"),
