@@ -1,5 +1,5 @@
 """
-Records as data frames: one row per round or per pair, or K down and V across.
+Records as data frames: one row per pair, K slowest, most precise first.
 
 All functions but `of_probe` take a run that holds records of one probe alone.
 """
@@ -36,23 +36,6 @@ def axes(run: Run) -> tuple[list[str], list[str]]:
     k_types = by_precision([*run.setup.types_k, *(pair.k for pair in pairs)])
     v_types = by_precision([*run.setup.types_v, *(pair.v for pair in pairs)])
     return k_types, v_types
-
-
-def rounds_frame(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
-    """
-    Every observation of every finished cell.
-
-    Returns:
-        Columns k, v, round (from 0, counting observations) and value, in no
-        particular order of pairs.
-    """
-    rows = [
-        (record.pair.k, record.pair.v, at, value)
-        for record in run.records
-        if record.is_finished
-        for at, value in enumerate(metric.values(record, run.setup, reading))
-    ]
-    return pd.DataFrame(rows, columns=["k", "v", "round", "value"])
 
 
 def cells_frame(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
@@ -94,38 +77,6 @@ def cells_frames(
     return {name: pd.DataFrame(rows[name], columns=columns) for name in rows}
 
 
-def grid(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
-    """
-    The value of every pair.
-
-    Returns:
-        Shape (K types, V types), both most precise first; NaN is a gap.
-    """
-    return spread_out(cells_frame(run, metric, reading), "value")
-
-
-def statuses(run: Run) -> pd.DataFrame:
-    """
-    How every cell ended: a status, or `NOT_RUN`.
-
-    Returns:
-        Shape (K types, V types), as `grid`.
-    """
-    recorded = _by_pair(run.records)
-    k_types, v_types = axes(run)
-    words = [[_status(recorded.get(Pair(k, v))) for v in v_types] for k in k_types]
-    return pd.DataFrame(words, index=k_types, columns=v_types)
-
-
-def spread_out(cells: pd.DataFrame, column: str) -> pd.DataFrame:
-    """One *column* of a `cells_frame`, K down and V across."""
-    # The rows of a cells frame are a full grid in order, so no pivot is needed.
-    k_types = list(dict.fromkeys(cells["k"]))
-    v_types = list(dict.fromkeys(cells["v"]))
-    values = cells[column].to_numpy().reshape(len(k_types), len(v_types))
-    return pd.DataFrame(values, index=k_types, columns=v_types)
-
-
 def reference(cells: pd.DataFrame) -> Pair | None:
     """
     The pair that others are compared with; None if there is none.
@@ -149,16 +100,6 @@ def named_references(cells: pd.DataFrame) -> list[Pair]:
 def reference_named_by(metric: Metric, record: CellRecord) -> str:
     """What *record* says it was measured against; empty if it says nothing."""
     return (metric.reference(record) or "") if metric.reference else ""
-
-
-def gaps_to(cells: pd.DataFrame, pair: Pair) -> pd.DataFrame:
-    """
-    The value of every pair less that of *pair*.
-
-    Returns:
-        Shape (K types, V types); NaN where either is missing.
-    """
-    return spread_out(cells, "value") - value_at(cells, pair)
 
 
 def value_at(cells: pd.DataFrame, pair: Pair) -> float:

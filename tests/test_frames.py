@@ -33,11 +33,11 @@ def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
     """
     K goes down and V across, whatever the order of setup and records.
     """
-    grid = frames.grid(small_run(), MATCHED, READING)
+    cells = frames.cells_frame(small_run(), MATCHED, READING)
 
-    assert ["bf16", "q4_0"] == list(grid.index)
-    assert ["bf16", "q8_0"] == list(grid.columns)
-    assert [[20.0, 20.0], [4.5, 4.5]] == grid.to_numpy().tolist()
+    assert ["bf16", "bf16", "q4_0", "q4_0"] == list(cells["k"])
+    assert ["bf16", "q8_0", "bf16", "q8_0"] == list(cells["v"])
+    assert [20.0, 20.0, 4.5, 4.5] == list(cells["value"])
 
 
 def test_cells_that_did_not_finish_are_gaps() -> None:
@@ -57,20 +57,6 @@ def test_cells_that_did_not_finish_are_gaps() -> None:
     assert 0 == cells.loc[("q4_0", "bf16"), "n"]
 
 
-def test_statuses_have_the_shape_of_the_grid() -> None:
-    """
-    Every pair has a status; one that was not tried has none.
-    """
-    run = small_run(
-        failed=[failed_record("q4_0/q8_0", Status.TIMED_OUT)],
-        untried=["q4_0/bf16"],
-    )
-
-    assert [["finished", "finished"], ["", "timed-out"]] == (
-        frames.statuses(run).to_numpy().tolist()
-    )
-
-
 def test_a_cell_tells_how_many_observations_it_rests_on() -> None:
     """
     Value, count and spread come from the rounds.
@@ -86,9 +72,9 @@ def test_sums_are_not_averaged() -> None:
     """
     Passes are counted over the rounds of a cell.
     """
-    grid = frames.grid(made_run(), PASS, READING)
+    cells = frames.cells_frame(made_run(), PASS, READING)
 
-    assert 16.0 == grid.loc["bf16", "bf16"]
+    assert 16.0 == cells["value"].iloc[0]
 
 
 def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
@@ -99,7 +85,9 @@ def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
     stranger = failed_record("turbo3/q8_0", Status.UNSUPPORTED)
     run = replace(run, records=(*run.records, stranger))
 
-    assert ["bf16", "q4_0", "turbo3"] == list(frames.statuses(run).index)
+    cells = frames.cells_frame(run, MATCHED, READING)
+
+    assert ["bf16", "q4_0", "turbo3"] == list(cells["k"].unique())
 
 
 def test_records_of_other_probes_are_left_out() -> None:
@@ -113,18 +101,6 @@ def test_records_of_other_probes_are_left_out() -> None:
     assert run.records == frames.of_probe(both, "recall").records
     with pytest.raises(ValueError, match="narrow"):
         frames.cells_frame(both, MATCHED, READING)
-
-
-def test_rounds_of_finished_cells_are_listed() -> None:
-    """
-    Four cells of two rounds, one of them failed, give six rows.
-    """
-    run = small_run(failed=[failed_record("q4_0/q8_0")])
-
-    rounds = frames.rounds_frame(run, MATCHED, READING)
-
-    assert (6, 4) == rounds.shape
-    assert {0, 1} == set(rounds["round"])
 
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
@@ -175,19 +151,6 @@ def test_cells_that_did_not_finish_name_no_reference() -> None:
     assert ["bf16/bf16", "bf16/q8_0"] == list(map(str, frames.named_references(cells)))
 
 
-def test_gaps_to_the_reference_keep_the_gaps() -> None:
-    """
-    Differences are values less the reference's; missing ones stay missing.
-    """
-    run = small_run(untried=["q4_0/bf16"])
-    cells = frames.cells_frame(run, MATCHED, READING)
-
-    gaps = frames.gaps_to(cells, Pair("bf16", "bf16"))
-
-    assert -15.5 == gaps.loc["q4_0", "q8_0"]
-    assert gaps.isna().loc["q4_0", "bf16"]
-
-
 def test_a_hundred_by_a_hundred_grid_is_framed() -> None:
     """
     Types that nobody knows keep their order.
@@ -195,8 +158,8 @@ def test_a_hundred_by_a_hundred_grid_is_framed() -> None:
     types = [f"t{at}" for at in range(100)]
     run = made_run(setup=made_setup(needles=1, types_k=types, types_v=types))
 
-    grid = frames.grid(run, MATCHED, READING)
+    cells = frames.cells_frame(run, MATCHED, READING)
 
-    assert (100, 100) == grid.shape
-    assert types == list(grid.columns)
-    assert 20.0 == grid.to_numpy().min()
+    assert 10_000 == len(cells)
+    assert types == list(cells["v"].unique())
+    assert 20.0 == cells["value"].min()
