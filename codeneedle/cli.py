@@ -23,8 +23,8 @@ from codeneedle.options import (
     ServerOption,
     StrictIndent,
     asking,
-    one_form,
 )
+from codeneedle.optionvalues import one_form
 from codeneedle.request import DEFAULT_OUT, Request
 
 app = typer.Typer(

@@ -2,15 +2,24 @@
 
 import functools
 import inspect
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from codeneedle import sweepfile
-from codeneedle.grid import DEFAULT_TYPES, by_precision
+from codeneedle.grid import DEFAULT_TYPES
+from codeneedle.optionvalues import (
+    CORPUS,
+    from_environment,
+    numbers,
+    parted,
+    rotations,
+    stated,
+    types_of,
+    words_of,
+)
 from codeneedle.prompts import PromptForm
 from codeneedle.request import DEFAULT_OUT, Request
 
@@ -47,9 +56,6 @@ CorpusName = Annotated[
     str, typer.Argument(metavar="NAME|PATH", help="A corpus by name, or a path.")
 ]
 
-
-CORPUS = "CORPUS"
-"""Environment variable that names the corpus where nothing else does."""
 
 CorpusOption = Annotated[
     str | None,
@@ -203,15 +209,15 @@ def request_of(  # noqa: PLR0913 - one parameter per option
     What is not given is taken from the sweep file that is named, if one is; what
     neither says, from the environment.
     """
-    name, server_args = _parted(arguments or [])
+    name, server_args = parted(arguments or [])
     given = {
-        "corpus": _stated(corpus, "--corpus"),
+        "corpus": stated(corpus, "--corpus"),
         "models": (model.expanduser(),) if model else None,
-        "k_types": _types(k_types, "--k-types") or _types(types, "--types"),
-        "v_types": _types(v_types, "--v-types") or _types(types, "--types"),
-        "probes": _words(probe, "--probe"),
+        "k_types": types_of(k_types, "--k-types") or types_of(types, "--types"),
+        "v_types": types_of(v_types, "--v-types") or types_of(types, "--types"),
+        "probes": words_of(probe, "--probe"),
         "contexts": (context,) if context else None,
-        "rotations": _rotations(rotation),
+        "rotations": rotations(rotation),
         "prompt_form": prompt_form,
         "prefill_no_think": prefill_no_think,
         "fit": fit,
@@ -219,16 +225,16 @@ def request_of(  # noqa: PLR0913 - one parameter per option
         "server_args": server_args or None,
         "llama_server": llama_server,
         "out": out,
-        "divergence_contexts": _numbers(divergence_context, "--divergence-context"),
+        "divergence_contexts": numbers(divergence_context, "--divergence-context"),
         "chunks": chunks,
         "text": text,
-        "depths": _numbers(depths, "--depths"),
+        "depths": numbers(depths, "--depths"),
         "repetitions": repetitions,
         "skip_fallback": skip_fallback,
     }
     stored = sweepfile.asked_for(sweepfile.read_sweep_file(name)) if name else {}
     chosen = {key: value for key, value in given.items() if value is not None}
-    return Request(**{**_from_environment(), **stored, **chosen})
+    return Request(**{**from_environment(), **stored, **chosen})
 
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
@@ -245,68 +251,3 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     parsed.__annotations__ = {p.name: p.annotation for p in parameters}
     return parsed
-
-
-def _parted(arguments: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """A sweep's name, if one comes first, and what is meant for llama-server."""
-    name = None
-    if arguments and not arguments[0].startswith("-"):
-        name, *arguments = arguments
-    # llama-server takes no words of its own: this one was meant for us.
-    if arguments and not arguments[0].startswith("-"):
-        raise typer.BadParameter(
-            f"'{arguments[0]}': one sweep at a time, here '{name}'; "
-            "arguments for llama-server begin with a dash"
-        )
-    return name, tuple(arguments)
-
-
-def _from_environment() -> dict[str, Any]:
-    corpus = os.environ.get(CORPUS)
-    return {"corpus": corpus} if corpus else {}
-
-
-def _stated(text: str | None, option: str) -> str | None:
-    """*text*, unless it is empty: an unset shell variable is no wish for a default."""
-    if text == "":
-        raise typer.BadParameter(f"'' for {option}: nothing")
-    return text
-
-
-def _types(text: str | None, option: str) -> tuple[str, ...] | None:
-    words = _words(text, option)
-    return tuple(by_precision(words)) if words else None
-
-
-def _rotations(text: str | None) -> tuple[bool, ...] | None:
-    words = _words(text, "--rotation")
-    return sweepfile.rotations(words) if words else None
-
-
-def _words(text: str | None, option: str) -> tuple[str, ...] | None:
-    """The distinct words of a list; None where the option was not given."""
-    if text is None:
-        return None
-    words = (word.strip() for word in text.split(","))
-    found = tuple(dict.fromkeys(word for word in words if word))
-    # An empty list must not quietly run a default.
-    if not found:
-        raise typer.BadParameter(f"'{text}' for {option}: an empty list")
-    return found
-
-
-def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
-    words = _words(text, option)
-    if words is None:
-        return None
-    try:
-        return tuple(dict.fromkeys(int(word) for word in words))
-    except ValueError as error:
-        raise typer.BadParameter(f"'{text}' for {option}: not whole numbers") from error
-
-
-def one_form(**asked: bool) -> None:
-    """Stop at two forms of one report: only one can stand on stdout."""
-    chosen = [f"--{name}" for name, is_asked in asked.items() if is_asked]
-    if len(chosen) > 1:
-        raise typer.BadParameter(f"{' and '.join(chosen)}: choose one")

@@ -1,24 +1,17 @@
 """What is stored of a sweep: its setup, and one record per cell and probe."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from codeneedle.effective import Effective
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
 
 Json = dict[str, Any]
-_Layout = TypeVar("_Layout")
 
 # 1 - first version
 SCHEMA = 1
-
-_UPGRADES: dict[int, Callable[[Json], Json]] = {}
-"""One step per version: ``{1: what_version_2_changed, ...}``."""
 
 
 class RecordTooNew(RequestError):  # noqa: N818 - named after the fact
@@ -251,56 +244,6 @@ class Setup:
     rotation: bool = True
     probes: dict[str, Json] = field(default_factory=dict)
     schema: int = SCHEMA
-
-
-def encode(stored: CellRecord | Setup) -> bytes:
-    """As indented JSON. NaN and infinity become null: they are no observations."""
-    return msgspec.json.format(msgspec.json.encode(stored), indent=1)
-
-
-def decode_record(data: bytes, *, file: str) -> CellRecord:
-    """
-    Read a record, upgraded to the current schema.
-
-    Raises:
-        RecordTooNew: If a later codeneedle wrote it.
-        BadRecord: If it is anything else than a record.
-    """
-    return _decode(data, CellRecord, file=file)
-
-
-def decode_setup(data: bytes, *, file: str) -> Setup:
-    """
-    Read a setup, upgraded to the current schema.
-
-    Raises:
-        RecordTooNew: If a later codeneedle wrote it.
-        BadSetup: If it is anything else than a setup.
-    """
-    try:
-        return _decode(data, Setup, file=file)
-    except BadRecord as error:
-        raise BadSetup(file=file, reason=error.reason) from error
-
-
-def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
-    try:
-        raw = msgspec.json.decode(data, type=Json)
-        return msgspec.convert(_upgraded(raw, file=file), type=layout)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRecord(file=file, reason=str(error)) from error
-
-
-def _upgraded(raw: Json, *, file: str) -> Json:
-    """Bring *raw* to the current schema, one version at a time."""
-    found = raw.get("schema")
-    if not isinstance(found, int):
-        raise BadRecord(file=file, reason="it has no schema number")
-    if found > SCHEMA:
-        raise RecordTooNew(found=found, file=file)
-    for version in range(found, SCHEMA):
-        raw = {**_UPGRADES[version](raw), "schema": version + 1}
-    return raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

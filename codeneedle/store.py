@@ -5,41 +5,27 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from pathlib import Path
 
+from codeneedle.comparability import refuse_difference, widened
 from codeneedle.errors import MachineError, RequestError, did_you_mean
 from codeneedle.files import write_whole
-from codeneedle.grid import Pair, by_precision
+from codeneedle.grid import Pair
+from codeneedle.recordfile import decode_record, decode_setup, encode
 from codeneedle.records import (
     BadRecord,
     CellRecord,
-    Json,
     Run,
     Setup,
     Status,
-    decode_record,
-    decode_setup,
-    encode,
 )
 
 SETUP = "setup.json"
 CELLS = "cells"
 LOGS = "logs"
 
-_NOT_COMPARED = frozenset({"created", "types_k", "types_v", "probes", "schema"})
 _CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
-
-
-class OtherSetup(RequestError):  # noqa: N818 - named after the fact
-    """The run folder holds records of another setup; they must not mix."""
-
-    def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
-        super().__init__(
-            f"{folder} holds a run with another {key}: {stored}, now {wanted}",
-            hint="Choose another folder with --out, or move that one away.",
-        )
 
 
 class SetupMissing(RequestError):  # noqa: N818 - named after the fact
@@ -116,7 +102,7 @@ class Store:
         """
         stored = self.compare(setup)
         if stored is not None:
-            setup = _widened(stored, setup)
+            setup = widened(stored, setup)
         if setup != stored:
             self._write(self.folder / SETUP, encode(setup))
         return setup
@@ -131,7 +117,7 @@ class Store:
         """
         stored = self.setup()
         if stored is not None:
-            _refuse_difference(stored, setup, folder=self.folder)
+            refuse_difference(stored, setup, folder=self.folder)
         elif any((self.folder / CELLS).glob("*.json")):
             raise SetupMissing(folder=self.folder)
         return stored
@@ -236,59 +222,6 @@ def _translated(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise FolderUnwritable(folder=folder, reason=str(error)) from error
-
-
-def _widened(stored: Setup, wanted: Setup) -> Setup:
-    """The stored setup with the types and probes of both: it grows, never shrinks."""
-    return replace(
-        stored,
-        probes={**stored.probes, **wanted.probes},
-        types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
-        types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
-    )
-
-
-def _refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
-    for field in fields(Setup):
-        if field.name in _NOT_COMPARED:
-            continue
-        was, now = getattr(stored, field.name), getattr(wanted, field.name)
-        if was != now:
-            key, was, now = _first_difference(field.name, was, now)
-            raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
-    for probe in stored.probes.keys() & wanted.probes.keys():
-        _refuse_other_settings(
-            probe, stored.probes[probe], wanted.probes[probe], folder=folder
-        )
-
-
-def _refuse_other_settings(
-    probe: str, stored: Json, wanted: Json, *, folder: Path
-) -> None:
-    for key in sorted(stored.keys() | wanted.keys()):
-        was, now = stored.get(key), wanted.get(key)
-        if was != now:
-            raise OtherSetup(
-                folder=folder,
-                key=f"{probe} {key}",
-                stored=repr(was),
-                wanted=repr(now),
-            )
-
-
-def _first_difference(key: str, was: object, now: object) -> tuple[str, str, str]:
-    """Descend into nested facts, so that the message names one value, not twenty."""
-    if type(was) is type(now) and hasattr(type(was), "__dataclass_fields__"):
-        for field in fields(was):  # type: ignore[arg-type]
-            a, b = getattr(was, field.name), getattr(now, field.name)
-            if a != b:
-                return _first_difference(f"{key} {field.name}", a, b)
-    if isinstance(was, tuple) and isinstance(now, tuple) and len(was) != len(now):
-        return f"number of {key}", str(len(was)), str(len(now))
-    if isinstance(was, tuple) and isinstance(now, tuple):
-        at = next(i for i, (a, b) in enumerate(zip(was, now, strict=True)) if a != b)
-        return _first_difference(f"{key} {at + 1}", was[at], now[at])
-    return key, repr(was), repr(now)
 
 
 def run_folder(root: Path, *, corpus: str, model: str) -> Path:

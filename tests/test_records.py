@@ -5,13 +5,11 @@ import json
 import pytest
 from made_records import made_record, made_round, made_setup
 
+from codeneedle.recordfile import decode_record, decode_setup, encode
 from codeneedle.records import (
     SCHEMA,
     BadRecord,
     RecordTooNew,
-    decode_record,
-    decode_setup,
-    encode,
 )
 
 RECORD = made_record("q8_0/q4_0", [made_round(made_setup().needles[0])])

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from made_records import made_record, made_round, made_setup
 
+from codeneedle.comparability import OtherSetup
 from codeneedle.grid import Pair
 from codeneedle.records import BadSetup, Status
 from codeneedle.store import (
     FolderBusy,
     FolderUnwritable,
     NoSuchRun,
-    OtherSetup,
     SetupMissing,
     Store,
     find_runs,
