@@ -16,6 +16,7 @@ Everything codeneedle raises on purpose.
     - NoText                           a file that is empty, binary or unreadable
     - NotFound                         a path that leads nowhere
     - NothingFits                      no function to ask for is left after a cut
+    - NothingToPrefill                 --prefill-no-think where nothing thinks
     - NothingToAsk                     a text without a function to ask for
     - TextChanged                      --text is not what the sweep began with
     - TextTooShort                     fewer tokens than a comparison takes

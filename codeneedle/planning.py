@@ -43,6 +43,16 @@ class ContextTooLong(RequestError):  # noqa: N818 - named after the fact
         )
 
 
+class NothingToPrefill(RequestError):  # noqa: N818 - named after the fact
+    """An empty thought was to begin the answers of what does not think."""
+
+    def __init__(self, *, what: str) -> None:
+        super().__init__(
+            f"--prefill-no-think has no effect here: {what}",
+            hint="Drop it, or use it with --model and the chat form.",
+        )
+
+
 class DiskFull(MachineError):  # noqa: N818 - named after the fact
     """Not even the records would fit."""
 
@@ -107,6 +117,7 @@ def plan(request: Request) -> Plan:
     model = weights.short_name(header.path) if request.model else nano.NAME
     folder = f"{model}+{request.page}" if request.page else model
     form = request.prompt_form or default_form(request, header)
+    _refuse_prefill(request, form)
     return Plan(
         request=request,
         tools=tools,
@@ -180,6 +191,15 @@ def machine_phrase(server: ServerFacts) -> str:
     """Processor, memory, system and devices, the same from day to day."""
     devices = ", ".join(server.devices)
     return f"{machine.facts().phrase()}{f'; {devices}' if devices else ''}"
+
+
+def _refuse_prefill(request: Request, form: PromptForm) -> None:
+    if not request.prefill_no_think:
+        return
+    if request.model is None:
+        raise NothingToPrefill(what="the built-in model does not think")
+    if form is PromptForm.COMPLETION:
+        raise NothingToPrefill(what="the completion form has no thinking")
 
 
 def _refuse_unknown_types(request: Request, server: ServerFacts) -> None:

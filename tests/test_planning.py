@@ -13,7 +13,12 @@ from codeneedle import planning
 from codeneedle.engine.launch import ReservedArgument
 from codeneedle.errors import UnknownName
 from codeneedle.grid import Pair
-from codeneedle.planning import ContextTooLong, DiskFull, machine_phrase
+from codeneedle.planning import (
+    ContextTooLong,
+    DiskFull,
+    NothingToPrefill,
+    machine_phrase,
+)
 from codeneedle.prompts import PromptForm
 from codeneedle.request import Request, Variant, pages
 from codeneedle.store import FolderUnwritable
@@ -184,6 +189,33 @@ def test_types_that_the_weights_cannot_take_are_told_with_the_reason(tmp_path):
     assert {"q8_0", "q4_0"} == set(found)
     assert all("80" in reason for reason in found.values())
     assert {} == planning.unsupported_types(planned())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt_form": PromptForm.COMPLETION}, "completion form"),
+        ({"models": ()}, "built-in model"),
+        ({"models": (), "prompt_form": PromptForm.CHAT}, "built-in model"),
+    ],
+)
+def test_an_empty_thought_is_refused_where_nothing_thinks(changes, words):
+    """
+    It would have no effect, or spoil each answer.
+    """
+    with pytest.raises(NothingToPrefill, match=words) as caught:
+        planned(prefill_no_think=True, **changes)
+
+    assert "--model" in caught.value.hint
+
+
+def test_an_empty_thought_is_taken_in_the_chat_form():
+    """
+    There it is the beginning of an answer.
+    """
+    assert planned(
+        prefill_no_think=True, prompt_form=PromptForm.CHAT
+    ).request.prefill_no_think
 
 
 def test_arguments_of_every_page_are_checked():
