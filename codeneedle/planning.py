@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from codeneedle import corpus as corpora
@@ -15,6 +15,7 @@ from codeneedle.kvmemory import why_not
 from codeneedle.llamacpp import ServerFacts, Tools
 from codeneedle.prompts import PromptForm
 from codeneedle.request import Request
+from codeneedle.serverlog import Trouble
 from codeneedle.store import FolderUnwritable, Store, run_folder
 from codeneedle.weights import Weights
 
@@ -80,6 +81,8 @@ class Plan:
         pairs: The grid, in running order.
         store: Where its records are.
         notes: What a person should know before it starts.
+        preflights: What was found of attention in this sitting, kept for the probes
+            to come. Alone in being filled later.
     """
 
     request: Request
@@ -93,6 +96,7 @@ class Plan:
     pairs: tuple[Pair, ...]
     store: Store
     notes: tuple[str, ...] = ()
+    preflights: dict[Pair, Trouble | None] = field(default_factory=dict, compare=False)
 
     @property
     def is_built_in(self) -> bool:

@@ -49,7 +49,7 @@ class Stage:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether attention of these types may leave the accelerator unseen."""
+        """Whether a preflight could tell that attention leaves the accelerator."""
         plan = self.plan
         return in_doubt(
             self.pair, devices=plan.server.devices, extra=plan.request.server_args
@@ -59,15 +59,20 @@ class Stage:
         """
         Ask a short-lived server whether attention stays on the accelerator.
 
+        Once per pair: it loads the weights, and the answer is that of all probes.
+
         Raises:
             FellBack: If it does not, and such cells are to be skipped.
         """
-        store = self.plan.store
-        self.trouble = preflight(
-            launch_of(self.plan, self.pair),
-            log=store.log(self.pair).with_name(f"{self.pair.slug}.preflight.log"),
-            folder=store.folder,
-        )
+        found = self.plan.preflights
+        if self.pair not in found:
+            store = self.plan.store
+            found[self.pair] = preflight(
+                launch_of(self.plan, self.pair),
+                log=store.log(self.pair).with_name(f"{self.pair.slug}.preflight.log"),
+                folder=store.folder,
+            )
+        self.trouble = found[self.pair]
         self.heed(self.trouble)
 
     def heed(self, trouble: Trouble | None) -> None:

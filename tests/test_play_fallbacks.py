@@ -20,7 +20,7 @@ from codeneedle.request import Request
 from codeneedle.runner import CellEnded, CellStepped
 from codeneedle.store import Store
 
-PAIR, PLAIN = Pair("q8_0", "q4_0"), Pair("q8_0", "q8_0")
+PAIR, PLAIN = Pair("q8_0", "f16"), Pair("q8_0", "q8_0")
 
 AS_F16 = "no vector kernel for K/V types q8_0-q4_0, converting K and V to f16 instead"
 ON_CPU = "Flash Attention is assigned to device CPU (usually due to missing support)"
@@ -32,6 +32,7 @@ AT_PREFLIGHT = f"say-if=auto={ON_CPU}"
 @pytest.fixture
 def play(tmp_path):
     """Plays a cell on the fake server; returns its record and its steps."""
+    preflights = {}
 
     def played(*faults, pair=PAIR, devices=(), skip=False):
         extra = tuple(word for fault in faults for word in ("--fake", fault))
@@ -52,6 +53,7 @@ def play(tmp_path):
             prompt_form=PromptForm.COMPLETION,
             store=Store(tmp_path),
             is_built_in=False,
+            preflights=preflights,
         )
         setup = made_setup(needles=2)
         needles = tuple(replace(each, budget=50) for each in setup.needles)
@@ -127,12 +129,26 @@ def test_what_the_preflight_finds_ends_the_cell_if_wished(play, tmp_path):
     ]
 
 
+def test_a_pair_is_asked_once_in_a_sitting(play, tmp_path):
+    """
+    What was found counts for each cell of it, of whatever probe.
+    """
+    play(AT_PREFLIGHT, devices=("CUDA0 NVIDIA L4",))
+    log = tmp_path / "logs" / f"{PAIR.slug}.preflight.log"
+    log.unlink()
+
+    record, _ = play(AT_PREFLIGHT, devices=("CUDA0 NVIDIA L4",))
+
+    assert not log.exists()
+    assert Status.FALLBACK_CPU is record.status
+
+
 @pytest.mark.parametrize(
     ("pair", "devices"), [(PLAIN, ("CUDA0 NVIDIA L4",)), (PAIR, ())]
 )
 def test_a_pair_that_is_in_no_doubt_costs_no_preflight(play, tmp_path, pair, devices):
     """
-    Types that every build has, and machines without an accelerator.
+    Those of which a server tells nothing, and machines without an accelerator.
     """
     record, _ = play(AT_PREFLIGHT, pair=pair, devices=devices)
 

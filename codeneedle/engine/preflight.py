@@ -15,8 +15,11 @@ from codeneedle.serverlog import Trouble, fallback
 CONTEXT = 256
 """Tokens; the least that a server takes."""
 
-EVERYWHERE = frozenset({"f16", "bf16", "q8_0", "q4_0"})
-"""Types that every build has attention for, as long as K and V are of the same."""
+ASKED_FOR = frozenset({"f32", "f16", "bf16"})
+"""Types of V for which a build asks itself whether it has attention."""
+
+EVERYWHERE = frozenset({"f16", "bf16"})
+"""Those of them that every build has attention for, if K is of the same type."""
 
 _CACHE_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
 _NO_WARMUP = "--no-warmup"
@@ -24,7 +27,9 @@ _NO_WARMUP = "--no-warmup"
 
 def in_doubt(pair: Pair, *, devices: Sequence[str], extra: Sequence[str]) -> bool:
     """
-    Whether attention of *pair* may leave the accelerator without a word.
+    Whether a preflight can tell that attention of *pair* leaves the accelerator.
+
+    It tells nothing where V is quantized, see `preflight`.
 
     Args:
         pair: The cache types.
@@ -32,7 +37,7 @@ def in_doubt(pair: Pair, *, devices: Sequence[str], extra: Sequence[str]) -> boo
         extra: A person's arguments for the server; who asks for a cache on the
             host gets attention there.
     """
-    if not devices or _CACHE_ON_HOST & set(extra):
+    if not devices or _CACHE_ON_HOST & set(extra) or pair.v not in ASKED_FOR:
         return False
     return pair.k != pair.v or pair.k not in EVERYWHERE
 
