@@ -87,6 +87,17 @@ def test_markdown_holds_the_summary_and_the_grid() -> None:
     assert any("trimmed to 16 of 200 functions" in line for line in lines)
 
 
+def test_markdown_tells_the_noise_floor() -> None:
+    """
+    As the terminal does.
+    """
+    metric = replace(METRIC["matched"], floor=True)
+
+    lines = to_markdown([RUN], metric, [], READING).splitlines()
+
+    assert r"- \*: noise floor 20.00: the reference against itself" in lines
+
+
 def test_markdown_escapes_what_would_be_markup() -> None:
     """
     A bar in a reason starts no column.

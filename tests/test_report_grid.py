@@ -13,7 +13,7 @@ from made_records import (
 )
 from rich.console import Console, RenderableType
 
-from codeneedle.metrics import Reading
+from codeneedle.metrics import Metric, Reading
 from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.records import Run, Status
 from codeneedle.report.grid import grid, report, summary, summary_headings, summary_row
@@ -39,9 +39,9 @@ def printed(view: RenderableType, *, width: int = 140, colour: bool = False) -> 
     return console.file.getvalue()
 
 
-def lines_of(run: Run) -> list[str]:
+def lines_of(run: Run, metric: Metric = MATCHED) -> list[str]:
     """The plain grid report of *run*, line by line, without trailing blanks."""
-    text = printed(grid(run, MATCHED, READING))
+    text = printed(grid(run, metric, READING))
     return [line.rstrip() for line in text.splitlines()]
 
 
@@ -281,3 +281,14 @@ def test_without_one_reference_nothing_is_marked() -> None:
     said = "against  measured against f16/f16, which has no value"
     assert said in printed(grid(run, missing, READING))
     assert "20.00*" not in printed(grid(run, several, READING))
+
+
+def test_a_noise_floor_is_told() -> None:
+    """
+    Numbers that are not far above it say nothing.
+    """
+    metric = replace(MATCHED, floor=True)
+    said = "*  noise floor 20.00: the reference against itself"
+
+    assert said in lines_of(made_run(setup=SMALL), metric)
+    assert "noise floor" not in printed(grid(made_run(), MATCHED, READING))

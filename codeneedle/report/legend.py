@@ -6,7 +6,7 @@ from codeneedle import frames
 from codeneedle.grid import Pair
 from codeneedle.metrics import Metric
 from codeneedle.records import Status
-from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, status_word
+from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
 from codeneedle.report.safetext import visible
 
 REFERENCE_MARK = "*"
@@ -25,7 +25,7 @@ def legend(cells: pd.DataFrame, metric: Metric) -> list[str]:
 
 def legend_entries(cells: pd.DataFrame, metric: Metric) -> list[tuple[str, str]]:
     """Each mark and word that stands in the grid, with its meaning."""
-    entries = _references(cells)
+    entries = _references(cells, metric)
     entries += _failures(cells)
     finished = cells["status"] == Status.FINISHED
     if (finished & cells["value"].isna()).any():
@@ -35,10 +35,14 @@ def legend_entries(cells: pd.DataFrame, metric: Metric) -> list[tuple[str, str]]
     return entries
 
 
-def _references(cells: pd.DataFrame) -> list[tuple[str, str]]:
+def _references(cells: pd.DataFrame, metric: Metric) -> list[tuple[str, str]]:
     entries = []
     if reference := frames.reference(cells):
         entries.append((REFERENCE_MARK, f"the reference, {visible(str(reference))}"))
+        if metric.floor:
+            floor = number(frames.value_at(cells, reference), digits=metric.digits)
+            meaning = f"noise floor {floor}: the reference against itself"
+            entries.append((REFERENCE_MARK, meaning))
     if note := reference_note(cells):
         entries.append(("against", note))
     return entries
