@@ -5,6 +5,21 @@ Everything codeneedle raises on purpose.
   + RequestError              exit 2   the request is wrong; mend it and rerun
     - UnknownName                      a name that nothing has
     - BadCorpusFile                    a key, value or pattern of corpora/NAME.toml
+    - BadPair                          not two cache types with a slash between them
+    - RecordTooNew                     written by a later codeneedle
+    - BadRecord                        a file that is no record
+      . BadSetup                       the same, of a setup
+    - BadSweepFile                     a key, value or name of sweeps/NAME.toml
+    - OtherSetup                       a run folder whose records are not comparable
+    - SetupMissing                     a run folder with records and no setup
+    - FolderBusy                       another sweep is in the run folder
+    - NoSuchRun                        no run folder has this name
+    - ContextTooLong                   --context that the weights were not trained for
+    - FileInTheWay                     --out names a file that we did not write
+    - NotMeasured                      a pair that the sweep has no record of
+    - CorpusTooLong                    --no-fit, and the text does not fit
+    - TrimmedBefore                    --no-fit, and the run was trimmed
+    - FolderShared                     two pages that would share a run folder
     - BadKnob                          random bodies cannot be made like that
     - BadServerArguments               llama-server does not take what is after --
     - CommaInPath                      llama-bench would take the weights for several
@@ -52,6 +67,8 @@ Everything codeneedle raises on purpose.
     - WeightsTruncated                 a download that did not finish
     - WeightsUnreadable                a model that the system keeps from us
     - WeightsUnsupported               a GGUF file that no sweep can run
+    - FolderUnwritable                 records cannot be written
+    - DiskFull                         next to nothing is free
     - CacheNotWritable                 no room for what can be made again
     - CannotCount                      no server that tokenizes
     - CannotStart                      the system refuses to start a program
@@ -59,10 +76,14 @@ Everything codeneedle raises on purpose.
     - NoAnswer                         a program that does not say its version
     - NoLog                            a run folder that takes no log
     - Unclaimable                      a run folder that takes no note of a server
+  + FailingAlike              exit 1   the first cells all failed in the same way
   + CellError                 exit 1   one cell failed; it becomes a record
     - BaseIncomplete                   a base file of which a part is missing
     - BenchDied                        llama-bench ended badly
     - BenchHangs                       it takes far longer than expected
+    - HangsAtWarmUp                    loaded, and never done with warming up
+    - FellBack                         not the asked attention, and --skip-fallback
+    - NoAnswers                        not one round has an answer
     - Mismatched                       what runs is not what was asked for
     - NeverReady                       a server that lives, and does not get ready
     - NoResult                         llama-bench printed no complete result

@@ -1,0 +1,50 @@
+"""The tree of errors, and what each owes to a person."""
+
+import importlib
+import pkgutil
+import re
+
+import codeneedle
+from codeneedle import errors
+from codeneedle.errors import CodeneedleError, UnknownName, did_you_mean
+
+
+def every_error() -> set[str]:
+    """Names of all classes below the base, wherever they live."""
+    for module in pkgutil.walk_packages(codeneedle.__path__, "codeneedle."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, open_classes = set(), [CodeneedleError]
+    while open_classes:
+        below = open_classes.pop().__subclasses__()
+        found.update(error.__name__ for error in below)
+        open_classes += below
+    return found
+
+
+def test_the_tree_in_the_docstring_is_whole():
+    """
+    Every error is drawn, and nothing else.
+    """
+    drawn = set(re.findall(r"^ +[-+.] (\w+)", errors.__doc__ or "", re.MULTILINE))
+
+    assert every_error() == drawn
+
+
+def test_a_mistyped_name_is_answered_with_the_nearest():
+    """
+    One suggestion where something is near, else all there is.
+    """
+    assert "Did you mean 'matched'?" == did_you_mean("matchd", ["matched", "pass"])
+    assert "Known: matched, pass." == did_you_mean("zzz", ["matched", "pass"])
+    assert "None is known yet." == did_you_mean("zzz", [])
+
+
+def test_an_error_tells_what_and_hints_what_next():
+    """
+    Sentence, hint and exit code come with the class.
+    """
+    error = UnknownName(kind="probe", name="recal", known=["recall"])
+
+    assert ("unknown probe 'recal'", 2) == (str(error), error.exit_code)
+    assert "recall" in error.hint
