@@ -58,3 +58,17 @@ def test_names_cannot_write_on_the_terminal() -> None:
     evil = replace(SETUP, corpus=replace(SETUP.corpus, name="a\x1b[2J"))
 
     assert r"a\x1b[2J" in headline.setup_line(evil)
+
+
+def test_a_rotation_that_is_off_is_said() -> None:
+    """
+    It is on in most runs, and then goes without saying.
+    """
+    run = made_run()
+    off = replace(run, setup=replace(SETUP, rotation=False))
+
+    assert (
+        "12,288 tokens, 16 rounds, completion prompt, rotation off"
+        == dict(headline.facts(off))["context"]
+    )
+    assert "rotation" not in dict(headline.facts(run))["context"]

@@ -46,7 +46,7 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
     weights = f"{setup.weights.name}, {size(setup.weights.size_bytes)}, "
     asked = (
         f"{plural(setup.context, 'token')}, {plural(len(setup.needles), 'round')}, "
-        f"{setup.prompt_form} prompt"
+        f"{setup.prompt_form} prompt{'' if setup.rotation else ', rotation off'}"
     )
     lines = [
         ("model", f"{weights}sha256 {setup.weights.sha256[:_SHORT_HASH]}"),

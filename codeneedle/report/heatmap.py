@@ -154,6 +154,7 @@ def _pairs(cells: pd.DataFrame) -> list[Pair]:
 def _notes(run: Run, cells: pd.DataFrame) -> tuple[str, ...]:
     said = dict(headline.facts(run))
     return (
+        visible(run.name),
         f"{said['model']}  |  context {said['context']}",
         said["corpus"],
         *(f"{name}: {phrase}" for name, phrase in headline.probe_settings(run)),
