@@ -98,6 +98,16 @@ def test_markdown_tells_the_noise_floor() -> None:
     assert r"- \*: noise floor 20.00: the reference against itself" in lines
 
 
+def test_markdown_ends_with_its_last_line() -> None:
+    """
+    What follows it on a terminal, or in a file, starts on a line of its own.
+    """
+    text = to_markdown([RUN], METRIC["matched"], [], READING)
+
+    assert "\n" == text[-1]
+    assert "\n" != text[-2]
+
+
 def test_markdown_escapes_what_would_be_markup() -> None:
     """
     A bar in a reason starts no column.

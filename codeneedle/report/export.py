@@ -57,7 +57,7 @@ def to_markdown(
     rows = [summary_row(run, metric, also, reading) for run in runs]
     parts = [table_lines([summary_headings(runs, metric, also), *rows])]
     parts += [_grid_part(run, metric, reading) for run in runs]
-    return "\n".join(parts)
+    return "\n".join(parts) + "\n"
 
 
 def all_metrics(run: Run, metrics: Sequence[Metric], reading: Reading) -> pd.DataFrame:
