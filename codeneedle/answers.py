@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -113,34 +113,6 @@ class Readiness(StrEnum):
     LOADING = "loading"
     SILENT = "silent"
     STRANGER = "stranger"
-
-
-@dataclass(frozen=True, slots=True)
-class SlotSettings:
-    """What ``/props`` says of a slot: the size of its context, in tokens."""
-
-    n_ctx: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Props:
-    """
-    What ``/props`` says.
-
-    Attributes:
-        build_info: The server's build: ``b11434-unknown``.
-        chat_template: The template in use; the server invents one if need be.
-        default_generation_settings: Of the slot.
-    """
-
-    build_info: str = ""
-    chat_template: str = ""
-    default_generation_settings: SlotSettings = field(default_factory=SlotSettings)
-
-    @property
-    def context(self) -> int | None:
-        """Context of the slot, in tokens; None if the server does not say."""
-        return self.default_generation_settings.n_ctx
 
 
 @dataclass(frozen=True, slots=True)

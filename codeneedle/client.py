@@ -13,7 +13,6 @@ import httpx
 
 from codeneedle.answers import (
     OverlongReply,
-    Props,
     Readiness,
     Refused,
     Rendered,
@@ -120,14 +119,6 @@ class Client:
         # Sought in the text, not parsed: a stranger may answer with anything.
         is_ours = json.dumps(self._alias) in json.dumps(models)
         return Readiness.READY if is_ours else Readiness.STRANGER
-
-    def is_ready(self) -> bool:
-        """Whether the server is up, has loaded its model, and is the one we started."""
-        return self.readiness() is Readiness.READY
-
-    def props(self) -> Props:
-        """What the server says of itself."""
-        return self._answer("GET", "/props", Props)
 
     def count_tokens(self, text: str, *, add_special: bool = True) -> int:
         """

@@ -157,11 +157,6 @@ def why_not(weights: Weights, cache_type: str) -> str | None:
     return _misfit(cache_type, k_sizes | v_sizes)
 
 
-def fits_head(weights: Weights, cache_type: str) -> bool:
-    """Whether the blocks of *cache_type* divide all head sizes of this model."""
-    return why_not(weights, cache_type) is None
-
-
 def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
     """The head sizes of K and of V."""
     k_sizes, v_sizes = {weights.key_length}, {weights.value_length}

@@ -10,8 +10,7 @@ from codeneedle import llamacpp, machine, nano, weights
 from codeneedle.corpus import Corpus
 from codeneedle.engine.launch import ROTATION_VARIABLE, refuse_reserved
 from codeneedle.errors import MachineError, RequestError, UnknownName
-from codeneedle.grid import Pair, by_precision, shuffled_grid
-from codeneedle.kvmemory import why_not
+from codeneedle.grid import Pair, shuffled_grid
 from codeneedle.llamacpp import ServerFacts, Tools
 from codeneedle.prompts import PromptForm
 from codeneedle.request import Request
@@ -155,10 +154,14 @@ def chosen_context(request: Request, header: Weights) -> int:
     trained = header.training_context
     default = DEFAULT_CONTEXT if request.model else BUILT_IN_CONTEXT
     context = request.context or min(default, trained or default)
-    stretched = any(arg.startswith(_POSITION_OPTIONS) for arg in request.server_args)
-    if trained and context > trained and not stretched:
+    if trained and context > trained and not is_stretched(request):
         raise ContextTooLong(context=context, trained=trained)
     return context
+
+
+def is_stretched(request: Request) -> bool:
+    """Whether the arguments for the server stretch a context on purpose."""
+    return any(arg.startswith(_POSITION_OPTIONS) for arg in request.server_args)
 
 
 def default_form(request: Request, header: Weights) -> PromptForm:
@@ -166,13 +169,6 @@ def default_form(request: Request, header: Weights) -> PromptForm:
     if request.model is None or not header.chat_template:
         return PromptForm.COMPLETION
     return PromptForm.CHAT
-
-
-def unsupported_types(plan: Plan) -> dict[str, str]:
-    """Types of the grid that these weights cannot take, and why."""
-    types = by_precision((*plan.request.k_types, *plan.request.v_types))
-    reasons = {name: why_not(plan.weights, name) for name in types}
-    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def notes(request: Request, corpus: Corpus) -> list[str]:

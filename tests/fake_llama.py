@@ -94,8 +94,6 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             alias = "somebody-else" if "stranger" in FAULTS else ASKED.alias
             self.answer({"data": [{"id": alias}]})
-        elif self.path == "/props":
-            self.answer({"build_info": "b1-fake", "chat_template": "none"})
         else:
             self.answer({"error": {"code": 404, "message": "no", "type": "n"}}, 404)
 

@@ -110,9 +110,8 @@ def test_nobody_there_is_silence():
     """
     with Client("http://127.0.0.1:9", alias="a", api_key="k") as client:
         assert Readiness.SILENT is client.readiness()
-        assert not client.is_ready()
         with pytest.raises(ServerGone):
-            client.props()
+            client.count_tokens("text")
 
 
 def test_the_environment_cannot_send_us_elsewhere(tmp_path, monkeypatch):
@@ -156,7 +155,6 @@ def test_the_real_server_counts_and_renders(real):
     assert 6 == real.count_tokens("hello")
     assert 5 == real.count_tokens("hello", add_special=False)
     assert "hi" == real.render((Message("user", "hi"),))
-    assert 2048 == real.props().context
 
 
 @pytest.mark.real

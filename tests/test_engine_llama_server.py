@@ -10,6 +10,7 @@ import pytest
 from made_servers import PAIR, fake_launch, fake_server
 
 from codeneedle import process
+from codeneedle.answers import Readiness
 from codeneedle.client import Completion
 from codeneedle.engine.claim import FILE, Unclaimable
 from codeneedle.engine.endings import (
@@ -51,7 +52,7 @@ def test_a_served_cell_is_verified_noted_and_gone_afterwards(tmp_path):
     """
     with fake_server(tmp_path) as served:
         noted = (tmp_path / FILE).exists()
-        assert served.client.is_ready()
+        assert Readiness.READY is served.client.readiness()
         (kv,) = served.effective.kv
 
     assert noted
@@ -269,7 +270,7 @@ def test_a_port_that_somebody_took_is_exchanged(tmp_path):
     taken.touch()
 
     with fake_server(tmp_path, f"port-taken={taken}") as served:
-        assert served.client.is_ready()
+        assert Readiness.READY is served.client.readiness()
 
 
 def test_a_server_that_does_not_want_to_leave_is_made_to(tmp_path, impatient):

@@ -14,7 +14,7 @@ from codeneedle import environment, process
 from codeneedle.gguf_header import parse
 from codeneedle.grid import Pair
 from codeneedle.hyperparameters import weights_of
-from codeneedle.kvmemory import fits_head, kv_bytes, refusal, why_not
+from codeneedle.kvmemory import kv_bytes, refusal, why_not
 from codeneedle.units import mib
 
 
@@ -150,7 +150,7 @@ def test_an_unknown_type_has_no_prediction_but_no_reproach():
     A fork's type is for its server to judge.
     """
     assert kv_bytes(weights(), Pair("turbo3", "f16"), 1024) is None
-    assert fits_head(weights(), "turbo3")
+    assert why_not(weights(), "turbo3") is None
 
 
 def test_a_block_that_does_not_divide_the_head_is_named():
@@ -160,8 +160,7 @@ def test_a_block_that_does_not_divide_the_head_is_named():
     found = replace(weights(), key_length=80, value_length=80)
 
     assert "block of 32 does not divide head size 80" == why_not(found, "q4_0")
-    assert not fits_head(found, "q8_0")
-    assert fits_head(found, "bf16")
+    assert why_not(found, "bf16") is None
     assert refusal(found, Pair("f16", "f16")) is None
     assert kv_bytes(found, Pair("f16", "q4_0"), 1024) is None
 

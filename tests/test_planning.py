@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gguf_files import SHAPE, write_gguf
 from made_plans import SERVER, TYPES, asking, made_world, planned
 
 from codeneedle import planning
@@ -173,22 +172,6 @@ def test_a_binary_that_tells_no_types_is_believed(monkeypatch):
     monkeypatch.setattr(planning.llamacpp, "ask", lambda _: silent)
 
     assert ("q6_0",) == planned(k_types=("q6_0",)).request.k_types
-
-
-def test_types_that_the_weights_cannot_take_are_told_with_the_reason(tmp_path):
-    """
-    Blocks of 32 need a head size that they divide.
-    """
-    odd = {**SHAPE, "llama.embedding_length": 320}
-    write_gguf(tmp_path / "odd.gguf", odd)
-
-    found = planning.unsupported_types(
-        planned(models=(Path("odd.gguf"),), k_types=("f16", "q8_0"), v_types=("q4_0",))
-    )
-
-    assert {"q8_0", "q4_0"} == set(found)
-    assert all("80" in reason for reason in found.values())
-    assert {} == planning.unsupported_types(planned())
 
 
 @pytest.mark.parametrize(

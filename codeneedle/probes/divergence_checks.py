@@ -6,7 +6,7 @@ from pathlib import Path
 from codeneedle import basefile, machine
 from codeneedle.basefile import LEAST_SCORED, BaseFile, scored_tokens
 from codeneedle.errors import MachineError, RequestError
-from codeneedle.planning import Plan
+from codeneedle.planning import Plan, is_stretched
 from codeneedle.units import plural
 from codeneedle.units import size as size_phrase
 
@@ -122,7 +122,7 @@ def check(plan: Plan, name: str, text_size: int, *, context: int, chunks: int) -
         SizeOverflows: If the tool is too old for it.
     """
     trained = plan.weights.training_context
-    if trained and context > trained and not _is_stretched(plan):
+    if trained and context > trained and not is_stretched(plan.request):
         raise DivergenceContextTooLong(context=context, trained=trained)
     # No tokenizer makes more tokens than bytes, but for one or two at the start.
     needed = max(2, chunks) * context
@@ -164,8 +164,3 @@ def check_disk(plan: Plan, sizes: Sequence[tuple[int, int]]) -> None:
     free = machine.free_disk_bytes(plan.store.folder)
     if needed + SPARE_BYTES > free:
         raise NoRoomForBase(needed=needed, free=free, folder=plan.store.folder)
-
-
-def _is_stretched(plan: Plan) -> bool:
-    stretching = ("--rope-", "--yarn-", "--override-kv")
-    return any(arg.startswith(stretching) for arg in plan.request.server_args)
