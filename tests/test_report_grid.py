@@ -292,3 +292,16 @@ def test_a_noise_floor_is_told() -> None:
 
     assert said in lines_of(made_run(setup=SMALL), metric)
     assert "noise floor" not in printed(grid(made_run(), MATCHED, READING))
+
+
+def test_a_probe_without_records_says_what_there_is() -> None:
+    """
+    A sweep of divergence has no matched lines, but KL divergences.
+    """
+    setup = replace(SMALL, probes={"recall": {}, "divergence": {}, "gone": {}})
+    run = replace(made_run(setup=setup), records=())
+    said = "no cell was measured by the probe of matched"
+
+    assert f"{said}; this run was set up for divergence (--metric kld)" in lines_of(run)
+    assert said in lines_of(replace(run, setup=SMALL))
+    assert said not in printed(grid(made_run(setup=setup), MATCHED, READING))

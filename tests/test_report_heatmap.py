@@ -161,6 +161,8 @@ def test_a_run_without_numbers_can_be_drawn(tmp_path: Path) -> None:
     draw(empty, MATCHED, READING, folder=tmp_path)
     draw(empty, MATCHED, READING, difference=True, folder=tmp_path)
 
+    said = "No cell was measured by the probe of matched"
+    assert said == values_picture(empty, MATCHED, READING).notes[-1]
     squares = values_picture(empty, MATCHED, READING).squares
     assert all(math.isnan(square.value) for row in squares for square in row)
 

@@ -15,7 +15,7 @@ from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run
 from codeneedle.report import headline
 from codeneedle.report.grid import CORNER, looks, summary_headings, summary_row
-from codeneedle.report.legend import legend_entries, short_lines
+from codeneedle.report.legend import legend_entries, short_lines, unmeasured_lines
 from codeneedle.report.safetext import visible
 
 NOT_RUN_STATUS = "not-run"
@@ -134,7 +134,11 @@ def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
         for k, row in zip(k_types, looks(cells, metric), strict=True)
     ]
     entries = [*legend_entries(cells, metric), *headline.facts(run)]
-    sentences = [*short_lines(cells), *headline.cautions(run.setup)]
+    sentences = [
+        *unmeasured_lines(run, metric),
+        *short_lines(cells),
+        *headline.cautions(run.setup),
+    ]
     return "\n".join(
         [
             f"\n### {plain(visible(run.name))}: {plain(metric.label)}\n",

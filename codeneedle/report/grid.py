@@ -15,7 +15,12 @@ from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run, Status
 from codeneedle.report import headline
 from codeneedle.report.cells import NO_VALUE_WORD, cell_style, cell_text, number
-from codeneedle.report.legend import REFERENCE_MARK, legend, short_lines
+from codeneedle.report.legend import (
+    REFERENCE_MARK,
+    legend,
+    short_lines,
+    unmeasured_lines,
+)
 from codeneedle.report.safetext import visible
 from codeneedle.report.scale import Scale, value_scale
 
@@ -109,6 +114,7 @@ def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
         *grid_lines(cells, metric),
         Text(),
         *(Text(line) for line in legend(cells, metric)),
+        *(Text(line) for line in unmeasured_lines(run, metric)),
         *(Text(line) for line in short_lines(cells)),
         *(Text(line, style="bold") for line in headline.cautions(run.setup)),
         Text(),

@@ -12,7 +12,7 @@ from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run
 from codeneedle.report import headline
 from codeneedle.report.cells import number, status_word
-from codeneedle.report.legend import reference_note
+from codeneedle.report.legend import reference_note, unmeasured_lines
 from codeneedle.report.painting import save
 from codeneedle.report.picture import Picture, Square
 from codeneedle.report.safetext import visible
@@ -80,7 +80,7 @@ def values_picture(
         colours=f"lighter is {'lower' if metric.better == 'lower' else 'higher'}",
         caption=metric.unit or metric.name,
         title=f"{_capital(metric.label)}{of_many}",
-        notes=_notes(run, cells),
+        notes=_notes(run, metric, cells),
         reference=frames.reference(cells),
     )
 
@@ -107,7 +107,7 @@ def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
         colours="around zero",
         caption=f"difference, {metric.unit or metric.name}",
         title=f"{_capital(metric.label)}: difference to {reference} ({its_label})",
-        notes=(*_notes(run, cells), *_bold_note(len(told), of=len(cells) - 1)),
+        notes=(*_notes(run, metric, cells), *_bold_note(len(told), of=len(cells) - 1)),
         reference=reference,
     )
 
@@ -151,7 +151,7 @@ def _pairs(cells: pd.DataFrame) -> list[Pair]:
     return [Pair(k, v) for k, v in zip(cells["k"], cells["v"], strict=True)]
 
 
-def _notes(run: Run, cells: pd.DataFrame) -> tuple[str, ...]:
+def _notes(run: Run, metric: Metric, cells: pd.DataFrame) -> tuple[str, ...]:
     said = dict(headline.facts(run))
     return (
         visible(run.name),
@@ -160,6 +160,7 @@ def _notes(run: Run, cells: pd.DataFrame) -> tuple[str, ...]:
         *(f"{name}: {phrase}" for name, phrase in headline.probe_settings(run)),
         f"llama.cpp {said['llama.cpp']}  |  {said['machine']}  |  {said['date']}",
         *headline.cautions(run.setup),
+        *map(_capital, unmeasured_lines(run, metric)),
         *filter(None, [_capital(reference_note(cells))]),
     )
 

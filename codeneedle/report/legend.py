@@ -5,7 +5,8 @@ import pandas as pd
 from codeneedle import frames
 from codeneedle.grid import Pair
 from codeneedle.metrics import Metric
-from codeneedle.records import Status
+from codeneedle.probes import PROBES
+from codeneedle.records import Run, Status
 from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
 from codeneedle.report.safetext import visible
 
@@ -66,6 +67,26 @@ def _failures(cells: pd.DataFrame) -> list[tuple[str, str]]:
         why = f": {visible(str(reason))}" if str(reason) else ""
         entries.append((status_word(str(status)), f"{_named(group)} {status}{why}"))
     return entries
+
+
+def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
+    """
+    A line for a run without a record of the metric's probe; most often none.
+
+    Args:
+        run: Records of that probe alone; its setup tells of the others.
+        metric: What is shown; each other probe is offered with its first one.
+    """
+    if run.records:
+        return []
+    others = [PROBES[name] for name in run.setup.probes if name in PROBES]
+    offers = [
+        f"{probe.name} (--metric {probe.metrics[0].name})"
+        for probe in others
+        if metric.name.partition("@")[0] not in {each.name for each in probe.metrics}
+    ]
+    hint = f"; this run was set up for {', '.join(offers)}" if offers else ""
+    return [f"no cell was measured by the probe of {metric.name}{hint}"]
 
 
 def short_lines(cells: pd.DataFrame) -> list[str]:
