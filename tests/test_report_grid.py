@@ -305,3 +305,23 @@ def test_a_probe_without_records_says_what_there_is() -> None:
     assert f"{said}; this run was set up for divergence (--metric kld)" in lines_of(run)
     assert said in lines_of(replace(run, setup=SMALL))
     assert said not in printed(grid(made_run(setup=setup), MATCHED, READING))
+
+
+def test_several_long_names_fit_a_narrow_terminal() -> None:
+    """
+    Each stands on a line above its row; no number is broken.
+    """
+    names = [f"a-corpus-with-a-long-name/some-model-{at}-Q4_K_M" for at in (1, 2)]
+    run = made_run(lambda pair, _at: 20 if pair.k == "bf16" else 9)
+    runs = [renamed(run, name) for name in names]
+    _, *row = summary_row(run, MATCHED, [PASS], READING)
+
+    text = printed(summary(runs, MATCHED, [PASS], READING), width=80)
+    lines = [line.rstrip() for line in text.splitlines()]
+
+    assert 80 >= max(map(len, lines))
+    assert [1, 1] == [lines.count(name) for name in names]
+    for name in names:
+        below = lines[lines.index(name) + 1]
+        assert row[:-1] == [word.strip() for word in below.split("|")][:-1]
+    assert row[-1] in " ".join(text.replace("|", " ").split())

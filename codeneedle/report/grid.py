@@ -54,21 +54,49 @@ def report(
 
 def summary(
     runs: Sequence[Run], metric: Metric, also: Sequence[Metric], reading: Reading
-) -> Table:
+) -> RenderableType:
     """
     One row per run, in the form of the published table.
 
     Numbers are means over finished cells; how many there are of how many is said.
-    A single run goes without its name, which stands above its grid.
+    Names of runs may be long, so each stands on a line above its row; a single run
+    goes without, for its name stands above its grid.
     """
-    table = Table(box=box.ASCII2, show_edge=False, pad_edge=False)
-    first = 1 if len(runs) == 1 else 0
-    for heading in summary_headings(runs, metric, also)[first:]:
-        lines = heading.replace(" (mean", "\n(mean")
-        table.add_column(lines, overflow="fold", min_width=NARROWEST_COLUMN)
-    for run in runs:
-        table.add_row(*map(Text, summary_row(run, metric, also, reading)[first:]))
+    headings = [
+        heading.replace(" (mean", "\n(mean")
+        for heading in summary_headings(runs, metric, also)[1:]
+    ]
+    rows = [summary_row(run, metric, also, reading) for run in runs]
+    columns = list(zip(headings, *(row[1:] for row in rows), strict=True))
+    widths = [_widest(column) for column in columns]
+    if len(rows) == 1:
+        return _aligned(headings, rows[0][1:], widths)
+    parts: list[RenderableType] = [_aligned(headings, [], widths)]
+    for name, *row in rows:
+        parts += [_unbroken(Text(name, style="bold")), _aligned([], row, widths)]
+    return Group(*parts)
+
+
+def _aligned(
+    headings: Sequence[str], row: Sequence[str], widths: Sequence[int]
+) -> Table:
+    """One part of a summary; of its columns only the last one, of words, may fold."""
+    table = Table(
+        box=box.ASCII2, show_edge=False, pad_edge=False, show_header=bool(headings)
+    )
+    last = len(widths) - 1
+    for at, width in enumerate(widths):
+        heading = headings[at] if headings else ""
+        fixed = None if at == last else width
+        table.add_column(heading, width=fixed, overflow="fold")
+    if row:
+        table.add_row(*map(Text, row))
     return table
+
+
+def _widest(texts: Sequence[str]) -> int:
+    lines = (line for text in texts for line in text.splitlines())
+    return max(NARROWEST_COLUMN, *map(len, lines))
 
 
 def summary_headings(
