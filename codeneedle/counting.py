@@ -99,12 +99,15 @@ def counting(plan: Plan) -> Iterator[Counter]:
             yield Counter(served.client, plan)
     except CellError as error:
         # No cell has begun: nothing of this is a finding about cache types.
-        if plan.request.server_args and _is_about_arguments(error, log):
-            raise BadServerArguments(reason=str(error)) from error
+        reason = _bad_arguments(error, log) if plan.request.server_args else None
+        if reason is not None:
+            raise BadServerArguments(reason=reason) from error
         raise CannotCount(reason=str(error), log=log) from error
 
 
-def _is_about_arguments(error: CellError, log: Path) -> bool:
-    """Also where the server did as told and ended well, as ``--version`` has it."""
-    has_ended_well = isinstance(error, ServerDied) and error.returncode == 0
-    return has_ended_well or is_about_an_argument(read_log(log))
+def _bad_arguments(error: CellError, log: Path) -> str | None:
+    """What is wrong with the server's arguments, if the error comes of them."""
+    if isinstance(error, ServerDied) and error.returncode == 0:
+        # As --version has it.
+        return "llama-server does what its arguments say and ends, instead of serving"
+    return str(error) if is_about_an_argument(read_log(log)) else None

@@ -99,6 +99,7 @@ def test_arguments_that_end_the_server_at_once_are_refused():
     error = failed("say=version: 0.6.0", "die=0")
 
     assert isinstance(error, BadServerArguments)
+    assert "ends, instead of serving" in str(error)
 
 
 def test_a_server_that_fails_is_a_matter_of_the_machine(tmp_path):
