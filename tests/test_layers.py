@@ -36,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "kvmemory",
         "languages",
         "metrics",
+        "mismatches",
         "needles",
         "perplexitylog",
         "prompts",

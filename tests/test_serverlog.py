@@ -1,25 +1,20 @@
 """What a server's log tells: on real logs, and on lines from the sources."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from codeneedle.effective import Effective, KvBuffer
-from codeneedle.grid import Pair
 from codeneedle.records import Status
 from codeneedle.serverlog import (
-    Asked,
     evidence,
     fallback,
     last_words,
-    mismatches,
     read,
     trouble,
 )
 
 LOGS = Path(__file__).parent / "logs"
-ASKED = Asked(pair=Pair("q8_0", "q4_0"), context=8192)
 
 
 def log(name):
@@ -178,67 +173,6 @@ def test_a_fallback_is_noticed(name, status):
 
     assert found is not None
     assert status is found.status
-
-
-def test_what_was_asked_for_is_no_mismatch():
-    """
-    A context that was rounded up to the next 256 tokens is the one asked for.
-    """
-    effective = read(log("real-q8_0-q4_0"))
-
-    assert () == mismatches(ASKED, effective)
-    assert () == mismatches(replace(ASKED, context=8000), effective)
-
-
-def test_each_difference_is_named():
-    """
-    Types of any cache, context and flash attention: each that differs is said.
-    """
-    asked = Asked(pair=Pair("q4_0", "q4_0"), context=4096)
-    effective = replace(read(log("real-q8_0-q4_0")), flash_attention="disabled")
-
-    assert (
-        "K is q8_0, not q4_0",
-        "the context is 8192 tokens, not 4096",
-        "flash attention is off, not on",
-    ) == mismatches(asked, effective)
-
-
-def test_types_that_the_log_does_not_name_are_not_taken_for_granted():
-    """
-    A server that keeps silent about its caches is not measured.
-    """
-    (difference,) = mismatches(ASKED, Effective())
-
-    assert "cannot be verified" in difference
-
-
-@pytest.mark.parametrize(
-    ("on_device", "layers", "expected"),
-    [
-        (20, 33, ("20 of 33 layers are on the accelerator, not all",)),
-        (33, 33, ()),
-        (0, 33, ()),
-        (None, None, ()),
-    ],
-)
-def test_a_part_of_the_layers_is_not_all_of_them(on_device, layers, expected):
-    """
-    Without an accelerator none is there, or the log does not say; that is no part.
-    """
-    effective = replace(
-        read(log("real-q8_0-q4_0")), offloaded_layers=on_device, total_layers=layers
-    )
-
-    assert expected == mismatches(replace(ASKED, all_layers=True), effective)
-    assert () == mismatches(ASKED, effective)
-
-
-def test_a_server_that_only_counts_may_run_as_it_likes():
-    """
-    Where no types are asked for, nothing differs.
-    """
-    assert () == mismatches(Asked(pair=None, context=512), Effective(context=4))
 
 
 def test_the_evidence_is_the_lines_that_name_types_context_and_attention():

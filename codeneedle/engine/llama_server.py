@@ -40,15 +40,9 @@ from codeneedle.engine.waiting import (
     wait,
 )
 from codeneedle.errors import CellError
+from codeneedle.mismatches import Asked, mismatches
 from codeneedle.process import Child, ends_within, running
-from codeneedle.serverlog import (
-    Asked,
-    Trouble,
-    fallback,
-    last_words,
-    mismatches,
-    read,
-)
+from codeneedle.serverlog import Trouble, fallback, last_words, read
 
 __all__ = [
     "LOAD_TIMEOUT_S",

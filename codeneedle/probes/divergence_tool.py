@@ -14,6 +14,7 @@ from codeneedle.engine.logfile import read_log
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.machine import usable_cores
+from codeneedle.mismatches import Asked, mismatches
 from codeneedle.process import ends_within, running
 from codeneedle.records import Status
 
@@ -191,8 +192,13 @@ def verify(job: Job, log_text: str) -> None:
 
 def _refuse_mismatch(job: Job, log_text: str, *, is_over: bool) -> None:
     effective = serverlog.read(log_text)
-    asked = serverlog.Asked(pair=job.pair, context=job.context, rotation=job.rotation)
-    differences = serverlog.mismatches(asked, effective)
+    asked = Asked(
+        pair=job.pair,
+        context=job.context,
+        rotation=job.rotation,
+        all_layers=not _chooses_layers(job),
+    )
+    differences = mismatches(asked, effective)
     # Before the log names a cache, there is nothing to compare yet.
     if differences and (is_over or effective.kv):
         raise Mismatched(differences=differences, log_text=log_text)
@@ -206,9 +212,12 @@ def _task(job: Job) -> Iterator[str]:
 
 
 def _offload(job: Job) -> Iterator[str]:
-    names = {argument.partition("=")[0] for argument in job.arguments}
-    if not OFFLOAD & names:
+    if not _chooses_layers(job):
         yield from ("--n-gpu-layers", ALL_LAYERS)
+
+
+def _chooses_layers(job: Job) -> bool:
+    return bool(OFFLOAD & {argument.partition("=")[0] for argument in job.arguments})
 
 
 def _threads(job: Job) -> Iterator[str]:

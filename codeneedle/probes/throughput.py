@@ -22,6 +22,7 @@ from codeneedle.engine.endings import Mismatched
 from codeneedle.engine.launch import ROTATION_VARIABLE
 from codeneedle.engine.llama_server import LOAD_TIMEOUT_S
 from codeneedle.errors import CellError
+from codeneedle.mismatches import Asked, mismatches
 from codeneedle.probe import Measurement, Probe, Step
 from codeneedle.probes.throughput_metrics import (
     METRICS,
@@ -220,7 +221,7 @@ def _verified(at: _Depth, result: BenchResult, log_text: str) -> Effective:
     """
     effective = serverlog.read(log_text)
     context = at.depth + at.asked.prompt_tokens
-    asked = serverlog.Asked(
+    asked = Asked(
         pair=at.stage.pair,
         context=context,
         rotation=at.stage.plan.request.rotation,
@@ -228,7 +229,7 @@ def _verified(at: _Depth, result: BenchResult, log_text: str) -> Effective:
     )
     found = (
         *differences(result, at.asked),
-        *serverlog.mismatches(asked, effective),
+        *mismatches(asked, effective),
         *_other_installation(at.stage, result.pp),
     )
     if found:
