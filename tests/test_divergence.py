@@ -20,6 +20,7 @@ from programs import script
 
 from codeneedle import machine, planning
 from codeneedle.basefile import BaseFile
+from codeneedle.engine.endings import Mismatched
 from codeneedle.grid import Pair
 from codeneedle.metrics import Reading
 from codeneedle.nano import NAME as NANO
@@ -233,24 +234,42 @@ def test_a_negative_number_is_a_value():
     assert (("-ngl", "-1"), ()) == shared_arguments(("-ngl", "-1"))
 
 
+JOB = divergence_tool.Job(
+    tool=Path("llama-perplexity"),
+    weights=Path("made.gguf"),
+    pair=Pair("q8_0", "q4_0"),
+    context=512,
+    chunks=4,
+    base=Path("512.kld"),
+    text=None,
+    log=Path("log"),
+)
+
+
 @pytest.mark.parametrize(("rotation", "said"), [(True, None), (False, "1")])
 def test_rotation_is_switched_off_as_for_a_server(rotation, said):
     """
     By the variable that llama.cpp reads.
     """
-    job = divergence_tool.Job(
-        tool=Path("llama-perplexity"),
-        weights=Path("made.gguf"),
-        pair=Pair("q8_0", "q4_0"),
-        context=512,
-        chunks=4,
-        base=Path("512.kld"),
-        text=None,
-        log=Path("log"),
-        rotation=rotation,
-    )
+    job = replace(JOB, rotation=rotation)
 
     assert said == divergence_tool.variables(job).get("LLAMA_ATTN_ROT_DISABLE")
+
+
+def test_all_layers_are_on_the_accelerator_unless_a_number_was_chosen():
+    """
+    As of a server: distributions of other kernels are not compared unseen.
+    """
+    told = """\
+llama_context: n_ctx_seq             = 512
+llama_kv_cache: size = 1.00 MiB ( 512 cells, 1 layers, 1/1 seqs), \
+K (q8_0): 0.50 MiB, V (q4_0): 0.50 MiB
+load_tensors: offloaded 20/33 layers to GPU
+"""
+
+    with pytest.raises(Mismatched, match="20 of 33 layers"):
+        divergence_tool.verify(JOB, told)
+    divergence_tool.verify(replace(JOB, arguments=("-ngl", "20")), told)
 
 
 # Measuring
