@@ -8,16 +8,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from codeneedle import building, llamacpp
 from codeneedle.interrupts import unwinding_on_signals
-from codeneedle.llamacpp import LlamaMissing, Tools
+from codeneedle.llamacpp import LlamaMissing
 from codeneedle.units import duration
 
 PLAIN_EVERY_S = 30.0
 """How often a log hears that a build goes on."""
 
 
-def ensure_llama(console: Console, *, anyway: bool = False) -> Tools:
+def ensure_llama(console: Console, *, anyway: bool = False) -> str:
     """
-    The llama.cpp that is there, or the pinned release, built now.
+    Where llama-server is, as a phrase: the one that is there, or one built now.
 
     Args:
         console: Hears of progress.
@@ -28,12 +28,13 @@ def ensure_llama(console: Console, *, anyway: bool = False) -> Tools:
     """
     if not anyway:
         try:
-            return llamacpp.find()
+            found = llamacpp.find()
+            return f"{found.server} (from {found.source})"
         except LlamaMissing:
             pass
     with unwinding_on_signals():
         folder = _built(console)
-    return llamacpp.find(llama_server=folder / llamacpp.SERVER)
+    return f"{folder / llamacpp.SERVER} (the pinned release)"
 
 
 def _built(console: Console) -> Path:

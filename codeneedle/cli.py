@@ -251,8 +251,7 @@ def llama(
     """Build llama.cpp into the cache folder, unless there is one already."""
     from codeneedle.buildscreen import ensure_llama
 
-    tools = ensure_llama(_stderr(), anyway=anyway)
-    typer.echo(f"{tools.server} (from {tools.source})")
+    typer.echo(ensure_llama(_stderr(), anyway=anyway))
 
 
 def main() -> None:
