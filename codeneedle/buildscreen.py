@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from codeneedle import building, llamacpp
 from codeneedle.interrupts import unwinding_on_signals
-from codeneedle.llamacpp import LlamaMissing
+from codeneedle.llamacpp import LlamaMissing, Tools
 from codeneedle.units import duration
 
 PLAIN_EVERY_S = 30.0
@@ -26,15 +26,19 @@ def ensure_llama(console: Console, *, anyway: bool = False) -> str:
     Raises:
         MachineError: If it cannot be built here.
     """
-    if not anyway:
-        try:
-            found = llamacpp.find()
-            return f"{found.server} (from {found.source})"
-        except LlamaMissing:
-            pass
+    found = None if anyway else _found()
+    if found:
+        return f"{found.server} (from {found.source})"
     with unwinding_on_signals():
         folder = _built(console)
     return f"{folder / llamacpp.SERVER} (the pinned release)"
+
+
+def _found() -> Tools | None:
+    try:
+        return llamacpp.find()
+    except LlamaMissing:
+        return None
 
 
 def _built(console: Console) -> Path:
