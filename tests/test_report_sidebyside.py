@@ -18,8 +18,9 @@ from rich.console import Console, RenderableType
 
 from codeneedle.metrics import Reading
 from codeneedle.records import NeedleFacts, Status
-from codeneedle.report.sidebyside import rounds_overview, side_by_side
+from codeneedle.report.sidebyside import overview_row, rounds_overview, side_by_side
 from codeneedle.rounds import Round
+from codeneedle.scored_rounds import AskedRound
 from codeneedle.scoring import score
 
 NEEDLE = made_needle(3)
@@ -212,3 +213,14 @@ def test_showing_a_round_costs_no_data_frames() -> None:
     )
 
     assert "set()" == done.stdout.strip()
+
+
+def test_the_overview_names_a_method_by_its_own_name():
+    """
+    What encloses it would fold into many lines of a narrow column.
+    """
+    run = made_run()
+    needle = replace(run.setup.needles[0], name="VeryLongRequestHandler.handle")
+    asked = AskedRound(needle, made_round(needle))
+
+    assert "handle" == overview_row(asked, Reading())[0]

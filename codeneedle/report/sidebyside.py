@@ -259,7 +259,9 @@ OVERVIEW_HEADINGS = (
 def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
     """The cells of `rounds_overview` for one round."""
     needle = asked.needle
-    where = [visible(needle.name), f"{needle.depth:.0%}", str(needle.line)]
+    # Without what encloses it, which would fold into many lines; the line tells.
+    name = needle.name.rpartition(".")[2]
+    where = [visible(name), f"{needle.depth:.0%}", str(needle.line)]
     if asked.error:
         return [*where, *[""] * 6, f"error: {visible(asked.error)}"]
     counts = asked.counts(reading)
