@@ -227,10 +227,10 @@ def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
     A round without an answer says why instead of numbers.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("needle", overflow="fold", min_width=9)
+    table.add_column("needle", overflow="fold", min_width=8)
     for heading in OVERVIEW_HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("ended", overflow="fold", min_width=5)
+    table.add_column("ended", overflow="fold", min_width=6)
     rounds = asked_rounds(record, run.setup) if record.is_finished else ()
     for asked in rounds:
         table.add_row(*map(Text, overview_row(asked, reading)))
