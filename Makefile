@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test check fix
+.PHONY: help setup llama sweep test faults check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -33,6 +33,9 @@ sweep: llama ## Sweep the 6x6 grid on the built-in model, show grid and heatmap
 
 test: llama ## Run every test, the ones on the real llama-server included
 	@$(BIN)/pytest --cov --cov-report=term $(PYTEST_ARGS)
+
+faults: llama ## Inject every fault as often as promised, and print the table
+	@$(BIN)/pytest tests/faults --all-injections $(PYTEST_ARGS)
 
 check: setup ## Lint, format and types, nothing changed
 	@$(BIN)/ruff check

@@ -14,6 +14,15 @@ from codeneedle.nano import built_in_model
 Completed = subprocess.CompletedProcess[str]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declared here, because deeper down pytest would only hear of it too late."""
+    parser.addoption(
+        "--all-injections",
+        action="store_true",
+        help="inject faults as often as promised, and print the table",
+    )
+
+
 @pytest.fixture(scope="session")
 def llama_server() -> Path:
     """The real llama-server; ``make llama`` builds it where there is none."""

@@ -1,0 +1,110 @@
+"""
+Faults are told to a ledger, which is printed as a table at the end.
+
+A test asks for `ledger` and tells each injection with ``ledger.add(...)``, and for
+`times` to learn how often to inject: rarely in the test run, often in
+``make faults`` (``pytest tests/faults --all-injections``).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from injections import TINY, Folder, Injection
+from rich.console import Console
+from rich.table import Table
+
+GROUPS = ("ourselves", "server", "machine", "tools", "files", "model")
+
+
+class Ledger:
+    """All injections of this test run; an injection that cost something fails."""
+
+    def __init__(self) -> None:
+        self.injections: list[Injection] = []
+
+    def add(self, injection: Injection) -> None:
+        """Note *injection*, then insist that it has cost nothing."""
+        assert injection.group in GROUPS
+        self.injections.append(injection)
+        aftermath = injection.aftermath
+        assert 0 == aftermath.cells_lost, injection
+        assert 0 == aftermath.files_damaged, injection
+        assert 0 == aftermath.processes_left, injection
+
+
+LEDGER = pytest.StashKey[Ledger]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEDGER] = Ledger()
+
+
+@pytest.fixture
+def ledger(request: pytest.FixtureRequest) -> Ledger:
+    """Where injections are told."""
+    return request.config.stash[LEDGER]
+
+
+@pytest.fixture
+def times(request: pytest.FixtureRequest) -> Callable[..., int]:
+    """How often to inject: ``times(200, quick=6)``."""
+
+    def chosen(often: int, *, quick: int) -> int:
+        return often if request.config.getoption("--all-injections") else quick
+
+    return chosen
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A working folder with a corpus by the name of tiny."""
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora" / "tiny.toml").write_text(TINY, encoding="utf-8")
+    return Folder(tmp_path)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    injections = config.stash[LEDGER].injections
+    if not injections or not config.getoption("--all-injections"):
+        return
+    console = Console(file=terminalreporter._tw._file, width=140)
+    console.print(_table(injections))
+
+
+def _table(injections: list[Injection]) -> Table:
+    table = Table(title="Faults injected", title_justify="left", box=None)
+    table.add_column("fault", max_width=44)
+    table.add_column("times", justify="right")
+    table.add_column("what the user saw", max_width=60)
+    for heading in ("cells lost", "files damaged", "processes left"):
+        table.add_column(heading, justify="right")
+    for group in GROUPS:
+        of_group = [found for found in injections if found.group == group]
+        if of_group:
+            table.add_row(f"[bold]{group}[/bold]")
+        for fault in dict.fromkeys(found.fault for found in of_group):
+            table.add_row(*_row([f for f in of_group if f.fault == fault]))
+    table.add_row("[bold]in total[/bold]", *_counts(injections))
+    return table
+
+
+def _row(alike: list[Injection]) -> tuple[str, ...]:
+    seen = list(dict.fromkeys(found.saw for found in alike))
+    more = f" (and {len(seen) - 1} other wordings)" if len(seen) > 1 else ""
+    times, nothing, *costs = _counts(alike)
+    saw = (seen[0] or "nothing") + more
+    return (alike[0].fault, times, nothing or saw.replace("[", r"\["), *costs)
+
+
+def _counts(injections: list[Injection]) -> tuple[str, ...]:
+    after = [found.aftermath for found in injections]
+    return (
+        str(len(injections)),
+        "",
+        str(sum(found.cells_lost for found in after)),
+        str(sum(found.files_damaged for found in after)),
+        str(sum(found.processes_left for found in after)),
+    )
