@@ -14,16 +14,26 @@ from codeneedle.records import (
     RecordTooNew,
     Setup,
 )
+from codeneedle.seal import is_intact, sealed
+
+_FIRST_SEALED = 2
+"""The first schema whose files bear a seal."""
 
 _Layout = TypeVar("_Layout")
 
-_UPGRADES: dict[int, Callable[[Json], Json]] = {}
+_UPGRADES: dict[int, Callable[[Json], Json]] = {
+    1: lambda raw: raw,  # files of schema 1 bear no seal, and name no setup
+}
 """One step per version: ``{1: what_version_2_changed, ...}``."""
 
 
 def encode(stored: CellRecord | Setup) -> bytes:
-    """As indented JSON. NaN and infinity become null: they are no observations."""
-    return msgspec.json.format(msgspec.json.encode(stored), indent=1)
+    """
+    As indented JSON, sealed.
+
+    NaN and infinity become null: they are no observations.
+    """
+    return sealed(msgspec.json.format(msgspec.json.encode(stored), indent=1))
 
 
 def decode_record(data: bytes, *, file: str) -> CellRecord:
@@ -52,20 +62,31 @@ def decode_setup(data: bytes, *, file: str) -> Setup:
 
 
 def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
+    seal = is_intact(data)
+    if seal is False:
+        raise BadRecord(file=file, reason="it is not what was written (checksum)")
     try:
         raw = msgspec.json.decode(data, type=Json)
-        return msgspec.convert(_upgraded(raw, file=file), type=layout)
+        found = _schema(raw, file=file)
+        if seal is None and found >= _FIRST_SEALED:
+            raise BadRecord(file=file, reason="its end is not what was written")
+        return msgspec.convert(_upgraded(raw, found), type=layout)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord(file=file, reason=str(error)) from error
 
 
-def _upgraded(raw: Json, *, file: str) -> Json:
-    """Bring *raw* to the current schema, one version at a time."""
+def _schema(raw: Json, *, file: str) -> int:
     found = raw.get("schema")
-    if not isinstance(found, int):
+    # Not isinstance: true would pass for 1.
+    if type(found) is not int or found < 1:
         raise BadRecord(file=file, reason="it has no schema number")
     if found > SCHEMA:
         raise RecordTooNew(found=found, file=file)
+    return found
+
+
+def _upgraded(raw: Json, found: int) -> Json:
+    """Bring *raw* from schema *found* to the current one, a version at a time."""
     for version in range(found, SCHEMA):
         raw = {**_UPGRADES[version](raw), "schema": version + 1}
     return raw

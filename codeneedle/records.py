@@ -11,7 +11,8 @@ from codeneedle.grid import Pair
 Json = dict[str, Any]
 
 # 1 - first version
-SCHEMA = 1
+# 2 - files are sealed with a checksum, and records name their setup
+SCHEMA = 2
 
 
 class RecordTooNew(RequestError):  # noqa: N818 - named after the fact

@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rounds",
         "scored_rounds",
         "scoring",
+        "seal",
         "serverhelp",
         "serverlog",
     ),

@@ -11,8 +11,16 @@ from codeneedle.records import (
     BadRecord,
     RecordTooNew,
 )
+from codeneedle.seal import sealed
 
 RECORD = made_record("q8_0/q4_0", [made_round(made_setup().needles[0])])
+
+
+def resealed(data: bytes, **changes: object) -> bytes:
+    """*data* as a program would have written it that means *changes*."""
+    body = json.loads(data)
+    del body["crc32"]
+    return sealed(json.dumps(body | changes).encode())
 
 
 def test_a_record_reads_back_as_it_was_written():
@@ -40,11 +48,49 @@ def test_a_truncated_record_is_refused_wherever_it_ends():
             decode_record(data[:end], file="a")
 
 
+def test_a_record_of_the_first_schema_is_still_read():
+    """
+    Its files bore no seal.
+    """
+    body = json.loads(encode(RECORD))
+    del body["crc32"]
+    data = json.dumps(body | {"schema": 1}, indent=1).encode()
+
+    assert RECORD == decode_record(data, file="a")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text.replace('"finished"', '"crashed"'),
+        lambda text: text.replace('"crc32": "', '"crc32": "0'),
+        lambda text: json.dumps(json.loads(text) | {"crc32": None}),
+        lambda text: json.dumps(json.loads(text)),
+    ],
+)
+def test_a_record_edited_by_hand_is_told_from_one_that_was_written(edit):
+    """
+    It reads well, and is refused all the same: nobody measured it.
+    """
+    with pytest.raises(BadRecord, match="not what was written"):
+        decode_record(edit(encode(RECORD).decode()).encode(), file="a")
+
+
+def test_white_space_at_the_end_is_no_damage():
+    """
+    Some editors end a file with a line break, others take it away.
+    """
+    data = encode(RECORD)
+
+    assert RECORD == decode_record(data + b"\r\n", file="a")
+    assert RECORD == decode_record(data.rstrip(), file="a")
+
+
 def test_a_record_from_the_future_is_refused_with_a_hint():
     """
     A newer layout is never half understood.
     """
-    data = json.dumps({**json.loads(encode(RECORD)), "schema": SCHEMA + 1}).encode()
+    data = resealed(encode(RECORD), schema=SCHEMA + 1)
 
     with pytest.raises(RecordTooNew) as caught:
         decode_record(data, file="a")
@@ -61,6 +107,9 @@ def test_a_record_from_the_future_is_refused_with_a_hint():
         b"{}",
         b'{"schema": 1}',
         b'{"schema": "1"}',
+        b'{"schema": true}',
+        b'{"schema": 0}',
+        b'{"schema": -7}',
         b"\xff\xfe",
         b"NaN",
     ],
@@ -79,7 +128,7 @@ def test_an_unknown_status_is_refused():
     """
     Statuses are a vocabulary, not free text.
     """
-    data = encode(RECORD).replace(b'"finished"', b'"done"')
+    data = resealed(encode(RECORD), status="done")
 
     with pytest.raises(BadRecord, match="status"):
         decode_record(data, file="a")
