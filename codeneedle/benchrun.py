@@ -7,9 +7,10 @@ from pathlib import Path
 from signal import SIGKILL
 
 from codeneedle.benchlines import is_unknown_type, last_phase
+from codeneedle.engine.claim import noted
 from codeneedle.engine.logfile import read_log
 from codeneedle.errors import CellError
-from codeneedle.process import ends_within, running
+from codeneedle.process import ends_within
 from codeneedle.records import Status
 from codeneedle.serverlog import Trouble, last_words, trouble
 
@@ -74,7 +75,7 @@ def followed(
         MachineError: If it cannot be started or stopped.
     """
     size, phase = 0, "loading"
-    with running(argv, env=env, log=log) as child:
+    with noted(argv, env=env, log=log) as child:
         began = heard = time.monotonic()
         while not ends_within(child, NAP_S):
             now, grown = time.monotonic(), log.stat().st_size

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from codeneedle import llamacpp, machine, process
+from codeneedle.engine.claim import end_orphans
 from codeneedle.errors import MachineError
 from codeneedle.llamacpp import BENCH, PERPLEXITY, PINNED_BUILD, SERVER
 from codeneedle.sourcearchive import Source, fetch, private_pip, unpack
@@ -205,7 +206,8 @@ def _is_whole(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _draft(final: Path) -> Iterator[Path]:
-    """A folder for the build; it, and those that killed builders left, are removed."""
+    """A folder for the build; it, and what killed builders left, are removed."""
+    end_orphans(final.parent)
     for stale in final.parent.glob(f"{final.name}.draft-*"):
         shutil.rmtree(stale, ignore_errors=True)
     draft = final.with_name(f"{final.name}.draft-{os.getpid()}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from codeneedle import planning
-from codeneedle.engine.llama_server import end_orphan
+from codeneedle.engine.claim import Claim, end_orphans
 from codeneedle.grid import Pair
 from codeneedle.interrupts import Patience, patience, unwinding_on_signals
 from codeneedle.judging import judged
@@ -86,10 +86,8 @@ class _Sitting:
             KeyboardInterrupt: If a person asked to stop and something is left.
         """
         with self.plan.store.locked():
-            orphan = end_orphan(self.plan.store.folder)
-            if orphan:
-                left = f"ended a server that was left behind: pid {orphan.pid}"
-                note_lines(self.console, [left])
+            left = end_orphans(self.plan.store.folder)
+            note_lines(self.console, map(_left_behind, left))
             with working(self.console, "fitting the corpus to the context"):
                 ready = settled(self.plan, probes)
             with patience() as person:
@@ -169,6 +167,10 @@ class _Sitting:
             f"look at them: codeneedle grid {named} | codeneedle heatmap {named}"
             f"{retry if progress.failures else ''}"
         )
+
+
+def _left_behind(claim: Claim) -> str:
+    return f"ended a {claim.what} that was left behind: pid {claim.pid}"
 
 
 def _all_done(progress: Progress) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle import process
+from codeneedle.engine.claim import noted
 from codeneedle.errors import MachineError
 
 POLL_S = 0.25
@@ -110,7 +110,7 @@ class Workshop:
         env = {**self.env, **(extra_env or {})}
         self.tell(phase)
         known = (0, 0)
-        with process.running(argv, env=env, log=log) as child:
+        with noted(argv, env=env, log=log) as child:
             while child.poll() is None:
                 # Kept: a page of warnings may hide the last step for a while.
                 known = max(known, steps(_tail(log)))

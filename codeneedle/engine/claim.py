@@ -1,18 +1,32 @@
-"""A note in the run folder of the server that lives, so that no orphan outlives us."""
+"""Notes on disk of the children that live, so that no orphan outlives us unnoticed."""
 
 import contextlib
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import psutil
 
 from codeneedle.errors import MachineError
-from codeneedle.process import end_group
+from codeneedle.process import Child, end_group, running
 
 FILE = "server.json"
+"""The note of a server, in the run folder."""
+
+TOOL_FILE = "tool.json"
+"""The note of any other child that takes its time, beside its log."""
+
+VARIABLE = "CODENEEDLE_CHILD"
+"""Environment variable by which such a child is known: it has no alias."""
+
+_Alias = Annotated[str, msgspec.Meta(pattern=r".\.[0-9a-f]{8}$")]
+"""A name with a random end; a note with another one is not of our making."""
+
+_Pid = Annotated[int, msgspec.Meta(gt=1, lt=1 << 31)]
 
 
 class Unclaimable(MachineError):  # noqa: N818 - named after the fact
@@ -28,22 +42,28 @@ class Unclaimable(MachineError):  # noqa: N818 - named after the fact
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """
-    A server that we started, or are about to.
+    A child that we started, or are about to.
 
     Attributes:
-        alias: Stands on its command line; no other server ever had it.
-        port: Where it listens.
+        alias: Stands on its command line or in `VARIABLE` of its environment; no
+            other child ever had it.
+        port: Where it listens; None for a child that does not.
         pid: Its process, which leads its group; None until it is known.
         born: When that process started, by the clock of `started_at`.
     """
 
-    alias: str
-    port: int
-    pid: int | None = None
+    alias: _Alias
+    port: int | None = None
+    pid: _Pid | None = None
     born: float | None = None
 
+    @property
+    def what(self) -> str:
+        """What it is, as a phrase."""
+        return self.alias.rpartition(".")[0] if self.port is None else "server"
+
     def process(self) -> int | None:
-        """Pid of the server if it lives and is provably the one claimed."""
+        """Pid of the child if it lives and is provably the one claimed."""
         if self.pid is None:
             # We were killed between its start and this note. The alias is random,
             # so whoever bears it is ours.
@@ -53,9 +73,13 @@ class Claim:
 
     def _is_borne_by(self, pid: int) -> bool:
         try:
-            return (
-                self.alias in psutil.Process(pid).cmdline() and os.getpgid(pid) == pid
-            )
+            # Never ourselves, whatever a note says.
+            if pid == os.getpid() or os.getpgid(pid) != pid:
+                return False
+            process = psutil.Process(pid)
+            if self.port is not None:
+                return self.alias in process.cmdline()
+            return process.environ().get(VARIABLE) == self.alias
         except (psutil.Error, OSError):
             return False
 
@@ -76,7 +100,40 @@ def claimed(folder: Path | None, *, alias: str, port: int) -> Iterator["Claimant
     Raises:
         Unclaimable: If the note cannot be written.
     """
-    claimant = Claimant(folder, Claim(alias=alias, port=port))
+    file = folder / FILE if folder else None
+    with _kept(file, Claim(alias=alias, port=port)) as claimant:
+        yield claimant
+
+
+@contextlib.contextmanager
+def noted(argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> Iterator[Child]:
+    """
+    A child as `process.running` has it, with a note beside its log while it lives.
+
+    For children that are no servers and take their time: should we be killed, who
+    comes next finds and ends them with `end_orphans`.
+
+    Args:
+        argv: Program, as an absolute path, and its arguments.
+        env: The child's environment, but for `VARIABLE`.
+        log: Receives its output. Overwritten.
+
+    Raises:
+        Unclaimable: If the note cannot be written.
+        MachineError: Whatever `process.running` raises.
+    """
+    alias = f"{Path(argv[0]).name}.{secrets.token_hex(4)}"
+    with (
+        _kept(log.with_name(TOOL_FILE), Claim(alias=alias)) as claimant,
+        running(argv, env={**env, VARIABLE: alias}, log=log) as child,
+    ):
+        claimant.note(child.pid)
+        yield child
+
+
+@contextlib.contextmanager
+def _kept(file: Path | None, claim: Claim) -> Iterator["Claimant"]:
+    claimant = Claimant(file, claim)
     claimant.write()
     try:
         yield claimant
@@ -87,8 +144,8 @@ def claimed(folder: Path | None, *, alias: str, port: int) -> Iterator["Claimant
 class Claimant:
     """Writes the note, and takes it away."""
 
-    def __init__(self, folder: Path | None, claim: Claim) -> None:
-        self._file = folder / FILE if folder else None
+    def __init__(self, file: Path | None, claim: Claim) -> None:
+        self._file = file
         self._claim = claim
 
     def note(self, pid: int) -> None:
@@ -110,11 +167,13 @@ class Claimant:
         """
         if self._file is None:
             return
-        draft = self._file.with_name(f"{FILE}.draft")
+        draft = self._file.with_name(f"{self._file.name}.draft")
         try:
             draft.write_bytes(msgspec.json.encode(self._claim))
             draft.replace(self._file)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink()
             reason = error.strerror or str(error)
             raise Unclaimable(file=self._file, reason=reason) from error
 
@@ -125,27 +184,35 @@ class Claimant:
                 self._file.unlink()
 
 
-def end_orphan(folder: Path) -> Claim | None:
+def end_orphans(folder: Path) -> list[Claim]:
     """
-    End the server that an earlier start left behind, if it is provably ours.
+    End what an earlier start left behind in *folder*, if it is provably ours.
 
-    Pid, start time and alias must all be those of the note: a process that got
-    the same pid later is left alone, and only the note goes.
+    Pid, start time and alias must all be those of a note: a process that got the
+    same pid later is left alone, and only the note goes.
+
+    Args:
+        folder: Of a run, or where `noted` children keep their logs.
 
     Returns:
-        The claim of the server that was ended; None if there was none.
+        The claims of what was ended.
 
     Raises:
-        ChildWontStop: If it survives even SIGKILL.
+        ChildWontStop: If something survives even SIGKILL.
     """
-    file = folder / FILE
+    files = (folder / FILE, folder / "logs" / TOOL_FILE, folder / TOOL_FILE)
+    return [claim for file in files for claim in _ended(file)]
+
+
+def _ended(file: Path) -> Iterator[Claim]:
     claim = _read(file)
     pid = claim.process() if claim else None
     if pid is not None:
         end_group(pid)
     with contextlib.suppress(OSError):
         file.unlink()
-    return replace(claim, pid=pid) if claim and pid is not None else None
+    if claim and pid is not None:
+        yield replace(claim, pid=pid)
 
 
 def started_at(pid: int) -> float | None:
@@ -159,7 +226,7 @@ def started_at(pid: int) -> float | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         return float(stat.rpartition(")")[2].split()[19])
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, ValueError):
         return psutil.Process(pid).create_time()
     return None
 

@@ -15,7 +15,7 @@ from codeneedle import environment
 from codeneedle.answers import Readiness, ServerGone, StreamEnded
 from codeneedle.client import SILENCE_S, Client
 from codeneedle.effective import Effective
-from codeneedle.engine.claim import Claim, claimed, end_orphan
+from codeneedle.engine.claim import Claim, claimed
 from codeneedle.engine.endings import (
     HangsAtWarmUp,
     Mismatched,
@@ -49,7 +49,6 @@ __all__ = [
     "Claim",
     "Launch",
     "Served",
-    "end_orphan",
     "refuse_reserved",
     "serving",
 ]

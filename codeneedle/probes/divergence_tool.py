@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle import environment, perplexitylog, serverlog
+from codeneedle.engine.claim import noted
 from codeneedle.engine.endings import Mismatched
 from codeneedle.engine.launch import ALL_LAYERS, OFFLOAD, ROTATION_VARIABLE
 from codeneedle.engine.logfile import read_log
@@ -15,7 +16,7 @@ from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.machine import usable_cores
 from codeneedle.mismatches import Asked, mismatches
-from codeneedle.process import ends_within, running
+from codeneedle.process import ends_within
 from codeneedle.records import Status
 
 LOOK_S = 0.2
@@ -158,7 +159,7 @@ def computing(job: Job) -> Generator[int, None, str]:
         MachineError: If it cannot be started or stopped.
     """
     env = environment.clean(os.environ) | variables(job)
-    with running(command(job), env=env, log=job.log) as child:
+    with noted(command(job), env=env, log=job.log) as child:
         written, heard = -1, time.monotonic()
         while not ends_within(child, LOOK_S):
             size = _written(job)
