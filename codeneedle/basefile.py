@@ -146,7 +146,9 @@ class BaseFile:
                 header = file.read(_HEADER.size)
         except OSError as error:
             return error.strerror or str(error)
-        if header != _HEADER.pack(MAGIC, identity.context, identity.vocabulary, chunks):
+        # Unpacked, since a note may state more chunks than 32 bits can hold.
+        stated = _HEADER.unpack(header) if len(header) == _HEADER.size else ()
+        if stated != (MAGIC, identity.context, identity.vocabulary, chunks):
             return "it begins like another file"
         if size != expected:
             return f"it has {size:,} bytes instead of {expected:,}"

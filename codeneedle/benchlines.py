@@ -157,7 +157,7 @@ def _rows(output: str) -> Iterator[BenchRow]:
             continue
         try:
             yield msgspec.json.decode(line, type=BenchRow)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise NoResult(reason=f"a line that cannot be read: {error}") from error
 
 
@@ -177,6 +177,8 @@ def _test(
             raise NoResult(reason=f"{len(samples)} samples, not {repetitions}")
         if min(samples) <= 0:
             raise NoResult(reason=f"a sample of {min(samples)}")
+    if not min(row.speeds):
+        raise NoResult(reason="a speed of next to nothing")
     return row
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import platformdirs
 
+from codeneedle.files import expanded
+
 VARIABLE = "CODENEEDLE_CACHE"
 """Environment variable that names another folder."""
 
@@ -13,5 +15,5 @@ def cache_folder() -> Path:
     """The folder, which may not exist yet; everything in it can be made again."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return expanded(chosen).absolute()
     return platformdirs.user_cache_path("codeneedle", appauthor=False)

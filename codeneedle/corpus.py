@@ -11,6 +11,7 @@ from pathlib import Path
 from codeneedle import languages, needles, random_bodies, sources
 from codeneedle.corpusfile import read_corpus_file, sources_of
 from codeneedle.errors import RequestError, UnknownName
+from codeneedle.files import expanded, leads_somewhere
 from codeneedle.needles import ASKED_LINES, Function
 from codeneedle.shelf import BUILT_IN, NAME, Named, names_in, slug
 from codeneedle.sources import Kind, Source
@@ -124,8 +125,8 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
             return _from_file(place, name=slug(name_or_path))
         if name_or_path in BUILT_IN:
             return _from_shelf(name_or_path)
-    path = Path(name_or_path).expanduser()
-    if name_or_path and os.path.exists(path):  # noqa: PTH110 - likewise
+    path = expanded(name_or_path)
+    if name_or_path and leads_somewhere(path):
         return _from_path(path)
     if any(separator in name_or_path for separator in "/\\"):
         raise sources.NotFound(path=path)

@@ -11,6 +11,7 @@ import msgspec
 
 from codeneedle import languages, sources
 from codeneedle.errors import RequestError, UnknownName, did_you_mean
+from codeneedle.files import expanded, leads_somewhere
 from codeneedle.random_bodies import Knobs
 from codeneedle.sources import Kind, Source
 
@@ -132,8 +133,8 @@ def paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
 
 def _paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
     for name in read.files:
-        path = file.parent / Path(name).expanduser()
-        if not path.exists():
+        path = file.parent / expanded(name)
+        if not leads_somewhere(path):
             raise sources.NotFound(path=path)
         yield from sources.files_in(path) if path.is_dir() else [path]
     for pattern in read.glob:
@@ -171,7 +172,7 @@ def _table(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         hint = "Check that it is a readable file in UTF-8."
         raise BadCorpusFile(file=path, reason=str(error), hint=hint) from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number without end, too
         hint = "Mend that place; text values stand in quotes."
         raise BadCorpusFile(file=path, reason=str(error), hint=hint) from error
 

@@ -1,7 +1,19 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and paths as a person writes them."""
 
 import os
 from pathlib import Path
+
+
+def expanded(path: str | Path) -> Path:
+    """*path* with its ``~`` read; as it stands where nobody has that home."""
+    # Path.expanduser would raise there.
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
+def leads_somewhere(path: Path) -> bool:
+    """Whether *path* exists; what can be no name does not."""
+    # Path.exists would raise for a name that is too long.
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def write_whole(path: Path, data: bytes) -> None:

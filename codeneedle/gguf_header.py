@@ -34,6 +34,10 @@ LONGEST_TEXT = 4 << 20
 LONGEST_ARRAY = 1 << 12
 """Longer arrays are only counted: vocabularies are, lists of layers are not."""
 
+MOST_KEPT = 16 << 20
+"""Bytes of texts and arrays that are kept of one file; what exceeds them is walked
+over, since a file of gigabytes can be all header."""
+
 DEFAULT_ALIGNMENT = 32
 """Bytes; where the data of tensors begin, unless ``general.alignment`` says else."""
 
@@ -142,6 +146,7 @@ class _Reader:
         self.at = 0
         self._data = data
         self._end = len(data)
+        self._room = MOST_KEPT
 
     def skip(self, size: int) -> int:
         """Move on by *size* bytes; where they begin."""
@@ -169,10 +174,15 @@ class _Reader:
     def text(self) -> str | None:
         """The next string; None if it is too long to be of interest."""
         size = self.count()
-        if size > LONGEST_TEXT:
+        if size > LONGEST_TEXT or not self.keeps(size):
             self.skip(size)
             return None
         return self.take(size).decode(errors="replace")
+
+    def keeps(self, size: int) -> bool:
+        """Whether there is room for *size* bytes more; they count from now on."""
+        self._room -= size
+        return self._room >= 0
 
     def skip_texts(self, count: int) -> None:
         # Written out: a vocabulary has hundreds of thousands of these.
@@ -234,7 +244,7 @@ def _read_array(
         reader.skip_texts(count)
         return
     layout = _scalar(kind)
-    if count > LONGEST_ARRAY:
+    if count > LONGEST_ARRAY or not reader.keeps(layout.size * count):
         reader.skip(layout.size * count)
     else:
         values[name] = reader.numbers(layout, count)

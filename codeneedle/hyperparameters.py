@@ -1,5 +1,6 @@
 """What the header of a model says about its shape, in llama.cpp's own words."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,11 @@ def weights_of(header: Header, *, files: Sequence[Path], size_bytes: int) -> Wei
     )
 
 
+def _whole(number: float) -> int | None:
+    """*number* without its fraction; None of infinity, and of what is no number."""
+    return int(number) if math.isfinite(number) else None
+
+
 class _Keys:
     """The keys of one architecture, by what follows its name."""
 
@@ -153,7 +159,7 @@ class _Keys:
         if isinstance(value, tuple):
             # Written per layer where a single number would do.
             value = value[0] if value else None
-        return int(value) if isinstance(value, (int, float)) else None
+        return _whole(value) if isinstance(value, (int, float)) else None
 
     def whole(self, name: str, default: int) -> int:
         value = self.maybe(name)
@@ -170,7 +176,7 @@ class _Keys:
     ) -> tuple[int, ...]:
         value = self._values.get(f"{self.architecture}.{name}")
         if isinstance(value, tuple) and len(value) >= layers:
-            return tuple(max(int(each), 0) for each in value[:layers])
+            return tuple(max(_whole(each) or 0, 0) for each in value[:layers])
         single = self.maybe(name)
         return default if single is None else (max(single, 0),) * layers
 

@@ -63,17 +63,23 @@ def lines(chunks: Iterable[bytes], *, silence_s: float) -> Iterator[bytes]:
         ServerSilent: If it is for longer.
         OverlongReply: If a line, or all of them, exceed what makes sense.
     """
-    pending = b""
-    total = 0
+    # In parts: a line that comes a byte at a time is not copied with each of them.
+    pending: list[bytes] = []
+    pending_bytes = total = 0
     heard = time.monotonic()
     for chunk in chunks:
         total += len(chunk)
-        *complete, pending = (pending + chunk).split(b"\n")
+        *complete, rest = chunk.split(b"\n")
+        if complete:
+            complete[0] = b"".join((*pending, complete[0]))
+            pending, pending_bytes = [], 0
+        pending.append(rest)
+        pending_bytes += len(rest)
         for line in complete:
             if line.startswith(b"data"):
                 heard = time.monotonic()
             yield line.rstrip(b"\r")
-        if len(pending) > LINE_LIMIT_BYTES:
+        if pending_bytes > LINE_LIMIT_BYTES:
             raise OverlongReply(limit_bytes=LINE_LIMIT_BYTES)
         if total > REPLY_LIMIT_BYTES:
             raise OverlongReply(limit_bytes=REPLY_LIMIT_BYTES)

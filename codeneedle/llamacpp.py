@@ -14,6 +14,7 @@ import msgspec
 from codeneedle import __version__, process
 from codeneedle.cache import cache_folder
 from codeneedle.errors import MachineError
+from codeneedle.files import expanded, leads_somewhere
 from codeneedle.serverhelp import Help, read_help
 
 SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
@@ -187,13 +188,13 @@ def devices(server: Path) -> tuple[str, ...]:
 
 
 def _named(path: Path, *, source: str) -> Tools:
-    path = path.expanduser()
+    path = expanded(path)
     if os.sep not in str(path) and (on_path := shutil.which(str(path))):
         path = Path(on_path)
     path = path.absolute()
     if path.is_dir():
         _refuse(path, source, "is a folder")
-    if not path.exists():
+    if not leads_somewhere(path):
         _refuse(path, source, "does not exist")
     if not _is_program(path):
         _refuse(path, source, "is not executable")

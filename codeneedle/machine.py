@@ -10,6 +10,7 @@ import psutil
 
 from codeneedle import process
 from codeneedle.errors import MachineError
+from codeneedle.files import expanded, leads_somewhere
 
 _ASK_TIMEOUT_S = 10.0
 _GIB = 1 << 30
@@ -100,8 +101,10 @@ def available_memory_bytes() -> int:
 
 def free_disk_bytes(folder: Path) -> int:
     """Free space where *folder* is or would be made."""
-    absolute = folder.expanduser().absolute()
-    existing = next(path for path in (absolute, *absolute.parents) if path.exists())
+    absolute = expanded(folder).absolute()
+    existing = next(
+        path for path in (absolute, *absolute.parents) if leads_somewhere(path)
+    )
     return psutil.disk_usage(str(existing)).free
 
 

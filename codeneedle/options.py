@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from codeneedle import sweepfile
+from codeneedle.files import expanded
 from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.optionvalues import (
     CORPUS,
@@ -212,7 +213,7 @@ def request_of(  # noqa: PLR0913 - one parameter per option
     name, server_args = parted(arguments or [])
     given = {
         "corpus": stated(corpus, "--corpus"),
-        "models": (model.expanduser(),) if model else None,
+        "models": (expanded(model),) if model else None,
         "k_types": types_of(k_types, "--k-types") or types_of(types, "--types"),
         "v_types": types_of(v_types, "--v-types") or types_of(types, "--types"),
         "probes": words_of(probe, "--probe"),

@@ -171,14 +171,19 @@ _NUMBER = r"[-+]?(?:\d+\.\d+|nan|inf)"
 _FINAL = re.compile(
     rf"Final estimate: PPL = (?P<value>{_NUMBER}) \+/- (?P<error>{_NUMBER})"
 )
-_SIZE = re.compile(r"(?:over|computing) (?P<chunks>\d+) chunks, n_ctx=(?P<context>\d+)")
-_WRITTEN = re.compile(r"\[(\d+)\][-\d.naif]+,")
+_COUNT = r"\d{1,15}(?!\d)"
+"""What counts; Python refuses to read numbers of thousands of digits."""
+
+_SIZE = re.compile(
+    rf"(?:over|computing) (?P<chunks>{_COUNT}) chunks, n_ctx=(?P<context>{_COUNT})"
+)
+_WRITTEN = re.compile(rf"\[({_COUNT})\][-\d.naif]+,")
 _ROW = re.compile(
     rf"\s*(?P<chunk>\d+)\s+{_NUMBER} ± +{_NUMBER}\s+{_NUMBER} ± +{_NUMBER}"
     rf"\s+{_NUMBER} ± +{_NUMBER}(?:\s+{_NUMBER} ± +{_NUMBER} %){{2}}"
 )
-_NEEDED = re.compile(r"you need at least (\d+) tokens")
-_FOUND = re.compile(r"tokenizes to only (\d+) tokens")
+_NEEDED = re.compile(rf"you need at least ({_COUNT}) tokens")
+_FOUND = re.compile(rf"tokenizes to only ({_COUNT}) tokens")
 
 _FAILURE = re.compile(
     r"failed to decode"
@@ -216,7 +221,7 @@ _WITH_ERROR = frozenset(
     {"ppl", "ppl_base", "ppl_ratio", "kld", "dp_mean", "dp_rms", "same_top"}
 )
 _LINE = re.compile(
-    rf"(?P<label>\S[^:]*?)\s*: +(?P<value>{_NUMBER})"
+    rf"(?P<label>[^\s:]+(?:\s+[^\s:]+)*)\s*: +(?P<value>{_NUMBER})"
     rf"(?: ± +(?P<error>{_NUMBER}))?(?P<percent> ?%)?"
 )
 

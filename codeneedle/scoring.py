@@ -115,13 +115,13 @@ def answer_end(needle: NeedleFacts, reply: str) -> int:
     rows = [row for row in score(needle, reply).rows if row.produced is not None]
     last = max((at for at, row in enumerate(rows) if row.mark in _ANSWER), default=-1)
     sought = [row.produced for row in rows[: last + 1]]
-    end = at = 0
+    end = at = found = 0
     for line in _LINE.findall(reply):
         at += len(line)
-        if sought and line.rstrip("\r\n") == sought[0]:
+        if found < len(sought) and line.rstrip("\r\n") == sought[found]:
             end = at
-            del sought[0]
-    return len(reply) if sought else end
+            found += 1
+    return len(reply) if found < len(sought) else end
 
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")

@@ -84,27 +84,32 @@ _PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|.)?")
 _NOISE = ("memory_breakdown", "cleaning up before exit", "to show complete usage")
 
+_COUNT = r"\d{1,15}(?!\d)"
+_MIB = r"\d{1,15}(?:\.\d+)?"
+"""Numbers as a server writes them: no more digits than a float can tell apart."""
+
 _BUILD = re.compile(r"\bbuild:? (\d+ \([^)]*\))")
 _CONTEXTS = (
-    re.compile(r"\bn_ctx_slot = (\d+)"),
-    re.compile(r"\bn_ctx(?:_seq|_per_seq)\s+= (\d+)"),
-    re.compile(r"llama_context: n_ctx\s+= (\d+)"),
+    re.compile(rf"\bn_ctx_slot = ({_COUNT})"),
+    re.compile(rf"\bn_ctx(?:_seq|_per_seq)\s+= ({_COUNT})"),
+    re.compile(rf"llama_context: n_ctx\s+= ({_COUNT})"),
 )
 _FLASH = re.compile(r"\bflash_attn\s+= (\w+)")
 _FLASH_RESOLVED = re.compile(
     r"Flash Attention (?:was auto, set to |not supported, set to )?(enabled|disabled)"
 )
 _KV = re.compile(
-    r"llama_kv_cache\w*: size =\s*[\d.]+ MiB \(\s*(\d+) cells,\s*(\d+) layers,[^)]*\), "
-    r"K \((\w+)\):\s*([\d.]+) MiB, V \((\w+)\):\s*([\d.]+) MiB"
+    rf"llama_kv_cache\w*: size =\s*{_MIB} MiB "
+    rf"\(\s*({_COUNT}) cells,\s*({_COUNT}) layers,[^)]*\), "
+    rf"K \((\w+)\):\s*({_MIB}) MiB, V \((\w+)\):\s*({_MIB}) MiB"
 )
 _KV_DEVICE = re.compile(r"llama_kv_cache\w*:\s+(\S+) KV buffer size =")
-_ROTATION_K = re.compile(r"\b(?:n|attn)_rot_k = (\d+)")
-_ROTATION_V = re.compile(r"\b(?:n|attn)_rot_v = (\d+)")
-_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
-_SPLITS = re.compile(r"\bsplits = (\d+)")
-_COMPUTE = re.compile(r"(\S+)\s+compute buffer size =\s*([\d.]+) MiB")
-_THREADS = re.compile(r"\bn_threads = (\d+)")
+_ROTATION_K = re.compile(rf"\b(?:n|attn)_rot_k = ({_COUNT})")
+_ROTATION_V = re.compile(rf"\b(?:n|attn)_rot_v = ({_COUNT})")
+_OFFLOADED = re.compile(rf"offloaded ({_COUNT})/({_COUNT}) layers to GPU")
+_SPLITS = re.compile(rf"\bsplits = ({_COUNT})")
+_COMPUTE = re.compile(rf"(?<!\S)(\S+)\s+compute buffer size =\s*({_MIB}) MiB")
+_THREADS = re.compile(rf"\bn_threads = ({_COUNT})")
 
 _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
     (

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from codeneedle.errors import RequestError, UnknownName, did_you_mean
+from codeneedle.files import expanded
 from codeneedle.grid import by_precision
 from codeneedle.prompts import PromptForm
 from codeneedle.request import Variant
@@ -175,7 +176,7 @@ def rotations(words: tuple[str, ...]) -> tuple[bool, ...]:
 
 def _path(text: str) -> Path:
     # No shell reads a sweep file, so its ~ is ours to read.
-    return Path(text).expanduser()
+    return expanded(text)
 
 
 def _text(name: str, folder: Path) -> str | None:

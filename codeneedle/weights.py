@@ -10,6 +10,7 @@ from pathlib import Path
 
 from codeneedle.cache import cache_folder
 from codeneedle.errors import MachineError, did_you_mean
+from codeneedle.files import expanded
 from codeneedle.gguf_header import BadHeader, EndsTooSoon, Header, looks_like, parse
 from codeneedle.hyperparameters import Weights, weights_of
 from codeneedle.units import size as size_phrase
@@ -110,7 +111,7 @@ def read_header(path: Path) -> Weights:
     Raises:
         MachineError: If there is no usable model; each situation has its class.
     """
-    files = _parts(_checked(path.expanduser()))
+    files = _parts(_checked(expanded(path)))
     headers = [_header(file) for file in files]
     _refuse_other_kinds(files, headers)
     size_bytes = sum(file.stat().st_size for file in files)
@@ -185,7 +186,7 @@ def _models_in(folder: Path) -> list[str]:
 
 def _parts(path: Path) -> tuple[Path, ...]:
     part = _PART.fullmatch(path.name)
-    if part is None:
+    if part is None or not int(part["count"]):
         return (path,)
     count = int(part["count"])
     parts = tuple(
