@@ -1,0 +1,253 @@
+"""Inputs that fuzzing begins with: fixtures of the tests, stretches of one thing."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from codeneedle.records import Status
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+LOGS = TESTS / "logs"
+
+STRETCH_BYTES = 1 << 16
+"""Longest input that is tried; nothing may take long over so little."""
+
+PIECE_BYTES = 2 << 10
+
+
+def made(module: str) -> Any:
+    """A module of the tests that makes things."""
+    if str(TESTS) not in sys.path:
+        sys.path.append(str(TESTS))
+    return importlib.import_module(module)
+
+
+def logs(prefix: str) -> list[bytes]:
+    """What tools really said, in pieces, from files whose names begin with *prefix*."""
+    files = sorted(LOGS.glob(f"{prefix}*"))
+    return [piece for path in files for piece in _pieces(path.read_bytes())]
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    """*data*, cut after line ends: what is small is read, and changed, far faster."""
+    piece = b""
+    for line in data.splitlines(keepends=True):
+        piece += line
+        if len(piece) > PIECE_BYTES:
+            yield piece
+            piece = b""
+    yield piece
+
+
+def stretched(fragment: bytes) -> bytes:
+    """*fragment* over and over, as long as an input may be."""
+    return (fragment * (STRETCH_BYTES // len(fragment) + 1))[:STRETCH_BYTES]
+
+
+def streams() -> list[bytes]:
+    """Events of both endpoints, behind the two bytes that say how they are read."""
+    token = {"id": 5, "logprob": -0.1, "top_logprobs": [{"id": 6, "logprob": -3.2}]}
+    timings = {"cache_n": 9, "prompt_n": 1, "prompt_ms": 2.5, "predicted_n": 1}
+    text = {
+        "content": "    a = 1\n",
+        "stop": False,
+        "timings": timings,
+        "completion_probabilities": [token],
+    }
+    last = {"content": "", "stop": True, "stop_type": "limit", "timings": timings}
+    said = {"delta": {"content": "x\n"}, "logprobs": {"content": [token]}}
+    chat = {"choices": [said], "timings": timings}
+    ended = {"choices": [{"delta": {}, "finish_reason": "stop"}], "timings": timings}
+    error = {"error": {"code": 500, "message": "no", "type": "server_error"}}
+    long = {"type": "exceed_context_size_error", "n_prompt_tokens": 9, "n_ctx": 4}
+    return [
+        b"\0\1" + _events(text, text, last),
+        b"\1\7" + _events(chat, ended) + b"data: [DONE]\n\n",
+        b"\2\0" + json.dumps({"tokens": [1, 2]}).encode(),
+        b"\3\0" + json.dumps({"prompt": "<|user|>"}).encode(),
+        b"\4\0" + json.dumps({"data": [{"id": "alias"}]}).encode(),
+        b"\0\0" + _events(text, error),
+        b"\0\0error: " + json.dumps(error).encode() + b"\n",
+        b"\x80\0" + json.dumps(error).encode(),
+        b"\x80\0" + json.dumps({"error": long}).encode(),
+    ]
+
+
+def _events(*events: Any) -> bytes:
+    return b"".join(
+        b"data: " + json.dumps(event).encode() + b"\n\n" for event in events
+    )
+
+
+def records() -> list[bytes]:
+    """A setup, then records of all probes, finished and not; none bears a seal."""
+    records = made("made_records")
+    setup = replace(
+        records.made_setup(needles=3, types_k=("f16",), types_v=("f16", "q4_0")),
+        probes=_SETTINGS,
+    )
+    rounds = [records.made_round(needle) for needle in setup.needles]
+    recalled = records.made_record(
+        "f16/q4_0", rounds, priming=records.made_priming(setup.needles[0])
+    )
+    failed = records.failed_record("f16/f16", Status.OUT_OF_MEMORY, "no room")
+    others = [
+        replace(recalled, probe=probe, observation=observation)
+        for probe, observation in _observations()
+    ]
+    everything = (setup, recalled, failed, *others)
+    return [msgspec.json.format(msgspec.json.encode(each)) for each in everything]
+
+
+def _observations() -> Iterator[tuple[str, Any]]:
+    ppl = {"value": 2.5, "error": 0.1}
+    plain = dict.fromkeys(
+        ("kld_max", "kld_999", "kld_99", "kld_95", "kld_90", "kld_median", "kld_min"),
+        0.5,
+    )
+    names = ("ppl", "ppl_base", "ppl_ratio", "kld", "dp_mean", "dp_rms", "same_top")
+    statistics = plain | dict.fromkeys(names, ppl)
+    compared = {
+        **dict.fromkeys(("context", "chunks", "tokens"), 512),
+        **dict.fromkeys(("seconds", "base_seconds", "reference_ppl"), 1.5),
+        "statistics": statistics,
+    }
+    yield "divergence", {"reference": "f16/f16", "contexts": [compared]}
+    speeds = {"depth": 0, "pp": [10.0, 11.0], "tg": [5.0, 5.5]}
+    build = dict.fromkeys(("build", "cpu", "gpu", "backends"), "x") | {"threads": 1}
+    yield "throughput", {"speeds": [speeds], **build}
+
+
+_SETTINGS = {
+    "recall": {},
+    "divergence": {"contexts": [512]},
+    "throughput": {
+        "depths": [0],
+        "arguments": {},
+        **dict.fromkeys(("repetitions", "prompt_tokens", "generated_tokens"), 2),
+    },
+}
+
+
+def ggufs() -> list[bytes]:
+    """Headers of models, whole and broken."""
+    files = made("gguf_files")
+    keys = files.SHAPE | {
+        "llama.attention.key_length": 64,
+        "llama.attention.sliding_window": 128,
+        "llama.attention.sliding_window_pattern": [1, 0, 1, 1],
+        "llama.rope.scale": 1.5,
+        "general.file_type": 7,
+        "tokenizer.chat_template": "{{ x }}",
+        "split.count": 1,
+    }
+    return [
+        files.gguf_bytes(),
+        files.gguf_bytes(keys, tensors=2),
+        files.gguf_bytes(version=2, data=False),
+        files.gguf_bytes(order=">"),
+        b"<html>",
+        b"PK\x03\x04",
+    ]
+
+
+def base_files() -> list[bytes]:
+    """The length of a note, the note, and the file that it stands beside."""
+    identity = {
+        **dict.fromkeys(("text_sha256", "weights_sha256", "llama"), "x"),
+        **dict.fromkeys(("context", "vocabulary", "chunks_asked"), 3),
+        "reference": "f16/f16",
+    }
+    numbers = dict.fromkeys(("chunks", "size_bytes", "ppl", "seconds"), 1)
+    note = {"identity": identity, "fingerprint": "", **numbers}
+    text = msgspec.json.encode(note)
+    head = b"_logits_" + b"\3\0\0\0\3\0\0\0\1\0\0\0"
+    return [len(text).to_bytes(2, "big") + text + head + bytes(32)]
+
+
+def sweep_files() -> list[bytes]:
+    """All that come with the package, and one that says everything."""
+    here = (ROOT / "sweeps", ROOT / "codeneedle" / "data" / "sweeps")
+    files = [path for folder in here for path in sorted(folder.glob("*.toml"))]
+    whole = b"""\
+corpus = "x"
+models = ["~/a.gguf"]
+k_types = ["f16"]
+probes = ["recall"]
+contexts = [4096]
+rotation = ["on", "off"]
+prompt_form = "chat"
+seed = 1
+[variants]
+a = ["-t", "2"]
+[divergence]
+contexts = [512]
+chunks = 2
+[throughput]
+depths = [0]
+"""
+    return [*(path.read_bytes() for path in files), whole]
+
+
+def corpus_files() -> list[bytes]:
+    """All that come with the project, and one of each kind."""
+    files = sorted((ROOT / "corpora").glob("*.toml"))
+    return [
+        *(path.read_bytes() for path in files),
+        b'files = ["a.py"]\nlimit_bytes = 9\nsample_k = 2\nkind = "unseen"\n',
+        b'glob = "../**/*.py"\nlanguage = "python"\n',
+        b"[generate]\nfunctions = 3\nvalue_length = 6\nname_length = 5\nseed = 7\n",
+    ]
+
+
+def replies() -> list[bytes]:
+    """What a needle asks for, a null character, and what a model may say."""
+    needle = made("made_records").made_needle()
+    asked = "\n".join(needle.lines)
+    said = [
+        asked,
+        f"Sure!\n```python\n{needle.signature}\n{asked}\n```\nDone.",
+        f"<think>\nhm\n</think>\n{asked}\n```",
+        asked.replace("\n", "\r\n"),
+        "<thinking>" + asked,
+    ]
+    return [f"{asked}\0{text}".encode() for text in said]
+
+
+def python_texts() -> list[bytes]:
+    """Definitions of every form."""
+    return [
+        (TESTS / "made_servers.py").read_bytes(),
+        b"@a\nasync def f(a: int = (1, 2), *b, **c) -> 'x':\n    return 1\n",
+        b"class A:\n  def f(self): return lambda: 0\n  def g(s) -> lambda: 1:\n    x\n",
+        b'def f(x="""\n:""",\n   y=[\n]):  # :\n    def g():\n\tpass\n',
+        b"if 1:\n    def f(): \\\n        pass\nelse:\n\x0c    def g(): pass\n",
+    ]
+
+
+def javascript_texts() -> list[bytes]:
+    """Functions of every form, in the words of both parsers."""
+    return [
+        b"function a(x) {\n  return x;\n}\nvar b = function () {\n  c();\n};\n",
+        b"class A { get x() {\n return 1 }\n static async *[k]() {\n} }\n",
+        b"export default () => {\n  return `a${b}c`;\n};\n",
+        b"const o = { 'p': function() {\n}, q() {\n}, r: async () => {\n} };\n",
+        b"class B { #p = () => {\n}; static { x ??= y?.z } }\n/a[/]b/u.test(c);\n",
+    ]
+
+
+def php_texts() -> list[bytes]:
+    """Functions of every form."""
+    return [
+        b"<?php\nfunction a($x)\n{\n    return $x;\n}\n",
+        b"<?php class A { #[B] public static function b(): int {\n return 1; } }\n",
+        b"<p><?php $f = function () use ($x) {\n  echo <<<E\n a\nE;\n}; ?>\n",
+        b"<?php enum E: int { case A = 1; function f() { match(1) {}; } }\n",
+    ]
