@@ -194,6 +194,50 @@ def test_a_body_lies_between_the_lines_of_its_braces(name, signature, body, clos
     assert closing == function.closing_lines
 
 
+def test_what_the_grammar_gets_wrong_is_read_by_esprima():
+    """
+    The two differ at the edges of the language; either may accept a text.
+    """
+    text = "var a = 1\n<!-- an old comment\nfunction f() {\n  return a;\n}\n"
+    with pytest.raises(Unparsable):
+        javascript._by_tree_sitter(text)
+
+    assert ["f"] == [function.name for function in functions(text)]
+
+
+def test_esprima_is_not_asked_about_long_texts():
+    """
+    It would take a minute for what is most likely no JavaScript anyway.
+    """
+    text = "var a = 1\n<!-- an old comment\n" + "f(a);\n" * 40_000
+
+    with pytest.raises(Unparsable):
+        functions(text)
+
+
+def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred():
+    """
+    Each holds the lines of all within it, so memory has to have an end.
+    """
+    text = "function f() {\n" * 1_000 + "}\n" * 1_000
+    found = functions(text)
+
+    assert 100 == len(found)
+    assert ".".join(["f"] * 100) == found[-1].name
+
+
+def test_functions_beside_the_named_have_no_name_of_it():
+    """
+    What stands in a key or on the left of an assignment is not within the named.
+    """
+    text = "x[function a() {\n  1;\n}] = function () {\n  var b = () => {\n  };\n};\n"
+    by_esprima, by_tree_sitter = both(text)
+
+    assert by_esprima == by_tree_sitter
+    assert "b" == by_esprima[-1].name.rsplit(".", 1)[-1]
+    assert 2 == len(by_esprima)
+
+
 def test_what_esprima_cannot_parse_is_read_by_tree_sitter():
     """
     Class fields, private names, decorators, optional chaining and the like.

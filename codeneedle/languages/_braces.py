@@ -1,5 +1,6 @@
 """Functions between braces: what languages with such bodies have in common."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -44,22 +45,30 @@ class Span:
         )
 
 
+MAX_DEPTH = 100
+"""
+Functions within one another that are told apart; Python has the same limit. A body
+holds all that stands in it, so a thousand of them would hold each line a thousand
+times.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree(Generic[Node]):
     """
     A syntax tree, as far as finding functions goes.
 
     Attributes:
-        root: Where to begin.
-        children: The parts of a node.
+        nodes: All that may name something; each after those around it.
+        extent: Where a node begins and ends; more than its order is not needed.
         naming: If a node gives a name to a function or to what may hold some (a
             class, an object): the name, and what it names: another node or itself.
         span: Of the name, the naming node and what it names: where the function
             lies; None if that has no body between braces.
     """
 
-    root: Node
-    children: Callable[[Node], Iterable[Node]]
+    nodes: Iterable[Node]
+    extent: Callable[[Node], tuple[int, int]]
     naming: Callable[[Node], tuple[str, Node] | None]
     span: Callable[[str, Node, Node], Span | None]
 
@@ -70,18 +79,46 @@ class Tree(Generic[Node]):
         return [span.function(lines) for span in spans]
 
     def _spans(self) -> Iterator[Span]:
-        # A stack of our own: no depth of nesting can exhaust the interpreter's.
-        stack = [(self.root, "")]
-        while stack:
-            node, prefix = stack.pop()
+        around: list[_Scope[Node]] = []
+        for node in self.nodes:
+            begins, ends = self.extent(node)
+            while around and begins >= around[-1].ends:
+                around.pop()
+            # What stands beside the named, in the naming node, is no part of it.
+            if around and not around[-1].holds(node, begins, ends):
+                continue
             named = self.naming(node)
-            if named is not None:
-                name, holder = prefix + named[0], node
-                node, prefix = named[1], f"{name}."
-                span = self.span(name, holder, node)
-                if span is not None:
-                    yield span
-            stack += [(child, prefix) for child in self.children(node)]
+            if named is None or len(around) >= MAX_DEPTH:
+                continue
+            name = f"{around[-1].name}.{named[0]}" if around else named[0]
+            around.append(_Scope(name, ends, named[1], *self.extent(named[1])))
+            span = self.span(name, node, named[1])
+            if span is not None:
+                yield span
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope(Generic[Node]):
+    """
+    What a node names, while what is in it is looked at.
+
+    Attributes:
+        name: Qualified.
+        ends: Where the naming node ends.
+        named: What it names.
+        opens: Where that begins.
+        closes: Where that ends.
+    """
+
+    name: str
+    ends: int
+    named: Node
+    opens: int
+    closes: int
+
+    def holds(self, node: Node, begins: int, ends: int) -> bool:
+        """Whether *node* is a part of the named, not that itself."""
+        return self.opens <= begins and ends <= self.closes and node != self.named
 
 
 def tidy(name: str) -> str:
@@ -90,20 +127,39 @@ def tidy(name: str) -> str:
     return name[:60] or "?"
 
 
-def parsed(
-    text: str, grammar: tree_sitter.Language, *, language: str
-) -> tree_sitter.Node:
+def nodes_of(
+    text: str, grammar: tree_sitter.Language, *, types: Iterable[str], language: str
+) -> list[tree_sitter.Node]:
     """
-    The root of the tree that tree-sitter builds of *text*.
+    The nodes of *types* in the tree that tree-sitter builds of *text*.
+
+    They are found by a query, within the library: a walk through all nodes in
+    Python takes twice as long as parsing.
+
+    Returns:
+        The nodes in the order of the text, each after those around it.
 
     Raises:
-        Unparsable: If any of it is an error to the grammar.
+        Unparsable: If any of the text is an error to the grammar.
     """
     root = tree_sitter.Parser(grammar).parse(text.encode()).root_node
     if root.has_error:
         line = _first_error(root).start_point.row + 1
         raise Unparsable(language=language, line=line, reason="syntax error")
-    return root
+    found = _wanted(grammar, tuple(types))
+    nodes = tree_sitter.QueryCursor(found).captures(root).get("node", [])
+    return sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte))
+
+
+@functools.cache
+def _wanted(grammar: tree_sitter.Language, types: tuple[str, ...]) -> tree_sitter.Query:
+    either = " ".join(f"({name})" for name in types)
+    return tree_sitter.Query(grammar, f"[{either}] @node")
+
+
+def node_extent(node: tree_sitter.Node) -> tuple[int, int]:
+    """Where *node* begins and ends, in bytes."""
+    return node.start_byte, node.end_byte
 
 
 def _first_error(node: tree_sitter.Node) -> tree_sitter.Node:

@@ -3,7 +3,14 @@
 import tree_sitter
 import tree_sitter_php
 
-from codeneedle.languages._braces import Span, Tree, node_span, node_text, parsed
+from codeneedle.languages._braces import (
+    Span,
+    Tree,
+    node_extent,
+    node_span,
+    node_text,
+    nodes_of,
+)
 from codeneedle.needles import Function
 
 SUFFIXES = (".php",)
@@ -19,6 +26,7 @@ _NAMED = {
     "method_declaration",
     "trait_declaration",
 }
+_NAMING = (*sorted(_NAMED), "assignment_expression")
 
 
 def functions(text: str) -> list[Function]:
@@ -32,8 +40,8 @@ def functions(text: str) -> list[Function]:
         Unparsable: If the grammar finds an error.
     """
     tree = Tree(
-        root=parsed(text, _GRAMMAR, language="PHP"),
-        children=lambda node: node.named_children,
+        nodes=nodes_of(text, _GRAMMAR, types=_NAMING, language="PHP"),
+        extent=node_extent,
         naming=_named,
         span=_span,
     )
