@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.text import Text
 from codeneedle.corpuscli import corpora
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
+from codeneedle.lasting import lasting_streams
 from codeneedle.metrics import Reading
 from codeneedle.options import (
     CsvOption,
@@ -25,6 +26,7 @@ from codeneedle.options import (
     asking,
 )
 from codeneedle.optionvalues import one_form
+from codeneedle.refusals import refusal
 from codeneedle.request import DEFAULT_OUT, Request
 
 app = typer.Typer(
@@ -257,13 +259,23 @@ def llama(
 def main() -> None:
     """Entry point: the one place where an error becomes an exit code."""
     try:
-        app()
+        with lasting_streams():
+            app()
     except CodeneedleError as error:
-        stderr = _stderr()
-        # Text, not markup: a path such as "kv[q8].toml" must print as it is.
-        stderr.print(Text.assemble(("error: ", "bold red"), str(error)))
-        stderr.print(Text.assemble((" hint: ", "bold cyan"), error.hint))
-        sys.exit(error.exit_code)
+        _end(error)
+    except Exception as error:
+        refused = refusal(error)
+        if refused is None:
+            raise
+        _end(refused)
+
+
+def _end(error: CodeneedleError) -> NoReturn:
+    stderr = _stderr()
+    # Text, not markup: a path such as "kv[q8].toml" must print as it is.
+    stderr.print(Text.assemble(("error: ", "bold red"), str(error)))
+    stderr.print(Text.assemble((" hint: ", "bold cyan"), error.hint))
+    sys.exit(error.exit_code)
 
 
 def _stdout() -> Console:

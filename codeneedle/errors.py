@@ -9,6 +9,7 @@ Everything codeneedle raises on purpose.
     - RecordTooNew                     written by a later codeneedle
     - BadRecord                        a file that is no record
       . BadSetup                       the same, of a setup
+      . ForeignRecord                  a record of another cell or run folder
     - BadSweepFile                     a key, value or name of sweeps/NAME.toml
     - OtherSetup                       a run folder whose records are not comparable
     - SetupMissing                     a run folder with records and no setup
@@ -61,6 +62,7 @@ Everything codeneedle raises on purpose.
     - NotLlamaServer                   a program that answers like no llama-server
     - PartMissing                      a split model, and not all of it
     - PerplexityMissing                no llama-perplexity beside the server
+    - SystemRefuses                    memory, files, processes or disk ran out
     - SizeOverflows                    an old llama-perplexity counts in 32 bits
     - WeightsAreFolder                 a folder where a model was asked for
     - WeightsMissing                   no file there

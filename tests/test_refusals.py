@@ -1,0 +1,54 @@
+"""What a system refuses where nobody counts on it."""
+
+import errno
+
+import pytest
+
+from codeneedle.refusals import HINTS, refusal
+
+
+@pytest.mark.parametrize("number", sorted(HINTS))
+def test_each_refusal_has_a_sentence_and_a_hint(number):
+    """
+    The system's own words, the file if there is one, and what to do.
+    """
+    refused = refusal(OSError(number, "words", "records/file"))
+
+    assert refused is not None
+    assert str(refused).startswith("the system refuses: ")
+    assert str(refused).endswith(": records/file")
+    assert 3 == refused.exit_code
+    assert refused.hint
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "Cannot allocate memory"),
+        (ImportError("failed to map: Cannot allocate memory"), "Cannot allocate"),
+        (RuntimeError("can't start new thread"), "temporarily unavailable"),
+    ],
+)
+def test_errors_of_other_classes_are_known_too(error, words):
+    """
+    Memory and threads run out in classes of their own.
+    """
+    assert words in str(refusal(error))
+
+
+def test_what_an_error_was_raised_from_counts():
+    """
+    Libraries wrap what the system said.
+    """
+    outer = ImportError("please read this")
+    outer.__cause__ = OSError(errno.EMFILE, "words")
+
+    assert "Too many open files" in str(refusal(outer))
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "x"), OSError()])
+def test_mistakes_of_ours_keep_their_traceback(error):
+    """
+    Only what is the system's fault is told as such.
+    """
+    assert refusal(error) is None
