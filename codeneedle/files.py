@@ -1,5 +1,6 @@
 """Files written whole or not at all, and paths as a person writes them."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -35,5 +36,18 @@ def write_whole(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        # Only tried: what went wrong first is what is to be told.
+        with contextlib.suppress(OSError):
+            draft.unlink()
         raise
+    _settle(path.parent)
+
+
+def _settle(folder: Path) -> None:
+    """Have the names in *folder* outlive a power cut, where its disk can do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

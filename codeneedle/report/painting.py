@@ -1,5 +1,6 @@
 """How a heatmap is painted: its proportions, its type, its colours."""
 
+import io
 import textwrap
 import warnings
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from codeneedle.files import write_whole
 from codeneedle.report.cells import RAMP, text_colour
 from codeneedle.report.picture import Picture, Square
 from codeneedle.report.safetext import visible
@@ -89,13 +91,24 @@ class _Layout:
 
 
 def save(picture: Picture, *, png: Path, svg: Path) -> None:
-    """Paint *picture* into two files; the same picture gives the same bytes."""
+    """
+    Paint *picture* into two files; the same picture gives the same bytes.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
     with mpl.rc_context(_settings()), warnings.catch_warnings():
         # A name in another script is drawn with boxes; the reader sees it.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = paint(picture)
-        figure.savefig(png, dpi=PIXELS_PER_INCH, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None, "Creator": None})
+        pixels, curves = io.BytesIO(), io.BytesIO()
+        figure.savefig(
+            pixels, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None}
+        )
+        figure.savefig(curves, format="svg", metadata={"Date": None, "Creator": None})
+    # An earlier picture stays until the new one is whole.
+    write_whole(png, pixels.getvalue())
+    write_whole(svg, curves.getvalue())
 
 
 def _settings() -> dict[Any, Any]:
