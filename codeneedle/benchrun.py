@@ -1,5 +1,6 @@
 """Runs llama-bench once, followed through its log, to a good end or a clear bad one."""
 
+import contextlib
 import os
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -78,7 +79,7 @@ def followed(
     with noted(argv, env=env, log=log) as child:
         began = heard = time.monotonic()
         while not ends_within(child, NAP_S):
-            now, grown = time.monotonic(), log.stat().st_size
+            now, grown = time.monotonic(), _size(log)
             if grown != size:
                 size, heard = grown, now
                 phase = last_phase(_tail(log)) or phase
@@ -92,9 +93,17 @@ def followed(
 
 
 def _tail(log: Path) -> str:
-    with log.open("rb") as file:
+    # Of a log that somebody took away, nothing is left to tell of progress.
+    with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         return file.read(TAIL_BYTES).decode(errors="replace")
+    return ""
+
+
+def _size(log: Path) -> int:
+    with contextlib.suppress(OSError):
+        return log.stat().st_size
+    return 0
 
 
 def _why(returncode: int, log_text: str) -> Trouble:

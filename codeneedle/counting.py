@@ -21,6 +21,7 @@ from codeneedle.prompts import (
 )
 from codeneedle.records import NeedleFacts
 from codeneedle.stage import thinking_args
+from codeneedle.store import FolderUnwritable
 
 BUDGET_FACTOR = 1.5
 BUDGET_EXTRA_TOKENS = 64
@@ -82,6 +83,7 @@ def counting(plan: Plan) -> Iterator[Counter]:
     Raises:
         BadServerArguments: If it does not take the arguments of a person.
         CannotCount: If it fails in another way.
+        FolderUnwritable: If the disk refuses.
     """
     launch = Launch(
         binary=plan.tools.server,
@@ -93,7 +95,10 @@ def counting(plan: Plan) -> Iterator[Counter]:
         options=plan.server.options,
     )
     log = plan.store.folder / "logs" / "counting.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderUnwritable(folder=log.parent, reason=str(error)) from error
     try:
         with serving(launch, log=log, folder=plan.store.folder) as served:
             yield Counter(served.client, plan)

@@ -1,5 +1,6 @@
 """Runs llama-perplexity on one pair and one context, watched until it is through."""
 
+import contextlib
 import os
 import signal
 import time
@@ -231,7 +232,11 @@ def _threads(job: Job) -> Iterator[str]:
 def _written(job: Job) -> int:
     """Bytes of what the tool writes: a base file grows while its log is silent."""
     paths = [job.log] if job.text is None else [job.log, job.base]
-    return sum(path.stat().st_size for path in paths if path.exists())
+    written = 0
+    for path in paths:
+        with contextlib.suppress(OSError):  # not yet there, or taken away
+            written += path.stat().st_size
+    return written
 
 
 def _how(returncode: int) -> str:
