@@ -240,4 +240,7 @@ def _locks(file: BinaryIO) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:
+        # A network share without locks: better unlocked than unable.
+        return True
     return True

@@ -263,7 +263,10 @@ def _remembered(note: Path) -> Help | None:
 def _remember(note: Path, answers: Help) -> None:
     draft = note.with_name(f"{note.name}.draft-{os.getpid()}")
     # A cache that cannot be written costs time, nothing else.
-    with contextlib.suppress(OSError):
+    try:
         note.parent.mkdir(parents=True, exist_ok=True)
         draft.write_bytes(msgspec.json.encode(answers))
         draft.replace(note)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
