@@ -1,13 +1,19 @@
 """Which setups are comparable: what must not differ, and what may grow."""
 
+import hashlib
 from dataclasses import fields, replace
 from pathlib import Path
 
-from codeneedle.errors import RequestError
-from codeneedle.grid import by_precision
-from codeneedle.records import Json, Setup
+import msgspec
 
-_NOT_COMPARED = frozenset({"created", "types_k", "types_v", "probes", "schema"})
+from codeneedle.errors import RequestError
+from codeneedle.grid import Pair, by_precision
+from codeneedle.records import CellRecord, ForeignRecord, Json, Setup
+
+_NOT_COMPARED = frozenset(
+    {"created", "types_k", "types_v", "probes", "identity", "schema"}
+)
+_DIGITS = 16
 
 
 class OtherSetup(RequestError):  # noqa: N818 - named after the fact
@@ -48,6 +54,57 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
         _refuse_other_settings(
             probe, stored.probes[probe], wanted.probes[probe], folder=folder
         )
+
+
+def identity(setup: Setup) -> str:
+    """
+    A hash of what must not differ in *setup*, but for the settings of probes.
+
+    Where the text comes from is left out, too: it is a phrase.
+    """
+    facts = {
+        field.name: getattr(setup, field.name)
+        for field in fields(Setup)
+        if field.name not in _NOT_COMPARED
+    }
+    return _hash({**facts, "corpus": replace(setup.corpus, origin="")})
+
+
+def stamp(setup: Setup, probe: str) -> str:
+    """By what a record of *probe* names *setup*; empty if that has no identity."""
+    settings = setup.probes.get(probe)
+    if not (setup.identity and settings):
+        return setup.identity
+    return f"{setup.identity}-{_hash(settings)}"
+
+
+def refuse_foreign(
+    record: CellRecord, pair: Pair, probe: str, *, setup: Setup | None, file: str
+) -> None:
+    """
+    Stop if *record* is not that of *pair* and *probe* under *setup*.
+
+    Args:
+        record: What was found.
+        pair: Whose record should be there.
+        probe: Likewise.
+        setup: That of the run folder; None if nobody knows.
+        file: Where it was found.
+
+    Raises:
+        ForeignRecord: Naming what it is one of.
+    """
+    if (record.pair, record.probe) != (pair, probe):
+        raise ForeignRecord(file=file, of=f"{record.pair}, {record.probe}")
+    own = stamp(setup, probe) if setup else ""
+    # Records of the first schema name no setup.
+    if own and record.setup not in {"", own}:
+        raise ForeignRecord(file=file, of="another setup")
+
+
+def _hash(facts: object) -> str:
+    data = msgspec.json.encode(facts, order="sorted")
+    return hashlib.sha256(data).hexdigest()[:_DIGITS]
 
 
 def _refuse_other_settings(

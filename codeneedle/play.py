@@ -5,6 +5,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from codeneedle.clock import now
+from codeneedle.comparability import stamp
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.planning import Plan
@@ -117,6 +118,7 @@ class _Recorder:
             device_bytes=stage.device_bytes,
             log_excerpt=log_excerpt,
             observation=observation,
+            setup=stamp(stage.setup, self.probe),
         )
 
 

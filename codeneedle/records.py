@@ -39,12 +39,27 @@ class BadRecord(RequestError):  # noqa: N818 - named after the fact
         self.reason = reason
 
 
+class ForeignRecord(BadRecord):
+    """A record, but not one of this cell or of this run folder."""
+
+    def __init__(self, *, file: str, of: str) -> None:
+        super().__init__(
+            file=file,
+            reason=f"it is one of {of}",
+            hint="Move the file to where it belongs, and sweep again.",
+        )
+
+
 class BadSetup(BadRecord):
     """Not a setup: what the records beside it were made under is unknown."""
 
     def __init__(self, *, file: str, reason: str) -> None:
-        hint = "Move the whole folder away, or choose another with --out."
-        super().__init__(file=file, reason=reason, hint=hint)
+        super().__init__(
+            file=file,
+            reason=reason,
+            hint="Sweep again as before: records tell whether they belong to that. "
+            "Or choose another folder with --out.",
+        )
 
 
 class Status(StrEnum):
@@ -101,6 +116,8 @@ class CellRecord:
         device_bytes: What the process held on accelerators when it was through.
         log_excerpt: The lines of the log that decided something, or its last words.
         observation: What the probe saw; its own module reads it.
+        setup: The setup that it was measured under, by `comparability.stamp`;
+            empty in records of schema 1.
         schema: Version of this layout.
     """
 
@@ -117,6 +134,7 @@ class CellRecord:
     device_bytes: int | None = None
     log_excerpt: tuple[str, ...] = ()
     observation: Json | None = None
+    setup: str = ""
     schema: int = SCHEMA
 
     @property
@@ -225,6 +243,8 @@ class Setup:
         created: When the run folder was made, ISO 8601; not compared.
         probes: Settings of each probe that was run, by its name; a probe that is
             new to the folder adds its own.
+        identity: A hash of all that is compared, but for the probes' settings, from
+            when the run folder was made; empty until then. Not compared.
         schema: Version of this layout.
     """
 
@@ -244,6 +264,7 @@ class Setup:
     created: str
     rotation: bool = True
     probes: dict[str, Json] = field(default_factory=dict)
+    identity: str = ""
     schema: int = SCHEMA
 
 

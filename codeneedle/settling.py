@@ -93,8 +93,9 @@ def refuse_other_setup(plan: Plan) -> None:
     Raises:
         OtherSetup: If its records were made under another one.
         TrimmedBefore: If its corpus was trimmed, which is forbidden now.
+        BadSetup: If its setup cannot be read, nor told from its records.
     """
-    stored = plan.store.setup()
+    stored = plan.store.intact_setup()
     if stored is None:
         return
     plan.store.compare(_renewed(plan, stored))

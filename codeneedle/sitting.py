@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -88,6 +89,9 @@ class _Sitting:
         with self.plan.store.locked():
             left = end_orphans(self.plan.store.folder)
             note_lines(self.console, map(_left_behind, left))
+            damaged = self.plan.store.mend()
+            if damaged:
+                note_lines(self.console, [_mended(damaged)])
             with working(self.console, "fitting the corpus to the context"):
                 ready = settled(self.plan, probes)
             with patience() as person:
@@ -171,6 +175,10 @@ class _Sitting:
 
 def _left_behind(claim: Claim) -> str:
     return f"ended a {claim.what} that was left behind: pid {claim.pid}"
+
+
+def _mended(damaged: Path) -> str:
+    return f"the setup could not be read: it is kept as {damaged}, and made anew"
 
 
 def _all_done(progress: Progress) -> str:

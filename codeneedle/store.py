@@ -1,24 +1,25 @@
 """Run folders: one file per cell and probe, each written whole or not at all."""
 
 import contextlib
-import fcntl
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from codeneedle.comparability import refuse_difference, widened
-from codeneedle.errors import MachineError, RequestError, did_you_mean
+from codeneedle.comparability import (
+    identity,
+    refuse_difference,
+    refuse_foreign,
+    widened,
+)
+from codeneedle.errors import MachineError, RequestError
 from codeneedle.files import write_whole
 from codeneedle.grid import Pair
+from codeneedle.keeping import contents, put_aside, why
+from codeneedle.lock import LOCK, hold, opened
 from codeneedle.recordfile import decode_record, decode_setup, encode
-from codeneedle.records import (
-    BadRecord,
-    CellRecord,
-    Run,
-    Setup,
-    Status,
-)
+from codeneedle.records import BadRecord, BadSetup, CellRecord, Run, Setup, Status
 
 SETUP = "setup.json"
 CELLS = "cells"
@@ -38,16 +39,6 @@ class SetupMissing(RequestError):  # noqa: N818 - named after the fact
         )
 
 
-class FolderBusy(RequestError):  # noqa: N818 - named after the fact
-    """Another sweep writes to this run folder right now."""
-
-    def __init__(self, *, folder: Path) -> None:
-        super().__init__(
-            f"another sweep is running in {folder}",
-            hint="Wait for it, or choose another folder with --out.",
-        )
-
-
 class FolderUnwritable(MachineError):  # noqa: N818 - named after the fact
     """Nothing can be written where records should go."""
 
@@ -58,24 +49,12 @@ class FolderUnwritable(MachineError):  # noqa: N818 - named after the fact
         )
 
 
-class NoSuchRun(RequestError):  # noqa: N818 - named after the fact
-    """No run folder has this name."""
-
-    def __init__(self, *, name: str, root: Path, known: list[str]) -> None:
-        super().__init__(
-            f"no sweep called '{name}' in {root}{os.sep}",
-            hint=did_you_mean(name, known)
-            if known
-            else "Run 'codeneedle sweep' first.",
-        )
-        self.known = known
-
-
 class Store:
     """A run folder. Deleting a cell's file makes the cell run again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._setup: Setup | None = None
 
     @property
     def name(self) -> str:
@@ -83,11 +62,20 @@ class Store:
         return "/".join(self.folder.parts[-2:])
 
     def setup(self) -> Setup | None:
-        """The setup of its records; None in a new folder."""
+        """
+        The setup of its records; None in a new folder.
+
+        Raises:
+            RecordTooNew: If a later codeneedle wrote it.
+            BadSetup: If it cannot be read.
+        """
         path = self.folder / SETUP
-        if not path.exists():
-            return None
-        return decode_setup(path.read_bytes(), file=str(path))
+        try:
+            data = contents(path)
+        except OSError as error:
+            raise BadSetup(file=str(path), reason=why(error)) from error
+        self._setup = None if data is None else decode_setup(data, file=str(path))
+        return self._setup
 
     def adopt(self, setup: Setup) -> Setup:
         """
@@ -103,8 +91,11 @@ class Store:
         stored = self.compare(setup)
         if stored is not None:
             setup = widened(stored, setup)
+        if not setup.identity:
+            setup = replace(setup, identity=identity(setup))
         if setup != stored:
             self._write(self.folder / SETUP, encode(setup))
+        self._setup = setup
         return setup
 
     def compare(self, setup: Setup) -> Setup | None:
@@ -113,18 +104,56 @@ class Store:
 
         Raises:
             OtherSetup: Naming the first difference.
-            SetupMissing: If there are records, and nobody knows of what setup.
+            SetupMissing: If there are records, and they are of another setup, or
+                nobody knows of what.
         """
         stored = self.setup()
         if stored is not None:
             refuse_difference(stored, setup, folder=self.folder)
-        elif any((self.folder / CELLS).glob("*.json")):
+        elif not self._named() <= {identity(setup)}:
             raise SetupMissing(folder=self.folder)
         return stored
+
+    def mend(self) -> Path | None:
+        """
+        Put a setup that cannot be read aside, if the records tell what they are of.
+
+        The folder must be `locked`. What is adopted next is held against the records.
+
+        Returns:
+            Where it is now; None if there was nothing to mend.
+
+        Raises:
+            BadSetup: If there are records that tell nothing.
+        """
+        if self.intact_setup() or not os.path.lexists(self.folder / SETUP):
+            return None
+        return put_aside(self.folder / SETUP)
+
+    def intact_setup(self) -> Setup | None:
+        """
+        Like `setup`, but None for one that can be mended.
+
+        Raises:
+            RecordTooNew: If a later codeneedle wrote it.
+            BadSetup: If it cannot be read, and there are records that tell nothing.
+        """
+        try:
+            return self.setup()
+        except BadSetup:
+            if "" in self._named():
+                raise
+        return None
+
+    def _named(self) -> set[str]:
+        """Identities that the records name; empty ones of those that name none."""
+        found = map(_readable, self._cells())
+        return {record.setup.partition("-")[0] for record in found if record}
 
     def forget(self) -> None:
         """Take the setup of a folder without records away."""
         (self.folder / SETUP).unlink(missing_ok=True)
+        self._setup = None
 
     def record(self, pair: Pair, probe: str) -> CellRecord | None:
         """
@@ -133,8 +162,7 @@ class Store:
         Raises:
             RecordTooNew: If a later codeneedle wrote it.
         """
-        path = self._cell(pair, probe)
-        return _read(path, pair, probe) if path.exists() else None
+        return self._read(self._cell(pair, probe), pair, probe)
 
     def records(self) -> Iterator[CellRecord]:
         """
@@ -143,19 +171,28 @@ class Store:
         Raises:
             RecordTooNew: If a later codeneedle wrote one of them.
         """
-        for path in sorted((self.folder / CELLS).glob("*.json")):
+        for path in self._cells():
             named = _CELL_NAME.fullmatch(path.name)
             if named:
-                yield _read(path, Pair(named["k"], named["v"]), named["probe"])
+                pair = Pair(named["k"], named["v"])
+                record = self._read(path, pair, named["probe"])
+                if record is not None:
+                    yield record
 
     def add(self, record: CellRecord) -> None:
         """
         Write *record*, whole or not at all.
 
+        What stands in its place and is no record of its cell is put aside.
+
         Raises:
             FolderUnwritable: If the disk refuses.
         """
-        self._write(self._cell(record.pair, record.probe), encode(record))
+        path = self._cell(record.pair, record.probe)
+        with _translated(path.parent):
+            if self._is_in_the_way(path, record):
+                put_aside(path)
+        self._write(path, encode(record))
 
     def log(self, pair: Pair) -> Path:
         """Where the server of *pair* writes its log; the folder exists."""
@@ -182,19 +219,50 @@ class Store:
         """
         with _translated(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / "lock").open("w", encoding="utf-8")
+            file = opened(self.folder / LOCK)
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise FolderBusy(folder=self.folder) from error
-            except OSError:
-                # A network share without locks: better unlocked than unable.
-                pass
+            hold(file, folder=self.folder)
             yield
+
+    def _cells(self) -> list[Path]:
+        return sorted((self.folder / CELLS).glob("*.json"))
 
     def _cell(self, pair: Pair, probe: str) -> Path:
         return self.folder / CELLS / f"{pair.slug}.{probe}.json"
+
+    def _read(self, path: Path, pair: Pair, probe: str) -> CellRecord | None:
+        """The record in *path*; a file that is none of it is a cell to be played."""
+        try:
+            data = contents(path)
+            return None if data is None else self._own(data, path, pair, probe)
+        except (OSError, BadRecord) as error:
+            reason = error.reason if isinstance(error, BadRecord) else why(error)
+        return CellRecord(
+            pair=pair,
+            probe=probe,
+            status=Status.INTERRUPTED,
+            started="",
+            reason=f"its record cannot be used: {reason}",
+        )
+
+    def _own(self, data: bytes, path: Path, pair: Pair, probe: str) -> CellRecord:
+        record = decode_record(data, file=str(path))
+        refuse_foreign(record, pair, probe, setup=self._known(), file=str(path))
+        return record
+
+    def _known(self) -> Setup | None:
+        if self._setup is None:
+            with contextlib.suppress(BadSetup):
+                self.setup()
+        return self._setup
+
+    def _is_in_the_way(self, path: Path, record: CellRecord) -> bool:
+        with contextlib.suppress(OSError, BadRecord):
+            data = contents(path)
+            if data is not None:
+                self._own(data, path, record.pair, record.probe)
+            return False
+        return True
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
@@ -202,18 +270,11 @@ class Store:
             write_whole(path, data)
 
 
-def _read(path: Path, pair: Pair, probe: str) -> CellRecord:
-    """The record in *path*; one that cannot be read is a cell to be played again."""
-    try:
-        return decode_record(path.read_bytes(), file=str(path))
-    except BadRecord as error:
-        return CellRecord(
-            pair=pair,
-            probe=probe,
-            status=Status.INTERRUPTED,
-            started="",
-            reason=f"its record cannot be read: {error.reason}",
-        )
+def _readable(path: Path) -> CellRecord | None:
+    with contextlib.suppress(OSError, BadRecord):
+        data = contents(path)
+        return None if data is None else decode_record(data, file=str(path))
+    return None
 
 
 @contextlib.contextmanager
@@ -236,32 +297,3 @@ def run_folder(root: Path, *, corpus: str, model: str) -> Path:
         if not _SAFE_NAME.fullmatch(name.lower()):
             raise ValueError(f"'{name}' is no safe folder name")
     return root / corpus / model
-
-
-def find_runs(root: Path, name: str) -> list[Store]:
-    """
-    The runs called *name*, newest first: a corpus, ``corpus/model``, or a prefix.
-
-    An exact corpus or model name wins over a mere prefix.
-
-    Raises:
-        NoSuchRun: If nothing in *root* has that name.
-    """
-    known = {
-        f"{path.parent.parent.name}/{path.parent.name}": path
-        for path in root.glob(f"*/*/{SETUP}")
-    }
-    wanted = name.strip("/")
-    exact = [run for run in known if wanted in {run, run.split("/")[0]}]
-    found = exact or [run for run in known if run.startswith(wanted)]
-    if not found or not wanted:
-        raise NoSuchRun(name=name, root=root, known=sorted(known))
-    newest = sorted(
-        found, key=lambda run: _last_change(known[run].parent), reverse=True
-    )
-    return [Store(known[run].parent) for run in newest]
-
-
-def _last_change(folder: Path) -> float:
-    files = [folder / SETUP, *(folder / CELLS).glob("*.json")]
-    return max(path.stat().st_mtime for path in files if path.exists())

@@ -11,7 +11,7 @@ from codeneedle.probe import Probe
 from codeneedle.probes import PROBES
 from codeneedle.records import Run
 from codeneedle.report.table import PriceTable, price_table
-from codeneedle.store import find_runs
+from codeneedle.runs import find_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ from codeneedle.probes.divergence_metrics import (
 )
 from codeneedle.probes.divergence_part import TextChanged
 from codeneedle.probes.divergence_settings import settings
+from codeneedle.recordfile import decode_setup, encode
 from codeneedle.records import BadRecord, Status
 from codeneedle.request import Request
 from codeneedle.runner import FailingAlike
@@ -396,7 +397,8 @@ def test_a_base_file_of_other_weights_is_written_again(tmp_path):
     swept(made_plan(tmp_path, pairs="f16/f16"))
     weights = replace(made_setup().weights, sha256="cd" * 32)
     stored = tmp_path / "run" / "setup.json"
-    stored.write_text(stored.read_text().replace("ab" * 32, "cd" * 32))
+    setup = decode_setup(stored.read_bytes(), file="setup.json")
+    stored.write_bytes(encode(replace(setup, weights=weights)))
 
     swept(
         made_plan(tmp_path, pairs="f16/f16 q8_0/q8_0"),

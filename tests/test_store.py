@@ -6,29 +6,19 @@ from dataclasses import replace
 import pytest
 from made_records import made_record, made_round, made_setup
 
-from codeneedle.comparability import OtherSetup
+from codeneedle.comparability import OtherSetup, identity, stamp
 from codeneedle.grid import Pair
+from codeneedle.lock import FolderBusy
 from codeneedle.records import BadSetup, Status
 from codeneedle.store import (
-    FolderBusy,
     FolderUnwritable,
-    NoSuchRun,
     SetupMissing,
     Store,
-    find_runs,
     run_folder,
 )
 
 PAIR = Pair("q8_0", "q4_0")
 SETUP = made_setup()
-
-
-def make_run(root, corpus, model, *, when=1_700_000_000):
-    """A run folder with nothing but a setup, last changed at *when*."""
-    store = Store(run_folder(root, corpus=corpus, model=model))
-    store.adopt(SETUP)
-    os.utime(store.folder / "setup.json", (when, when))
-    return store
 
 
 def test_a_record_is_found_again(tmp_path):
@@ -136,43 +126,6 @@ def test_no_name_leads_out_of_the_root(tmp_path, name):
         run_folder(tmp_path, corpus=name, model="m")
 
 
-def test_a_name_finds_its_runs_newest_first(tmp_path):
-    """
-    A corpus with two models shows both.
-    """
-    make_run(tmp_path, "random-bodies", "old", when=1_700_000_000)
-    make_run(tmp_path, "random-bodies", "new", when=1_700_000_001)
-
-    found = find_runs(tmp_path, "random-bodies")
-
-    assert ["new", "old"] == [store.folder.name for store in found]
-
-
-def test_an_exact_name_wins_over_a_prefix(tmp_path):
-    """
-    random-bodies does not drag random-bodies-mini along.
-    """
-    make_run(tmp_path, "random-bodies", "m")
-    make_run(tmp_path, "random-bodies-mini", "m")
-
-    assert 1 == len(find_runs(tmp_path, "random-bodies"))
-    assert 2 == len(find_runs(tmp_path, "random"))
-    assert 1 == len(find_runs(tmp_path, "random-bodies-mini/m"))
-
-
-def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
-    """
-    A mistyped name costs a look, not a search.
-    """
-    make_run(tmp_path, "jquery", "m")
-
-    with pytest.raises(NoSuchRun) as caught:
-        find_runs(tmp_path, "jqeury/m")
-
-    assert "jquery/m" in caught.value.hint
-    assert ["jquery/m"] == caught.value.known
-
-
 def test_a_damaged_record_is_a_cell_to_be_played_again(tmp_path):
     """
     One file that cannot be read hides no other, and says why it is a gap.
@@ -187,7 +140,7 @@ def test_a_damaged_record_is_a_cell_to_be_played_again(tmp_path):
     assert record == whole
     assert PAIR == damaged.pair
     assert Status.INTERRUPTED is damaged.status
-    assert "cannot be read" in damaged.reason
+    assert "cannot be used" in damaged.reason
 
 
 def test_records_without_a_setup_are_not_adopted(tmp_path):
@@ -212,4 +165,141 @@ def test_a_damaged_setup_is_not_to_be_deleted(tmp_path):
     with pytest.raises(BadSetup) as caught:
         store.setup()
 
-    assert "Move the whole folder away" in caught.value.hint
+    assert "Sweep again as before" in caught.value.hint
+
+
+def test_what_stands_in_the_place_of_a_record_is_put_aside(tmp_path):
+    """
+    A damaged record may still hold what was measured, so that no record overwrites it.
+    """
+    store = Store(tmp_path)
+    record = made_record(PAIR, [made_round(SETUP.needles[0])])
+    file = tmp_path / "cells" / "q8_0-q4_0.recall.json"
+    file.parent.mkdir()
+
+    for damaged in (b"{", b"[]"):
+        file.write_bytes(damaged)
+        store.add(record)
+    file.unlink()
+    file.mkdir()
+    store.add(record)
+    store.add(record)
+
+    assert record == store.record(PAIR, "recall")
+    assert [record] == list(store.records())
+    aside = [f"{file.name}.damaged", *(f"{file.name}.damaged-{n}" for n in (2, 3))]
+    assert [file.name, *aside] == sorted(each.name for each in file.parent.iterdir())
+    assert b"{" == (file.parent / aside[0]).read_bytes()
+
+
+def test_a_record_of_another_cell_is_a_gap(tmp_path):
+    """
+    A file that was copied over another one is told by the pair inside.
+    """
+    store = Store(tmp_path)
+    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
+    file = tmp_path / "cells" / "q8_0-q4_0.recall.json"
+    (file.parent / "q4_0-q4_0.recall.json").write_bytes(file.read_bytes())
+
+    copy = store.record(Pair("q4_0", "q4_0"), "recall")
+
+    assert Status.INTERRUPTED is copy.status
+    assert "one of q8_0/q4_0, recall" in copy.reason
+
+
+def stamped(setup, *, probe="recall"):
+    """A record that was measured under *setup*, as an adopted one."""
+    record = made_record(PAIR, [made_round(SETUP.needles[0])])
+    setup = replace(setup, identity=identity(setup))
+    return replace(record, setup=stamp(setup, probe))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(SETUP, weights=replace(SETUP.weights, sha256="cd" * 32)),
+        replace(SETUP, context=4096),
+        replace(SETUP, probes={"recall": {"depth": 7}}),
+    ],
+)
+def test_a_record_of_another_setup_is_a_gap(tmp_path, other):
+    """
+    Whether weights, context or the settings of its probe: it names what it is of.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    store.add(stamped(other))
+
+    assert "one of another setup" in store.record(PAIR, "recall").reason
+    assert Status.INTERRUPTED is next(store.records()).status
+
+
+def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path):
+    """
+    Neither types nor another probe's settings make it a foreign one.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    store.add(stamped(SETUP))
+    store.adopt(replace(SETUP, types_k=("f32",), probes={"speed": {"depth": 7}}))
+
+    assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
+
+
+def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path):
+    """
+    Nothing that was measured is lost with the one file that says under what.
+    """
+    store = Store(tmp_path)
+    adopted = store.adopt(SETUP)
+    store.add(stamped(SETUP))
+    (tmp_path / "setup.json").unlink()
+
+    with pytest.raises(SetupMissing):
+        Store(tmp_path).adopt(replace(SETUP, context=4096))
+
+    assert adopted == Store(tmp_path).adopt(SETUP)
+    assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
+
+
+def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path):
+    """
+    The next one to be adopted is held against them.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    store.add(stamped(SETUP))
+    (tmp_path / "setup.json").write_text("{")
+
+    assert None is store.intact_setup()
+    assert tmp_path / "setup.json.damaged" == store.mend()
+    assert None is store.mend()
+    with pytest.raises(SetupMissing):
+        store.adopt(replace(SETUP, seed=7))
+    store.adopt(SETUP)
+    assert [stamped(SETUP)] == list(store.records())
+
+
+def test_a_damaged_setup_of_records_that_name_none_stays(tmp_path):
+    """
+    Those of the first schema could be of any.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
+    (tmp_path / "setup.json").write_text("{")
+
+    with pytest.raises(BadSetup):
+        store.mend()
+    assert "{" == (tmp_path / "setup.json").read_text()
+
+
+def test_a_lock_cuts_nothing_off(tmp_path):
+    """
+    Should its name lead to another file, that stays what it is.
+    """
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "lock").symlink_to("precious")
+
+    with Store(tmp_path).locked():
+        assert "kept" == (tmp_path / "precious").read_text()

@@ -13,7 +13,8 @@ from codeneedle.metrics import Reading
 from codeneedle.probes import PROBES, divergence_settings
 from codeneedle.probes.throughput_metrics import Settings, json_of
 from codeneedle.report.prices import NeverRanks
-from codeneedle.store import NoSuchRun, Store, run_folder
+from codeneedle.runs import NoSuchRun
+from codeneedle.store import Store, run_folder
 from codeneedle.view import metric_named, price_tables, view, whole_runs
 
 TYPES = ("bf16", "q4_0")

@@ -1,0 +1,51 @@
+"""The lock of a run folder, which dies with whoever holds it."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from codeneedle.errors import RequestError
+
+LOCK = "lock"
+"""The file that is locked; it stays where it is, and is empty."""
+
+
+class FolderBusy(RequestError):  # noqa: N818 - named after the fact
+    """Another sweep writes to this run folder right now."""
+
+    def __init__(self, *, folder: Path) -> None:
+        super().__init__(
+            f"another sweep is running in {folder}",
+            hint="Wait for it, or choose another folder with --out.",
+        )
+
+
+def opened(path: Path) -> IO[bytes]:
+    """
+    The file to lock, made if need be.
+
+    Nothing is cut off, should the name lead to another file, nor waited for,
+    should it be a pipe.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
+
+
+def hold(file: IO[bytes], *, folder: Path) -> None:
+    """
+    Lock *file* until it is closed.
+
+    Raises:
+        FolderBusy: If another sweep holds it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise FolderBusy(folder=folder) from error
+    except OSError:
+        # A network share without locks: better unlocked than unable.
+        return
