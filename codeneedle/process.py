@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import psutil
 
-from codeneedle import environment, interrupts
+from codeneedle import childlog, environment, interrupts
 from codeneedle.errors import MachineError
 
 Child = subprocess.Popen[bytes]
@@ -57,16 +57,6 @@ class NoAnswer(MachineError):  # noqa: N818 - named after the fact
         super().__init__(
             f"{program} gave no answer within {timeout_s:g} s",
             hint="Is the machine overloaded? Try the program by hand.",
-        )
-
-
-class NoLog(MachineError):  # noqa: N818 - named after the fact
-    """The output of a child cannot be kept."""
-
-    def __init__(self, *, log: Path, reason: str) -> None:
-        super().__init__(
-            f"{log} cannot be written: {reason}",
-            hint="Is the disk full, or the folder gone or read-only?",
         )
 
 
@@ -135,7 +125,8 @@ def running(
     Args:
         argv: Program, as an absolute path, and its arguments.
         env: The child's whole environment; nothing else is inherited.
-        log: Receives stdout and stderr, interleaved. Overwritten.
+        log: Receives stdout and stderr, interleaved. Overwritten; a child that
+            fills it without end is ended.
 
     Yields:
         The child. It may exit on its own at any moment: poll it.
@@ -145,13 +136,10 @@ def running(
         CannotStart: If the system refuses to start it.
         ChildWontStop: If one of its group survives even SIGKILL.
     """
-    try:
-        output = log.open("wb")
-    except OSError as error:
-        raise NoLog(log=log, reason=error.strerror or str(error)) from error
     with (
-        output,
+        childlog.opened(log) as output,
         _started(argv, env=env, stdout=output, stderr=subprocess.STDOUT) as child,
+        childlog.bounded(child, log),
     ):
         yield child
 

@@ -10,6 +10,9 @@ from codeneedle.records import Status
 LINE_CHARACTERS = 500
 """Of a line, what is looked at; a model's own words may make lines of megabytes."""
 
+ENDED = "codeneedle: ended, as it has written more than"
+"""Begins the line that we write ourselves into a log that had no end."""
+
 _NEW_CONTEXT = "constructing llama_context"
 """Begins a context; a second one belongs to a draft model."""
 
@@ -112,6 +115,7 @@ _COMPUTE = re.compile(rf"(?<!\S)(\S+)\s+compute buffer size =\s*({_MIB}) MiB")
 _THREADS = re.compile(rf"\bn_threads = ({_COUNT})")
 
 _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
+    (Status.CRASHED, re.compile(f"^{ENDED}")),
     (
         Status.UNSUPPORTED,
         re.compile(
@@ -165,10 +169,14 @@ _FALLBACKS: Sequence[tuple[Status, re.Pattern[str]]] = (
 
 
 def _lines(log_text: str) -> Iterator[str]:
+    """Those that are not blank, safe to show anywhere."""
     for line in log_text.splitlines():
-        shown = _ANSI.sub("", line[:LINE_CHARACTERS])
-        printable = "".join(c if c.isprintable() or c == "\t" else " " for c in shown)
-        yield _PREFIX.sub("", printable)
+        shown = line[:LINE_CHARACTERS]
+        if not shown.isprintable():
+            bare = _ANSI.sub("", shown)
+            shown = "".join(c if c.isprintable() or c == "\t" else " " for c in bare)
+        if shown and not shown.isspace():
+            yield _PREFIX.sub("", shown)
 
 
 def _first_context(lines: Iterable[str]) -> Iterator[str]:

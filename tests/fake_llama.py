@@ -13,11 +13,18 @@ often as wanted:
     die=N               exit with N at once
     die-loading=N       exit with N after the first question
     die-in-round=N      exit with N in the middle of a reply
+    die-between=N       exit with N after the second reply
+    signal=PHASE/N      send itself signal N at the start, at its first question
+                        (loading), in the middle of a reply (round) or after the
+                        second one (between)
     port-taken=FILE     fail to bind, as long as FILE exists, and remove it
     loading             answer 503 for ever
     mute                take connections, and never answer
     stranger            know itself by another alias
     reset               answer /health, and reset every other connection
+    reset-times=N       reset the first N questions for a reply
+    break-times=N       break the first N replies in the middle
+    refuse=N            answer questions for a reply with an error N
     slow-headers        send a byte of the headers each 50 ms
     slow                send a byte of a reply each 50 ms
     half-json           end answers in the middle
@@ -27,8 +34,20 @@ often as wanted:
     error-event         end a stream with an error
     pings               send nothing but comments in a stream
     garbage             send 10 MB without a line break in a stream
+    garbage-health      send 10 MB of no JSON when asked how it is
+    wrong-types         say numbers where text should be, and the other way round
+    huge-numbers        say numbers that no machine word holds
+    replies=FOLDER      say the nth of the files in FOLDER in the nth reply: JSON
+                        texts, a line and so an event each, sent as they stand
+    context=N           load with this context, whatever was asked for
+    flood               write to the log without end, from the first reply on
+    sparse-log=N        begin to log N bytes into the file
     deaf                ignore SIGINT and SIGTERM
     grandchild=FILE     leave a child behind that is deaf, too; its pid in FILE
+
+With ``--fake-folder FOLDER`` the faults are the lines of FOLDER/K-V, by cache types;
+of FOLDER/counting where none are given. ``--help``, ``--version`` and
+``--list-devices`` are answered as llama-server does.
 """
 
 import argparse
@@ -39,11 +58,25 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TEXT = "".join(f"line {number}\n" for number in range(40))
 DRIP_S = 0.05
+HELP = """\
+--version                               show version and build info
+--list-devices                          print list of available devices and exit
+-ctk,  --cache-type-k TYPE              KV cache data type for K
+                                        allowed values: TYPES
+-ctv,  --cache-type-v TYPE              KV cache data type for V
+                                        allowed values: TYPES
+""".replace("TYPES", "f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl")
+ANSWERS = {
+    "--help": HELP,
+    "--version": "version: 0.6.0 (build 11434, commit fake)",
+    "--list-devices": "Available devices:\n  (none)",
+}
 
 
 def arguments():
@@ -54,9 +87,22 @@ def arguments():
     parser.add_argument("--cache-type-k", default="f16")
     parser.add_argument("--cache-type-v", default="f16")
     parser.add_argument("--fake", action="append", default=[])
+    parser.add_argument("--fake-folder")
     known, _ = parser.parse_known_args()
+    if known.fake_folder:
+        known.fake += listed(known)
     known.fake = dict(fault.partition("=")[::2] for fault in known.fake)
     return known
+
+
+def listed(known):
+    is_cell = "--cache-type-k" in sys.argv
+    cell = f"{known.cache_type_k}-{known.cache_type_v}" if is_cell else "counting"
+    try:
+        with open(f"{known.fake_folder}/{cell}", encoding="utf-8") as file:  # noqa: PTH123 - starts faster than pathlib
+            return file.read().splitlines()
+    except FileNotFoundError:
+        return []
 
 
 ASKED = arguments()
@@ -72,12 +118,13 @@ def say_what_runs():
     if "types" in FAULTS:
         k, v = FAULTS["types"].split("/")
     say("cmn  common_param: common_params_print_info: build 1 (fake) with none")
-    say(f"llama_context: n_ctx_seq             = {ASKED.ctx_size}")
+    context = FAULTS.get("context", ASKED.ctx_size)
+    say(f"llama_context: n_ctx_seq             = {context}")
     say("llama_context: flash_attn            = enabled")
     if "no-kv" not in FAULTS:
         say("llama_kv_cache:        CPU KV buffer size =     1.00 MiB")
         say(
-            f"llama_kv_cache: size =    1.00 MiB ( {ASKED.ctx_size} cells,   1 layers, "
+            f"llama_kv_cache: size =    1.00 MiB ( {context} cells,   1 layers, "
             f" 1/1 seqs), K ({k}):    0.50 MiB, V ({v}):    0.50 MiB"
         )
 
@@ -113,6 +160,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(3600)
         if "die-loading" in FAULTS:
             os._exit(int(FAULTS["die-loading"]))
+        signal_at("loading")
         if "reset" in FAULTS and self.path not in {"/health", "/v1/models"}:
             self.reset()
 
@@ -125,6 +173,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, content, status=200):
         data = json.dumps(content).encode()
         is_question = self.path not in {"/health", "/v1/models"}
+        if "garbage-health" in FAULTS:
+            data = b"x" * (10 << 20)
         if "loading" in FAULTS:
             status = 503
             data = b'{"error":{"code":503,"message":"Loading model","type":"u"}}'
@@ -159,37 +209,81 @@ class Handler(BaseHTTPRequestHandler):
         self.send(data, slow="slow" in FAULTS)
 
     def stream(self, body):
-        for name in ("html", "wrong-shape", "half-json"):
-            if name in FAULTS:
-                self.head(200)
-                self.send(
-                    {
-                        "html": b"<html>It works!</html>\n",
-                        "wrong-shape": b'data: {"nothing": "of the kind"}\n\n',
-                        "half-json": b'data: {"content": "x", "st\n\n',
-                    }[name]
-                )
-                return
+        asked = counted("replies")
+        if self.is_misled(asked):
+            return
         self.head(200)
         if "say-in-round" in FAULTS:
             say(FAULTS["say-in-round"])
         self.misbehave_within()
-        limit = body.get("n_predict", body.get("max_tokens"))
+        try:
+            if not self.say_what_is_in_a_file(asked):
+                limit = body.get("n_predict", body.get("max_tokens"))
+                self.say_tokens(asked, limit)
+        finally:  # the client may have had enough
+            if asked == 2:
+                signal_at("between")
+                if "die-between" in FAULTS:
+                    os._exit(int(FAULTS["die-between"]))
+
+    def is_misled(self, asked):
+        """Answer otherwise than with tokens; whether that was all."""
+        if asked <= int(FAULTS.get("reset-times", 0)):
+            self.reset()
+        if "refuse" in FAULTS:
+            error = {"code": int(FAULTS["refuse"]), "message": "no", "type": "n"}
+            self.answer({"error": error}, int(FAULTS["refuse"]))
+            return True
+        answers = {
+            "html": b"<html>It works!</html>\n",
+            "wrong-shape": b'data: {"nothing": "of the kind"}\n\n',
+            "half-json": b'data: {"content": "x", "st\n\n',
+        }
+        chosen = next((name for name in answers if name in FAULTS), None)
+        if chosen:
+            self.head(200)
+            self.send(answers[chosen])
+        return chosen is not None
+
+    def say_tokens(self, asked, limit):
         for at, letter in enumerate(TEXT[:limit]):
-            if "die-in-round" in FAULTS and at == 10:
-                os._exit(int(FAULTS["die-in-round"]))
-            if "error-event" in FAULTS and at == 10:
-                error = {"code": 500, "message": "Compute error.", "type": "server"}
-                self.event({"error": error})
-                return
-            self.event(token(letter, at))
+            if at == 10:
+                self.break_off(asked)
+                if "error-event" in FAULTS:
+                    error = {"code": 500, "message": "Compute error.", "type": "server"}
+                    self.event({"error": error})
+                    return
+            self.event(bent(token(letter, at)))
         if "no-last-event" not in FAULTS:
             ending = "limit" if limit <= len(TEXT) else "eos"
             self.event({"content": "", "stop": True, "stop_type": ending})
 
+    def break_off(self, asked):
+        signal_at("round")
+        if "die-in-round" in FAULTS:
+            os._exit(int(FAULTS["die-in-round"]))
+        if asked <= int(FAULTS.get("break-times", 0)):
+            self.reset()
+
+    def say_what_is_in_a_file(self, asked):
+        """Say the file of the reply number *asked*; whether there is one."""
+        files = sorted(os.listdir(FAULTS["replies"])) if "replies" in FAULTS else []  # noqa: PTH208 - likewise
+        if asked > len(files):
+            return False
+        with open(f"{FAULTS['replies']}/{files[asked - 1]}", "rb") as file:  # noqa: PTH123 - likewise
+            for content in file.read().split(b"\n"):
+                self.send(b'data: {"content":' + content + b"}\n\n")
+        self.event({"content": "", "stop": True, "stop_type": "eos"})
+        return True
+
     def misbehave_within(self):
         while "pings" in FAULTS:
             self.send(b":\n\n")
+            time.sleep(DRIP_S)
+        if "flood" in FAULTS:
+            threading.Thread(target=flood, daemon=True).start()
+        while "flood" in FAULTS:
+            self.event({"content": ""})
             time.sleep(DRIP_S)
         if "garbage" in FAULTS:
             for _ in range(10):
@@ -197,6 +291,35 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         """Say nothing of requests."""
+
+
+COUNTS = {}
+
+
+def counted(what):
+    """How often this was called for *what*, this time included."""
+    COUNTS[what] = COUNTS.get(what, 0) + 1
+    return COUNTS[what]
+
+
+def signal_at(phase):
+    wanted, _, number = FAULTS.get("signal", "").partition("/")
+    if wanted == phase:
+        os.kill(os.getpid(), int(number))
+
+
+def flood():
+    line = b"0.00.000.001 W decode: something is wrong, and will be for ever\n"
+    while True:
+        os.write(1, line * ((1 << 20) // len(line)))
+
+
+def bent(event):
+    if "wrong-types" in FAULTS:
+        return {**event, "content": 17, "stop": "no", "timings": "fast"}
+    if "huge-numbers" in FAULTS:
+        return {**event, "timings": {"prompt_n": 10**40, "prompt_ms": 1e308}}
+    return event
 
 
 def token(letter, at):
@@ -217,6 +340,12 @@ def token(letter, at):
 
 
 def main():
+    if sys.argv[-1] in ANSWERS:
+        print(ANSWERS[sys.argv[-1]])  # noqa: T201 - it is the answer
+        return
+    if "sparse-log" in FAULTS:
+        os.ftruncate(1, int(FAULTS["sparse-log"]))
+    signal_at("start")
     for line in (FAULTS["say"],) if "say" in FAULTS else ():
         say(line)
     word, _, line = FAULTS.get("say-if", "").partition("=")

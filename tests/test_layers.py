@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "induction",
         "kvmemory",
         "languages",
+        "mentions",
         "metrics",
         "mismatches",
         "needles",

@@ -8,11 +8,11 @@ import psutil
 import pytest
 
 from codeneedle import process
+from codeneedle.childlog import NoLog
 from codeneedle.process import (
     CannotStart,
     ChildWontStop,
     NoAnswer,
-    NoLog,
     ends_within,
     output_of,
     running,

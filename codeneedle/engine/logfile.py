@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-END_BYTES = 4 << 20
-"""Of each end; a start takes 20 KB, and a server that goes mad writes gigabytes."""
+from codeneedle.childlog import END_BYTES, OMISSION
 
 
 def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
@@ -16,7 +15,7 @@ def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
             rest = max(0, size - len(text))
             if rest > end_bytes:
                 file.seek(size - end_bytes)
-                text += b"\n[...]\n"
+                text += OMISSION
             text += file.read(end_bytes) if rest else b""
     except OSError:
         return ""

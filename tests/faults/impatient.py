@@ -1,0 +1,44 @@
+"""
+The program, with less patience than people have: ``impatient.py sweep ...``.
+
+How long a server or tool may be silent, and how long it may load, in seconds, are in
+the environment as ``SILENCE_S`` and ``LOAD_S``. Of servers only those of the cells in
+``CELLS`` are hurried, where that is given. Children get moments to leave.
+"""
+
+import os
+import signal
+
+from codeneedle import cli, counting, process, stage
+from codeneedle.engine import llama_server
+from codeneedle.probes import divergence_tool, throughput
+
+SILENCE_S = float(os.environ["SILENCE_S"])
+LOAD_S = float(os.environ["LOAD_S"])
+CELLS = os.environ.get("CELLS")
+GRACES_S = ((signal.SIGINT, 2.0), (signal.SIGTERM, 0.2), (signal.SIGKILL, 60.0))
+
+
+def main():
+    limits = {
+        "load_timeout_s": LOAD_S,
+        "warmup_timeout_s": LOAD_S,
+        "silence_s": SILENCE_S,
+    }
+
+    def serving(launch, **arguments):
+        cell = launch.pair.slug if launch.pair else "counting"
+        is_hurried = CELLS is None or cell in CELLS.split()
+        hurry = limits if is_hurried else {}
+        return llama_server.serving(launch, **arguments, **hurry)
+
+    stage.serving = counting.serving = serving
+    process.GRACES_S = GRACES_S
+    divergence_tool.SILENCE_S = SILENCE_S
+    throughput.LOAD_TIMEOUT_S = throughput.SHORTEST_PATIENCE_S = SILENCE_S
+    throughput.SLOWEST_S_PER_TOKEN = 0.0
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

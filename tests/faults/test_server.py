@@ -1,0 +1,145 @@
+"""The server fails, hangs, or says what no server should: cells pay, results do not."""
+
+import contextlib
+import random
+from itertools import product
+
+import psutil
+import pytest
+from injections import Injection
+from stand_ins import impatient, misbehave, problem, record, server
+
+FAULTS = {
+    "exits at once": ("die=3", "crashed", "exit code 3"),
+    "freezes at the start": ("signal=start/19", "timed-out", "does not answer"),
+    "is killed in a round": ("signal=round/9", "out-of-memory", "SIGKILL"),
+    "freezes between rounds": ("signal=between/19", "timed-out", "said nothing"),
+    "logs without end": ("flood", "crashed", "more than 256 MiB"),
+    "resets every connection": ("reset", "crashed", "connection"),
+    "sends half a JSON": ("half-json", "crashed", "did not answer"),
+    "sends 10 MB of garbage": ("garbage", "crashed", "longer than"),
+    "ends a stream without an end": ("no-last-event", "crashed", "stream ended"),
+    "runs other types": ("types=f16/f16", "mismatched", "K is f16"),
+    "exits while loading": ("die-loading=3", "crashed", "exit code 3"),
+    "exits in a round": ("die-in-round=9", "crashed", "exit code 9"),
+    "exits between rounds": ("die-between=4", "crashed", "exit code 4"),
+    "is killed at the start": ("signal=start/9", "out-of-memory", "SIGKILL"),
+    "is killed while loading": ("signal=loading/9", "out-of-memory", "SIGKILL"),
+    "is killed between rounds": ("signal=between/9", "out-of-memory", "SIGKILL"),
+    "crashes in a round": ("signal=round/11", "crashed", "SIGSEGV"),
+    "freezes while loading": ("signal=loading/19", "timed-out", "does not answer"),
+    "freezes in a round": ("signal=round/19", "timed-out", "said nothing"),
+    "loads for ever": ("loading", "timed-out", "still loading"),
+    "takes connections, answers none": ("mute", "timed-out", "does not answer"),
+    "goes by another name": ("stranger", "timed-out", "under its name"),
+    "sends 10 MB when asked how it is": ("garbage-health", "timed-out", "its name"),
+    "breaks every reply": ("break-times=999", "crashed", "connection"),
+    "refuses every question": ("refuse=500", "crashed", "500"),
+    "drips its headers": ("slow-headers", "timed-out", "said nothing"),
+    "drips its replies": ("slow", "timed-out", "said nothing"),
+    "sends nothing but pings": ("pings", "timed-out", "said nothing"),
+    "sends JSON of another shape": ("wrong-shape", "crashed", "did not answer"),
+    "sends JSON of wrong types": ("wrong-types", "crashed", "did not answer"),
+    "sends a page": ("html", "crashed", "did not answer"),
+    "ends a stream with an error": ("error-event", "crashed", "Compute error"),
+    "runs another context": ("context=512", "mismatched", "context"),
+    "names no cache": ("no-kv", "mismatched", "cannot be verified"),
+}
+"""What the server of a cell does, the cell's status, and words of the reason."""
+
+HARMLESS = {
+    "does not want to leave": "deaf",
+    "leaves a child behind": "grandchild={folder}/grandchild",
+    "finds its port taken": "port-taken={folder}/taken",
+    "says numbers beyond all words": "huge-numbers",
+    "has a log of 200 MB": f"sparse-log={200 << 20}",
+}
+"""What costs nothing: the cell finishes."""
+
+TYPES = "f16,bf16,q8_0,q5_1,q5_0,q4_1,q4_0"
+CELLS = [f"{k}-{v}" for k, v in product(TYPES.split(","), repeat=2)]
+SWEEP = ("sweep", "--corpus", "tiny", "--context", "4096")
+
+
+@pytest.fixture(autouse=True)
+def _needed(nano):
+    """The weights are there."""
+
+
+def test_each_fault_of_a_server_costs_its_own_cell_alone(folder, ledger, times):
+    """
+    A status and one line say what happened; what had finished stays as it is; another
+    try, asked for, plays the failed cells and nothing else, and finishes them.
+    """
+    path = folder.path
+    command = (*SWEEP, "--llama-server", server(path, {}))
+    assert 0 == impatient(path, *command, "--types", "f16").returncode
+    folder.look()
+    faults, cells = _given(path, times(len(FAULTS), quick=10))
+    misbehave(path, {cells[name]: [fault] for name, fault in faults.items()})
+    (path / "taken").touch()
+    command = (*command, *_types(cells.values()))
+    slow = [cells[n] for n in faults if FAULTS.get(n, "--")[1] == "timed-out"]
+    told = impatient(path, *command, silence_s=0.6, CELLS=" ".join(slow))
+
+    assert 1 == told.returncode, told.stderr
+    assert [] == [*_wrong(folder, ledger, cells)]
+    assert _is_gone(path / "grandchild")
+    _assert_retried(folder, command, [n for n in faults if n in FAULTS])
+
+
+def _given(path, often):
+    """So many faults and all that is harmless, each with a cell of its own."""
+    faults = {name: fault for name, (fault, *_) in [*FAULTS.items()][:often]}
+    faults |= {name: fault.format(folder=path) for name, fault in HARMLESS.items()}
+    side = next(n for n in range(2, 8) if n * n > len(faults))
+    types = TYPES.split(",")[:side]
+    cells = [f"{k}-{v}" for k, v in product(types, repeat=2)][1:]
+    random.Random(often).shuffle(cells)  # noqa: S311 - no secret
+    return faults, dict(zip(faults, cells, strict=False))
+
+
+def _types(cells):
+    names = {name for cell in cells for name in cell.split("-")}
+    return ("--types", ",".join(t for t in TYPES.split(",") if t in names))
+
+
+def _wrong(folder, ledger, cells):
+    for name, cell in cells.items():
+        _, status, words = FAULTS.get(name, ("", "finished", ""))
+        stored = record(folder.path, cell)
+        is_told = status == stored["status"] and words in stored["reason"]
+        is_result = stored.get("observation") is not None
+        if not is_told or is_result != (status == "finished"):
+            yield name, problem(stored)
+        saw = problem(stored) if status != "finished" else ""
+        aftermath = folder.aftermath()
+        ledger.add(
+            Injection(
+                group="server", fault=f"a server {name}", saw=saw, aftermath=aftermath
+            )
+        )
+
+
+def _is_gone(note):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        status = psutil.Process(int(note.read_text())).status()
+        return status == psutil.STATUS_ZOMBIE
+    return True
+
+
+def _assert_retried(folder, command, failed):
+    misbehave(folder.path, {})
+    folder.look()
+    before = {file: file.read_bytes() for file in folder.finished}
+    again = impatient(folder.path, *command)
+    retried = impatient(folder.path, *command, "--retry-failed")
+
+    assert 1 == again.returncode
+    assert "nothing to do" in again.stderr
+    assert 0 == retried.returncode, retried.stderr
+    played = [line for line in retried.stderr.splitlines() if line.startswith("[")]
+    assert len(failed) == len(played), retried.stderr
+    assert before == {file: file.read_bytes() for file in before}
+    folder.look()
+    assert 0 == folder.aftermath().cells_lost
