@@ -6,7 +6,6 @@ from typing import Any
 
 import typer
 
-from codeneedle import sweepfile
 from codeneedle.grid import by_precision
 
 CORPUS = "CORPUS"
@@ -49,7 +48,12 @@ def types_of(text: str | None, option: str) -> tuple[str, ...] | None:
 def rotations(text: str | None) -> tuple[bool, ...] | None:
     """Whether to rotate: on, off, or both; None where the option was not given."""
     words = words_of(text, "--rotation")
-    return sweepfile.rotations(words) if words else None
+    if not words:
+        return None
+    # 20 ms of every --help otherwise.
+    from codeneedle import sweepfile
+
+    return sweepfile.rotations(words)
 
 
 def words_of(text: str | None, option: str) -> tuple[str, ...] | None:
