@@ -2,9 +2,10 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from codeneedle.mentions import Finder
 from codeneedle.records import NeedleFacts
 
 ASKED_LINES = 20
@@ -60,15 +61,38 @@ def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
     begins ``async def run(self):``. Of several that begin on one line, the
     outermost stays. Where names are equal, the line number is added to each.
     """
+    found = long_enough(functions)
+    seen = Finder(quoted(function) for function in found).counts(text)
+    kept = [function for function in found if seen[quoted(function)] == 1]
+    return distinctly_named(kept, Counter(function.name for function in kept))
+
+
+def long_enough(functions: Iterable[Function]) -> list[Function]:
+    """Those with lines enough to be asked for, one on each line, in order of lines."""
     by_line: dict[int, Function] = {}
     for function in functions:
         if function.content_lines >= ASKED_LINES:
             known = by_line.setdefault(function.line, function)
             if function.end > known.end:
                 by_line[function.line] = function
-    once = _once(text, {function.signature.strip() for function in by_line.values()})
-    kept = [by_line[line] for line in sorted(by_line)]
-    return _distinctly_named([f for f in kept if f.signature.strip() in once])
+    return [by_line[line] for line in sorted(by_line)]
+
+
+def quoted(function: Function) -> str:
+    """What must stand in the text once: the signature as a question quotes it."""
+    return function.signature.strip()
+
+
+def distinctly_named(
+    functions: Iterable[Function], count: Mapping[str, int]
+) -> list[Function]:
+    """The *functions*, with their line in a name that *count* has more than once."""
+    return [
+        replace(function, name=f"{function.name}:{function.line}")
+        if count[function.name] > 1
+        else function
+        for function in functions
+    ]
 
 
 def choose(
@@ -143,39 +167,3 @@ def cut_points(functions: Iterable[Function]) -> list[int]:
 def _lot(function: Function, seed: int) -> bytes:
     key = f"{seed}:{function.line}:{function.name}"
     return hashlib.sha256(key.encode(errors="replace")).digest()
-
-
-def _distinctly_named(functions: Sequence[Function]) -> list[Function]:
-    count = Counter(function.name for function in functions)
-    return [
-        replace(function, name=f"{function.name}:{function.line}")
-        if count[function.name] > 1
-        else function
-        for function in functions
-    ]
-
-
-def _once(text: str, wanted: Collection[str]) -> set[str]:
-    """
-    Those of the *wanted* strings that stand in *text* exactly once.
-
-    Strings that begin alike are looked for together: most signatures of a
-    language do, and a scan for each would take minutes on a large corpus.
-    """
-    seen: Counter[str] = Counter()
-    for head, group in _by_head(wanted).items():
-        lengths = {len(string) for string in group}
-        at = text.find(head)
-        while at >= 0:
-            # A set, since at the end of the text slices of all lengths are one.
-            found = {text[at : at + length] for length in lengths}
-            seen.update(found & group)
-            at = text.find(head, at + 1)
-    return {string for string in wanted if seen[string] == 1}
-
-
-def _by_head(strings: Iterable[str], length: int = 4) -> dict[str, set[str]]:
-    groups: dict[str, set[str]] = {}
-    for string in strings:
-        groups.setdefault(string[:length], set()).add(string)
-    return groups
