@@ -151,7 +151,7 @@ def _paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
 def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
     try:
         found = sorted(file.parent.glob(pattern))
-    except (ValueError, NotImplementedError, IndexError) as error:
+    except (OSError, ValueError, NotImplementedError, IndexError) as error:
         raise BadCorpusFile(
             file=file,
             reason=f"'{pattern}' is no glob: {error}",
