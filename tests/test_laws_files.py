@@ -8,9 +8,9 @@ from dataclasses import fields
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from unhurried import outcome
 
 from codeneedle.corpusfile import CorpusFile, read_corpus_file, sources_of
-from codeneedle.errors import CodeneedleError, RequestError
 from codeneedle.random_bodies import Knobs
 from codeneedle.sweepfile import (
     Divergence,
@@ -74,17 +74,6 @@ def written(table):
     except tomllib.TOMLDecodeError:
         assume(condition=False)
     return text
-
-
-def outcome(read, *arguments, **more):
-    """What was read, or the error; anything else fails the test."""
-    try:
-        return read(*arguments, **more)
-    except CodeneedleError as error:
-        assert isinstance(error, RequestError)
-        assert str(error)
-        assert error.hint
-        return error
 
 
 @in_one_folder
