@@ -43,6 +43,7 @@ Everything codeneedle raises on purpose.
     - TooMuchText                      the same, of random bodies
     - TooSmall                         --depths or --repetitions below the least
     - ReservedArgument                 an argument for llama-server that is ours
+    - WeightsReplaced                  other weights, while the sweep ran
     - UnknownLanguage                  a suffix that no language has
     - Unparsable                       a text that is not what its suffix says
   + MachineError              exit 3   this machine cannot run it
@@ -60,11 +61,13 @@ Everything codeneedle raises on purpose.
     - NoVirtualEnvironment             Python's venv does not work
     - NotGguf                          something else than a model
     - NotLlamaServer                   a program that answers like no llama-server
+    - PartForeign                      a part that belongs to another model
     - PartMissing                      a split model, and not all of it
     - PerplexityMissing                no llama-perplexity beside the server
     - SystemRefuses                    memory, files, processes or disk ran out
     - SizeOverflows                    an old llama-perplexity counts in 32 bits
     - WeightsAreFolder                 a folder where a model was asked for
+    - WeightsInMotion                  a model that is still being written
     - WeightsMissing                   no file there
     - WeightsTruncated                 a download that did not finish
     - WeightsUnreadable                a model that the system keeps from us

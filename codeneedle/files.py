@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and paths as a person writes them."""
+"""Files written whole or not at all, told apart, and paths as a person writes them."""
 
 import contextlib
 import os
@@ -15,6 +15,26 @@ def leads_somewhere(path: Path) -> bool:
     """Whether *path* exists; what can be no name does not."""
     # Path.exists would raise for a name that is too long.
     return os.path.exists(path)  # noqa: PTH110
+
+
+def identity(path: Path) -> str:
+    """
+    What changes when the file at *path* is replaced or written to.
+
+    Its place, device and inode, its size, and the times of its last change and of
+    that of its inode. The latter cannot be set, not even by who can set the other;
+    but a file may be renamed or linked to without a change of its contents.
+
+    What remains unseen: a change of equal length within one tick of the clock, a
+    few milliseconds; one on a file system that keeps no such times; and a disk that
+    reads back something else than was written.
+
+    Raises:
+        OSError: If there is no such file.
+    """
+    at = path.stat()
+    facts = (at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+    return " ".join(map(str, (path.resolve(), *facts)))
 
 
 def write_whole(path: Path, data: bytes) -> None:

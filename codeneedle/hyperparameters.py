@@ -46,6 +46,8 @@ class Weights:
         training_context: Context it was trained on, in tokens; 0 if unknown.
         vocabulary: Tokens it knows.
         chat_template: Text of its template; None where it has none.
+        identity: By what the files are told from others in their place; empty where
+            there are none.
     """
 
     files: tuple[Path, ...]
@@ -73,6 +75,7 @@ class Weights:
     training_context: int
     vocabulary: int
     chat_template: str | None
+    identity: str = ""
 
     @property
     def path(self) -> Path:
@@ -80,7 +83,9 @@ class Weights:
         return self.files[0]
 
 
-def weights_of(header: Header, *, files: Sequence[Path], size_bytes: int) -> Weights:
+def weights_of(
+    header: Header, *, files: Sequence[Path], size_bytes: int, identity: str = ""
+) -> Weights:
     """
     Take from *header* what a sweep wants to know.
 
@@ -129,6 +134,7 @@ def weights_of(header: Header, *, files: Sequence[Path], size_bytes: int) -> Wei
         vocabulary=header.lengths.get("tokenizer.ggml.tokens")
         or keys.whole("vocab_size", 0),
         chat_template=keys.text("tokenizer.chat_template") or None,
+        identity=identity,
     )
 
 

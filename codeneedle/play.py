@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from codeneedle.clock import now
 from codeneedle.comparability import stamp
 from codeneedle.errors import CellError
+from codeneedle.fingerprints import refuse_replaced
 from codeneedle.grid import Pair
 from codeneedle.planning import Plan
 from codeneedle.probe import Probe, Step
@@ -38,18 +39,28 @@ class Player:
 
         A cell that fails is a record with a status. So is one that is
         interrupted, before the interruption goes on its way.
+
+        Raises:
+            WeightsReplaced: If the weights are not those any more that the sweep
+                began with; what was measured meanwhile is nobody's.
         """
+        self._hold_weights()
         stage = Stage(plan=self.plan, setup=self.setup, text=self.text, pair=pair)
         recorder = _Recorder(stage, self.probe.name, position, now())
         try:
             observation = yield from self._measured(stage)
         except CellError as error:
+            self._hold_weights()
             yield CellEnded(recorder.failed(error))
         except KeyboardInterrupt:
             yield CellEnded(recorder.interrupted())
             raise
         else:
+            self._hold_weights()
             yield CellEnded(recorder.finished(observation))
+
+    def _hold_weights(self) -> None:
+        refuse_replaced(self.plan.weights, expected=self.setup.weights.sha256)
 
     def _measured(self, stage: Stage) -> Generator[Event, None, Json]:
         if stage.is_in_doubt:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle import weights
+from codeneedle import fingerprints
 from codeneedle.clock import now
 from codeneedle.corpus import Corpus, fitted
 from codeneedle.counting import Counter, counting
@@ -198,7 +198,7 @@ def _setup(
         needles=needles,
         weights=WeightsFacts(
             name=plan.model,
-            sha256=weights.sha256(plan.weights),
+            sha256=fingerprints.sha256(plan.weights),
             size_bytes=plan.weights.size_bytes,
         ),
         llama=plan.server.version,

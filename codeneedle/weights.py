@@ -1,26 +1,22 @@
-"""Model files: found, whole, their headers read, their contents hashed."""
+"""Model files: found, whole, their headers read."""
 
-import contextlib
-import hashlib
-import json
 import mmap
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from codeneedle.cache import cache_folder
 from codeneedle.errors import MachineError, did_you_mean
-from codeneedle.files import expanded
+from codeneedle.files import expanded, identity
 from codeneedle.gguf_header import BadHeader, EndsTooSoon, Header, looks_like, parse
 from codeneedle.hyperparameters import Weights, weights_of
+from codeneedle.keeping import why
 from codeneedle.units import size as size_phrase
 
-__all__ = ["Weights", "read_header", "sha256", "short_name"]
+__all__ = ["Weights", "identity_of", "read_header", "short_name"]
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """Names of split models, as ``llama-gguf-split`` makes them and llama.cpp asks."""
 
-_CHUNK_BYTES = 4 << 20
 _LONGEST_NAME = 100
 _OFFERED = 5
 
@@ -91,6 +87,16 @@ class PartMissing(MachineError):  # noqa: N818 - named after the fact
         )
 
 
+class PartForeign(MachineError):  # noqa: N818 - named after the fact
+    """A part of another model, or of another splitting of it."""
+
+    def __init__(self, *, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} does not belong to the parts beside it: {reason}",
+            hint="Download all parts of one model again, into a folder of their own.",
+        )
+
+
 class WeightsUnsupported(MachineError):  # noqa: N818 - named after the fact
     """A GGUF file, but none that a sweep can run."""
 
@@ -112,38 +118,34 @@ def read_header(path: Path) -> Weights:
         MachineError: If there is no usable model; each situation has its class.
     """
     files = _parts(_checked(expanded(path)))
+    # Before they are read: what changes from here on is noticed.
+    told_by = identity_of(files)
     headers = [_header(file) for file in files]
     _refuse_other_kinds(files, headers)
-    size_bytes = sum(file.stat().st_size for file in files)
+    _refuse_foreign_parts(files, headers)
+    size_bytes = sum(map(_size, files))
     try:
-        return weights_of(headers[0], files=files, size_bytes=size_bytes)
+        return weights_of(
+            headers[0], files=files, size_bytes=size_bytes, identity=told_by
+        )
     except BadHeader as error:
         raise WeightsUnsupported(path=files[0], reason=str(error)) from error
 
 
-def sha256(
-    weights: Weights, *, progress: Callable[[int, int], None] | None = None
-) -> str:
+def identity_of(files: Sequence[Path]) -> str:
     """
-    The hash of the file, or of all parts in order, as hexadecimal digits.
+    By what *files* are told from others that may take their place, as one line each.
 
-    Remembered in the cache folder for as long as paths, sizes and times of change
-    stay what they are.
-
-    Args:
-        weights: The model.
-        progress: Called with the bytes read so far and the bytes there are.
+    Raises:
+        WeightsMissing: If one of them is gone.
+        WeightsUnreadable: If the system does not let us look.
     """
-    note = cache_folder() / "weights" / f"{_identity(weights.files)}.json"
-    remembered = _remembered(note)
-    if remembered is not None:
-        return remembered
-    digest = _digest(weights, progress)
-    # A cache that cannot be written costs time, nothing else.
-    with contextlib.suppress(OSError):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps({"file": str(weights.path), "sha256": digest}))
-    return digest
+    try:
+        return "\n".join(map(identity, files))
+    except FileNotFoundError as error:
+        raise WeightsMissing(path=Path(error.filename), nearby=()) from error
+    except OSError as error:
+        raise WeightsUnreadable(path=files[0], reason=why(error)) from error
 
 
 def short_name(path: Path) -> str:
@@ -165,7 +167,7 @@ def _checked(path: Path) -> Path:
         if not path.exists():
             raise WeightsMissing(path=path, nearby=_models_in(path.parent))
     except OSError as error:
-        raise WeightsUnreadable(path=path, reason=str(error.strerror)) from error
+        raise WeightsUnreadable(path=path, reason=why(error)) from error
     if not path.is_file():
         raise NotGguf(path=path, looks_like="no regular file")
     return path
@@ -199,8 +201,15 @@ def _parts(path: Path) -> tuple[Path, ...]:
     return parts
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise WeightsUnreadable(path=path, reason=why(error)) from error
+
+
 def _header(path: Path) -> Header:
-    size = path.stat().st_size
+    size = _size(path)
     if not size:
         raise NotGguf(path=path, looks_like="an empty file")
     try:
@@ -212,7 +221,7 @@ def _header(path: Path) -> Header:
             start = bytes(data[:64])
             header = parse(data)
     except OSError as error:
-        raise WeightsUnreadable(path=path, reason=str(error.strerror)) from error
+        raise WeightsUnreadable(path=path, reason=why(error)) from error
     except EndsTooSoon as error:
         if start[:4] == b"GGUF":
             raise WeightsTruncated(
@@ -248,33 +257,20 @@ def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> Non
         )
 
 
-def _identity(files: Sequence[Path]) -> str:
-    stats = [(file.resolve(), file.stat()) for file in files]
-    text = "\n".join(f"{path} {at.st_size} {at.st_mtime_ns}" for path, at in stats)
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
-
-
-def _remembered(note: Path) -> str | None:
-    try:
-        digest = json.loads(note.read_bytes())["sha256"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    is_digest = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)
-    return digest if is_digest else None
-
-
-def _digest(weights: Weights, progress: Callable[[int, int], None] | None) -> str:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_CHUNK_BYTES))
-    done = 0
-    for path in weights.files:
-        try:
-            with path.open("rb", buffering=0) as file:
-                while count := file.readinto(buffer):
-                    digest.update(buffer[:count])
-                    done += count
-                    if progress is not None:
-                        progress(done, weights.size_bytes)
-        except OSError as error:
-            raise WeightsUnreadable(path=path, reason=str(error.strerror)) from error
-    return digest.hexdigest()
+def _refuse_foreign_parts(files: Sequence[Path], headers: Sequence[Header]) -> None:
+    """Hold parts against what each says of its splitting, as far as it does."""
+    if len(files) == 1:
+        return
+    for number, (file, header) in enumerate(zip(files, headers, strict=True)):
+        said = header.values.get
+        if said("split.no", number) != number:
+            reason = f"it says that it is part {said('split.no')}, counted from 0"
+            raise PartForeign(path=file, reason=reason)
+        if said("split.count", len(files)) != len(files):
+            reason = f"it says that there are {said('split.count')} of them"
+            raise PartForeign(path=file, reason=reason)
+    found = sum(header.tensors for header in headers)
+    told = headers[0].values.get("split.tensors.count", found)
+    if told != found:
+        reason = f"it tells of {told} tensors, together they have {found}"
+        raise PartForeign(path=files[0], reason=reason)

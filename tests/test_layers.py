@@ -69,6 +69,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "devicememory",
         "engine",
         "files",
+        "fingerprints",
         "generating",
         "interrupts",
         "keeping",
@@ -87,6 +88,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sweepfile",
         "toolchain",
         "weights",
+        "worker",
+        "workers",
         "workshop",
     ),
     # L3, the work

@@ -47,7 +47,7 @@ def play(tmp_path):
                 options=frozenset(),
                 devices=devices,
             ),
-            weights=types.SimpleNamespace(path=Path("no.gguf")),
+            weights=types.SimpleNamespace(path=Path("no.gguf"), identity=""),
             model="made-model",
             context=4096,
             prompt_form=PromptForm.COMPLETION,

@@ -1,15 +1,13 @@
 """Model files: whole ones are read, others are named for what they are."""
 
-import hashlib
 import re
 
 import pytest
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 
 from codeneedle import weights
-from codeneedle.cache import cache_folder
 from codeneedle.errors import MachineError
-from codeneedle.weights import read_header, sha256, short_name
+from codeneedle.weights import read_header, short_name
 
 
 @pytest.fixture(autouse=True)
@@ -169,39 +167,6 @@ def test_problems_with_weights_are_problems_of_the_machine(tmp_path):
     assert caught.value.hint
 
 
-def test_a_hash_is_that_of_the_bytes_and_is_remembered(tmp_path):
-    """
-    The second time nothing is read; a change of the file is noticed.
-    """
-    path = write_gguf(tmp_path / "m.gguf")
-    found = read_header(path)
-    seen = []
-
-    def progress(done, total):
-        seen.append((done, total))
-
-    first = sha256(found, progress=progress)
-    again = sha256(found, progress=progress)
-
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == first == again
-    assert [(found.size_bytes, found.size_bytes)] == seen
-
-    write_gguf(path, tensors=2)
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256(read_header(path))
-
-
-def test_a_damaged_note_of_a_hash_is_made_again(tmp_path):
-    """
-    What stands in the cache is believed only if it looks like a hash.
-    """
-    found = read_header(write_gguf(tmp_path / "m.gguf"))
-    right = sha256(found)
-    for note in (cache_folder() / "weights").iterdir():
-        note.write_text('{"sha256": 7}')
-
-    assert right == sha256(found)
-
-
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -217,3 +182,44 @@ def test_a_short_name_is_safe_as_a_folder(tmp_path, file, name):
     The quantization stays in it, white space and capitals do not.
     """
     assert name == short_name(tmp_path / file)
+
+
+def split_keys(number, *, count=2, tensors=2):
+    """What `llama-gguf-split` writes into part *number*, counted from 0."""
+    return {
+        **SHAPE,
+        "split.no": number,
+        "split.count": count,
+        "split.tensors.count": tensors,
+    }
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (split_keys(0), "says that it is part 0"),
+        (split_keys(1, count=3), "says that there are 3"),
+    ],
+)
+def test_a_part_of_another_model_is_refused(tmp_path, second, words):
+    """
+    What a part says of itself must go with its name and with the first one.
+    """
+    write_gguf(tmp_path / "m-00001-of-00002.gguf", split_keys(0))
+    other = write_gguf(tmp_path / "m-00002-of-00002.gguf", second)
+
+    with pytest.raises(weights.PartForeign, match=words) as caught:
+        read_header(other)
+
+    assert str(other) in str(caught.value)
+
+
+def test_parts_that_do_not_make_a_whole_are_refused(tmp_path):
+    """
+    The first part tells how many tensors there are in all.
+    """
+    path = write_gguf(tmp_path / "m-00001-of-00002.gguf", split_keys(0))
+    write_gguf(tmp_path / "m-00002-of-00002.gguf", split_keys(1), tensors=2)
+
+    with pytest.raises(weights.PartForeign, match=r"tells of 2 tensors.* have 3"):
+        read_header(path)
