@@ -5,12 +5,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from codeneedle.cache import cache_folder
 from codeneedle.errors import MachineError, RequestError
 from codeneedle.keeping import why
-from codeneedle.weights import Weights, WeightsUnreadable, identity_of
+from codeneedle.weights import Weights, WeightsUnreadable, identity_of, read_header
 
 _CHUNK_BYTES = 4 << 20
 _SHORT_HASH = 12
@@ -52,9 +53,12 @@ def sha256(
 
     Raises:
         MachineError: If a file is gone, cannot be read, or has changed since its
-            header was read.
+            header was read, so that it says something else.
     """
-    return _sha256(weights, weights.identity, progress)
+    now = identity_of(weights.files)
+    if now != weights.identity and not _says_the_same(weights):
+        raise WeightsInMotion(path=weights.path)
+    return _sha256(weights, now, progress)
 
 
 def refuse_replaced(weights: Weights, *, expected: str) -> None:
@@ -77,6 +81,11 @@ def refuse_replaced(weights: Weights, *, expected: str) -> None:
         found = _sha256(weights, now, None)
         if found != expected:
             raise WeightsReplaced(path=weights.path, was=expected, now=found)
+
+
+def _says_the_same(weights: Weights) -> bool:
+    now = read_header(weights.path)
+    return replace(now, identity=weights.identity) == weights
 
 
 def _sha256(

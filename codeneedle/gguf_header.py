@@ -26,10 +26,15 @@ VERSIONS = (2, 3)
 MOST_KEYS = 1 << 16
 MOST_ELEMENTS = 1 << 24
 MOST_DIMENSIONS = 8
+MOST_TENSORS = 1 << 17
+MOST_BYTES = 1 << 56
 """Far more than any model has: beyond these, a file is damaged, not large."""
 
 LONGEST_TEXT = 4 << 20
 """Longer strings are walked over; chat templates have some 10 KB."""
+
+LONGEST_NAME = (1 << 16) - 1
+"""Bytes; the specification's limit for keys."""
 
 LONGEST_ARRAY = 1 << 12
 """Longer arrays are only counted: vocabularies are, lists of layers are not."""
@@ -110,8 +115,8 @@ def parse(data: Buffer) -> Header:
     reader = _Reader(data)
     version = _version(reader)
     tensors, keys = reader.count(), reader.count()
-    if keys > MOST_KEYS:
-        raise BadHeader(f"it claims to have {keys} keys")
+    if keys > MOST_KEYS or tensors > MOST_TENSORS:
+        raise BadHeader(f"it claims to have {keys} keys and {tensors} tensors")
     values: dict[str, Value] = {}
     lengths: dict[str, int] = {}
     for _ in range(keys):
@@ -180,9 +185,11 @@ class _Reader:
         return self.take(size).decode(errors="replace")
 
     def keeps(self, size: int) -> bool:
-        """Whether there is room for *size* bytes more; they count from now on."""
+        """Whether there is room for *size* bytes more; they count if there is."""
+        if size > self._room:
+            return False
         self._room -= size
-        return self._room >= 0
+        return True
 
     def skip_texts(self, count: int) -> None:
         # Written out: a vocabulary has hundreds of thousands of these.
@@ -238,7 +245,7 @@ def _read_array(
 ) -> None:
     kind, count = reader.small(), reader.count()
     if count > MOST_ELEMENTS:
-        raise BadHeader(f"its list '{name}' claims to have {count} elements")
+        raise BadHeader(f"a list in it claims to have {count} elements")
     lengths[name] = count
     if kind == _STRING:
         reader.skip_texts(count)
@@ -261,17 +268,27 @@ def _extent(reader: _Reader, tensors: int) -> int:
     """Bytes from the start of the data to the end of the last tensor."""
     extent = 0
     for _ in range(tensors):
-        reader.skip(reader.count())
-        dimensions = reader.small()
-        if dimensions > MOST_DIMENSIONS:
-            raise BadHeader(f"it holds a tensor of {dimensions} dimensions")
-        elements = math.prod(reader.count() for _ in range(dimensions))
-        values, size = TENSOR_TYPES.get(reader.small(), (1, 0))
-        extent = max(extent, reader.count() + elements // values * size)
+        name = reader.count()
+        if not 0 < name <= LONGEST_NAME:
+            raise BadHeader("its list of tensors is damaged")
+        reader.skip(name)
+        extent = max(extent, _end(reader))
+    if extent > MOST_BYTES:
+        raise BadHeader(f"its tensors claim to take {extent} bytes")
     return extent
+
+
+def _end(reader: _Reader) -> int:
+    """Where the data of the next tensor end, counted from where all begin."""
+    dimensions = reader.small()
+    if dimensions > MOST_DIMENSIONS:
+        raise BadHeader(f"it holds a tensor of {dimensions} dimensions")
+    elements = math.prod(reader.count() for _ in range(dimensions))
+    values, size = TENSOR_TYPES.get(reader.small(), (1, 0))
+    return reader.count() + elements // values * size
 
 
 def _aligned(at: int, alignment: object) -> int:
     if not isinstance(alignment, int) or not 0 < alignment <= LONGEST_TEXT:
-        raise BadHeader(f"its tensors are aligned to {alignment} bytes")
+        raise BadHeader("its tensors are aligned to no number of bytes")
     return -(-at // alignment) * alignment

@@ -1,12 +1,16 @@
 """What the header of a model says about its shape, in llama.cpp's own words."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.gguf_header import BadHeader, Header
 from codeneedle.gguf_types import FILE_TYPES
+
+_NAME = re.compile(r"[\w.-]{1,64}")
+"""Of an architecture; part of the names of keys."""
 
 MOST_LAYERS = 512
 """``LLAMA_MAX_LAYERS`` of llama.cpp."""
@@ -149,7 +153,7 @@ class _Keys:
     def __init__(self, header: Header) -> None:
         self._values = header.values
         self.architecture = self.text("general.architecture")
-        if not self.architecture:
+        if not _NAME.fullmatch(self.architecture):
             raise BadHeader("it names no architecture")
 
     def text(self, name: str) -> str:
