@@ -1,10 +1,11 @@
 """Records and setups as bytes: written, read back, and brought up to date."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from codeneedle.answers import harmless
 from codeneedle.records import (
     SCHEMA,
     BadRecord,
@@ -31,9 +32,15 @@ def encode(stored: CellRecord | Setup) -> bytes:
     """
     As indented JSON, sealed.
 
-    NaN and infinity become null: they are no observations.
+    NaN and infinity become null: they are no observations. What no file can hold,
+    such as the name of a folder that is no Unicode, becomes U+FFFD: better a reason
+    with a hole than a record that is lost.
     """
-    return sealed(msgspec.json.format(msgspec.json.encode(stored), indent=1))
+    try:
+        data = msgspec.json.encode(stored)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(_harmless(msgspec.to_builtins(stored)))
+    return sealed(msgspec.json.format(data, indent=1))
 
 
 def decode_record(data: bytes, *, file: str) -> CellRecord:
@@ -59,6 +66,14 @@ def decode_setup(data: bytes, *, file: str) -> Setup:
         return _decode(data, Setup, file=file)
     except BadRecord as error:
         raise BadSetup(file=file, reason=error.reason) from error
+
+
+def _harmless(value: Any) -> Any:
+    if isinstance(value, str):
+        return harmless(value)
+    if isinstance(value, dict):
+        return {_harmless(key): _harmless(inner) for key, inner in value.items()}
+    return [_harmless(each) for each in value] if isinstance(value, list) else value
 
 
 def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:

@@ -1,0 +1,244 @@
+"""Readers of bytes from elsewhere: what once came out of them, and how they are fuzzed."""
+
+import json
+import math
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gguf_files import SHAPE, gguf_bytes
+from made_records import made_needle, made_record, made_round, made_setup
+
+from codeneedle import gguf_header, perplexitylog, serverlog
+from codeneedle.basefile import BaseFile, Identity
+from codeneedle.benchlines import AskedTests, NoResult, read_result
+from codeneedle.effective import KvBuffer
+from codeneedle.files import expanded
+from codeneedle.gguf_header import BadHeader
+from codeneedle.grid import Pair
+from codeneedle.hyperparameters import weights_of
+from codeneedle.listening import lines
+from codeneedle.recordfile import decode_record, decode_setup, encode
+from codeneedle.weights import NotGguf, read_header
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+sys.path.append(str(SCRIPTS))
+import fuzz_targets  # noqa: E402 - found in the folder just added
+
+DIGITS = "9" * 5_000
+"""Python refuses to read a number this long."""
+
+
+# --- what once came out
+
+
+def test_a_number_without_end_in_a_server_log_is_no_number():
+    """
+    Sizes that are none, and counts of any length, are as if they were not there.
+    """
+    kv = (
+        "llama_kv_cache: size = 1.0 MiB ( {} cells, 7 layers, 1/1 seqs), "
+        "K (q8_0): {} MiB, V (q4_0): 0.5 MiB"
+    )
+    good = KvBuffer(
+        cells=4, layers=7, k_type="q8_0", v_type="q4_0", k_mib=0.5, v_mib=0.5
+    )
+
+    assert (good,) == serverlog.read(kv.format("4", "0.5")).kv
+    assert () == serverlog.read(kv.format("4", "1.2.3")).kv
+    assert () == serverlog.read(kv.format("4", "...")).kv
+    assert () == serverlog.read(kv.format("9" * 400, "0.5")).kv
+    assert serverlog.read(f"n_threads = {'9' * 400}").threads is None
+    assert serverlog.read("CPU compute buffer size = 1.2.3 MiB").compute_mib is None
+
+
+def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
+    """
+    Progress and counts are read past it.
+    """
+    log = f"[1]2.5,[{DIGITS}]2.5,\ncomputing {DIGITS} chunks, n_ctx={DIGITS}\n"
+    short = f"you need at least {DIGITS} tokens\ntokenizes to only {DIGITS} tokens"
+
+    assert 1 == perplexitylog.chunks_done(log)
+    assert perplexitylog.size(log) is None
+    assert perplexitylog.too_short(short) is None
+
+
+def test_a_result_line_that_is_nested_without_end_is_no_result():
+    """
+    Also in a field that nobody reads.
+    """
+    asked = AskedTests(
+        pair=Pair("f16", "f16"),
+        depth=0,
+        prompt_tokens=1,
+        generated_tokens=1,
+        repetitions=1,
+    )
+
+    with pytest.raises(NoResult):
+        read_result('{"a":' * 20_000, asked)
+
+
+def test_a_note_of_more_chunks_than_a_header_can_state_is_of_another_file(tmp_path):
+    """
+    A base file counts in 32 bits, a note in as many as it likes.
+    """
+    base = BaseFile(tmp_path / "x.kld")
+    identity = Identity(
+        text_sha256="",
+        weights_sha256="",
+        llama="",
+        reference="f16/f16",
+        context=4,
+        chunks_asked=1,
+        vocabulary=3,
+    )
+    base.path.write_bytes(b"_logits_" + struct.pack("<Iii", 4, 3, 1))
+    note = {
+        "identity": {
+            "text_sha256": "",
+            "weights_sha256": "",
+            "llama": "",
+            "reference": "f16/f16",
+            "context": 4,
+            "chunks_asked": 1,
+            "vocabulary": 3,
+        },
+        "chunks": 2**40,
+        "size_bytes": 0,
+        "fingerprint": "",
+        "ppl": 1.0,
+        "seconds": 1.0,
+    }
+    base.note_path.write_text(json.dumps(note), encoding="utf-8")
+
+    assert base.usable(identity) is None
+    assert BaseFile.fault(base.path, identity, chunks=2**40)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_a_model_whose_shape_is_no_number_has_no_shape(odd):
+    """
+    What must be there is missing, what may be there has its default.
+    """
+    file = {"files": [Path("x.gguf")], "size_bytes": 1}
+    without = gguf_header.parse(gguf_bytes(SHAPE | {"llama.block_count": odd}))
+    usual = gguf_header.parse(gguf_bytes(SHAPE | {"llama.context_length": odd}))
+
+    with pytest.raises(BadHeader):
+        weights_of(without, **file)
+    assert 0 == weights_of(usual, **file).training_context
+
+
+def test_a_header_that_is_all_text_is_not_kept_in_memory(monkeypatch):
+    """
+    Beyond a limit, texts and lists are walked over; what comes after is still read.
+    """
+    monkeypatch.setattr(gguf_header, "MOST_KEPT", 600)
+    keys = SHAPE | {"a.text": "x" * 500, "a.list": [1] * 200, "a.last": 5}
+    header = gguf_header.parse(gguf_bytes(keys))
+
+    assert "" == header.values["a.text"]
+    assert "a.list" not in header.values
+    assert 200 == header.lengths["a.list"]
+
+
+def test_a_part_of_a_model_in_no_parts_is_a_file(tmp_path):
+    """
+    Its name counts nothing, so it is read like any other.
+    """
+    path = tmp_path / "x-00001-of-00000.gguf"
+    path.write_bytes(b"no model")
+
+    with pytest.raises(NotGguf):
+        read_header(path)
+
+
+def test_the_home_of_nobody_is_a_path_like_any_other():
+    """
+    It leads nowhere, and whoever looks there says so.
+    """
+    assert Path("~nobody-of-this-name/x") == expanded("~nobody-of-this-name/x")
+    assert Path.home() / "x" == expanded("~/x")
+
+
+def test_a_line_that_comes_a_byte_at_a_time_is_put_together_once():
+    """
+    A long line in small pieces is the same line.
+    """
+    line = b"data: " + b"x" * 100_000
+    chunks = [bytes([byte]) for byte in line + b"\n"]
+
+    assert [line] == list(lines(chunks, silence_s=3600))
+
+
+def test_names_that_are_no_unicode_can_be_stored():
+    """
+    A folder's name may be any bytes, and stands in reasons and arguments: the record
+    of a failed cell is written all the same, with U+FFFD in their place.
+    """
+    record = replace(
+        made_record("f16/f16", [made_round(made_needle())]),
+        reason="no room in /data/\udcff",
+        log_excerpt=("\ud800",),
+    )
+    setup = replace(made_setup(), server_args=("--lora", "/data/\udcff"))
+
+    assert "no room in /data/\ufffd" == decode_record(encode(record), file="x").reason
+    assert ("--lora", "/data/\ufffd") == decode_setup(
+        encode(setup), file="x"
+    ).server_args
+
+
+# --- how they are fuzzed
+
+
+@pytest.mark.parametrize("name", fuzz_targets.TARGETS)
+def test_each_reader_takes_its_seeds_and_long_stretches_of_one_thing(name):
+    """
+    What fuzzing begins with raises nothing but what the reader promises.
+    """
+    target = fuzz_targets.TARGETS[name]
+
+    for data in target.inputs():
+        target.digest(data)
+
+
+def test_a_defect_is_not_taken_for_a_refusal():
+    """
+    Anything but the promised errors comes out of a target.
+    """
+    target = replace(fuzz_targets.TARGETS["gguf"], reads=lambda data: data[99])
+
+    with pytest.raises(IndexError):
+        target.digest(b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--target", "ggfu"), 2, "Known: answers"),
+        (("--target", "gguf", "--inputs", "1"), 3, "pip install 'codeneedle[fuzz]'"),
+    ],
+)
+def test_fuzzing_says_what_is_missing(arguments, code, words):
+    """
+    An unknown target is a wrong request; without atheris this machine cannot do it.
+    """
+    # An empty module path: atheris may be installed here.
+    body = (
+        "import importlib.util, runpy, sys;"
+        "importlib.util.find_spec = lambda name: None;"
+        f"sys.argv = {['fuzz.py', *arguments]!r};"
+        f"sys.path.insert(0, {str(SCRIPTS)!r});"
+        f"runpy.run_path({str(SCRIPTS / 'fuzz.py')!r}, run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", body], capture_output=True, encoding="utf-8", check=False
+    )
+
+    assert (code, True) == (done.returncode, words in done.stderr), done.stderr
