@@ -19,6 +19,7 @@ from codeneedle.errors import MachineError
 
 Child = subprocess.Popen[bytes]
 _Output = int | BinaryIO
+_Block = contextlib.AbstractContextManager[Child]
 
 GRACES_S: tuple[tuple[signal.Signals, float], ...] = (
     (signal.SIGINT, 10.0),
@@ -144,6 +145,12 @@ def running(
         yield child
 
 
+def talking(argv: Sequence[str], *, env: Mapping[str, str]) -> _Block:
+    """Start and stop *argv* as `running` does, with pipes to talk, and no log."""
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    return _started(argv, env=env, stdin=pipe, stdout=pipe, stderr=nowhere)
+
+
 def ends_within(child: Child, limit_s: float) -> bool:
     """Whether *child* ends on its own before *limit_s* seconds are over."""
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -200,16 +207,21 @@ def end_group(group: int, *, is_reaped: Callable[[], bool] = lambda: True) -> No
 
 @contextlib.contextmanager
 def _started(
-    argv: Sequence[str], *, env: Mapping[str, str], stdout: _Output, stderr: _Output
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stdout: _Output,
+    stderr: _Output,
+    stdin: int = subprocess.DEVNULL,
 ) -> Iterator[Child]:
-    # Held: a signal between the start and the promise to stop would orphan it.
     with contextlib.ExitStack() as stack:
+        # A signal between the start and the promise to stop would orphan it.
         hold = stack.enter_context(interrupts.held())
         try:
             child = subprocess.Popen(
                 argv,
                 env=env,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
