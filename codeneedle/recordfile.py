@@ -73,7 +73,8 @@ def _harmless(value: Any) -> Any:
         return harmless(value)
     if isinstance(value, dict):
         return {_harmless(key): _harmless(inner) for key, inner in value.items()}
-    return [_harmless(each) for each in value] if isinstance(value, list) else value
+    is_list = isinstance(value, (list, tuple))
+    return [_harmless(each) for each in value] if is_list else value
 
 
 def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:

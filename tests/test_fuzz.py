@@ -1,4 +1,4 @@
-"""Readers of bytes from elsewhere: what once came out of them, and how they are fuzzed."""
+"""Readers of bytes from elsewhere: what once escaped them, and how they are fuzzed."""
 
 import json
 import math
@@ -188,10 +188,11 @@ def test_names_that_are_no_unicode_can_be_stored():
     )
     setup = replace(made_setup(), server_args=("--lora", "/data/\udcff"))
 
-    assert "no room in /data/\ufffd" == decode_record(encode(record), file="x").reason
-    assert ("--lora", "/data/\ufffd") == decode_setup(
-        encode(setup), file="x"
-    ).server_args
+    read = decode_record(encode(record), file="x")
+    arguments = decode_setup(encode(setup), file="x").server_args
+
+    assert "no room in /data/\ufffd" == read.reason
+    assert ("--lora", "/data/\ufffd") == arguments
 
 
 # --- how they are fuzzed
