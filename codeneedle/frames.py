@@ -1,26 +1,53 @@
 """
-Records as data frames: one row per pair, K slowest, most precise first.
+Records as grids of cells: one per pair, K slowest, most precise first.
 
 All functions but `of_probe` take a run that holds records of one probe alone.
 """
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-
-import numpy as np
-import pandas as pd
+from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair, by_precision, most_precise
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import CellRecord, Run
 
-_Row = tuple[str, str, str, str, float, int, float, str]
-
 NOT_RUN = ""
 """Status of a pair that nobody tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """
+    One metric of one pair, whatever became of it.
+
+    Attributes:
+        pair: The cache types.
+        status: How the cell ended, `NOT_RUN` if it was not tried.
+        reason: Why it did not finish; empty if it did.
+        value: The mean or sum of its observations; NaN unless it finished and
+            has one.
+        n: Observations behind the value.
+        against: The pair that the record says it was measured against; empty
+            unless it finished and says so.
+    """
+
+    pair: Pair
+    status: str = NOT_RUN
+    reason: str = ""
+    value: float = math.nan
+    n: int = 0
+    against: str = ""
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is a number to show."""
+        return not math.isnan(self.value)
+
+
+Cells = Sequence[Cell]
+"""Every pair of a grid, K slowest, most precise first."""
 
 
 def of_probe(run: Run, probe: str) -> Run:
@@ -38,21 +65,9 @@ def axes(run: Run) -> tuple[list[str], list[str]]:
     return k_types, v_types
 
 
-def cells_frame(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
+def cells_frame(run: Run, metric: Metric, reading: Reading) -> Cells:
     """
     Every pair of the grid, whatever became of it.
-
-    Returns:
-        One row per pair, K slowest, most precise first, with the columns
-
-        * k, v: the cache types;
-        * status: how the cell ended, `NOT_RUN` if it was not tried;
-        * reason: why it did not finish; empty if it did;
-        * value: the cell's mean or sum; NaN unless it finished and has one;
-        * n: observations behind the value;
-        * sd: standard deviation of these (n - 1); NaN below two;
-        * against: the pair that the record says it was measured against; empty
-          unless it finished and says so.
 
     Raises:
         ValueError: If a pair has two records: the run was not narrowed to a probe.
@@ -62,39 +77,55 @@ def cells_frame(run: Run, metric: Metric, reading: Reading) -> pd.DataFrame:
 
 def cells_frames(
     run: Run, metrics: Sequence[Metric], reading: Reading
-) -> dict[str, pd.DataFrame]:
+) -> dict[str, Cells]:
     """A `cells_frame` for each of *metrics*, by name; faster than one by one."""
     recorded = _by_pair(run.records)
-    k_types, v_types = axes(run)
-    rows: dict[str, list[_Row]] = {metric.name: [] for metric in metrics}
+    down, across = axes(run)
+    frames: dict[str, list[Cell]] = {metric.name: [] for metric in metrics}
     distinct = {metric.name: metric for metric in metrics}.values()
     # Records outermost: what a probe works out of one serves all its metrics.
-    for pair in itertools.starmap(Pair, itertools.product(k_types, v_types)):
+    for pair in itertools.starmap(Pair, itertools.product(down, across)):
+        record = recorded.get(pair)
         for metric in distinct:
-            row = _row(pair, recorded.get(pair), run, metric, reading)
-            rows[metric.name].append(row)
-    columns = ["k", "v", "status", "reason", "value", "n", "sd", "against"]
-    return {name: pd.DataFrame(rows[name], columns=columns) for name in rows}
+            cell = _cell(pair, record, run, metric, reading)
+            frames[metric.name].append(cell)
+    return dict(frames)
 
 
-def reference(cells: pd.DataFrame) -> Pair | None:
+def k_types(cells: Cells) -> list[str]:
+    """The types down the grid."""
+    return list(dict.fromkeys(cell.pair.k for cell in cells))
+
+
+def v_types(cells: Cells) -> list[str]:
+    """The types across it."""
+    return list(dict.fromkeys(cell.pair.v for cell in cells))
+
+
+def most_observations(cells: Cells) -> int:
+    """The largest number of observations behind a value; 0 without cells."""
+    return max((cell.n for cell in cells), default=0)
+
+
+def reference(cells: Cells) -> Pair | None:
     """
     The pair that others are compared with; None if there is none.
 
     It is the one that records say they were measured against, or else the most
     precise one. Either has a value. Where records name several, there is none.
     """
-    having = cells[cells["value"].notna()]
-    pairs = list(map(Pair, having["k"], having["v"]))
+    pairs = [cell.pair for cell in cells if cell.has_value]
     named = named_references(cells)
     if named:
         return named[0] if len(named) == 1 and named[0] in pairs else None
     return most_precise(pairs) if pairs else None
 
 
-def named_references(cells: pd.DataFrame) -> list[Pair]:
+def named_references(cells: Cells) -> list[Pair]:
     """The pairs that finished records say they were measured against, each once."""
-    return [Pair.parse(pair) for pair in sorted(set(cells["against"]) - {""})]
+    return [
+        Pair.parse(pair) for pair in sorted({cell.against for cell in cells} - {""})
+    ]
 
 
 def reference_named_by(metric: Metric, record: CellRecord) -> str:
@@ -102,10 +133,9 @@ def reference_named_by(metric: Metric, record: CellRecord) -> str:
     return (metric.reference(record) or "") if metric.reference else ""
 
 
-def value_at(cells: pd.DataFrame, pair: Pair) -> float:
-    """The value of *pair* in a `cells_frame`; NaN if it has none."""
-    its_row = cells[(cells["k"] == pair.k) & (cells["v"] == pair.v)]
-    return float(its_row["value"].iloc[0])
+def value_at(cells: Cells, pair: Pair) -> float:
+    """The value of *pair*, which is one of the cells'; NaN if it has none."""
+    return next(cell.value for cell in cells if cell.pair == pair)
 
 
 def cell_value(metric: Metric, values: Iterable[float]) -> float:
@@ -126,24 +156,18 @@ def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
     return recorded
 
 
-def _status(record: CellRecord | None) -> str:
-    return NOT_RUN if record is None else record.status.value
-
-
-def _row(
+def _cell(
     pair: Pair, record: CellRecord | None, run: Run, metric: Metric, reading: Reading
-) -> _Row:
-    if record is None or not record.is_finished:
-        reason = "" if record is None else record.reason
-        return (pair.k, pair.v, _status(record), reason, np.nan, 0, np.nan, "")
+) -> Cell:
+    if record is None:
+        return Cell(pair=pair)
+    if not record.is_finished:
+        return Cell(pair=pair, status=record.status.value, reason=record.reason)
     values = metric.values(record, run.setup, reading)
-    return (
-        pair.k,
-        pair.v,
-        _status(record),
-        "",
-        cell_value(metric, values),
-        len(values),
-        statistics.stdev(values) if len(values) > 1 else np.nan,
-        reference_named_by(metric, record),
+    return Cell(
+        pair=pair,
+        status=record.status.value,
+        value=cell_value(metric, values),
+        n=len(values),
+        against=reference_named_by(metric, record),
     )

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from codeneedle.frames import NOT_RUN
+from codeneedle.frames import NOT_RUN, Cells
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import CellRecord, Run
@@ -59,9 +58,9 @@ class Spread:
     cells: int
 
 
-def spread(cells: pd.DataFrame) -> Spread:
+def spread(cells: Cells) -> Spread:
     """Summarise the values of a `frames.cells_frame`."""
-    values = cells["value"].dropna().to_numpy(dtype=float)
+    values = np.array([cell.value for cell in cells if cell.has_value])
     if not len(values):
         return Spread(mean=math.nan, sd=math.nan, low=math.nan, high=math.nan, cells=0)
     return Spread(
@@ -73,14 +72,14 @@ def spread(cells: pd.DataFrame) -> Spread:
     )
 
 
-def counts(cells: pd.DataFrame) -> dict[str, int]:
+def counts(cells: Cells) -> dict[str, int]:
     """How many cells ended in each status; those not run are under `NOT_RUN`."""
-    return dict(Counter(cells["status"]))
+    return dict(Counter(cell.status for cell in cells))
 
 
-def tried(cells: pd.DataFrame) -> int:
+def tried(cells: Cells) -> int:
     """How many cells have a record, finished or not."""
-    return int((cells["status"] != NOT_RUN).sum())
+    return sum(cell.status != NOT_RUN for cell in cells)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,7 @@ class Gradient:
         return f"{way} with precision (rho {self.rho:+.2f}, p {self.p:.4f})"
 
 
-def gradient(cells: pd.DataFrame) -> Gradient:
+def gradient(cells: Cells) -> Gradient:
     """
     Correlate the values of a `frames.cells_frame` with the bits of K and V.
 
@@ -127,10 +126,9 @@ def gradient(cells: pd.DataFrame) -> Gradient:
         Spearman's rho is Pearson's on midranks. p = (1 + hits) / (1 + orders):
         Phipson & Smyth, Permutation P-values Should Never Be Zero, 2010.
     """
-    known = cells[cells["value"].notna() & cells["k"].isin(BITS_PER_ELEMENT)]
-    known = known[known["v"].isin(BITS_PER_ELEMENT)]
-    bits = known["k"].map(BITS_PER_ELEMENT) + known["v"].map(BITS_PER_ELEMENT)
-    x, y = _centred_ranks(bits), _centred_ranks(known["value"])
+    known = [cell for cell in cells if cell.has_value and _is_sized(cell.pair)]
+    x = _centred_ranks([_bits(cell.pair) for cell in known])
+    y = _centred_ranks([cell.value for cell in known])
     scale = math.sqrt(float(x @ x) * float(y @ y))
     if len(known) < FEWEST_CELLS or not scale:
         return Gradient(rho=math.nan, p=math.nan, cells=len(known))
@@ -152,11 +150,22 @@ def _shuffled_products(x: Numbers, y: Numbers) -> Numbers:
     return products
 
 
-def _centred_ranks(values: "pd.Series[float]") -> Numbers:
+def _is_sized(pair: Pair) -> bool:
+    return pair.k in BITS_PER_ELEMENT and pair.v in BITS_PER_ELEMENT
+
+
+def _bits(pair: Pair) -> float:
+    return BITS_PER_ELEMENT[pair.k] + BITS_PER_ELEMENT[pair.v]
+
+
+def _centred_ranks(values: Sequence[float]) -> Numbers:
+    """Ranks less their mean; equal values share the middle of their ranks."""
     # Rounded: means of the same observations in another order are ties.
-    ranks: Numbers = np.asarray(values.round(9).rank(), dtype=np.float64)
-    middle = (len(ranks) + 1) / 2
-    return ranks - middle
+    rounded = np.array(values, dtype=np.float64).round(9)
+    _, place, times = np.unique(rounded, return_inverse=True, return_counts=True)
+    last = np.cumsum(times)
+    ranks: Numbers = (last - (times - 1) / 2)[place]
+    return ranks - (len(ranks) + 1) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

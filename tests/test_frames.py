@@ -1,6 +1,5 @@
-"""Records as data frames."""
+"""Records as grids of cells."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,15 +28,18 @@ def small_run(*, failed: Sequence[CellRecord] = (), untried: Sequence[str] = ())
     )
 
 
+def pairs_of(cells: frames.Cells) -> list[str]:
+    return [str(cell.pair) for cell in cells]
+
+
 def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
     """
     K goes down and V across, whatever the order of setup and records.
     """
     cells = frames.cells_frame(small_run(), MATCHED, READING)
 
-    assert ["bf16", "bf16", "q4_0", "q4_0"] == list(cells["k"])
-    assert ["bf16", "q8_0", "bf16", "q8_0"] == list(cells["v"])
-    assert [20.0, 20.0, 4.5, 4.5] == list(cells["value"])
+    assert ["bf16/bf16", "bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"] == pairs_of(cells)
+    assert [20.0, 20.0, 4.5, 4.5] == [cell.value for cell in cells]
 
 
 def test_cells_that_did_not_finish_are_gaps() -> None:
@@ -49,23 +51,23 @@ def test_cells_that_did_not_finish_are_gaps() -> None:
         untried=["q4_0/bf16"],
     )
 
-    cells = frames.cells_frame(run, MATCHED, READING).set_index(["k", "v"])
+    cells = frames.cells_frame(run, MATCHED, READING)
+    *_, untried, failed = cells
 
-    assert cells["value"].isna().loc[("q4_0", "q8_0")]
-    assert "signal 11" == cells.loc[("q4_0", "q8_0"), "reason"]
-    assert frames.NOT_RUN == cells.loc[("q4_0", "bf16"), "status"]
-    assert 0 == cells.loc[("q4_0", "bf16"), "n"]
+    assert ["q4_0/bf16", "q4_0/q8_0"] == pairs_of([untried, failed])
+    assert not failed.has_value
+    assert "signal 11" == failed.reason
+    assert frames.NOT_RUN == untried.status
+    assert 0 == untried.n
 
 
 def test_a_cell_tells_how_many_observations_it_rests_on() -> None:
     """
-    Value, count and spread come from the rounds.
+    Value and count come from the rounds.
     """
-    cells = frames.cells_frame(small_run(), MATCHED, READING)
-    last = cells[(cells["k"] == "q4_0") & (cells["v"] == "q8_0")].iloc[0]
+    last = frames.cells_frame(small_run(), MATCHED, READING)[-1]
 
-    assert (4.5, 2) == (last["value"], last["n"])
-    assert math.sqrt(0.5) == pytest.approx(last["sd"])
+    assert (4.5, 2) == (last.value, last.n)
 
 
 def test_sums_are_not_averaged() -> None:
@@ -74,7 +76,7 @@ def test_sums_are_not_averaged() -> None:
     """
     cells = frames.cells_frame(made_run(), PASS, READING)
 
-    assert 16.0 == cells["value"].iloc[0]
+    assert 16.0 == cells[0].value
 
 
 def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
@@ -87,7 +89,7 @@ def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
 
     cells = frames.cells_frame(run, MATCHED, READING)
 
-    assert ["bf16", "q4_0", "turbo3"] == list(cells["k"].unique())
+    assert ["bf16", "q4_0", "turbo3"] == frames.k_types(cells)
 
 
 def test_records_of_other_probes_are_left_out() -> None:
@@ -161,5 +163,5 @@ def test_a_hundred_by_a_hundred_grid_is_framed() -> None:
     cells = frames.cells_frame(run, MATCHED, READING)
 
     assert 10_000 == len(cells)
-    assert types == list(cells["v"].unique())
-    assert 20.0 == cells["value"].min()
+    assert types == frames.v_types(cells)
+    assert 20.0 == min(cell.value for cell in cells)

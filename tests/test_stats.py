@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +20,8 @@ METRIC = {metric.name: metric for metric in METRICS}
 READING = Reading()
 REFERENCE = Pair("bf16", "bf16")
 
+PAIRS = [Pair(k, v) for k in DEFAULT_TYPES for v in DEFAULT_TYPES]
+
 PUBLISHED = """
     19.25 19.38 19.44 18.38 19.19 19.44
     19.19 19.56 19.56 19.44 19.44 19.56
@@ -32,15 +33,16 @@ PUBLISHED = """
 """A published grid of 36 pairs, K down and V across, most precise first."""
 
 
-def cells(values: Iterable[float | str]) -> pd.DataFrame:
-    """A full 6x6 frame of *values*, in order; NaN are failed cells."""
-    pairs = [(k, v) for k in DEFAULT_TYPES for v in DEFAULT_TYPES]
-    frame = pd.DataFrame(pairs, columns=["k", "v"])
-    frame["value"] = [float(value) for value in values]
-    frame["status"] = [
-        "crashed" if math.isnan(value) else "finished" for value in frame["value"]
+def cells(values: Iterable[float | str]) -> list[frames.Cell]:
+    """A full 6x6 grid of *values*, in order; NaN are failed cells."""
+    return [
+        frames.Cell(
+            pair=pair,
+            value=value,
+            status="crashed" if math.isnan(value) else "finished",
+        )
+        for pair, value in zip(PAIRS, map(float, values), strict=True)
     ]
-    return frame
 
 
 def by_bits(slope: float) -> list[float]:
@@ -132,7 +134,7 @@ def test_few_cells_are_said_to_be_few() -> None:
     """
     Four corners cannot tell a gradient from chance.
     """
-    corners = cells(by_bits(1)).iloc[[0, 5, 30, 35]]
+    corners = [cells(by_bits(1))[at] for at in (0, 5, 30, 35)]
 
     assert "too few cells" == stats.gradient(corners).words
 
@@ -141,7 +143,10 @@ def test_types_of_unknown_size_are_left_out() -> None:
     """
     A fork's type has no known place among the bits.
     """
-    strange = cells(by_bits(1)).replace({"k": {"q4_0": "turbo3"}})
+    strange = [
+        replace(cell, pair=Pair(cell.pair.k.replace("q4_0", "turbo3"), cell.pair.v))
+        for cell in cells(by_bits(1))
+    ]
 
     assert 30 == stats.gradient(strange).cells
 

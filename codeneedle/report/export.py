@@ -4,13 +4,13 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import pandas as pd
 
 from codeneedle import frames, stats
+from codeneedle.frames import Cell, Cells
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run
 from codeneedle.report import headline
@@ -34,9 +34,10 @@ def to_csv(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -> 
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", *_KEYS, *(metric.name for metric in metrics)])
     for run in runs:
-        table = all_metrics(run, metrics, reading)
-        for row in table.itertuples(index=False):
-            writer.writerow([visible(run.name), *map(_field, row)])
+        columns = frames.cells_frames(run, metrics, reading)
+        for row in _rows(columns):
+            keys = map(visible, (run.name, *_keys(row[0])))
+            writer.writerow([*keys, *(_field(cell.value) for cell in row)])
     return text.getvalue()
 
 
@@ -60,23 +61,20 @@ def to_markdown(
     return "\n".join(parts) + "\n"
 
 
-def all_metrics(run: Run, metrics: Sequence[Metric], reading: Reading) -> pd.DataFrame:
-    """One row per pair: k, v, status, reason, and the value of each of *metrics*."""
-    return _joined(frames.cells_frames(run, metrics, reading))
+def _rows(columns: Mapping[str, Cells]) -> Iterator[tuple[Cell, ...]]:
+    """For each pair its cell of every metric."""
+    return zip(*columns.values(), strict=True)
 
 
-def _joined(columns: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    keys = next(iter(columns.values()))[_KEYS]
-    values = {name: cells["value"] for name, cells in columns.items()}
-    status = keys["status"].replace(frames.NOT_RUN, NOT_RUN_STATUS)
-    return keys.assign(status=status, **values)
+def _keys(cell: Cell) -> tuple[str, str, str, str]:
+    """What is the same for all metrics of a pair, in the order of `_KEYS`."""
+    return cell.pair.k, cell.pair.v, cell.status or NOT_RUN_STATUS, cell.reason
 
 
 def _run_object(
     run: Run, metrics: Sequence[Metric], reading: Reading
 ) -> dict[str, Any]:
     columns = frames.cells_frames(run, metrics, reading)
-    table = _joined(columns)
     setup = msgspec.to_builtins(run.setup)
     setup["needles"] = [needle.name for needle in run.setup.needles]
     reference = frames.reference(columns[metrics[0].name])
@@ -87,7 +85,7 @@ def _run_object(
         "reference": str(reference) if reference else None,
         "gradient": {name: _gradient(cells) for name, cells in columns.items()},
         "metrics": [_metric_object(metric) for metric in metrics],
-        "cells": [_cell_object(row) for row in table.to_dict("records")],
+        "cells": [_cell_object(columns, row) for row in _rows(columns)],
     }
 
 
@@ -101,7 +99,7 @@ def _metric_object(metric: Metric) -> dict[str, Any]:
     }
 
 
-def _gradient(cells: pd.DataFrame) -> dict[str, Any]:
+def _gradient(cells: Cells) -> dict[str, Any]:
     found = stats.gradient(cells)
     return {
         "words": found.words,
@@ -110,28 +108,25 @@ def _gradient(cells: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _cell_object(row: dict[Any, Any]) -> dict[str, Any]:
-    keys = {key: row.pop(key) for key in _KEYS}
-    return {**keys, "values": {name: _or_null(value) for name, value in row.items()}}
+def _cell_object(names: Iterable[str], row: Sequence[Cell]) -> dict[str, Any]:
+    keys = zip(_KEYS, _keys(row[0]), strict=True)
+    values = (_or_null(cell.value) for cell in row)
+    return {**dict(keys), "values": dict(zip(names, values, strict=True))}
 
 
 def _or_null(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+    return value if math.isfinite(value) else None
 
 
-def _field(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else ""
-    return visible(str(value))
+def _field(value: float) -> float | str:
+    return value if math.isfinite(value) else ""
 
 
 def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
     cells = frames.cells_frame(run, metric, reading)
-    v_types = list(dict.fromkeys(cells["v"]))
-    k_types = list(dict.fromkeys(cells["k"]))
     rows = [
         [k, *(look.text.strip() for look in row)]
-        for k, row in zip(k_types, looks(cells, metric), strict=True)
+        for k, row in zip(frames.k_types(cells), looks(cells, metric), strict=True)
     ]
     entries = [*legend_entries(cells, metric), *headline.facts(run)]
     sentences = [
@@ -142,7 +137,7 @@ def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
     return "\n".join(
         [
             f"\n### {plain(visible(run.name))}: {plain(metric.label)}\n",
-            table_lines([[CORNER, *v_types], *rows]),
+            table_lines([[CORNER, *frames.v_types(cells)], *rows]),
             *(f"- {plain(line)}" for line in sentences),
             *(f"- {plain(word)}: {plain(phrase)}" for word, phrase in entries),
         ]

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from codeneedle import frames, stats
-from codeneedle.grid import Pair
+from codeneedle.frames import Cell, Cells
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run, Status
 from codeneedle.report import headline
@@ -134,7 +133,7 @@ def summary_row(
 def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
     """Heading, grid, legend, cautions, and what all of it was measured on."""
     cells = frames.cells_frame(run, metric, reading)
-    described = _described(metric, int(cells["n"].max()))
+    described = _described(metric, frames.most_observations(cells))
     heading = Text(f"{visible(run.name)}: {described}", style="bold")
     return Group(
         heading,
@@ -150,11 +149,11 @@ def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
     )
 
 
-def grid_lines(cells: pd.DataFrame, metric: Metric) -> list[Text]:
+def grid_lines(cells: Cells, metric: Metric) -> list[Text]:
     """The grid itself, a line for each K type below a line of V types."""
     rows = looks(cells, metric)
-    v_types = [visible(v) for v in dict.fromkeys(cells["v"])]
-    k_types = [visible(k) for k in dict.fromkeys(cells["k"])]
+    v_types = [visible(v) for v in frames.v_types(cells)]
+    k_types = [visible(k) for k in frames.k_types(cells)]
     left = max(len(word) for word in (CORNER, *k_types))
     widths = [
         max(NARROWEST_COLUMN, len(v) + 3, *(len(row[at].text) + 2 for row in rows))
@@ -186,34 +185,31 @@ class Look:
     style: str
 
 
-def looks(cells: pd.DataFrame, metric: Metric) -> list[list[Look]]:
+def looks(cells: Cells, metric: Metric) -> list[list[Look]]:
     """What stands in each cell of a `frames.cells_frame`, K down and V across."""
-    scale = value_scale(metric, cells["value"], rounds=int(cells["n"].max()))
+    values = [cell.value for cell in cells]
+    scale = value_scale(metric, values, rounds=frames.most_observations(cells))
     reference = frames.reference(cells)
-    across = cells["v"].nunique()
+    across = len(frames.v_types(cells))
     flat = [
-        _look(metric, scale, status, value, is_reference=Pair(k, v) == reference)
-        for k, v, status, value in zip(
-            cells["k"], cells["v"], cells["status"], cells["value"], strict=True
-        )
+        _look(metric, scale, cell, is_reference=cell.pair == reference)
+        for cell in cells
     ]
     return [flat[at : at + across] for at in range(0, len(flat), across)]
 
 
-def _look(
-    metric: Metric, scale: Scale, status: str, value: float, *, is_reference: bool
-) -> Look:
-    shown = _shown(status, value)
+def _look(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Look:
+    shown = _shown(cell)
     # The blank keeps the digits of all cells of a column below each other.
     mark = REFERENCE_MARK if is_reference else " "
     style = cell_style(metric, shown, scale)
     return Look(f"{cell_text(metric, shown)}{mark}", style)
 
 
-def _shown(status: str, value: float) -> float | Status | None:
-    if not status:
+def _shown(cell: Cell) -> float | Status | None:
+    if cell.status == frames.NOT_RUN:
         return None
-    return value if status == Status.FINISHED else Status(status)
+    return cell.value if cell.status == Status.FINISHED else Status(cell.status)
 
 
 def facts_table(run: Run) -> Table:

@@ -4,9 +4,8 @@ import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from codeneedle import frames, stats
+from codeneedle.frames import Cells
 from codeneedle.grid import Pair
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run
@@ -68,15 +67,16 @@ def values_picture(
 ) -> Picture:
     """The value of every pair, the lighter the better, or the higher."""
     cells = frames.cells_frame(run, metric, reading)
-    many = int(cells["n"].max())
+    values = [cell.value for cell in cells]
+    many = frames.most_observations(cells)
     how = "sum" if metric.is_sum else "mean"
     of_many = f" ({how} of {many})" if many > 1 else ""
-    labels = [number(value, digits=metric.digits) for value in cells["value"]]
+    labels = [number(value, digits=metric.digits) for value in values]
     return Picture(
-        k_types=tuple(dict.fromkeys(cells["k"])),
-        v_types=tuple(dict.fromkeys(cells["v"])),
-        squares=_squares(cells, list(cells["value"]), labels, told=frozenset()),
-        scale=value_scale(metric, cells["value"], rounds=many, zoom=zoom),
+        k_types=tuple(frames.k_types(cells)),
+        v_types=tuple(frames.v_types(cells)),
+        squares=_squares(cells, values, labels, told=frozenset()),
+        scale=value_scale(metric, values, rounds=many, zoom=zoom),
         colours=f"lighter is {'lower' if metric.better == 'lower' else 'higher'}",
         caption=metric.unit or metric.name,
         title=f"{_capital(metric.label)}{of_many}",
@@ -92,16 +92,16 @@ def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
     if reference is None:
         return values_picture(run, metric, reading)
     its_value = frames.value_at(cells, reference)
-    gaps = [value - its_value for value in cells["value"]]
+    gaps = [cell.value - its_value for cell in cells]
     scale = difference_scale(
-        metric, gaps, reference=its_value, rounds=int(cells["n"].max())
+        metric, gaps, reference=its_value, rounds=frames.most_observations(cells)
     )
     labels = [number(gap, digits=metric.digits, sign=True) for gap in gaps]
     told = _told(run, cells, reference, metric, reading)
     its_label = number(its_value, digits=metric.digits)
     return Picture(
-        k_types=tuple(dict.fromkeys(cells["k"])),
-        v_types=tuple(dict.fromkeys(cells["v"])),
+        k_types=tuple(frames.k_types(cells)),
+        v_types=tuple(frames.v_types(cells)),
         squares=_squares(cells, gaps, labels, told=told),
         scale=scale,
         colours="around zero",
@@ -113,7 +113,7 @@ def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
 
 
 def _squares(
-    cells: pd.DataFrame,
+    cells: Cells,
     values: Sequence[float],
     labels: Sequence[str],
     *,
@@ -121,12 +121,12 @@ def _squares(
 ) -> tuple[tuple[Square, ...], ...]:
     """Values and labels in the order of *cells*, as rows of squares."""
     flat = [
-        Square(value, _word(status) if math.isnan(value) else label, pair in told)
-        for value, label, status, pair in zip(
-            values, labels, cells["status"], _pairs(cells), strict=True
+        Square(
+            value, _word(cell.status) if math.isnan(value) else label, cell.pair in told
         )
+        for value, label, cell in zip(values, labels, cells, strict=True)
     ]
-    across = cells["v"].nunique()
+    across = len(frames.v_types(cells))
     return tuple(tuple(flat[at : at + across]) for at in range(0, len(flat), across))
 
 
@@ -135,10 +135,10 @@ def _word(status: str) -> str:
 
 
 def _told(
-    run: Run, cells: pd.DataFrame, reference: Pair, metric: Metric, reading: Reading
+    run: Run, cells: Cells, reference: Pair, metric: Metric, reading: Reading
 ) -> frozenset[Pair]:
     """The pairs whose difference to *reference* has an interval without zero."""
-    having = _pairs(cells[cells["value"].notna()])
+    having = [cell.pair for cell in cells if cell.has_value]
     return frozenset(
         pair
         for pair in having
@@ -147,11 +147,7 @@ def _told(
     )
 
 
-def _pairs(cells: pd.DataFrame) -> list[Pair]:
-    return [Pair(k, v) for k, v in zip(cells["k"], cells["v"], strict=True)]
-
-
-def _notes(run: Run, metric: Metric, cells: pd.DataFrame) -> tuple[str, ...]:
+def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
     said = dict(headline.facts(run))
     return (
         visible(run.name),

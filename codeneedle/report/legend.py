@@ -1,9 +1,7 @@
 """What the marks and words of a grid mean, and what its cells rest on."""
 
-import pandas as pd
-
 from codeneedle import frames
-from codeneedle.grid import Pair
+from codeneedle.frames import Cell, Cells
 from codeneedle.metrics import Metric
 from codeneedle.probes import PROBES
 from codeneedle.records import Run, Status
@@ -17,26 +15,26 @@ PAIRS_NAMED = 4
 """Pairs that a line of the legend names before it counts the others."""
 
 
-def legend(cells: pd.DataFrame, metric: Metric) -> list[str]:
+def legend(cells: Cells, metric: Metric) -> list[str]:
     """A line for each mark and word that stands in the grid, with the reasons."""
     entries = legend_entries(cells, metric)
     width = max((len(word) for word, _ in entries), default=0)
     return [f"{word.ljust(width)}  {meaning}" for word, meaning in entries]
 
 
-def legend_entries(cells: pd.DataFrame, metric: Metric) -> list[tuple[str, str]]:
+def legend_entries(cells: Cells, metric: Metric) -> list[tuple[str, str]]:
     """Each mark and word that stands in the grid, with its meaning."""
     entries = _references(cells, metric)
     entries += _failures(cells)
-    finished = cells["status"] == Status.FINISHED
-    if (finished & cells["value"].isna()).any():
+    finished = (cell for cell in cells if cell.status == Status.FINISHED)
+    if not all(cell.has_value for cell in finished):
         entries.append((NO_VALUE_WORD, f"finished, without a value of {metric.name}"))
-    if (cells["status"] == frames.NOT_RUN).any():
+    if any(cell.status == frames.NOT_RUN for cell in cells):
         entries.append((NOT_RUN_WORD, "not run"))
     return entries
 
 
-def _references(cells: pd.DataFrame, metric: Metric) -> list[tuple[str, str]]:
+def _references(cells: Cells, metric: Metric) -> list[tuple[str, str]]:
     entries = []
     if reference := frames.reference(cells):
         entries.append((REFERENCE_MARK, f"the reference, {visible(str(reference))}"))
@@ -49,7 +47,7 @@ def _references(cells: pd.DataFrame, metric: Metric) -> list[tuple[str, str]]:
     return entries
 
 
-def reference_note(cells: pd.DataFrame) -> str:
+def reference_note(cells: Cells) -> str:
     """Why no pair is the reference, where records name one; empty otherwise."""
     named = [visible(str(pair)) for pair in frames.named_references(cells)]
     if len(named) > 1:
@@ -59,13 +57,16 @@ def reference_note(cells: pd.DataFrame) -> str:
     return ""
 
 
-def _failures(cells: pd.DataFrame) -> list[tuple[str, str]]:
+def _failures(cells: Cells) -> list[tuple[str, str]]:
     """One entry per status and reason: the word, the pairs, and why."""
-    failed = cells[~cells["status"].isin([Status.FINISHED, frames.NOT_RUN])]
+    failed: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.status not in {Status.FINISHED, frames.NOT_RUN}:
+            failed.setdefault((cell.status, cell.reason), []).append(cell)
     entries = []
-    for (status, reason), group in failed.groupby(["status", "reason"], sort=False):
-        why = f": {visible(str(reason))}" if str(reason) else ""
-        entries.append((status_word(str(status)), f"{_named(group)} {status}{why}"))
+    for (status, reason), group in failed.items():
+        why = f": {visible(reason)}" if reason else ""
+        entries.append((status_word(status), f"{_named(group)} {status}{why}"))
     return entries
 
 
@@ -89,20 +90,17 @@ def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
     return [f"no cell was measured by the probe of {metric.name}{hint}"]
 
 
-def short_lines(cells: pd.DataFrame) -> list[str]:
+def short_lines(cells: Cells) -> list[str]:
     """A line for the cells that rest on fewer observations than others."""
-    having = cells[cells["n"] > 0]
-    short = having[having["n"] < having["n"].max()]
-    if short.empty:
+    most = frames.most_observations(cells)
+    short = [cell for cell in cells if 0 < cell.n < most]
+    if not short:
         return []
-    fewest, most = int(short["n"].min()), int(having["n"].max())
+    fewest = min(cell.n for cell in short)
     return [f"fewer than {most} values, at least {fewest}, behind {_named(short)}"]
 
 
-def _named(cells: pd.DataFrame) -> str:
-    pairs = [
-        visible(str(Pair(k, v))) for k, v in zip(cells["k"], cells["v"], strict=True)
-    ]
-    named = ", ".join(pairs[:PAIRS_NAMED])
-    rest = len(pairs) - PAIRS_NAMED
+def _named(cells: Cells) -> str:
+    named = ", ".join(visible(str(cell.pair)) for cell in cells[:PAIRS_NAMED])
+    rest = len(cells) - PAIRS_NAMED
     return named if rest <= 0 else f"{named} and {rest} more"
