@@ -43,8 +43,12 @@ def clean(
     }
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable of that *name* most likely holds what nobody should see."""
+    return any(word in name.upper() for word in SECRET_WORDS)
+
+
 def _is_kept(name: str) -> bool:
     if name in KEPT:
         return True
-    is_secret = any(word in name.upper() for word in SECRET_WORDS)
-    return name.startswith(KEPT_PREFIXES) and not is_secret
+    return name.startswith(KEPT_PREFIXES) and not is_secret(name)

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -74,11 +75,20 @@ class Pair:
 
     @property
     def slug(self) -> str:
-        """Safe as a file name: ``q8_0-q4_0``."""
-        return f"{self.k}-{self.v}"
+        """
+        Safe as a file name, whatever the types are called: ``q8_0-q4_0``.
+
+        A binary may accept any types, and a run folder of somebody else's may name
+        any; neither leads out of the folder.
+        """
+        return f"{_safe(self.k)}-{_safe(self.v)}"
 
     def __str__(self) -> str:
         return f"{self.k}/{self.v}"
+
+
+def _safe(cache_type: str) -> str:
+    return re.sub(r"[^\w.]|^\.", "_", cache_type, flags=re.ASCII)[:60]
 
 
 def precision(cache_type: str) -> tuple[float, int]:

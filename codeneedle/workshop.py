@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from codeneedle.engine.claim import noted
+from codeneedle.environment import is_secret
 from codeneedle.errors import MachineError
 
 POLL_S = 0.25
@@ -133,7 +134,7 @@ class Workshop:
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
     """
-    What build tools may inherit of *environment*: almost everything.
+    What build tools may inherit of *environment*: almost everything but secrets.
 
     Compilers, proxies and package mirrors are chosen there. What would lead them
     to another place than ours is dropped, and ninja's counter is put in place.
@@ -141,7 +142,10 @@ def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in environment.items()
-        if name not in _DROPPED and not name.startswith("LLAMA_ARG_")
+        if name not in _DROPPED
+        and not name.startswith("LLAMA_ARG_")
+        # pip's own variables name keyrings, and hold what a private index needs.
+        and (name.startswith("PIP_") or not is_secret(name))
     }
     return {**kept, "NINJA_STATUS": "[%f/%t] ", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 

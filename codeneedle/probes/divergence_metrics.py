@@ -243,8 +243,18 @@ METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _KINDS)
 
 
 def more_metrics(setup: Setup) -> tuple[Metric, ...]:
-    """The same at each context, where a run has several: ``kld@512``."""
-    contexts = setup.probes.get(NAME, {}).get("contexts", [])
+    """
+    The same at each context, where a run has several: ``kld@512``.
+
+    Raises:
+        BadRecord: If the settings name none.
+    """
+    named = setup.probes.get(NAME, {}).get("contexts", [])
+    try:
+        contexts = msgspec.convert(named, type=tuple[int, ...])
+    except msgspec.ValidationError as error:
+        reason = f"the contexts of {NAME} are none: {error}"
+        raise BadRecord(file="setup.json", reason=reason) from error
     if len(contexts) < 2:  # noqa: PLR2004 - several
         return ()
     return tuple(kind.at(context) for context in contexts for kind in _KINDS)

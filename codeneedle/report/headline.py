@@ -64,7 +64,7 @@ def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
     """What each probe that has records was told to do, where it was told anything."""
     seen = dict.fromkeys(record.probe for record in run.records)
     told = ((name, _settings(run.setup.probes.get(name, {}))) for name in seen)
-    return tuple((name, phrase) for name, phrase in told if phrase)
+    return tuple((visible(name), visible(phrase)) for name, phrase in told if phrase)
 
 
 def _settings(settings: Json) -> str:

@@ -29,6 +29,20 @@ def visible(text: str) -> str:
     return "".join(map(_visible, text))
 
 
+def field(text: str) -> str:
+    """
+    *text* as a field of CSV: visible, and no formula.
+
+    Spreadsheets compute what begins with one of ``=+-@``; with an apostrophe before
+    it, they show it. Numbers are not written by this.
+    """
+    shown = visible(text)
+    return f"'{shown}" if shown.startswith(_FORMULAS) else shown
+
+
+_FORMULAS = ("=", "+", "-", "@")
+
+
 @functools.lru_cache(maxsize=4096)
 def _visible(character: str) -> str:
     category = unicodedata.category(character)

@@ -15,7 +15,7 @@ from codeneedle.report.export import NOT_RUN_STATUS, plain
 from codeneedle.report.export import table_lines as github_table
 from codeneedle.report.legend import REFERENCE_MARK
 from codeneedle.report.prices import Column, PriceTable, Row
-from codeneedle.report.safetext import visible
+from codeneedle.report.safetext import field, visible
 from codeneedle.report.separation import Separation, separations
 from codeneedle.report.table import (
     HEADING,
@@ -48,11 +48,11 @@ def to_csv(tables: Sequence[PriceTable]) -> str:
         for row in table.rows:
             writer.writerow(
                 [
-                    visible(table.run.name),
-                    visible(row.pair.k),
-                    visible(row.pair.v),
+                    field(table.run.name),
+                    field(row.pair.k),
+                    field(row.pair.v),
                     int(row.is_reference),
-                    *(word for probe in probes for word in _ending(row, probe)),
+                    *(field(word) for probe in probes for word in _ending(row, probe)),
                     *(each for metric in metrics for each in _numbers(row, metric)),
                 ]
             )
