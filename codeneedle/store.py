@@ -26,7 +26,7 @@ CELLS = "cells"
 LOGS = "logs"
 
 _CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
-_SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
+_SAFE_NAME = re.compile(r"[a-z0-9_][a-z0-9_.+-]*")
 
 
 class SetupMissing(RequestError):  # noqa: N818 - named after the fact
