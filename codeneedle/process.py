@@ -16,13 +16,14 @@ import psutil
 
 from codeneedle import childlog, environment, interrupts
 from codeneedle.errors import MachineError
+from codeneedle.refusals import hint_for
 
 Child = subprocess.Popen[bytes]
 _Output = int | BinaryIO
 _Block = contextlib.AbstractContextManager[Child]
 
 GRACES_S: tuple[tuple[signal.Signals, float], ...] = (
-    (signal.SIGINT, 10.0),
+    (signal.SIGINT, 3.0),  # b11434 hangs on one in twelve that follows a cut answer
     (signal.SIGTERM, 5.0),
     (signal.SIGKILL, 30.0),
 )
@@ -44,10 +45,10 @@ _ours: set[Child] = set()
 class CannotStart(MachineError):  # noqa: N818 - named after the fact
     """The system refused to start a program."""
 
-    def __init__(self, *, program: str, reason: str) -> None:
+    def __init__(self, *, program: str, reason: str, hint: str = "") -> None:
         super().__init__(
             f"{program} cannot be started: {reason}",
-            hint=f"Try it by hand: {program} --version",
+            hint=hint or f"Try it by hand: {program} --version",
         )
 
 
@@ -227,7 +228,9 @@ def _started(
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-            raise CannotStart(program=argv[0], reason=str(error)) from error
+            raise CannotStart(
+                program=argv[0], reason=str(error), hint=hint_for(error)
+            ) from error
         _ours.add(child)
         stack.callback(stop, child)
         hold.release()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 
 from codeneedle.errors import MachineError
@@ -23,6 +24,9 @@ HINTS: dict[int, str] = {
     errno.EAGAIN: _PROCESS_HINT,
 }
 """What to do about each error of the system that is no mistake of ours."""
+
+_NO_MEMORY = re.compile("Cannot allocate memory|failed to map segment")
+"""What the loader of libraries says."""
 
 
 class SystemRefuses(MachineError):  # noqa: N818 - named after the fact
@@ -49,6 +53,12 @@ def refusal(error: BaseException) -> SystemRefuses | None:
     return None
 
 
+def hint_for(error: BaseException) -> str:
+    """What to do about *error*, if the system is to blame for it; else empty."""
+    refused = refusal(error)
+    return refused.hint if refused else ""
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
@@ -62,7 +72,7 @@ def _number(error: BaseException) -> int:
     if isinstance(error, OSError):
         return error.errno or 0
     # The loader of libraries and the starter of threads have no classes for it.
-    if isinstance(error, ImportError) and "memory" in str(error).lower():
+    if isinstance(error, ImportError) and _NO_MEMORY.search(str(error)):
         return errno.ENOMEM
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
         return errno.EAGAIN

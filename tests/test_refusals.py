@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from codeneedle.refusals import HINTS, refusal
+from codeneedle.refusals import HINTS, hint_for, refusal
 
 
 @pytest.mark.parametrize("number", sorted(HINTS))
@@ -25,7 +25,7 @@ def test_each_refusal_has_a_sentence_and_a_hint(number):
     ("error", "words"),
     [
         (MemoryError(), "Cannot allocate memory"),
-        (ImportError("failed to map: Cannot allocate memory"), "Cannot allocate"),
+        (ImportError("x.so: failed to map segment from shared object"), "Cannot"),
         (RuntimeError("can't start new thread"), "temporarily unavailable"),
     ],
 )
@@ -44,6 +44,14 @@ def test_what_an_error_was_raised_from_counts():
     outer.__cause__ = OSError(errno.EMFILE, "words")
 
     assert "Too many open files" in str(refusal(outer))
+
+
+def test_a_hint_alone_can_be_had():
+    """
+    For errors that have a sentence of their own.
+    """
+    assert "ulimit -n" in hint_for(OSError(errno.EMFILE, "words"))
+    assert "" == hint_for(KeyError("x"))
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "x"), OSError()])

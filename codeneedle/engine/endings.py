@@ -1,7 +1,7 @@
 """How a server's life may end too early, and what its log and exit status say of it."""
 
 from pathlib import Path
-from signal import SIGKILL, Signals
+from signal import SIGKILL, SIGXFSZ, Signals
 
 from codeneedle.answers import Readiness
 from codeneedle.errors import CellError
@@ -101,6 +101,9 @@ def _without_words(returncode: int) -> Trouble:
     if returncode == -SIGKILL:
         reason = "nobody but the system does that, when memory runs out"
         return Trouble(Status.OUT_OF_MEMORY, reason)
+    if returncode == -SIGXFSZ:
+        reason = "its log is as long as a file may be here: see ulimit -f"
+        return Trouble(Status.CRASHED, reason)
     return Trouble(Status.CRASHED, "its log does not say why")
 
 
