@@ -25,12 +25,9 @@ _Block = contextlib.AbstractContextManager[Child]
 GRACES_S: tuple[tuple[signal.Signals, float], ...] = (
     (signal.SIGINT, 3.0),  # b11434 hangs on one in twelve that follows a cut answer
     (signal.SIGTERM, 5.0),
-    (signal.SIGKILL, 30.0),
+    (signal.SIGKILL, 30.0),  # a driver that frees a GPU's memory cannot be hurried
 )
-"""
-Ever less polite requests to leave, and how long each is given, in seconds: the last
-long, because a driver that frees the memory of a GPU cannot be hurried.
-"""
+"""Ever less polite requests to leave, and how long each is given, in seconds."""
 
 SHORTEST_NAP_S, LONGEST_NAP_S = 0.001, 0.05
 """A child that ends at once costs a millisecond, one that lingers next to nothing."""
@@ -228,9 +225,8 @@ def _started(
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-            raise CannotStart(
-                program=argv[0], reason=str(error), hint=hint_for(error)
-            ) from error
+            hint = hint_for(error)
+            raise CannotStart(program=argv[0], reason=str(error), hint=hint) from error
         _ours.add(child)
         stack.callback(stop, child)
         hold.release()
