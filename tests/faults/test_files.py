@@ -1,0 +1,611 @@
+"""Files that are damaged, foreign or in the way: a gap with a reason, and mended."""
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from injections import GRID, TINY, Folder, Injection, error_line, statuses, sweeping
+from made_records import made_needle, made_record, made_round, made_setup
+
+from codeneedle.comparability import OtherSetup
+from codeneedle.engine.claim import end_orphans
+from codeneedle.errors import CodeneedleError
+from codeneedle.grid import Pair
+from codeneedle.recordfile import decode_record, decode_setup, encode
+from codeneedle.records import SCHEMA, BadRecord, RecordTooNew, Status
+from codeneedle.seal import sealed
+from codeneedle.store import CELLS, SETUP, Store
+
+RUN = Path("sweeps/tiny/needle-nano")
+PAIRS = [Pair(k, v) for k in ("q8_0", "q4_0") for v in ("q8_0", "q4_0")]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, llama_server, nano):
+    """A finished sweep of four real cells."""
+    path = tmp_path_factory.mktemp("measured")
+    (path / "corpora").mkdir()
+    (path / "corpora" / "tiny.toml").write_text(TINY, encoding="utf-8")
+    with sweeping(path, *GRID) as sweep:
+        said, _ = sweep.communicate()
+    assert 0 == sweep.returncode, said
+    return path
+
+
+@pytest.fixture
+def done(measured, folder):
+    """A copy of it, as a working folder; everything in it has finished."""
+    shutil.copytree(measured / "sweeps", folder.path / "sweeps")
+    folder.look()
+    return folder
+
+
+def cell(folder: Folder, pair: Pair) -> Path:
+    return folder.path / RUN / CELLS / f"{pair.slug}.recall.json"
+
+
+def resealed(data: bytes, **changes: object) -> bytes:
+    """*data* as a program would have written it that means *changes*."""
+    body = json.loads(data)
+    del body["crc32"]
+    return sealed(json.dumps(body | changes).encode())
+
+
+def first_schema(data: bytes) -> bytes:
+    """*data* as it was before files were sealed."""
+    body = json.loads(data)
+    for key in ("crc32", "setup", "identity"):
+        body.pop(key, None)
+    return json.dumps(body | {"schema": 1}, indent=1).encode()
+
+
+def replaced(path: Path, data: bytes) -> None:
+    path.unlink()
+    path.write_bytes(data)
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+def looped(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def with_text(old: bytes, new: bytes):
+    """A damage that another program would seal."""
+
+    def damage(path: Path) -> None:
+        data = path.read_bytes()
+        body = data[: data.rindex(b",")] + b"\n}"
+        assert old in body
+        replaced(path, sealed(body.replace(old, new, 1)))
+
+    return damage
+
+
+def rewritten(change):
+    """A damage that makes other bytes of those that are there."""
+    return lambda path: replaced(path, change(path.read_bytes()))
+
+
+DAMAGES = {
+    "record cut in the middle": rewritten(lambda data: data[: len(data) // 2]),
+    "a digit of a record changed": rewritten(
+        lambda data: data.replace(b'"prompt_ms": ', b'"prompt_ms": 1', 1)
+    ),
+    "record of another cell": lambda path: shutil.copyfile(
+        path.with_name("q8_0-q4_0.recall.json")
+        if path.name != "q8_0-q4_0.recall.json"
+        else path.with_name("q4_0-q4_0.recall.json"),
+        path,
+    ),
+    "record of another run": rewritten(lambda data: resealed(data, setup="0" * 16)),
+    "record cut by its last line": rewritten(lambda data: data[:-22]),
+    "record empty": rewritten(lambda _: b""),
+    "folder in the place of a record": a_folder,
+    "link that leads to itself": looped,
+    "pipe in the place of a record": a_pipe,
+    "record of zeros": rewritten(lambda data: bytes(len(data))),
+    "record with a block of zeros": rewritten(
+        lambda data: data[:4096] + bytes(4096) + data[8192:]
+    ),
+    "record edited by hand": rewritten(
+        lambda data: data.replace(b'"position": ', b'"position":  ', 1)
+    ),
+    "NaN in a record": with_text(b'"position": ', b'"position": NaN, "x": '),
+    "infinity in a record": with_text(b'"position": ', b'"position": Infinity, "x": '),
+    "1e999 in a record": with_text(b'"position": ', b'"position": 1e999, "x": '),
+    "5,000 digits in a record": with_text(
+        b'"position": ', b'"position": ' + b"9" * 5000 + b', "x": '
+    ),
+    "200,000 brackets in a record": with_text(
+        b'"position": ', b'"position": ' + b"[" * 200_000 + b"]" * 200_000 + b', "x": '
+    ),
+    "record of 100 MB of white space": rewritten(
+        lambda data: data[:-20] + b" " * 100_000_000
+    ),
+    "something else than a record": rewritten(lambda _: sealed(b'{"schema": 2}')),
+    "record whose schema is a truth": with_text(b'"schema": 2', b'"schema": true'),
+    "record of schema 0": with_text(b'"schema": 2', b'"schema": 0'),
+    "record of a status that is none": with_text(b'"finished"', b'"done"'),
+}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("fault", DAMAGES)
+def test_what_is_no_record_of_its_cell_is_a_gap_and_is_kept(done, ledger, fault):
+    """
+    It is told why, the cell is open, and the next record puts it aside untouched.
+    """
+    pair = PAIRS[0]
+    path = cell(done, pair)
+    good = decode_record(path.read_bytes(), file="x")
+    DAMAGES[fault](path)
+    damaged = path.read_bytes() if path.is_file() else b""
+    done.finished.discard(path)
+
+    store = Store(done.path / RUN)
+    run = store.read()
+    gap = next(record for record in run.records if record.pair == pair)
+    store.add(good)
+
+    assert Status.INTERRUPTED is gap.status
+    assert "its record cannot be used" in gap.reason
+    assert 4 == len(run.records)
+    assert good == store.record(pair, "recall")
+    aside = path.with_name(f"{path.name}.damaged")
+    assert not damaged or damaged == aside.read_bytes()
+    aftermath = done.aftermath()
+    ledger.add(
+        Injection(group="files", fault=fault, saw=gap.reason, aftermath=aftermath)
+    )
+
+
+def batches(often: int) -> list[list[str]]:
+    faults = list(DAMAGES)
+    return [faults[at : at + 4] for at in range(0, len(faults), 4)][:often]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("batch", range(len(batches(99))))
+def test_damaged_records_are_shown_as_gaps_and_measured_again(
+    done, ledger, times, codeneedle, batch
+):
+    """
+    A grid tells why, the same command measures those cells alone, and then all is done.
+    """
+    if batch >= times(99, quick=1):
+        pytest.skip("make faults goes through all of them")
+    faults = batches(99)[batch]
+    for pair, fault in zip(PAIRS, faults, strict=False):
+        DAMAGES[fault](cell(done, pair))
+    done.finished -= {cell(done, pair) for pair in PAIRS[: len(faults)]}
+
+    grid = codeneedle("grid", "tiny")
+    swept = codeneedle("sweep", *GRID)
+    done.look()
+
+    assert 0 == grid.returncode, grid.stderr
+    assert "its record cannot be used" in grid.stdout
+    told = " ".join(grid.stdout.partition("intr.  ")[2].split())
+    assert all(str(pair) in told for pair in PAIRS[: len(faults)])
+    assert 0 == swept.returncode, swept.stderr
+    assert "4 of 4 cells finished" in swept.stderr
+    assert "Traceback" not in grid.stderr + swept.stderr
+    assert len(faults) == len(list((done.path / RUN / CELLS).glob("*.damaged")))
+    for fault in faults:
+        ledger.add(
+            Injection(
+                group="files",
+                fault=f"{fault}, whole program",
+                saw="its record cannot be used: ...",
+                aftermath=done.aftermath(),
+            )
+        )
+
+
+@pytest.mark.real
+def test_a_record_cut_anywhere_is_refused(done, ledger, times):
+    """
+    Wherever a write or a copy stopped.
+    """
+    data = cell(done, PAIRS[0]).read_bytes()
+    whole = len(data.rstrip())
+    step = max(1, whole // times(whole, quick=300))
+
+    for end in range(0, whole, step):
+        with pytest.raises(BadRecord) as caught:
+            decode_record(data[:end], file="x")
+        ledger.add(
+            Injection(
+                group="files",
+                fault="record cut at a byte",
+                saw=f"its record cannot be used: {caught.value.reason}",
+            )
+        )
+
+
+def test_one_changed_bit_is_refused_wherever_it_is(ledger, times):
+    """
+    Also inside a number, and in the checksum itself.
+    """
+    data = encode(made_record(PAIRS[0], [made_round(made_needle())]))
+    bits = range(8 * len(data.rstrip()))
+    if times(1, quick=0) == 0:
+        bits = [8 * byte + byte % 8 for byte in range(len(data.rstrip()))]
+
+    for bit in bits:
+        with pytest.raises(BadRecord) as caught:
+            decode_record(flipped(data, bit), file="x")
+        ledger.add(
+            Injection(
+                group="files",
+                fault="a bit of a record flipped",
+                saw=f"its record cannot be used: {caught.value.reason}",
+            )
+        )
+
+
+def test_one_changed_bit_of_a_setup_is_refused_wherever_it_is(ledger, times):
+    """
+    A setup is sealed like a record.
+    """
+    data = encode(made_setup(needles=1))
+    size = len(data.rstrip())
+    for byte in range(0, size, size // times(size, quick=200)):
+        with pytest.raises(BadRecord) as caught:
+            decode_setup(flipped(data, 8 * byte + byte % 8), file="x")
+        ledger.add(
+            Injection(
+                group="files",
+                fault="a bit of a setup flipped",
+                saw=f"setup.json cannot be read: {caught.value.reason}",
+            )
+        )
+
+
+def test_damage_that_no_seal_covers_never_crashes(ledger, times):
+    """
+    Files of the first schema bear none: each damage is a record, or is refused.
+    """
+    chance = random.Random(7)  # noqa: S311 - the same damage each time
+    data = first_schema(encode(made_record(PAIRS[0], [made_round(made_needle())])))
+
+    for _ in range(times(20_000, quick=500)):
+        damaged = bytearray(data)
+        for _ in range(chance.randint(1, 8)):
+            damaged[chance.randrange(len(data))] = chance.randrange(256)
+        saw = ""
+        try:
+            decode_record(bytes(damaged), file="x")
+        except (BadRecord, RecordTooNew) as error:
+            saw = str(error)
+        ledger.add(
+            Injection(
+                group="files",
+                fault="bytes of a record of schema 1 changed",
+                saw=saw.partition(":")[0],
+            )
+        )
+
+
+@pytest.mark.real
+def test_a_record_of_a_later_codeneedle_is_refused_and_stays(done, ledger, codeneedle):
+    """
+    Neither shown nor overwritten; the hint says to update.
+    """
+    path = cell(done, PAIRS[1])
+    later = resealed(path.read_bytes(), schema=SCHEMA + 1)
+    path.write_bytes(later)
+    done.finished.discard(path)
+
+    grid, swept = codeneedle("grid", "tiny"), codeneedle("sweep", *GRID)
+
+    assert (2, 2) == (grid.returncode, swept.returncode)
+    assert "Update codeneedle" in grid.stderr
+    assert "Update codeneedle" in swept.stderr
+    assert later == path.read_bytes()
+    path.unlink()  # so that nothing of another schema is counted as damage
+    ledger.add(
+        Injection(
+            group="files",
+            fault="record of a later schema",
+            saw=error_line(swept.stderr),
+            aftermath=done.aftermath(),
+        )
+    )
+
+
+@pytest.mark.real
+def test_a_run_of_the_first_schema_goes_on(done, ledger, codeneedle):
+    """
+    Its files bear no seal and name no setup, and count all the same.
+    """
+    for path in [done.path / RUN / SETUP, *(cell(done, pair) for pair in PAIRS[1:])]:
+        path.write_bytes(first_schema(path.read_bytes()))
+    cell(done, PAIRS[0]).unlink()
+    done.finished.clear()
+    done.look()
+
+    swept = codeneedle("sweep", *GRID)
+
+    assert 0 == swept.returncode, swept.stderr
+    assert "4 of 4 cells finished" in swept.stderr
+    assert {1, SCHEMA} == {
+        json.loads(cell(done, pair).read_bytes())["schema"] for pair in PAIRS
+    }
+    setup = json.loads((done.path / RUN / SETUP).read_bytes())
+    assert (SCHEMA, 16) == (setup["schema"], len(setup["identity"]))
+    ledger.add(
+        Injection(
+            group="files",
+            fault="records of schema 1",
+            saw="",
+            aftermath=done.aftermath(),
+        )
+    )
+
+
+SETUP_DAMAGES = {
+    "a bit of the setup flipped": rewritten(lambda data: flipped(data, 8000)),
+    "setup gone": Path.unlink,
+    "setup cut": rewritten(lambda data: data[:700]),
+    "setup empty": rewritten(lambda _: b""),
+    "folder in the place of the setup": a_folder,
+    "setup that is a link to itself": looped,
+    "setup that is a pipe": a_pipe,
+    "record in the place of the setup": rewritten(
+        lambda _: encode(made_record(PAIRS[0], []))
+    ),
+}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("fault", SETUP_DAMAGES)
+def test_a_setup_that_is_lost_is_made_anew_by_the_same_command(
+    done, ledger, times, codeneedle, fault
+):
+    """
+    The records tell that they are of it, and none is measured again.
+    """
+    number = list(SETUP_DAMAGES).index(fault)
+    if number >= times(99, quick=2):
+        pytest.skip("make faults goes through all of them")
+    path = done.path / RUN / SETUP
+    SETUP_DAMAGES[fault](path)
+
+    swept = codeneedle("sweep", *GRID)
+    grid = codeneedle("grid", "tiny")
+
+    assert 0 == swept.returncode, swept.stderr
+    assert "all 4 cells are done" in swept.stderr
+    assert 0 == grid.returncode, grid.stderr
+    kept = "the setup could not be read: it is kept as"
+    assert (fault != "setup gone") == (kept in swept.stderr)
+    ledger.add(
+        Injection(
+            group="files",
+            fault=fault,
+            saw="" if fault == "setup gone" else f"note: {kept} ...",
+            aftermath=done.aftermath(),
+        )
+    )
+
+
+@pytest.mark.real
+def test_a_lost_setup_is_not_made_from_another_request(done, ledger, codeneedle):
+    """
+    Records of one context never come to stand beside those of another.
+    """
+    path = done.path / RUN / SETUP
+    replaced(path, b"{")
+    before = {file: file.read_bytes() for file in path.parent.glob("cells/*")}
+
+    swept = codeneedle("sweep", *GRID[:-1], "3072")
+
+    assert 2 == swept.returncode
+    assert "holds records, but no setup.json" in swept.stderr
+    assert before == {file: file.read_bytes() for file in before}
+    ledger.add(
+        Injection(
+            group="files",
+            fault="setup cut, and another context asked for",
+            saw=error_line(swept.stderr),
+            aftermath=done.aftermath(),
+        )
+    )
+
+
+def lock_with(make):
+    def fault(run: Path) -> None:
+        (run / "lock").unlink(missing_ok=True)
+        make(run / "lock")
+
+    return fault
+
+
+def note_with(data: bytes):
+    return lambda run: (run / "server.json").write_bytes(data)
+
+
+def left_overs(run: Path) -> None:
+    for name in ("setup.json", "server.json", f"{CELLS}/q8_0-q8_0.recall.json"):
+        (run / f"{name}.draft").write_bytes(b"{")
+
+
+NUISANCES = {
+    "a lock that is a pipe": (lock_with(os.mkfifo), 0),
+    "a lock full of words": (lock_with(lambda path: path.write_text("held")), 0),
+    "a lock that is a folder": (lock_with(Path.mkdir), 3),
+    "a note of a server cut short": (note_with(b'{"alias": "x'), 0),
+    "a note of a server with a pid of 2^70": (
+        note_with(b'{"alias": "x.12345678", "port": 1, "pid": 1180591620717411303424}'),
+        0,
+    ),
+    "a note of a server that is everybody": (
+        note_with(b'{"alias": "", "port": 1}'),
+        0,
+    ),
+    "a note of a server, nested without end": (
+        note_with(b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+        0,
+    ),
+    "drafts left behind": (left_overs, 0),
+    "a folder for a note of a server": (lambda run: (run / "server.json").mkdir(), 0),
+}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("fault", NUISANCES)
+def test_what_lies_about_in_a_run_folder_is_in_nobodys_way(
+    done, ledger, times, codeneedle, fault
+):
+    """
+    It is passed over, or told; no process is ended for what a damaged note says.
+    """
+    number = list(NUISANCES).index(fault)
+    if number >= times(99, quick=3):
+        pytest.skip("make faults goes through all of them")
+    make, code = NUISANCES[fault]
+    make(done.path / RUN)
+
+    swept = codeneedle("sweep", *GRID)
+
+    assert code == swept.returncode, swept.stderr
+    assert "Traceback" not in swept.stderr
+    assert ["finished"] * 4 == statuses(done.path)
+    ledger.add(
+        Injection(
+            group="files",
+            fault=fault,
+            saw=error_line(swept.stderr) if code else "",
+            aftermath=done.aftermath(),
+        )
+    )
+
+
+def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times):
+    """
+    Whatever its bytes are, it is taken away.
+    """
+    chance = random.Random(7)  # noqa: S311 - the same damage each time
+    data = b'{"alias": "m.q8_0-q4_0.4096.0123abcd", "port": 4711, "pid": 1, "born": 1}'
+    note = tmp_path / "server.json"
+    for at in range(times(3000, quick=100)):
+        damaged = bytearray(data[: chance.randrange(len(data))] if at % 3 else data)
+        for _ in range(chance.randint(1, 4) if damaged else 0):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        note.write_bytes(damaged)
+
+        assert [] == end_orphans(tmp_path)
+        assert not note.exists()
+        ledger.add(
+            Injection(group="files", fault="note of a server, bytes changed", saw="")
+        )
+
+
+@pytest.mark.real
+def test_a_text_edited_between_two_starts_is_another_setup(done, ledger, codeneedle):
+    """
+    What differs is named, and the records stay those of the former text.
+    """
+    corpus = done.path / "corpora" / "tiny.toml"
+    corpus.write_text(corpus.read_text().replace("seed = 7", "seed = 8"))
+
+    swept = codeneedle("sweep", *GRID)
+
+    assert OtherSetup.exit_code == swept.returncode
+    assert "another corpus source_sha256" in swept.stderr
+    ledger.add(
+        Injection(
+            group="files",
+            fault="text edited between two starts",
+            saw=error_line(swept.stderr),
+            aftermath=done.aftermath(),
+        )
+    )
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("what", ["edited", "gone"])
+def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
+    folder, ledger, times, llama_server, nano, what
+):
+    """
+    It was read once, at the start: all cells are asked about the same text.
+    """
+    if not times(1, quick=0):
+        pytest.skip("make faults does it")
+    source = folder.path / "text.py"
+    lines = "".join(f"    name_{n} = {n * 7919}\n" for n in range(24))
+    source.write_text(f"def first():\n{lines}")
+    grid = ("--corpus", "text.py", "--types", "q8_0,q4_0", "--context", "4096")
+    with sweeping(folder.path, *grid) as sweep:
+        while not (done := list(folder.path.glob("sweeps/*/*/cells/*.json"))):
+            assert sweep.poll() is None
+        source.unlink() if what == "gone" else source.write_text("def other(): pass\n")
+        assert len(done) < 4
+        said, _ = sweep.communicate()
+    folder.look()
+
+    records = [json.loads(path.read_bytes()) for path in folder.finished]
+    asked = {record["observation"]["rounds"][0]["prompt_sha256"] for record in records}
+    assert 0 == sweep.returncode, said
+    assert 4 == len(records)
+    assert 1 == len(asked)
+    ledger.add(
+        Injection(
+            group="files",
+            fault=f"text {what} while a sweep runs",
+            saw="",
+            aftermath=folder.aftermath(),
+        )
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_record_that_may_not_be_read_is_a_gap(folder, ledger):
+    """
+    The system's own words are the reason.
+    """
+    store = Store(folder.path / RUN)
+    store.add(made_record(PAIRS[0], [made_round(made_needle())]))
+    cell(folder, PAIRS[0]).chmod(0)
+
+    gap = store.record(PAIRS[0], "recall")
+
+    assert "Permission denied" in gap.reason
+    ledger.add(
+        Injection(group="files", fault="record that may not be read", saw=gap.reason)
+    )
+
+
+def test_no_error_of_a_file_is_without_a_hint(folder):
+    """
+    The next action stands in each of them.
+    """
+    store = Store(folder.path / RUN)
+    store.adopt(made_setup())
+    (store.folder / SETUP).write_bytes(b"{")
+
+    with pytest.raises(CodeneedleError) as caught:
+        store.setup()
+
+    assert "Sweep again as before" in caught.value.hint

@@ -1,0 +1,430 @@
+"""Weights that are damaged, replaced or no file: told before they cost a cell."""
+
+import os
+import random
+import shutil
+import struct
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from gguf_files import SHAPE, gguf_bytes, write_gguf
+from injections import Folder, Injection, error_line, sweeping
+
+from codeneedle import weights
+from codeneedle.errors import MachineError
+from codeneedle.gguf_header import parse
+from codeneedle.weights import (
+    NotGguf,
+    PartForeign,
+    PartMissing,
+    WeightsAreFolder,
+    WeightsMissing,
+    WeightsTruncated,
+    WeightsUnreadable,
+    read_header,
+)
+
+MODEL = "model.gguf"
+ONE = ("--types", "q8_0")
+FOUR = ("--types", "q8_0,q4_0")
+SMALL = ("--corpus", "tiny", "--context", "4096", "--model", MODEL)
+CALM = ("--", "-t", "1", "--poll", "0")
+"""Threads that neither outnumber the cores nor spin: the model is that small."""
+
+HOSTILE = (1 << 63, (1 << 64) - 1, 1 << 40, 1 << 32, 1 << 24, 1 << 20, 0)
+MOST_PEAK_BYTES = 4 << 20
+
+
+@pytest.fixture
+def model(folder: Folder, nano) -> Path:
+    """A model of the user's: a copy of the built-in one."""
+    return Path(shutil.copyfile(nano, folder.path / MODEL))
+
+
+@pytest.fixture
+def refused(ledger):
+    """Reads a header that must be refused, and notes how."""
+
+    def read(path: Path, fault: str, *errors: type[MachineError]) -> None:
+        with pytest.raises(errors or MachineError) as caught:
+            read_header(path)
+        assert caught.value.hint
+        assert str(caught.value).isprintable()
+        _note(ledger, fault, str(caught.value).replace(str(path.parent), ""))
+
+    return read
+
+
+def _note(ledger, fault: str, saw: str, aftermath=None) -> None:
+    more = {"aftermath": aftermath} if aftermath else {}
+    ledger.add(Injection(group="files", fault=fault, saw=saw, **more))
+
+
+def _said_of(path: Path) -> str:
+    """What is said of the file at *path*, without its name; empty if it is read."""
+    try:
+        read_header(path)
+    except MachineError as error:
+        return str(error).replace(str(path), "it")
+    return ""
+
+
+def header_bytes(path: Path) -> int:
+    """Where the tensors of *path* begin: what remains if they were of no length."""
+    data = path.read_bytes()
+    return data.index(b"blk.0") and data.rindex(b"output_norm.weight") + 64
+
+
+def other(data: bytes) -> bytes:
+    """As long as *data*, and with another last byte."""
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def disguise(path: Path, data: bytes) -> None:
+    """Put *data* at *path*, with the size and the times that were there."""
+    was = path.stat()
+    path.write_bytes(data)
+    # Until the clock of the file system has ticked.
+    while path.stat().st_ctime_ns == was.st_ctime_ns:
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def test_a_model_cut_anywhere_is_told_from_a_whole_one(model, refused, times):
+    """
+    In its header or among its tensors: before anything is started.
+    """
+    header, size = header_bytes(model), model.stat().st_size
+    inside = range(0, header, max(1, header // times(header, quick=150)))
+    beyond = range(header, size, size // times(400, quick=40))
+    for length in sorted({*inside, *beyond, size - 1}, reverse=True):
+        os.truncate(model, length)
+        refused(model, "model cut at a byte", WeightsTruncated, NotGguf)
+
+
+def test_changed_bytes_of_a_header_never_crash(model, ledger, times):
+    """
+    The header is refused with a reason, or it reads as that of some model.
+    """
+    chance = random.Random(7)  # noqa: S311 - the same damage each time
+    good = model.read_bytes()[: header_bytes(model)]
+    with model.open("r+b", buffering=0) as file:
+        for _ in range(times(5000, quick=200)):
+            damaged = bytearray(good)
+            for _ in range(chance.randint(1, 4)):
+                damaged[chance.randrange(len(good))] = chance.randrange(256)
+            os.pwrite(file.fileno(), damaged, 0)
+            _note(ledger, "bytes of a header changed", _said_of(model))
+
+
+def test_no_number_in_a_file_is_believed_to_be_an_amount_of_memory(ledger, times):
+    """
+    Whatever count or length is put wherever, the reader takes a few MB at most.
+    """
+    data = gguf_bytes(tensors=3)
+    step = times(1, quick=5)
+    tracemalloc.start()
+    try:
+        for at in range(4, len(data) - 8, step):
+            for number in HOSTILE:
+                damaged = bytearray(data)
+                struct.pack_into("<Q", damaged, at, number)
+                tracemalloc.reset_peak()
+                before, _ = tracemalloc.get_traced_memory()
+                saw = ""
+                try:
+                    parse(damaged)
+                except ValueError as error:
+                    saw = str(error)
+                _, peak = tracemalloc.get_traced_memory()
+                assert peak - before < MOST_PEAK_BYTES, (at, number)
+                _note(ledger, "a hostile number in a header", saw)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("fault", "keys", "tensors"),
+    [
+        ("65,536 lists of 4,096 bytes", 65_536, 0),
+        ("keys without end in a file of 8 GB", 0, 0),
+        ("tensors without end in a file of 8 GB", 0, 100_000),
+    ],
+)
+def test_a_file_that_is_all_header_is_not_read_into_memory(
+    tmp_path, refused, fault, keys, tensors
+):
+    """
+    A sparse file of 8 GB takes no more memory, and no time, than a small one.
+    """
+    path = tmp_path / MODEL
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, keys or 60_000))
+    if keys:
+        with path.open("ab") as file:
+            for n in range(4096):
+                name = b"k%07d" % n
+                file.write(struct.pack("<Q8sIIQ", 8, name, 9, 0, 4096) + bytes(4096))
+    elif tensors:
+        path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, 0))
+    os.truncate(path, 8 << 30)
+
+    tracemalloc.start()
+    try:
+        refused(path, f"model of {fault}")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 256 << 20
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def looped(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to("nowhere.gguf")
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+NO_FILES = {
+    "model of 0 bytes": (emptied, NotGguf),
+    "model that is a folder": (Path.mkdir, WeightsAreFolder),
+    "model that is a pipe": (pipe, NotGguf),
+    "model that is a link to itself": (looped, MachineError),
+    "model that is a link to nowhere": (dangling, WeightsMissing),
+    "model that is not there": (lambda _: None, WeightsMissing),
+}
+
+
+@pytest.mark.parametrize("fault", NO_FILES)
+def test_what_is_no_file_of_weights_is_named(tmp_path, refused, fault):
+    """
+    None of them is waited for.
+    """
+    make, error = NO_FILES[fault]
+    make(tmp_path / MODEL)
+
+    refused(tmp_path / MODEL, fault, error)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_weights_that_may_not_be_read_are_named(tmp_path, refused):
+    """
+    With the system's own words.
+    """
+    path = write_gguf(tmp_path / MODEL)
+    path.chmod(0)
+
+    refused(path, "model that may not be read", WeightsUnreadable)
+
+
+def test_a_split_model_that_is_not_whole_is_named(tmp_path, refused):
+    """
+    A part is missing, of another model, cut, or a folder.
+    """
+
+    def keys(number, count=2):
+        return {**SHAPE, "split.no": number, "split.count": count}
+
+    first = write_gguf(tmp_path / "m-00001-of-00002.gguf", keys(0))
+    second = tmp_path / "m-00002-of-00002.gguf"
+
+    refused(first, "part of a split model missing", PartMissing)
+    second.mkdir()
+    refused(first, "folder for a part of a split model", PartMissing)
+    second.rmdir()
+    write_gguf(second, keys(1, 3))
+    refused(first, "part of another model", PartForeign)
+    write_gguf(second, keys(0))
+    refused(first, "first part in the place of the second", PartForeign)
+    second.write_bytes(gguf_bytes(keys(1))[:-1])
+    refused(first, "part of a split model cut", WeightsTruncated)
+
+
+@pytest.mark.parametrize("stage", ["_checked", "_parts", "identity_of", "_size"])
+def test_weights_that_vanish_while_they_are_looked_at_are_named(
+    tmp_path, refused, monkeypatch, stage
+):
+    """
+    Between any two looks at them.
+    """
+    path = write_gguf(tmp_path / MODEL)
+    looks = getattr(weights, stage)
+
+    def vanishing(*arguments):
+        found = looks(*arguments)
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(weights, stage, vanishing)
+
+    refused(path, "model that vanishes while it is looked at")
+
+
+def damaged_models(good: bytes, header: int) -> dict[str, bytes]:
+    """What a person may have downloaded, by a phrase."""
+    chance = random.Random(11)  # noqa: S311 - the same damage each time
+    found = {
+        "model cut in its tensors": good[:-1000],
+        "model cut in its header": good[: header // 2],
+        "model of 0 bytes": b"",
+        "model of zeros": bytes(10_000),
+    }
+    for number in range(16):
+        damaged = bytearray(good)
+        for _ in range(3):
+            damaged[chance.randrange(24, header)] = chance.randrange(256)
+        found[f"model with damaged header {number}"] = bytes(damaged)
+    return found
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("llama_server")
+@pytest.mark.parametrize("number", range(20))
+def test_a_sweep_of_damaged_weights_ends_with_a_reason(
+    folder, model, ledger, times, codeneedle, number
+):
+    """
+    Ours where we see it, llama-server's where only that does; never a traceback.
+    """
+    if number >= times(20, quick=3):
+        pytest.skip("make faults does all of them")
+    damages = damaged_models(model.read_bytes(), header_bytes(model))
+    fault = list(damages)[number]
+    model.write_bytes(damages[fault])
+
+    swept = codeneedle("sweep", *ONE, *SMALL, *CALM)
+
+    assert swept.returncode in {0, 1, 2, 3}
+    assert "Traceback" not in swept.stderr
+    assert swept.returncode == 0 or "hint:" in swept.stderr or "[ 1/1]" in swept.stderr
+    saw = error_line(swept.stderr) if swept.returncode else ""
+    if fault.startswith("model with"):
+        fault = "model with a damaged header, whole program"
+    else:
+        assert 3 == swept.returncode
+        assert not (folder.path / "sweeps").exists()
+        fault += ", whole program"
+    _note(ledger, fault, saw, folder.aftermath())
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("llama_server")
+def test_weights_replaced_between_two_starts_are_another_setup(
+    folder, model, ledger, codeneedle
+):
+    """
+    Even if size and time of change are what they were.
+    """
+    first = codeneedle("sweep", *ONE, *SMALL, *CALM)
+    assert 0 == first.returncode, first.stderr
+    folder.look()
+    disguise(model, other(model.read_bytes()))
+
+    swept = codeneedle("sweep", *ONE, *SMALL, *CALM)
+
+    assert 2 == swept.returncode
+    assert "another weights sha256" in swept.stderr
+    _note(
+        ledger,
+        "model replaced between two starts",
+        error_line(swept.stderr).partition("run with")[2],
+        folder.aftermath(),
+    )
+
+
+def moved_over(path: Path) -> None:
+    """As a download that is renamed when it is complete."""
+    draft = path.with_name("draft")
+    draft.write_bytes(other(path.read_bytes()))
+    draft.replace(path)
+
+
+def written_over(path: Path) -> None:
+    disguise(path, other(path.read_bytes()))
+
+
+def linked_elsewhere(path: Path) -> None:
+    """As a link to the latest of several files."""
+    path.with_name("v2").write_bytes(other(path.read_bytes()))
+    path.unlink()
+    path.symlink_to("v2")
+
+
+REPLACED = {
+    "model replaced while it runs": (moved_over, 2, "were replaced"),
+    "model gone while it runs": (Path.unlink, 3, "there are no weights"),
+    "model written over while it runs": (written_over, 2, "were replaced"),
+    "model that is a link, turned while it runs": (
+        linked_elsewhere,
+        2,
+        "were replaced",
+    ),
+}
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("llama_server")
+@pytest.mark.parametrize("fault", REPLACED)
+def test_weights_that_change_while_a_sweep_runs_end_it(
+    folder, model, nano, ledger, times, codeneedle, fault
+):
+    """
+    No cell is measured on other weights; what has finished is kept, and with the
+    former weights the same command goes on.
+    """
+    if list(REPLACED).index(fault) >= times(4, quick=1):
+        pytest.skip("make faults does all of them")
+    change, code, words = REPLACED[fault]
+    with sweeping(folder.path, *FOUR, *SMALL, *CALM) as sweep:
+        while not list(folder.path.glob("sweeps/*/*/cells/*.json")):
+            assert sweep.poll() is None
+        change(model)
+        said, _ = sweep.communicate()
+    folder.look()
+    kept = len(folder.finished)
+
+    assert code == sweep.returncode, said
+    assert words in said
+    assert 1 <= kept < 4
+    aftermath = folder.aftermath()
+    model.unlink(missing_ok=True)
+    shutil.copyfile(nano, model)
+    again = codeneedle("sweep", *FOUR, *SMALL, *CALM)
+    assert 0 == again.returncode, again.stderr
+    assert "4 of 4 cells finished" in again.stderr
+    assert aftermath == folder.aftermath()
+    saw = error_line(said).replace(str(folder.path), "")
+    _note(ledger, fault, saw, aftermath)
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("llama_server")
+def test_weights_that_are_merely_touched_do_not_end_a_sweep(
+    folder, model, ledger, times
+):
+    """
+    A link to them or a copy in their place is hashed again, and is the same.
+    """
+    if not times(1, quick=0):
+        pytest.skip("make faults does it")
+    with sweeping(folder.path, *FOUR, *SMALL, *CALM) as sweep:
+        while not list(folder.path.glob("sweeps/*/*/cells/*.json")):
+            assert sweep.poll() is None
+        os.link(model, folder.path / "backup.gguf")
+        model.unlink()
+        shutil.copyfile(folder.path / "backup.gguf", model)
+        said, _ = sweep.communicate()
+    folder.look()
+
+    assert 0 == sweep.returncode, said
+    assert 4 == len(folder.finished)
+    _note(ledger, "model linked and copied while it runs", "", folder.aftermath())
