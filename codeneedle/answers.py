@@ -10,6 +10,7 @@ import msgspec
 
 from codeneedle.errors import CellError
 from codeneedle.records import Json, Status
+from codeneedle.units import size
 
 QUOTE_CHARACTERS = 200
 """What an error quotes of an answer that makes no sense."""
@@ -101,7 +102,7 @@ class OverlongReply(CellError):  # noqa: N818 - named after the fact
 
     def __init__(self, *, limit_bytes: int) -> None:
         super().__init__(
-            f"the server's answer is longer than {limit_bytes >> 20} MiB",
+            f"the server's answer is longer than {size(limit_bytes)}",
             hint="Is this a llama-server? codeneedle doctor shows its build.",
         )
 
@@ -119,7 +120,35 @@ class Readiness(StrEnum):
 class Tokens:
     """What ``/tokenize`` says: numbers of tokens."""
 
-    tokens: tuple[object, ...]
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPiece:
+    """
+    A token and its part of the text.
+
+    Attributes:
+        id: Its number.
+        piece: The part; its bytes, where they are no text of their own.
+    """
+
+    id: int
+    piece: str | tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Length of the part, in bytes of UTF-8."""
+        # Lone surrogates cannot be encoded; no vocabulary has them.
+        is_text = isinstance(self.piece, str)
+        return len(self.piece.encode(errors="replace") if is_text else self.piece)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What ``/tokenize`` says if it is asked for the parts of the text, too."""
+
+    tokens: tuple[TokenPiece, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,13 @@ import httpx
 
 from codeneedle.answers import (
     OverlongReply,
+    Pieces,
     Readiness,
     Refused,
     Rendered,
     ServerGone,
     ServerSilent,
+    TokenPiece,
     Tokens,
     WrongShape,
     parsed,
@@ -128,8 +130,17 @@ class Client:
             text: Read as a prompt is: special tokens in it count as one.
             add_special: Whether the one that begins a prompt is counted.
         """
+        return len(self.tokens(text, add_special=add_special))
+
+    def tokens(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
+        """The tokens that `count_tokens` counts."""
         body = {"content": text, "add_special": add_special, "parse_special": True}
-        return len(self._answer("POST", "/tokenize", Tokens, body).tokens)
+        return self._answer("POST", "/tokenize", Tokens, body).tokens
+
+    def pieces(self, text: str) -> tuple[TokenPiece, ...]:
+        """The tokens of *text* as it stands alone, each with its part of it."""
+        body = {"content": text, "add_special": False, "with_pieces": True}
+        return self._answer("POST", "/tokenize", Pieces, body).tokens
 
     def render(
         self,
@@ -159,22 +170,26 @@ class Client:
             WrongShape: If what comes is no event.
             OverlongReply: If it has no end.
         """
-        return self._reply("/completion", question.body(), completion_piece, enough)
+        return self._reply("/completion", question, completion_piece, enough)
 
     def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
         """Answer a conversation; errors are those of `complete`."""
-        return self._reply("/v1/chat/completions", question.body(), chat_piece, enough)
+        return self._reply("/v1/chat/completions", question, chat_piece, enough)
 
     def _reply(
         self,
         path: str,
-        body: Json,
+        question: Chat | Completion,
         read: Callable[[Json], Piece],
         enough: Callable[[str], bool],
     ) -> Reply:
         started = time.perf_counter()
+        body = question.body()
         with self._sent("POST", path, body, limit_s=self._silence_s) as response:
-            reply = reply_of(self._events(response), read=read, enough=enough)
+            events = self._events(response)
+            reply = reply_of(
+                events, read=read, enough=enough, max_tokens=question.max_tokens
+            )
         return replace(reply, wall_s=round(time.perf_counter() - started, 4))
 
     def _events(self, response: httpx.Response) -> Iterator[Json]:

@@ -1,5 +1,6 @@
 """When a reply has said enough: its lines are there, and a short tail."""
 
+import functools
 from collections.abc import Callable
 
 from codeneedle.needles import ASKED_LINES
@@ -21,20 +22,25 @@ def enough_for(needle: NeedleFacts) -> Callable[[str], bool]:
     when the answer is `SLACK_LINES` longer than what was asked. Only complete
     lines are looked at, so the verdict does not depend on how tokens fall.
     """
+    judge = functools.lru_cache(maxsize=1)(functools.partial(_is_enough, needle))
 
     def is_enough(so_far: str) -> bool:
-        complete = so_far.rpartition("\n")[0]
-        if complete.count("\n") + 1 < ASKED_LINES:
-            return False
-        answer = answer_lines(complete, signature=needle.signature)
-        lines = sum(bool(line.strip()) for line in answer)
-        if lines >= ASKED_LINES + SLACK_LINES:
-            return True
-        if lines < ASKED_LINES or not _is_whole(needle, complete):
-            return False
-        return _lines_after_start(complete) >= ASKED_LINES + TAIL_LINES
+        # Blank lines change no verdict, and a model may write them without end.
+        return judge(so_far.rpartition("\n")[0].rstrip())
 
     return is_enough
+
+
+def _is_enough(needle: NeedleFacts, complete: str) -> bool:
+    if complete.count("\n") + 1 < ASKED_LINES:
+        return False
+    answer = answer_lines(complete, signature=needle.signature)
+    lines = sum(bool(line.strip()) for line in answer)
+    if lines >= ASKED_LINES + SLACK_LINES:
+        return True
+    if lines < ASKED_LINES or not _is_whole(needle, complete):
+        return False
+    return _lines_after_start(complete) >= ASKED_LINES + TAIL_LINES
 
 
 def _is_whole(needle: NeedleFacts, so_far: str) -> bool:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from codeneedle.answers import StreamEnded, harmless, shaped
+from codeneedle.answers import OverlongReply, StreamEnded, harmless, shaped
 from codeneedle.records import Json
 from codeneedle.rounds import Finish
 
@@ -15,6 +15,9 @@ Stands for a probability of zero, NaN or nothing.
 The smallest number that a 32-bit float can hold is exp(-103.97); llama-server
 says -3.4e38 where a probability is less, and null where it is NaN.
 """
+
+LONGEST_TOKEN = 1024
+"""Characters; the longest of known vocabularies, runs of blanks, have some hundred."""
 
 DIGITS = 4
 """Decimals kept of log-probabilities and milliseconds."""
@@ -40,6 +43,9 @@ class Reply:
             there may be fewer of these than tokens.
         gaps: Per token, its log-probability minus the best other one's.
         lengths: Per token, the characters that it added to the text.
+        ids: Per token, its number; empty where the server does not tell.
+        drafted: Tokens that were guessed before they were computed.
+        accepted: Of these, the right ones.
     """
 
     text: str
@@ -54,6 +60,9 @@ class Reply:
     logprobs: tuple[float, ...] = ()
     gaps: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ class Timings:
     prompt_ms: float | None = 0.0
     predicted_n: int = 0
     predicted_ms: float | None = 0.0
+    draft_n: int = 0
+    draft_n_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +102,7 @@ class Piece:
     text: str = ""
     reasoning: str = ""
     tokens: tuple[Token, ...] = ()
+    ids: tuple[int, ...] = ()
     timings: Timings | None = None
     finish: Finish | None = None
 
@@ -100,6 +112,7 @@ def reply_of(
     *,
     read: Callable[[Json], Piece],
     enough: Callable[[str], bool],
+    max_tokens: int,
 ) -> Reply:
     """
     Put a stream's *events* together, up to the first token with which it is enough.
@@ -108,6 +121,7 @@ def reply_of(
     the bytes were cut on their way makes no difference.
 
     Raises:
+        OverlongReply: If it is longer than *max_tokens* tokens can be.
         WrongShape: If an event is none.
         StreamEnded: If there is no last event, and it never was enough.
     """
@@ -115,6 +129,8 @@ def reply_of(
     for event in events:
         piece = read(event)
         said.add(piece)
+        if said.characters > LONGEST_TOKEN * max_tokens:
+            raise OverlongReply(limit_bytes=LONGEST_TOKEN * max_tokens)
         if "\n" in piece.text and piece.finish is None and enough(said.text):
             said.finish = "cut"
             break
@@ -131,6 +147,8 @@ def completion_piece(event: Json) -> Piece:
     return Piece(
         text=found.content,
         tokens=found.completion_probabilities,
+        # The last event repeats them all.
+        ids=() if found.stop else found.tokens,
         timings=found.timings,
         finish=ending if found.stop else None,
     )
@@ -156,6 +174,7 @@ def chat_piece(event: Json) -> Piece:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CompletionEvent:
     content: str
+    tokens: tuple[int, ...] = ()
     stop: bool = False
     stop_type: str = ""
     stopped_limit: bool = False  # what older builds say instead
@@ -191,32 +210,42 @@ class _ChatEvent:
 class _Said:
     """A reply while it grows."""
 
-    text: str = ""
-    reasoning: str = ""
+    characters: int = 0
+    texts: list[str] = field(default_factory=list)
+    reasonings: list[str] = field(default_factory=list)
     finish: Finish | None = None
     timings: Timings = field(default_factory=Timings)
     logprobs: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
-        self.text += harmless(piece.text)
-        self.reasoning += harmless(piece.reasoning)
+        self.texts.append(harmless(piece.text))
+        self.reasonings.append(harmless(piece.reasoning))
+        self.characters += len(piece.text) + len(piece.reasoning)
         self.timings = piece.timings or self.timings
         self.finish = self.finish or piece.finish
+        self.ids += piece.ids
         for token in piece.tokens:
             self.logprobs.append(_rounded(_logarithm(token.logprob)))
             self.gaps.append(_rounded(_gap(token)))
             self.lengths.append(0)
         # Servers send a token with its text, or several with theirs.
         if self.lengths:
-            self.lengths[-1] += len(harmless(piece.text))
+            self.lengths[-1] += len(piece.text)
+
+    @property
+    def text(self) -> str:
+        # Joined when it is asked for: each event would copy all that came before.
+        self.texts[:] = ["".join(self.texts)]
+        return self.texts[0]
 
     def reply(self, finish: Finish) -> Reply:
         timings = self.timings
         return Reply(
             text=self.text,
-            reasoning=self.reasoning,
+            reasoning="".join(self.reasonings),
             finish=finish,
             prompt_tokens=timings.cache_n + timings.prompt_n,
             cached_tokens=timings.cache_n,
@@ -226,6 +255,9 @@ class _Said:
             logprobs=tuple(self.logprobs),
             gaps=tuple(self.gaps),
             lengths=tuple(self.lengths),
+            ids=tuple(self.ids),
+            drafted=timings.draft_n,
+            accepted=timings.draft_n_accepted,
         )
 
 

@@ -47,3 +47,19 @@ def test_talk_after_a_closed_fence_is_a_tail():
     A model that explains its complete answer is stopped, too.
     """
     assert IS_ENOUGH(f"```\n{BODY}```\nThis function\nassigns\nvalues\n")
+
+
+def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
+    """
+    Each is a line break at which is asked; none is a reason to read it all again.
+    """
+    looks = []
+    monkeypatch.setattr(
+        "codeneedle.enough.answer_lines",
+        lambda text, **_: looks.append(text) or text.split("\n"),
+    )
+    judge = enough_for(NEEDLE)
+    verdicts = {judge("x\n" * 20 + "\n" * blank) for blank in range(100)}
+
+    assert {False} == verdicts
+    assert 1 == len(looks)

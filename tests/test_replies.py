@@ -4,9 +4,15 @@ import math
 
 import pytest
 
-from codeneedle.answers import StreamEnded, WrongShape
+from codeneedle.answers import OverlongReply, StreamEnded, WrongShape
 from codeneedle.records import Json
-from codeneedle.replies import LOWEST_LOGPROB, chat_piece, completion_piece, reply_of
+from codeneedle.replies import (
+    LONGEST_TOKEN,
+    LOWEST_LOGPROB,
+    chat_piece,
+    completion_piece,
+    reply_of,
+)
 
 LAST = {"content": "", "stop": True, "stop_type": "eos"}
 
@@ -24,12 +30,15 @@ def token(text, *, chosen=-0.1, other=-2.5):
 
 
 def completion(*events, enough=never):
-    return reply_of(events, read=completion_piece, enough=enough)
+    return reply_of(events, read=completion_piece, enough=enough, max_tokens=1000)
 
 
 def chat(*choices, enough=never):
     return reply_of(
-        ({"choices": [choice]} for choice in choices), read=chat_piece, enough=enough
+        ({"choices": [choice]} for choice in choices),
+        read=chat_piece,
+        enough=enough,
+        max_tokens=1000,
     )
 
 
@@ -149,7 +158,7 @@ def test_an_event_that_only_states_usage_is_no_end():
         {"choices": [{"delta": {}, "finish_reason": "stop"}]},
         {"choices": [], "timings": {"predicted_n": 3}},
     ]
-    reply = reply_of(events, read=chat_piece, enough=never)
+    reply = reply_of(events, read=chat_piece, enough=never, max_tokens=1000)
 
     assert ("stop", 3) == (reply.finish, reply.predicted_tokens)
 
@@ -195,4 +204,16 @@ def test_a_chat_event_of_another_shape_is_refused(event):
     Likewise.
     """
     with pytest.raises(WrongShape):
-        reply_of([event], read=chat_piece, enough=never)
+        reply_of([event], read=chat_piece, enough=never, max_tokens=1000)
+
+
+def test_a_reply_longer_than_its_tokens_can_be_is_refused():
+    """
+    A server that does not heed the limit fills no memory, and no record.
+    """
+    event = {"content": "x" * (LONGEST_TOKEN * 1000 + 1)}
+
+    with pytest.raises(OverlongReply) as caught:
+        completion(event, LAST)
+
+    assert "longer than 1000.0 KiB" in str(caught.value)

@@ -1,5 +1,6 @@
 """What was expected beside what came: of one round line by line, or of a whole cell."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -189,11 +190,10 @@ def _shown(line: str) -> str:
 
 def _wrapped(text: Text, room: int) -> list[Text]:
     """*text* in pieces of at most *room* columns; wide characters take two."""
-    pieces, start = [], 0
-    for chunk in chop_cells(text.plain, room) if text.plain else []:
-        pieces.append(text[start : start + len(chunk)])
-        start += len(chunk)
-    return pieces
+    if not text.plain:
+        return []
+    lengths = map(len, chop_cells(text.plain, room))
+    return list(text.divide([*itertools.accumulate(lengths)][:-1]))
 
 
 def _padded(parts: Sequence[Text], at: int, room: int) -> Text:
@@ -272,5 +272,5 @@ def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
         counts.bonus,
         counts.overrun,
     )
-    margin = "-" if asked.margin is None else f"{asked.margin:.2f}"
+    margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
     return [*where, *map(str, lines), margin, asked.round.finish or ""]
