@@ -8,7 +8,7 @@ Coverage-guided fuzzing of everything that reads bytes from elsewhere.
 
 Each target is a process of its own: its seeds and stretches of one thing first, then
 what atheris makes of them. Nothing but the errors that a reader promises may come out,
-within `SLOWEST_S` seconds of processor time and `MOST_BYTES` of memory. Inputs are
+within the time and memory that `fuzz_child` states. Inputs are
 counted by whoever reads them, so a target that dies has told how far it got.
 
 Exit codes: 0, nothing was found; 1, something was, and its reproducers are named;
@@ -18,22 +18,20 @@ Exit codes: 0, nothing was found; 1, something was, and its reproducers are name
 import argparse
 import importlib
 import importlib.util
-import mmap
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fuzz_child import Count, chosen, digest, fuzz
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
@@ -46,16 +44,6 @@ INPUTS = 1_000_000
 
 AT_ONCE = 2
 """Processes."""
-
-LONGEST_BYTES = 1 << 16
-"""Of an input."""
-
-SLOWEST_S = 5.0
-"""Processor time that an input may take: a hundred times what the slowest should."""
-
-HANGS_S = 60
-MOST_BYTES = 3 << 30
-"""Address space of a target, so that a number in a file cannot become memory."""
 
 _DONE = re.compile(r"#\d+\s+\w+\s+cov: (?P<paths>\d+) ft: \d+ corp: (?P<kept>\d+)")
 
@@ -87,90 +75,6 @@ class Outcome:
     def failed(self) -> bool:
         """Whether something was found, or the process died of something else."""
         return bool(self.crashes) or self.returncode != 0
-
-
-class Count:
-    """A number in a file, which outlives whoever counts."""
-
-    def __init__(self, path: Path) -> None:
-        if not path.exists():
-            path.write_bytes(bytes(8))
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), 8)
-
-    def __int__(self) -> int:
-        return int.from_bytes(self._memory[:8], "little")
-
-    def up(self) -> None:
-        """One more."""
-        self._memory[:8] = (int(self) + 1).to_bytes(8, "little")
-
-
-# --- in the process of a target
-
-
-def fuzz(name: str, *, inputs: int, folder: Path) -> None:
-    """Read as many inputs, and end the process: atheris does so by itself."""
-    atheris: Any = importlib.import_module("atheris")
-    with atheris.instrument_imports(include=["codeneedle", "esprima"]):
-        target = chosen(name)
-        # These are imported when they are first needed, and so would be missed.
-        importlib.import_module("codeneedle.languages").known()
-        importlib.import_module("esprima")
-    count = Count(folder / "count")
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-
-    def read(data: bytes) -> None:
-        count.up()
-        digest(target, data)
-
-    for data in target.inputs():
-        try:
-            read(data)
-        except BaseException:
-            (folder / "crash-before").write_bytes(data)
-            raise
-    corpus = folder / "corpus"
-    corpus.mkdir(exist_ok=True)
-    for at, data in enumerate(target.seeds()):
-        (corpus / f"seed-{at}").write_bytes(data)
-    options = [
-        f"-runs={max(1, inputs - int(count))}",
-        f"-max_len={LONGEST_BYTES}",
-        f"-timeout={HANGS_S}",
-        f"-artifact_prefix={folder}{os.sep}",
-        "-rss_limit_mb=0",
-        "-print_final_stats=1",
-    ]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], read)
-    atheris.Fuzz()
-
-
-def digest(target: "Target", data: bytes) -> None:
-    """
-    Have *target* read *data*.
-
-    Raises:
-        TimeoutError: If that takes more than `SLOWEST_S` seconds.
-        Exception: Whatever else comes out of it is a defect.
-    """
-    began = time.thread_time()
-    with warnings.catch_warnings():
-        # A text of somebody's must not make Python complain on our screen.
-        warnings.simplefilter("error")
-        target.digest(data)
-    took_s = time.thread_time() - began
-    if took_s > SLOWEST_S:
-        raise TimeoutError(f"{len(data)} bytes took {took_s:.1f} s")
-
-
-def chosen(name: str) -> "Target":
-    """The target of that name; imported late, so that atheris can watch it."""
-    target: Target = importlib.import_module("fuzz_targets").TARGETS[name]
-    return target
-
-
-# --- in the process that starts them
 
 
 def fuzzed(name: str, *, inputs: int, folder: Path) -> Outcome:
@@ -287,31 +191,39 @@ def asked() -> argparse.Namespace:
 def main() -> int:
     """Fuzz what is asked for; the exit code."""
     given = asked()
-    screen = Console(stderr=True)
     if given.child:
         fuzz(given.target, inputs=given.inputs, folder=given.out)
+    screen = Console(stderr=True)
     known = importlib.import_module("fuzz_targets").TARGETS
     if given.target is not None and given.target not in known:
-        screen.print(f"error: no target '{given.target}'", style="red")
-        screen.print(f" hint: Known: {', '.join(known)}.")
-        return 2
+        return _refused(f"no target '{given.target}'", f"Known: {', '.join(known)}.", 2)
+    if given.again is not None and given.target is None:
+        return _refused("--again reads an input", "Say for which one with --target.", 2)
     if given.again is not None:
         digest(chosen(given.target), given.again.read_bytes())
         return 0
     if importlib.util.find_spec("atheris") is None:
-        screen.print("error: atheris is not installed", style="red")
-        screen.print(r" hint: Run: pip install 'codeneedle\[fuzz]' (Linux, CPython).")
-        return 3
+        hint = "Run: pip install 'codeneedle[fuzz]' (Linux and CPython only)."
+        return _refused("atheris is not installed", hint, 3)
     targets = [known[given.target]] if given.target else list(known.values())
-    out = given.out or Path(tempfile.mkdtemp(prefix="codeneedle-fuzz-out-"))
-    outcomes = all_fuzzed(shares(targets, given.inputs), out, screen)
+    return _told(shares(targets, given.inputs), given.out, screen)
+
+
+def _told(wanted: dict[str, int], kept: Path | None, screen: Console) -> int:
+    out = kept or Path(tempfile.mkdtemp(prefix="codeneedle-fuzz-out-"))
+    outcomes = all_fuzzed(wanted, out, screen)
     is_clean = not any(each.failed for each in outcomes)
     Console().print(table(outcomes))
     for line in reproducers(outcomes):
         screen.print(line, soft_wrap=True, markup=False)
-    if given.out is None and is_clean:
+    if kept is None and is_clean:
         shutil.rmtree(out, ignore_errors=True)
     return 0 if is_clean else 1
+
+
+def _refused(reason: str, hint: str, code: int) -> int:
+    print(f"error: {reason}\n hint: {hint}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

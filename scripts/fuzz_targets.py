@@ -1,54 +1,14 @@
 """What is fuzzed: each reader of bytes from elsewhere, and what it may raise."""
 
-import contextlib
-import math
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import fuzz_files as files
 import fuzz_seeds as seeds
+import fuzz_servers as servers
+from fuzz_claims import claim
 
-from codeneedle import corpusfile, languages, needles, serverlog, sources, sweepfile
-from codeneedle.answers import refusal
-from codeneedle.basefile import BaseFile, Identity
-from codeneedle.benchlines import AskedTests, differences, is_unknown_type, last_phase
-from codeneedle.benchlines import read_result as read_bench
-from codeneedle.client import Client
-from codeneedle.enough import enough_for
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
-from codeneedle.fallbacks import suspects
-from codeneedle.grid import Pair
-from codeneedle.kvmemory import refusal as misfit
-from codeneedle.listening import beginning
-from codeneedle.memoryplan import Room, predicted
-from codeneedle.metrics import Reading
-from codeneedle.mismatches import Asked, mismatches
-from codeneedle.needles import Function
-from codeneedle.perplexitylog import (
-    chunks_done,
-    ends_early,
-    failure,
-    final_perplexity,
-    size,
-    statistics,
-    too_short,
-)
-from codeneedle.probes import PROBES
-from codeneedle.prompts import Message
-from codeneedle.questions import Chat, Completion
-from codeneedle.recordfile import decode_record, decode_setup, encode
-from codeneedle.records import CellRecord, NeedleFacts, Setup, Status
-from codeneedle.replies import Reply
-from codeneedle.rounds import Recall, Round, observation_of, read_recall
-from codeneedle.scoring import answer_end, answer_lines, score
-from codeneedle.seal import sealed
-from codeneedle.serverhelp import read_help
-from codeneedle.weights import read_header
-
-PAIR = Pair("q8_0", "q4_0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,268 +50,12 @@ GENERAL = (b"\0", b"\xff", b" ", b"\n", b"a", b"0", b"[", b"{", b'"', b"a\n", b"
 """What any reader may choke on."""
 
 
-def claim(fact: object, words: str) -> None:
-    """Stop where something does not hold that always does."""
-    if not fact:
-        raise AssertionError(words)
-
-
-# --- servers and tools
-
-
-class _Canned(Client):
-    """A client whose server says what it is told to say."""
-
-    def __init__(self) -> None:
-        super().__init__("http://127.0.0.1:9", alias="alias", api_key="none")
-        self.data, self.size, self.is_success = b"", 1, True
-
-    @contextlib.contextmanager
-    def _sent(self, *_: object, **__: object) -> Iterator[Any]:
-        starts = range(0, len(self.data), self.size)
-        chunks = (self.data[at : at + self.size] for at in starts)
-        if not self.is_success:
-            raise refusal(beginning(chunks), code=400)
-        yield SimpleNamespace(iter_raw=lambda: chunks, status_code=200)
-
-
-_CLIENT = _Canned()
-_IS_REFUSED = 0x80
-_NEEDLE = seeds.made("made_records").made_needle()
-_COMPLETION = Completion(prompt="", max_tokens=1)
-_SAID = (Message("user", ""),)
-
-
-_QUESTIONS: tuple[Callable[[], object], ...] = (
-    lambda: _keeps(_CLIENT.complete(_COMPLETION, enough=enough_for(_NEEDLE))),
-    lambda: _keeps(_CLIENT.chat(Chat(messages=_SAID, max_tokens=1))),
-    lambda: _CLIENT.count_tokens(""),
-    lambda: _CLIENT.render(_SAID),
-    _CLIENT.readiness,
-)
-
-
-def read_answer(data: bytes) -> None:
-    """What a server answers; two bytes before it choose question, success and cuts."""
-    how, cut = (*data[:2], 0, 0)[:2]
-    _CLIENT.data, _CLIENT.size = data[2:], 1 + 97 * cut
-    _CLIENT.is_success = not how & _IS_REFUSED
-    _QUESTIONS[(how & ~_IS_REFUSED) % len(_QUESTIONS)]()
-
-
-def _keeps(reply: Reply) -> None:
-    """A reply is stored, and read back as it was."""
-    said = {name: getattr(reply, name) for name in Reply.__slots__}
-    said = {name: said[name] for name in said if name in Round.__slots__}
-    asked = Round(needle="f_a", prompt_sha256="", reply=reply.text, **said)
-    stored = _stored(observation_of(Recall(rounds=(asked,))))
-    kept = read_recall(stored.observation or {}, file="x").rounds[0]
-    claim(kept == asked, "a round is read back as it was")
-    numbers = (*asked.logprobs, *asked.gaps, asked.prompt_ms, asked.predicted_ms)
-    claim(all(map(math.isfinite, numbers)), "what is observed is a number")
-    claim(sum(asked.lengths) <= len(asked.reply), "tokens have no text but the reply")
-
-
-def _stored(observation: dict[str, Any] | None = None, **facts: Any) -> CellRecord:
-    record = CellRecord(
-        pair=PAIR,
-        probe="recall",
-        status=Status.FINISHED,
-        started="",
-        observation=observation,
-        **facts,
-    )
-    read = decode_record(encode(record), file="x")
-    claim(read == record, "a record is read back as it was")
-    return read
-
-
-def read_server_log(data: bytes) -> None:
-    """The log of a server, and all that is concluded from it."""
-    text = data.decode(errors="replace")
-    effective = serverlog.read(text)
-    asked = Asked(pair=PAIR, context=4096, all_layers=True)
-    phrases = mismatches(asked, effective)
-    troubles = [serverlog.trouble(text), serverlog.fallback(text)]
-    lines = (*phrases, *serverlog.evidence(text), *serverlog.last_words(text))
-    lines = (*lines, *(each.reason for each in troubles if each))
-    claim(all("\n" not in line for line in lines), "lines are lines")
-    record = _stored(effective=effective, log_excerpt=lines)
-    other = replace(record, pair=Pair("f16", "f16"))
-    suspects([record, other], speed=lambda _: 1.0, has_device=True)
-
-
-def read_perplexity(data: bytes) -> None:
-    """The log of llama-perplexity."""
-    text = data.decode(errors="replace")
-    found = statistics(text)
-    claim(found is None or failure(text) is None, "failures have no statistics")
-    for read in (chunks_done, ends_early, final_perplexity, size, too_short):
-        read(text)
-
-
-def read_bench_lines(data: bytes) -> None:
-    """The output of llama-bench, and of ``--help``."""
-    text = data.decode(errors="replace")
-    last_phase(text)
-    is_unknown_type(text)
-    version, _, options = text.partition("\0")
-    read_help(version, options)
-    asked = AskedTests(
-        pair=PAIR, depth=0, prompt_tokens=64, generated_tokens=16, repetitions=2
-    )
-    result = read_bench(text, asked)
-    differences(result, asked)
-    claim(all(map(math.isfinite, result.pp.speeds)), "speeds are numbers")
-
-
-# --- files
-
-
-_FOLDER = Path(tempfile.mkdtemp(prefix="codeneedle-fuzz-"))
-"""Of this process; whoever starts it gives it a temporary folder to make it in."""
-
-
-def read_base_file(data: bytes) -> None:
-    """A base file and the note beside it; the first two bytes are the note's length."""
-    base = BaseFile(_FOLDER / "x.kld")
-    ends = 2 + int.from_bytes(data[:2], "big")
-    base.note_path.write_bytes(data[2:ends])
-    base.path.write_bytes(data[ends:])
-    identity = Identity(
-        text_sha256="x",
-        weights_sha256="x",
-        llama="x",
-        reference="f16/f16",
-        context=3,
-        chunks_asked=3,
-        vocabulary=3,
-    )
-    base.usable(identity)
-
-
-def read_gguf(data: bytes) -> None:
-    """A model's header, and what is predicted from it."""
-    path = _FOLDER / "model.gguf"
-    path.write_bytes(data)
-    weights = read_header(path)
-    pairs = [Pair("f16", "f16"), PAIR]
-    for pair in pairs:
-        misfit(weights, pair)
-    predicted(weights, pairs, Room(1 << 30, "memory"))
-
-
-def read_sweep(data: bytes) -> None:
-    """A sweep file."""
-    (_FOLDER / "x.toml").write_bytes(data)
-    sweepfile.asked_for(sweepfile.read_sweep_file("x", folder=_FOLDER))
-
-
-def read_corpus(data: bytes) -> None:
-    """A corpus file; what it names is not looked for."""
-    path = _FOLDER / "c.toml"
-    path.write_bytes(data)
-    corpusfile.read_corpus_file(path).origin(path)
-
-
-def read_record(data: bytes) -> None:
-    """A record or a setup, and all metrics of it; as it is, and with a seal of ours."""
-    forms = [data, sealed(data)] if data.strip() else [data]
-    for read in (_read_record, _read_setup):
-        for form in forms:
-            with contextlib.suppress(RequestError):
-                read(form)
-
-
-def _read_record(data: bytes) -> None:
-    record = decode_record(data, file="x")
-    claim(decode_record(encode(record), file="x") == record, "records stay")
-    _measured(record, _SETUP)
-
-
-def _read_setup(data: bytes) -> None:
-    setup = decode_setup(data, file="x")
-    claim(decode_setup(encode(setup), file="x") == setup, "setups stay")
-    for record in _RECORDS:
-        with contextlib.suppress(RequestError):
-            _measured(record, setup)
-
-
-def _measured(record: CellRecord, setup: Setup) -> None:
-    probe = PROBES.get(record.probe)
-    if probe is None or not record.is_finished:
-        return
-    for metric in (*probe.metrics, *probe.more_metrics(setup)):
-        values = metric.values(record, setup, Reading())
-        claim(all(isinstance(value, (int, float)) for value in values), "numbers")
-        if metric.error is not None:
-            metric.error(record, setup, Reading())
-        if metric.reference is not None:
-            metric.reference(record)
-
-
-_SETUP_BYTES, *_RECORD_BYTES = seeds.records()
-_SETUP = decode_setup(sealed(_SETUP_BYTES), file="x")
-_RECORDS = [decode_record(sealed(data), file="x") for data in _RECORD_BYTES]
-
-
-# --- texts
-
-
-def read_reply(data: bytes) -> None:
-    """What a model says to a needle; the two stand around a null character."""
-    asked, _, reply = data.decode(errors="replace").partition("\0")
-    lines = asked.split("\n")
-    needle = NeedleFacts(
-        name="f",
-        signature=_NEEDLE.signature,
-        line=1,
-        depth=0.0,
-        lines=tuple(lines[:20]),
-        more=tuple(lines[20:25]),
-    )
-    for strict in (False, True):
-        scored = score(needle, reply, strict_indent=strict)
-        content = sum(bool(line.strip()) for line in needle.lines)
-        claim(0 <= scored.matched <= content, "no more is matched than was asked")
-    claim(0 <= answer_end(needle, reply) <= len(reply), "an answer ends in its reply")
-    answer_lines(reply, signature=needle.signature)
-    enough_for(needle)(reply)
-
-
-def _reads(suffix: str) -> Callable[[bytes], None]:
-    def read(data: bytes) -> None:
-        text = sources.decoded(data, label="x")
-        found = languages.functions_in(text, suffix)
-        lines = text.split("\n")
-        for function in found:
-            _stands(function, lines)
-        asked = needles.eligible(text, found)
-        for function in needles.choose(asked, line_count=len(lines)):
-            needles.needle_facts(function, depth=0.0)
-        cuts = needles.cut_points(found)
-        claim(cuts == sorted(set(cuts)), "cuts ascend")
-
-    return read
-
-
-def _stands(function: Function, lines: Sequence[str]) -> None:
-    start = function.line - 1
-    opens = start + function.signature.count("\n") + 1
-    ends = opens + len(function.body)
-    claim(
-        "\n".join(lines[start:opens]) == function.signature, "signatures are verbatim"
-    )
-    claim(tuple(lines[opens:ends]) == function.body, "bodies are verbatim")
-    claim(function.end <= len(lines), "functions end before their text")
-
-
 TARGETS = {
     target.name: target
     for target in (
         Target(
             name="answers",
-            reads=read_answer,
+            reads=servers.read_answer,
             refuses=CellError,
             seeds=seeds.streams,
             fragments=(b'\0\1data: {"content":"a\\n"}\n', b'\4\0{"a":', b"\0\0data"),
@@ -359,7 +63,7 @@ TARGETS = {
         ),
         Target(
             name="server-log",
-            reads=read_server_log,
+            reads=servers.read_server_log,
             refuses=(),
             seeds=lambda: [*seeds.logs("real"), *seeds.logs("quoted")],
             fragments=(b"\x1b]", b"\x1b[", b"prompt cache", b"K (", b"splits = 1"),
@@ -367,7 +71,7 @@ TARGETS = {
         ),
         Target(
             name="perplexity",
-            reads=read_perplexity,
+            reads=servers.read_perplexity,
             refuses=(),
             seeds=lambda: seeds.logs("perplexity"),
             fragments=(
@@ -381,7 +85,7 @@ TARGETS = {
         ),
         Target(
             name="bench",
-            reads=read_bench_lines,
+            reads=servers.read_bench_lines,
             refuses=CellError,
             seeds=lambda: seeds.logs("bench"),
             fragments=(b"--a,", b"allowed values: a,", b"version: ", b'{"a":'),
@@ -389,21 +93,21 @@ TARGETS = {
         ),
         Target(
             name="base-file",
-            reads=read_base_file,
+            reads=files.read_base_file,
             refuses=(),
             seeds=seeds.base_files,
             share=10,
         ),
         Target(
             name="gguf",
-            reads=read_gguf,
+            reads=files.read_gguf,
             refuses=MachineError,
             seeds=seeds.ggufs,
             share=8,
         ),
         Target(
             name="sweep-file",
-            reads=read_sweep,
+            reads=files.read_sweep,
             refuses=RequestError,
             seeds=seeds.sweep_files,
             fragments=(b"a=", b"[a]\n", b"a.", b"a=[", b'"""', b"a={b="),
@@ -411,7 +115,7 @@ TARGETS = {
         ),
         Target(
             name="corpus-file",
-            reads=read_corpus,
+            reads=files.read_corpus,
             refuses=RequestError,
             seeds=seeds.corpus_files,
             fragments=(b"a=", b"[a]\n", b"a.", b"a=[", b'"""', b"a={b="),
@@ -419,7 +123,7 @@ TARGETS = {
         ),
         Target(
             name="records",
-            reads=read_record,
+            reads=files.read_record,
             refuses=(),
             seeds=seeds.records,
             fragments=(b'{"a":', b"[1,"),
@@ -427,7 +131,7 @@ TARGETS = {
         ),
         Target(
             name="replies",
-            reads=read_reply,
+            reads=files.read_reply,
             refuses=(),
             seeds=seeds.replies,
             fragments=(b"<think>", b"</think>", b"```\n", b"\0a\n", b"\r", b"~~~"),
@@ -435,7 +139,7 @@ TARGETS = {
         ),
         Target(
             name="python",
-            reads=_reads(".py"),
+            reads=files.source_reader(".py"),
             refuses=RequestError,
             seeds=seeds.python_texts,
             fragments=(b"(", b"-", b"def f():0\n", b"lambda:", b"f(", b"a.", b"not "),
@@ -443,7 +147,7 @@ TARGETS = {
         ),
         Target(
             name="javascript",
-            reads=_reads(".js"),
+            reads=files.source_reader(".js"),
             refuses=RequestError,
             seeds=seeds.javascript_texts,
             fragments=(b"(", b"function a(){", b"a=>", b"`${", b"/a/", b"!", b"a=>{"),
@@ -451,7 +155,7 @@ TARGETS = {
         ),
         Target(
             name="php",
-            reads=_reads(".php"),
+            reads=files.source_reader(".php"),
             refuses=RequestError,
             seeds=seeds.php_texts,
             fragments=(b"<?php ", b"function a(){\n", b"<<<A\n", b"$"),
