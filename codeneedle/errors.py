@@ -72,6 +72,7 @@ Everything codeneedle raises on purpose.
     - WeightsTruncated                 a download that did not finish
     - WeightsUnreadable                a model that the system keeps from us
     - WeightsUnsupported               a GGUF file that no sweep can run
+    - FolderLost                       removed or moved while a sweep ran in it
     - FolderUnwritable                 records cannot be written
     - DiskFull                         next to nothing is free
     - CacheNotWritable                 no room for what can be made again

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from codeneedle.errors import RequestError
+from codeneedle.errors import MachineError, RequestError
 
 LOCK = "lock"
 """The file that is locked; it stays where it is, and is empty."""
@@ -18,6 +18,16 @@ class FolderBusy(RequestError):  # noqa: N818 - named after the fact
         super().__init__(
             f"another sweep is running in {folder}",
             hint="Wait for it, or choose another folder with --out.",
+        )
+
+
+class FolderLost(MachineError):  # noqa: N818 - named after the fact
+    """The run folder was removed or moved, and its lock with it."""
+
+    def __init__(self, *, folder: Path) -> None:
+        super().__init__(
+            f"{folder} was removed or moved while the sweep ran in it",
+            hint="Leave it where it is, and run the same command again.",
         )
 
 
@@ -49,3 +59,18 @@ def hold(file: IO[bytes], *, folder: Path) -> None:
     except OSError:
         # A network share without locks: better unlocked than unable.
         return
+
+
+def refuse_lost(file: IO[bytes], *, folder: Path) -> None:
+    """
+    Stop if *file* is no longer the lock of *folder*.
+
+    Raises:
+        FolderLost: If it was taken away: another sweep may be there by now.
+    """
+    try:
+        is_there = os.path.samestat(os.fstat(file.fileno()), (folder / LOCK).stat())
+    except OSError:
+        is_there = False
+    if not is_there:
+        raise FolderLost(folder=folder)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from codeneedle.comparability import (
     identity,
@@ -17,7 +18,7 @@ from codeneedle.errors import MachineError, RequestError
 from codeneedle.files import write_whole
 from codeneedle.grid import Pair
 from codeneedle.keeping import contents, put_aside, why
-from codeneedle.lock import LOCK, hold, opened
+from codeneedle.lock import LOCK, hold, opened, refuse_lost
 from codeneedle.recordfile import decode_record, decode_setup, encode
 from codeneedle.records import BadRecord, BadSetup, CellRecord, Run, Setup, Status
 
@@ -55,6 +56,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._setup: Setup | None = None
+        self._lock: IO[bytes] | None = None
 
     @property
     def name(self) -> str:
@@ -186,8 +188,10 @@ class Store:
         What stands in its place and is no record of its cell is put aside.
 
         Raises:
+            FolderLost: If the locked folder was taken away.
             FolderUnwritable: If the disk refuses.
         """
+        self._refuse_lost()
         path = self._cell(record.pair, record.probe)
         with _translated(path.parent):
             if self._is_in_the_way(path, record):
@@ -196,6 +200,7 @@ class Store:
 
     def log(self, pair: Pair) -> Path:
         """Where the server of *pair* writes its log; the folder exists."""
+        self._refuse_lost()
         folder = self.folder / LOGS
         with _translated(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -222,7 +227,15 @@ class Store:
             file = opened(self.folder / LOCK)
         with file:
             hold(file, folder=self.folder)
-            yield
+            self._lock = file
+            try:
+                yield
+            finally:
+                self._lock = None
+
+    def _refuse_lost(self) -> None:
+        if self._lock is not None:
+            refuse_lost(self._lock, folder=self.folder)
 
     def _cells(self) -> list[Path]:
         return sorted((self.folder / CELLS).glob("*.json"))
