@@ -139,9 +139,10 @@ class TokenPiece:
     @property
     def size(self) -> int:
         """Length of the part, in bytes of UTF-8."""
-        # Lone surrogates cannot be encoded; no vocabulary has them.
-        is_text = isinstance(self.piece, str)
-        return len(self.piece.encode(errors="replace") if is_text else self.piece)
+        if isinstance(self.piece, str):
+            # Lone surrogates cannot be encoded; no vocabulary has them.
+            return len(self.piece.encode(errors="replace"))
+        return len(self.piece)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from codeneedle.grid import Pair, by_precision
 from codeneedle.records import CellRecord, ForeignRecord, Json, Setup
 
 _NOT_COMPARED = frozenset(
-    {"created", "types_k", "types_v", "probes", "identity", "schema"}
+    {"created", "types_k", "types_v", "probes", "identity", "trial", "schema"}
 )
 _DIGITS = 16
 

@@ -163,6 +163,14 @@ SkipFallbackOption = Annotated[
         "--skip-fallback", help="End a cell that falls back before measuring it."
     ),
 ]
+SpeculateOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--speculate/--no-speculate",
+        help="Let the corpus draft its own recall, or have every token computed alone.",
+        show_default="speculate, where llama-server can",
+    ),
+]
 SeedOption = Annotated[
     int | None,
     typer.Option(
@@ -198,6 +206,7 @@ def request_of(  # noqa: PLR0913 - one parameter per option
     depths: DepthsOption = None,
     repetitions: RepetitionsOption = None,
     skip_fallback: SkipFallbackOption = None,
+    speculate: SpeculateOption = None,
     seed: SeedOption = None,
     llama_server: ServerOption = None,
     out: OutOption = DEFAULT_OUT,
@@ -231,6 +240,7 @@ def request_of(  # noqa: PLR0913 - one parameter per option
         "depths": numbers(depths, "--depths"),
         "repetitions": repetitions,
         "skip_fallback": skip_fallback,
+        "speculate": speculate,
     }
     stored = _stored(name) if name else {}
     chosen = {key: value for key, value in given.items() if value is not None}

@@ -15,6 +15,7 @@ from codeneedle.llamacpp import ServerFacts, Tools
 from codeneedle.prompts import PromptForm
 from codeneedle.request import Request
 from codeneedle.serverlog import Trouble
+from codeneedle.speculation import Speculation, speculation_for
 from codeneedle.store import FolderUnwritable, Store, run_folder
 from codeneedle.weights import Weights
 
@@ -80,6 +81,7 @@ class Plan:
         pairs: The grid, in running order.
         store: Where its records are.
         notes: What a person should know before it starts.
+        speculation: How the corpus drafts its own recall; None for not at all.
         preflights: What was found of attention in this sitting, kept for the probes
             to come. Alone in being filled later.
     """
@@ -95,6 +97,7 @@ class Plan:
     pairs: tuple[Pair, ...]
     store: Store
     notes: tuple[str, ...] = ()
+    speculation: Speculation | None = None
     preflights: dict[Pair, Trouble | None] = field(default_factory=dict, compare=False)
 
     @property
@@ -133,6 +136,9 @@ def plan(request: Request) -> Plan:
         pairs=tuple(shuffled_grid(request.k_types, request.v_types, seed=request.seed)),
         store=_writable(run_folder(request.out, corpus=corpus.name, model=folder)),
         notes=tuple(notes(request, corpus)),
+        speculation=speculation_for(server.options, request.server_args)
+        if request.speculate
+        else None,
     )
 
 

@@ -1,7 +1,7 @@
 """Plays one cell: a probe on a stage, ending in a record whatever happens."""
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from codeneedle.clock import now
@@ -12,26 +12,28 @@ from codeneedle.grid import Pair
 from codeneedle.planning import Plan
 from codeneedle.probe import Probe, Step
 from codeneedle.records import CellRecord, Json, Setup, Status
-from codeneedle.runner import CellEnded, CellStepped, Event
+from codeneedle.runner import CellEnded, CellStepped, Event, Noted
 from codeneedle.stage import Stage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Player:
     """
-    All that is the same for every cell of a sweep.
+    All that is the same for every cell of a sweep, and what they hand on.
 
     Attributes:
         plan: Binaries, weights, context, where records go.
-        setup: Needles and sampling.
+        setup: Needles and sampling; the first cell may add to it.
         text: The corpus as it is sent.
         probe: What measures.
+        gone: When the server of the last cell had ended, in monotonic seconds.
     """
 
     plan: Plan
     setup: Setup
     text: str
     probe: Probe
+    gone: float | None = None
 
     def play(self, pair: Pair, position: int) -> Generator[Event, None, None]:
         """
@@ -45,7 +47,7 @@ class Player:
                 began with; what was measured meanwhile is nobody's.
         """
         self._hold_weights()
-        stage = Stage(plan=self.plan, setup=self.setup, text=self.text, pair=pair)
+        stage = self._stage(pair)
         recorder = _Recorder(stage, self.probe.name, position, now())
         try:
             observation = yield from self._measured(stage)
@@ -57,7 +59,28 @@ class Player:
             raise
         else:
             self._hold_weights()
+            yield from self._noted(stage)
             yield CellEnded(recorder.finished(observation))
+        finally:
+            self.gone = stage.gone
+
+    def _stage(self, pair: Pair) -> Stage:
+        return Stage(
+            plan=self.plan,
+            setup=self.setup,
+            text=self.text,
+            pair=pair,
+            trial=self.setup.trial,
+            gone=self.gone,
+        )
+
+    def _noted(self, stage: Stage) -> Iterator[Event]:
+        """Keep the trial of speculation for the cells to come, if this was it."""
+        if stage.trial is None or stage.trial == self.setup.trial:
+            return
+        self.setup = self.plan.store.note_trial(stage.trial)
+        if stage.trial.difference:
+            yield Noted(f"speculation is {stage.trial.phrase}")
 
     def _hold_weights(self) -> None:
         refuse_replaced(self.plan.weights, expected=self.setup.weights.sha256)

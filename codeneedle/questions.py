@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass, field
 from codeneedle.prompts import Message
 from codeneedle.records import Json
 
+Prompt = str | tuple[int, ...]
+"""A text, or the tokens of one."""
+
 RUNNERS_UP = 2
 """Most probable tokens asked for: the one that comes, and its nearest rival."""
 
@@ -58,12 +61,12 @@ class Completion:
     A text to go on with.
 
     Attributes:
-        prompt: The text.
+        prompt: The text, or its tokens.
         max_tokens: Tokens that the reply may have.
         seed: Of sampling; greedy sampling draws nothing, but says so in the log.
     """
 
-    prompt: str
+    prompt: Prompt
     max_tokens: int
     seed: int = 0
 
@@ -74,6 +77,7 @@ class Completion:
             "n_predict": self.max_tokens,
             "seed": self.seed,
             "n_probs": RUNNERS_UP,
+            "return_tokens": True,
             "response_fields": FIELDS,
             **STREAMING,
             **NEUTRAL_SAMPLING,

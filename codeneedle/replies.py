@@ -147,8 +147,8 @@ def completion_piece(event: Json) -> Piece:
     return Piece(
         text=found.content,
         tokens=found.completion_probabilities,
-        # The last event repeats them all.
-        ids=() if found.stop else found.tokens,
+        # Events on the progress of reading name a token, though none has come.
+        ids=() if found.stop or found.prompt_progress else found.tokens,
         timings=found.timings,
         finish=ending if found.stop else None,
     )
@@ -175,6 +175,7 @@ def chat_piece(event: Json) -> Piece:
 class _CompletionEvent:
     content: str
     tokens: tuple[int, ...] = ()
+    prompt_progress: object = None
     stop: bool = False
     stop_type: str = ""
     stopped_limit: bool = False  # what older builds say instead

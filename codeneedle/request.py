@@ -61,6 +61,7 @@ class Request:
         depths: Depths to measure speed at, in tokens; empty for what suits.
         repetitions: Measurements of speed at each depth.
         skip_fallback: Whether a cell that falls back ends before it is measured.
+        speculate: Whether the text may draft its own recall, where the binary can.
         page: What this page is called; empty if it is the only one.
     """
 
@@ -85,6 +86,7 @@ class Request:
     depths: tuple[int, ...] = ()
     repetitions: int | None = None
     skip_fallback: bool = False
+    speculate: bool = True
     page: str = ""
 
     @property

@@ -33,6 +33,11 @@ class Round:
             close the token was to being another. Never negative when greedy.
         lengths: Per token, the characters that it added to the reply.
         retries: Why earlier attempts failed on the way; quality is never re-rolled.
+        drafted: Tokens that the server guessed from the text before computing them.
+        accepted: Of these, the right ones.
+        places: Where in the reply the gaps were asked for, in characters, ascending;
+            empty where they are those of all its tokens. A server that speculates
+            tells no probabilities of the tokens that it guessed.
     """
 
     needle: str
@@ -50,6 +55,9 @@ class Round:
     gaps: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
     retries: tuple[str, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
+    places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +68,13 @@ class Recall:
     Attributes:
         rounds: The scored rounds, in asking order.
         priming: The unscored round before them.
+        plain: Rounds that a server without speculation was asked, to compare; those
+            of the first cell only.
     """
 
     rounds: tuple[Round, ...]
     priming: Round | None = None
+    plain: tuple[Round, ...] = ()
 
 
 def read_recall(observation: Json, *, file: str) -> Recall:

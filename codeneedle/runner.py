@@ -38,7 +38,14 @@ class CellEnded:
     record: CellRecord
 
 
-Event = CellStarted | CellStepped | CellEnded
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something that a person should know came up; it changes no record."""
+
+    what: str
+
+
+Event = CellStarted | CellStepped | CellEnded | Noted
 Play = Callable[[Pair, int], Generator[Event, None, None]]
 """Plays one cell, given its place in the running order; `CellEnded` comes last."""
 

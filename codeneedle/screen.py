@@ -19,7 +19,7 @@ from codeneedle.probe import Probe, Step
 from codeneedle.records import CellRecord, Setup, Status
 from codeneedle.report.cells import NOT_RUN_WORD, cell_style, status_word
 from codeneedle.report.headline import corpus_line, setup_line
-from codeneedle.runner import CellEnded, CellStarted, CellStepped, Event
+from codeneedle.runner import CellEnded, CellStarted, CellStepped, Event, Noted
 from codeneedle.units import duration, plural
 
 REFRESHES_PER_S = 4
@@ -128,6 +128,8 @@ class Screen:
     def show(self, event: Event) -> None:
         """Take *event* in; a plain line for a cell that ended, where no grid is."""
         self._progress.note(event)
+        if isinstance(event, Noted):
+            note_lines(self._console, [event.what])
         if isinstance(event, CellEnded) and (
             self._live is None or not event.record.is_finished
         ):

@@ -1,6 +1,7 @@
 """What a probe is given to measure one cell, and what is noted while it does."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,15 @@ from codeneedle.planning import Plan
 from codeneedle.prompts import PromptForm
 from codeneedle.records import Phases, Setup
 from codeneedle.serverlog import Trouble
+from codeneedle.speculation import Speculation, Trial
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When a server was first asked, and when it last had answered, monotonic."""
+
+    asked: float | None = None
+    answered: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +44,10 @@ class Stage:
         peak_rss_bytes: Largest resident size of the server that was seen.
         device_bytes: What the server held on accelerators when it was through.
         trouble: What the server did instead of fast attention, if anything.
+        trial: How speculation answered, as far as anybody asked; a probe that is
+            the first to ask adds it.
+        gone: When the last server had ended, in monotonic seconds: of the cell
+            before, then of this one. None if there was none.
     """
 
     plan: Plan
@@ -46,6 +60,20 @@ class Stage:
     peak_rss_bytes: int | None = None
     device_bytes: int | None = None
     trouble: Trouble | None = None
+    trial: Trial | None = None
+    gone: float | None = None
+    _clock: _Clock = field(default_factory=_Clock)
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """How the server drafts; None if it cannot, must not, or did so wrongly."""
+        is_wrong = self.trial is not None and self.trial.difference
+        return None if is_wrong else self.plan.speculation
+
+    @property
+    def needs_trial(self) -> bool:
+        """Whether nobody knows yet that speculation changes nothing."""
+        return self.plan.speculation is not None and self.trial is None
 
     @property
     def is_in_doubt(self) -> bool:
@@ -86,6 +114,14 @@ class Stage:
             raise FellBack(trouble=trouble)
 
     @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """The time of a question and its answer: what is not, is waiting."""
+        clock = self._clock
+        clock.asked = clock.asked or time.monotonic()
+        yield
+        clock.answered = time.monotonic()
+
+    @contextlib.contextmanager
     def serving(self) -> Iterator[Served]:
         """
         A verified server with the cell's cache types, for the length of a block.
@@ -94,11 +130,13 @@ class Stage:
             CellError: If it does not come up, or is not what was asked for.
         """
         store = self.plan.store
-        launched = time.monotonic()
-        ready = left = None
+        last, launched = self.gone, time.monotonic()
+        self._clock = _Clock()
+        ready: float | None = None
+        left: float | None = None
         try:
             with serving(
-                launch_of(self.plan, self.pair),
+                launch_of(self.plan, self.pair, speculation=self.speculation),
                 log=store.log(self.pair),
                 folder=store.folder,
             ) as served:
@@ -113,7 +151,32 @@ class Stage:
                     self._note(served)
                     left = time.monotonic()
         finally:
-            self.phases = _phases(launched, ready, left, time.monotonic())
+            self.gone = time.monotonic()
+            asked, answered = self._clock.asked, self._clock.answered or left
+            self.phases = _phases(last, launched, ready, asked, answered, self.gone)
+
+    @contextlib.contextmanager
+    def serving_plainly(self, *, tag: str) -> Iterator[Served]:
+        """
+        Another server of the cell, without speculation, that leaves no mark on it.
+
+        Args:
+            tag: Of its log.
+
+        Raises:
+            CellError: If it does not come up, or is not what was asked for.
+        """
+        log = self.plan.store.log(self.pair)
+        launch = launch_of(self.plan, self.pair, speculation=None)
+        try:
+            with serving(
+                launch,
+                log=log.with_name(f"{self.pair.slug}.{tag}.log"),
+                folder=self.plan.store.folder,
+            ) as served:
+                yield served
+        finally:
+            self.gone = time.monotonic()
 
     def _note(self, served: Served) -> None:
         self.command = served.command
@@ -122,7 +185,9 @@ class Stage:
         self.peak_rss_bytes = max(seen or 0, self.peak_rss_bytes or 0) or None
 
 
-def launch_of(plan: Plan, pair: Pair) -> Launch:
+def launch_of(
+    plan: Plan, pair: Pair, *, speculation: Speculation | None = None
+) -> Launch:
     """What the server of *pair* is started with."""
     return Launch(
         binary=plan.tools.server,
@@ -137,6 +202,7 @@ def launch_of(plan: Plan, pair: Pair) -> Launch:
         batch_threads=usable_cores() if plan.is_built_in else None,
         sleeps=plan.is_built_in,
         rotation=plan.request.rotation,
+        speculation=speculation,
     )
 
 
@@ -150,17 +216,20 @@ def thinking_args(plan: Plan) -> tuple[str, ...]:
 
 
 def _phases(
-    launched: float, ready: float | None, left: float | None, gone: float
+    last: float | None,
+    launched: float,
+    ready: float | None,
+    asked: float | None,
+    answered: float | None,
+    gone: float,
 ) -> Phases:
-    if ready is None:
-        return Phases(ready_s=_seconds(gone - launched))
-    left = gone if left is None else left
+    """What lies between moments, in monotonic seconds; None for one not reached."""
+    ends = (launched, ready or gone, asked or gone, answered or gone, gone)
+    spans = [round(b - a, 4) for a, b in itertools.pairwise(ends)]
     return Phases(
-        ready_s=_seconds(ready - launched),
-        measure_s=_seconds(left - ready),
-        stop_s=_seconds(gone - left),
+        between_s=None if last is None else round(launched - last, 4),
+        ready_s=spans[0],
+        start_s=spans[1] if ready else None,
+        measure_s=spans[2] if asked else None,
+        stop_s=spans[3] if ready else None,
     )
-
-
-def _seconds(span: float) -> float:
-    return round(span, 4)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -19,8 +19,9 @@ from codeneedle.files import write_whole
 from codeneedle.grid import Pair
 from codeneedle.keeping import contents, put_aside, why
 from codeneedle.lock import LOCK, hold, opened, refuse_lost
-from codeneedle.recordfile import decode_record, decode_setup, encode
+from codeneedle.recordfile import Decode, decode_record, decode_setup, encode
 from codeneedle.records import BadRecord, BadSetup, CellRecord, Run, Setup, Status
+from codeneedle.speculation import Trial
 
 SETUP = "setup.json"
 CELLS = "cells"
@@ -100,6 +101,24 @@ class Store:
         self._setup = setup
         return setup
 
+    def note_trial(self, trial: Trial) -> Setup:
+        """
+        Add to the setup how its first cell answered with speculation and without.
+
+        Returns:
+            The setup of the folder from now on.
+
+        Raises:
+            SetupMissing: If somebody has taken it away.
+            FolderUnwritable: If the disk refuses.
+        """
+        stored = self.setup()
+        if stored is None:
+            raise SetupMissing(folder=self.folder)
+        self._setup = replace(stored, trial=trial)
+        self._write(self.folder / SETUP, encode(self._setup))
+        return self._setup
+
     def compare(self, setup: Setup) -> Setup | None:
         """
         The stored setup, if *setup* does not differ from it; None if there is none.
@@ -166,9 +185,12 @@ class Store:
         """
         return self._read(self._cell(pair, probe), pair, probe)
 
-    def records(self) -> Iterator[CellRecord]:
+    def records(self, decode: Decode = decode_record) -> Iterator[CellRecord]:
         """
         All records, by file name.
+
+        Args:
+            decode: Makes a record of what stands in a file.
 
         Raises:
             RecordTooNew: If a later codeneedle wrote one of them.
@@ -177,7 +199,7 @@ class Store:
             named = _CELL_NAME.fullmatch(path.name)
             if named:
                 pair = Pair(named["k"], named["v"])
-                record = self._read(path, pair, named["probe"])
+                record = self._read(path, pair, named["probe"], decode)
                 if record is not None:
                     yield record
 
@@ -206,12 +228,20 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{pair.slug}.log"
 
-    def read(self) -> Run | None:
-        """The whole folder; None if it holds no run."""
+    def read(
+        self, decoding: Callable[[Setup], Decode] = lambda _setup: decode_record
+    ) -> Run | None:
+        """
+        The whole folder; None if it holds no run.
+
+        Args:
+            decoding: How records of a setup are decoded; whole by default.
+        """
         setup = self.setup()
         if setup is None:
             return None
-        return Run(name=self.name, setup=setup, records=tuple(self.records()))
+        records = tuple(self.records(decoding(setup)))
+        return Run(name=self.name, setup=setup, records=records)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -243,11 +273,13 @@ class Store:
     def _cell(self, pair: Pair, probe: str) -> Path:
         return self.folder / CELLS / f"{pair.slug}.{probe}.json"
 
-    def _read(self, path: Path, pair: Pair, probe: str) -> CellRecord | None:
+    def _read(
+        self, path: Path, pair: Pair, probe: str, decode: Decode = decode_record
+    ) -> CellRecord | None:
         """The record in *path*; a file that is none of it is a cell to be played."""
         try:
             data = contents(path)
-            return None if data is None else self._own(data, path, pair, probe)
+            return None if data is None else self._own(data, path, pair, probe, decode)
         except (OSError, BadRecord) as error:
             reason = error.reason if isinstance(error, BadRecord) else why(error)
         return CellRecord(
@@ -258,8 +290,10 @@ class Store:
             reason=f"its record cannot be used: {reason}",
         )
 
-    def _own(self, data: bytes, path: Path, pair: Pair, probe: str) -> CellRecord:
-        record = decode_record(data, file=str(path))
+    def _own(
+        self, data: bytes, path: Path, pair: Pair, probe: str, decode: Decode
+    ) -> CellRecord:
+        record = decode(data, file=str(path))
         refuse_foreign(record, pair, probe, setup=self._known(), file=str(path))
         return record
 
@@ -273,7 +307,7 @@ class Store:
         with contextlib.suppress(OSError, BadRecord):
             data = contents(path)
             if data is not None:
-                self._own(data, path, record.pair, record.probe)
+                self._own(data, path, record.pair, record.probe, decode_record)
             return False
         return True
 

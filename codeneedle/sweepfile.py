@@ -65,6 +65,7 @@ class SweepFile:
         prompt_form: How needles are asked for.
         prefill_no_think: Whether to begin answers with an empty thought.
         skip_fallback: Whether a cell that falls back ends before it is measured.
+        speculate: Whether the text may draft its own recall.
         fit: Whether a corpus that is too long is trimmed.
         seed: Of sampling and order.
         divergence: Settings of that probe.
@@ -84,6 +85,7 @@ class SweepFile:
     prompt_form: PromptForm | None = None
     prefill_no_think: bool = False
     skip_fallback: bool = False
+    speculate: bool = True
     fit: bool = True
     seed: int = 42
     divergence: Divergence = field(default_factory=Divergence)
@@ -149,6 +151,7 @@ def asked_for(read: SweepFile) -> dict[str, Any]:
         "prompt_form": read.prompt_form,
         "prefill_no_think": read.prefill_no_think,
         "skip_fallback": read.skip_fallback,
+        "speculate": read.speculate,
         "fit": read.fit,
         "seed": read.seed,
         "divergence_contexts": read.divergence.contexts,

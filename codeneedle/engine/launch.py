@@ -6,6 +6,7 @@ from pathlib import Path
 
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
+from codeneedle.speculation import Speculation
 
 HOST = "127.0.0.1"
 
@@ -102,6 +103,7 @@ class Launch:
             all cores are free, and many times faster where they are not.
         rotation: Whether quantized values are rotated, where that is possible.
         flash_attention: ``on``; ``auto`` has the server say whether it could be.
+        speculation: How the text drafts its own continuation; None for not at all.
     """
 
     binary: Path
@@ -116,6 +118,7 @@ class Launch:
     sleeps: bool = False
     rotation: bool = True
     flash_attention: str = "on"
+    speculation: Speculation | None = None
 
 
 def command(launch: Launch, *, port: int) -> list[str]:
@@ -132,6 +135,7 @@ def command(launch: Launch, *, port: int) -> list[str]:
         *_offload(launch),
         *_threads(launch),
         *_optional(launch),
+        *(launch.speculation.arguments if launch.speculation else ()),
         *launch.extra,
     ]
 

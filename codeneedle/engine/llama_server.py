@@ -86,7 +86,14 @@ class Served:
     ready_s: float = 0.0
     effective: Effective = field(default_factory=Effective)
     stop_s: float | None = None
+    _child: Child | None = None
     _peak_rss_bytes: int | None = None
+
+    def ends_within(self, limit_s: float) -> bool:
+        """Whether its process ends on its own before *limit_s* seconds are over."""
+        if self._child is None:
+            return False
+        return ends_within(self._child, limit_s)
 
     def peak_rss(self) -> int | None:
         """Largest resident size seen so far, in bytes; None if never seen."""
@@ -222,7 +229,13 @@ class _Start:
                 silence_s=self.silence_s,
             )
         )
-        served = Served(client=client, command=tuple(argv), log=self.log, pid=child.pid)
+        served = Served(
+            client=client,
+            command=tuple(argv),
+            log=self.log,
+            pid=child.pid,
+            _child=child,
+        )
         return child, served
 
     def _verified(self) -> Effective:

@@ -1,21 +1,27 @@
 """Verbatim recall: every needle asked once, the reply stored as it came."""
 
-import hashlib
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
 
-from codeneedle import prompts
-from codeneedle.client import Chat, Client, Completion, Reply
-from codeneedle.enough import enough_for
+from codeneedle.engine.llama_server import Served
 from codeneedle.errors import CellError
+from codeneedle.planning import Plan
 from codeneedle.probe import Measurement, Probe, Step
+from codeneedle.probes.recall_asking import Asker
 from codeneedle.probes.recall_metrics import METRICS
-from codeneedle.prompts import PromptForm
-from codeneedle.records import NeedleFacts
+from codeneedle.records import Json, NeedleFacts, Run
 from codeneedle.rounds import Recall, Round, observation_of
-from codeneedle.scoring import answer_lines
+from codeneedle.speculation import Trial, difference
 from codeneedle.stage import Stage
+
+NAME = "recall"
 
 PRIMING_TOKENS = 8
 """Enough to make the server read the corpus; what it says is not scored."""
+
+TRIAL_ROUNDS = 3
+"""Needles that the first cell asks both ways: near the top, the middle and the end."""
 
 
 class NoAnswers(CellError):  # noqa: N818 - named after the fact
@@ -29,6 +35,18 @@ class NoAnswers(CellError):  # noqa: N818 - named after the fact
         )
 
 
+@dataclass(slots=True)
+class _Said:
+    """What one server said: its rounds, and the tokens of their replies."""
+
+    priming: Round | None = None
+    rounds: list[Round] = field(default_factory=list)
+    tokens: list[tuple[int, ...]] = field(default_factory=list)
+
+
+_Saying = Generator[Step, None, _Said]
+
+
 def measure(stage: Stage) -> Measurement:
     """
     Ask every needle of the setup, after one unscored round.
@@ -36,95 +54,118 @@ def measure(stage: Stage) -> Measurement:
     That round asks for the last needle, so that each scored one finds the corpus
     in the cache and nothing else: the same path for all.
 
+    Where the text is to draft its own recall and nobody knows yet that this changes
+    nothing, some needles are asked of a plain server first. If its replies differ,
+    all are asked plainly, in this cell and in those to come.
+
     Raises:
         CellError: If the server fails, or no round has an answer.
     """
     needles = stage.setup.needles
-    yield Step(0, len(needles), "loading")
-    with stage.serving() as served:
-        ask = Asker(served.client, stage)
-        yield Step(0, len(needles), "reading the corpus")
-        priming = ask.round(needles[-1], tokens=PRIMING_TOKENS)
-        # Some fallbacks are only told at the first token.
-        stage.heed(served.reread())
-        rounds: list[Round] = []
-        for needle in needles:
-            yield Step(len(rounds), len(needles), needle.name)
-            rounds.append(ask.round(needle, tokens=needle.budget))
-        yield Step(len(needles), len(needles), "stopping")
-    if all(asked.error for asked in rounds):
-        raise NoAnswers(reason=rounds[0].error)
-    return observation_of(Recall(rounds=tuple(rounds), priming=priming))
-
-
-class Asker:
-    """Asks one server for needles of one stage."""
-
-    def __init__(self, client: Client, stage: Stage) -> None:
-        self._client = client
-        self._stage = stage
-
-    def round(self, needle: NeedleFacts, *, tokens: int) -> Round:
-        """Ask for *needle*, allowing *tokens* tokens of reply."""
-        question = self._question(needle, tokens=tokens)
-        enough = enough_for(needle)
-        if isinstance(question, Chat):
-            reply = self._client.chat(question, enough=enough)
-        else:
-            reply = self._client.complete(question, enough=enough)
-        return _round(needle, _identity(question), reply)
-
-    def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
-        setup, text = self._stage.setup, self._stage.text
-        if setup.prompt_form == PromptForm.COMPLETION:
-            prompt = prompts.completion_prompt(text, needle)
-            return Completion(prompt=prompt, max_tokens=tokens, seed=setup.seed)
-        prefill = self._stage.plan.request.prefill_no_think
-        return Chat(
-            messages=prompts.chat_messages(text, needle, prefill_no_think=prefill),
-            max_tokens=tokens,
-            seed=setup.seed,
-            template_args=prompts.NO_THINK_ARGS,
+    plain = None
+    began = time.monotonic()
+    if stage.needs_trial:
+        plain = yield from _tried(stage, _spread(needles))
+    trial_s = round(time.monotonic() - began, 4)
+    said = yield from _asked(stage)
+    if plain is not None:
+        stage.trial = _compared(stage, plain, said)
+        if stage.trial.difference:
+            said = yield from _asked(stage)
+        stage.phases = replace(stage.phases, trial_s=trial_s)
+    if all(asked.error for asked in said.rounds):
+        raise NoAnswers(reason=said.rounds[0].error)
+    return observation_of(
+        Recall(
+            rounds=tuple(said.rounds),
+            priming=said.priming,
+            plain=tuple(plain.rounds) if plain else (),
         )
-
-
-def _identity(question: Chat | Completion) -> str:
-    """SHA-256 of what was sent, each message on a line of its own."""
-    if isinstance(question, Completion):
-        text = question.prompt
-    else:
-        text = "\n".join(f"{said.role}: {said.content}" for said in question.messages)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _round(needle: NeedleFacts, identity: str, reply: Reply) -> Round:
-    return Round(
-        needle=needle.name,
-        prompt_sha256=identity,
-        reply=reply.text,
-        error=_unanswered(needle, reply),
-        finish=reply.finish,
-        prompt_tokens=reply.prompt_tokens,
-        cached_tokens=reply.cached_tokens,
-        prompt_ms=reply.prompt_ms,
-        predicted_tokens=reply.predicted_tokens,
-        predicted_ms=reply.predicted_ms,
-        wall_s=reply.wall_s,
-        logprobs=reply.logprobs,
-        gaps=reply.gaps,
-        lengths=reply.lengths,
     )
 
 
-def _unanswered(needle: NeedleFacts, reply: Reply) -> str:
-    """Why there is nothing to score, if so: an error of the round, never a zero."""
-    answer = answer_lines(reply.text, signature=needle.signature)
-    if any(line.strip() for line in answer):
-        return ""
-    thought = reply.reasoning or reply.text.strip()
-    if thought and reply.finish == "length":
-        return f"all {reply.predicted_tokens} tokens went into reasoning"
-    return "the answer is empty"
+def _tried(stage: Stage, needles: Sequence[NeedleFacts]) -> _Saying:
+    """Ask *needles* of a server that drafts nothing."""
+    total = len(stage.setup.needles)
+    yield Step(0, total, "loading, to compare")
+    with stage.serving_plainly(tag="plain") as served:
+        asker = Asker(served, stage)
+        yield Step(0, total, "reading the corpus, to compare")
+        return (yield from _rounds(asker, needles, total=total, aside=True))
 
 
-PROBE = Probe(name="recall", metrics=METRICS, measure=measure)
+def _asked(stage: Stage) -> _Saying:
+    """Ask all needles, the way that the stage speculates."""
+    needles = stage.setup.needles
+    yield Step(0, len(needles), "loading")
+    with stage.serving() as served:
+        asker = Asker(served, stage, speculates=stage.speculation is not None)
+        yield Step(0, len(needles), "reading the corpus")
+        said = yield from _rounds(asker, needles, total=len(needles))
+        yield Step(len(needles), len(needles), "stopping")
+    return said
+
+
+def _rounds(
+    asker: Asker, needles: Sequence[NeedleFacts], *, total: int, aside: bool = False
+) -> _Saying:
+    said = _Said()
+    last = asker.stage.setup.needles[-1]
+    said.priming, _ = asker.round(last, tokens=PRIMING_TOKENS, with_leads=False)
+    _heed(asker.served, asker.stage)
+    for needle in needles:
+        done = 0 if aside else len(said.rounds)
+        yield Step(done, total, f"{needle.name}{', to compare' if aside else ''}")
+        asked, tokens = asker.round(needle, tokens=needle.budget)
+        said.rounds.append(asked)
+        said.tokens.append(tokens)
+    return said
+
+
+def _heed(served: Served, stage: Stage) -> None:
+    """Some fallbacks are only told at the first token."""
+    stage.heed(served.reread())
+
+
+def _spread(needles: Sequence[NeedleFacts]) -> list[NeedleFacts]:
+    """Some of *needles*, from the first to the last."""
+    last = len(needles) - 1
+    places = {at * last // (TRIAL_ROUNDS - 1) for at in range(TRIAL_ROUNDS)}
+    return [needles[at] for at in sorted(places)]
+
+
+def _compared(stage: Stage, plain: _Said, said: _Said) -> Trial:
+    """Token by token; by the text, where a server does not tell its tokens."""
+    with_draft = {
+        asked.needle: (asked, tokens)
+        for asked, tokens in zip(said.rounds, said.tokens, strict=True)
+    }
+    found = []
+    for asked, tokens in zip(plain.rounds, plain.tokens, strict=True):
+        other, other_tokens = with_draft[asked.needle]
+        found.append(
+            difference(tokens, other_tokens, of=asked.needle)
+            or difference(asked.reply, other.reply, of=asked.needle, unit="character")
+        )
+    return Trial(
+        pair=str(stage.pair),
+        rounds=len(plain.rounds),
+        tokens=sum(asked.predicted_tokens for asked in plain.rounds),
+        difference=next(filter(None, found), ""),
+    )
+
+
+def settings(plan: Plan, _text: str) -> Json:
+    """How the corpus drafts its own recall: it decides which kernels run."""
+    return {"speculation": plan.speculation.phrase} if plan.speculation else {}
+
+
+def remarks(run: Run) -> tuple[str, ...]:
+    """That speculation was switched off, if it was."""
+    trial = run.setup.trial
+    return (f"speculation is {trial.phrase}",) if trial and trial.difference else ()
+
+
+PROBE = Probe(
+    name=NAME, metrics=METRICS, measure=measure, settings=settings, remarks=remarks
+)
