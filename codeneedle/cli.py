@@ -90,7 +90,8 @@ def grid(
     from codeneedle.view import view
 
     one_form(csv=csv, json=json, markdown=markdown)
-    shown = view(out, name, metric, strict_indent=strict_indent)
+    whole = csv or json
+    shown = view(out, name, metric, strict_indent=strict_indent, all_metrics=whole)
     if csv:
         text = export.to_csv(shown.runs, shown.probe.metrics, shown.reading)
         typer.echo(text, nl=False)
@@ -123,7 +124,7 @@ def heatmap(
     from codeneedle.report.heatmap import draw
     from codeneedle.view import view
 
-    shown = view(out, name, metric, strict_indent=strict_indent)
+    shown = view(out, name, metric, strict_indent=strict_indent, all_metrics=False)
     for run in shown.runs:
         pictures = draw(
             run,
@@ -174,7 +175,7 @@ def memory(name: RunName, *, out: OutOption = DEFAULT_OUT) -> None:
     from codeneedle.report.memory import measured_view
     from codeneedle.view import whole_runs
 
-    for run in whole_runs(out, name):
+    for run in whole_runs(out, name, tokens=False):
         _stdout().print(measured_view(run), crop=False)
 
 

@@ -1,7 +1,7 @@
 """Records and setups as bytes: written, read back, and brought up to date."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -28,6 +28,14 @@ _UPGRADES: dict[int, Callable[[Json], Json]] = {
 """One step per version: ``{1: what_version_2_changed, ...}``."""
 
 
+class Decode(Protocol):
+    """Makes a record of what stands in a file."""
+
+    def __call__(self, data: bytes, *, file: str) -> CellRecord:
+        """As `decode_record` does, but perhaps leaving something out."""
+        ...
+
+
 def encode(stored: CellRecord | Setup) -> bytes:
     """
     As indented JSON, sealed.
@@ -52,6 +60,27 @@ def decode_record(data: bytes, *, file: str) -> CellRecord:
         BadRecord: If it is anything else than a record.
     """
     return _decode(data, CellRecord, file=file)
+
+
+def decode_at_once(data: bytes, layout: type[_Layout]) -> _Layout | None:
+    """
+    Read *data* straight into *layout*, in a third of the time.
+
+    Args:
+        data: What stands in a file.
+        layout: A part of a record, or of a setup; its ``schema`` has no default, and
+            takes `SCHEMA` alone.
+
+    Returns:
+        None if it is damaged, of another schema, or of another layout: reading it
+        as a record tells what is wrong, or brings it up to date.
+    """
+    if not is_intact(data):
+        return None
+    try:
+        return msgspec.json.decode(data, type=layout)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def decode_setup(data: bytes, *, file: str) -> Setup:

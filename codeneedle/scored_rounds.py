@@ -1,9 +1,10 @@
 """Stored rounds beside the truth: each record read once, each reply scored once."""
 
 import functools
-import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from codeneedle.margins import Margins, margins
 from codeneedle.metrics import Reading
 from codeneedle.records import BadRecord, CellRecord, NeedleFacts, Setup
 from codeneedle.rounds import Recall, Round, read_recall
@@ -43,10 +44,12 @@ class AskedRound:
     Attributes:
         needle: What was asked for.
         round: What came.
+        kept: The margins of the answer, where its gaps were let go.
     """
 
     needle: NeedleFacts
     round: Round
+    kept: Margins | None = None
 
     @property
     def error(self) -> str:
@@ -72,9 +75,65 @@ class AskedRound:
         return _answer_gaps(self.needle, self.round)
 
     @property
-    def margin(self) -> float | None:
-        """The smallest of these gaps; None where none was stored."""
-        return min(self.gaps, default=None)
+    def margins(self) -> Margins | None:
+        """What these gaps say of the answer; None where none was stored."""
+        return self.kept or margins(self.gaps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BriefRecord(CellRecord):
+    """
+    A record of the recall probe as reports need it: without its tokens.
+
+    Thousands of records fit into memory this way. The observation is empty.
+
+    Attributes:
+        asked: Its rounds, in asking order, without probabilities and gaps.
+        priming: The unscored round before them, likewise.
+        has_margins: Whether the rounds have kept their margins.
+        counts: Scores that were asked for before, by reading.
+    """
+
+    asked: tuple[AskedRound, ...]
+    priming: Round | None
+    has_margins: bool
+    counts: dict[Reading, tuple[Counts, ...]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+
+def counts_of(record: CellRecord, setup: Setup, reading: Reading) -> tuple[Counts, ...]:
+    """
+    The scores of the rounds of *record* that have an answer, in asking order.
+
+    Raises:
+        BadRecord: As of `asked_rounds`.
+    """
+    if not isinstance(record, BriefRecord):
+        return _counted(asked_rounds(record, setup), reading)
+    if reading not in record.counts:
+        record.counts[reading] = _counted(record.asked, reading)
+    return record.counts[reading]
+
+
+def _counted(rounds: Sequence[AskedRound], reading: Reading) -> tuple[Counts, ...]:
+    return tuple(asked.counts(reading) for asked in rounds if not asked.error)
+
+
+def margins_of(record: CellRecord, setup: Setup) -> list[Margins]:
+    """
+    The margins of the answers of *record* that have gaps, in asking order.
+
+    Raises:
+        BadRecord: As of `asked_rounds`.
+        ValueError: If they were not kept when the record was read.
+    """
+    if isinstance(record, BriefRecord):
+        if not record.has_margins:
+            raise ValueError(f"{_file(record)} was read without its tokens")
+        return [asked.kept for asked in record.asked if asked.kept]
+    rounds = (asked for asked in asked_rounds(record, setup) if not asked.error)
+    return [told for asked in rounds if (told := asked.margins)]
 
 
 def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
@@ -85,6 +144,8 @@ def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
         BadRecord: If it holds something else, or asks for a needle that *setup*
             does not have.
     """
+    if isinstance(record, BriefRecord):
+        return record.asked
     needles = {needle.name: needle for needle in setup.needles}
     try:
         return tuple(
@@ -116,6 +177,9 @@ def recall_of(record: CellRecord) -> Recall:
     Raises:
         BadRecord: If it is something else.
     """
+    if isinstance(record, BriefRecord):
+        rounds = tuple(asked.round for asked in record.asked)
+        return Recall(rounds=rounds, priming=record.priming)
     return _read_once(_Itself(record))
 
 
@@ -137,13 +201,25 @@ def _counts(needle: NeedleFacts, reply: str, *, strict_indent: bool) -> Counts:
 # A round is asked for three margins in a row.
 @functools.lru_cache(maxsize=64)
 def _answer_gaps(needle: NeedleFacts, asked: Round) -> tuple[float, ...]:
+    return answer_gaps(needle, asked)
+
+
+def answer_gaps(needle: NeedleFacts, asked: Round) -> tuple[float, ...]:
+    """The gaps that `AskedRound.gaps` tells of."""
     if not asked.lengths:
         return asked.gaps
-    end = answer_end(needle, asked.reply)
-    starts = itertools.accumulate(asked.lengths, initial=0)
-    return tuple(
-        gap for gap, start in zip(asked.gaps, starts, strict=False) if start < end
-    )
+    end = _answer_end(needle, asked.reply)
+    # From the end, which is near: a reply is cut soon after its answer.
+    own, start = len(asked.lengths) + 1, sum(asked.lengths)
+    while own and start >= end:
+        own -= 1
+        start -= asked.lengths[own - 1] if own else 0
+    return asked.gaps[:own]
+
+
+@functools.lru_cache(maxsize=65_536)
+def _answer_end(needle: NeedleFacts, reply: str) -> int:
+    return answer_end(needle, reply)
 
 
 @functools.lru_cache(maxsize=65_536)

@@ -1,9 +1,11 @@
 """What a report is about: which runs, which metric, and how replies are read."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from codeneedle import briefs
 from codeneedle.errors import UnknownName
 from codeneedle.frames import of_probe
 from codeneedle.metrics import Metric, Reading
@@ -41,7 +43,14 @@ class View:
         )
 
 
-def view(root: Path, name: str, metric: str, *, strict_indent: bool = False) -> View:
+def view(
+    root: Path,
+    name: str,
+    metric: str,
+    *,
+    strict_indent: bool = False,
+    all_metrics: bool = True,
+) -> View:
     """
     Find what a person wants to see.
 
@@ -50,13 +59,15 @@ def view(root: Path, name: str, metric: str, *, strict_indent: bool = False) -> 
         name: A corpus, ``corpus/model``, or a prefix.
         metric: Name of a metric of any probe.
         strict_indent: Whether leading white space counts.
+        all_metrics: Whether all metrics of its probe can be shown, or it alone and
+            those of whole rounds, which takes half the time.
 
     Raises:
         NoSuchRun: If nothing has that name.
         UnknownName: If no probe has that metric.
         BadRecord: If a file cannot be read.
     """
-    found = whole_runs(root, name)
+    found = whole_runs(root, name, tokens=all_metrics or _is_of_tokens(metric))
     probe, chosen = metric_named(metric, found)
     return View(
         runs=tuple(of_probe(run, probe.name) for run in found),
@@ -104,9 +115,25 @@ def _has(table: PriceTable, metric: str | None) -> bool:
     return any(column.metric.name == metric for column in table.columns)
 
 
-def whole_runs(root: Path, name: str) -> list[Run]:
-    """The runs called *name*, newest first, with the records of all probes."""
-    return [run for store in find_runs(root, name) if (run := store.read())]
+def whole_runs(root: Path, name: str, *, tokens: bool = True) -> list[Run]:
+    """
+    The runs called *name*, newest first, with the records of all probes in brief.
+
+    Args:
+        root: Folder of all run folders.
+        name: A corpus, ``corpus/model``, or a prefix.
+        tokens: Whether metrics of single tokens can be asked for.
+
+    Raises:
+        NoSuchRun: If nothing has that name.
+    """
+    decoding = functools.partial(briefs.decoding, tokens=tokens)
+    return [run for store in find_runs(root, name) if (run := store.read(decoding))]
+
+
+def _is_of_tokens(metric: str) -> bool:
+    known = (each for probe in PROBES.values() for each in probe.metrics)
+    return any(each.of_tokens for each in known if each.name == metric)
 
 
 def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:

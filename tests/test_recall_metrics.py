@@ -14,7 +14,7 @@ from made_records import (
 )
 
 from codeneedle.metrics import Reading
-from codeneedle.probes.recall_metrics import METRICS, percentile
+from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.records import NeedleFacts
 from codeneedle.rounds import Round
 
@@ -107,15 +107,6 @@ def test_rounds_without_gaps_have_no_margin() -> None:
 
     assert [] == values("margin", [silent])
     assert [] == values("margin5", [silent])
-
-
-def test_percentiles_interpolate_between_order_statistics() -> None:
-    """
-    The 5th percentile of 0 to 10 is 0.5; of a single value it is that value.
-    """
-    assert 0.5 == percentile([10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0], 0.05)
-    assert 7.0 == percentile([7.0], 0.05)
-    assert 10 == percentile([10, 0], 1.0)
 
 
 def test_reading_speed_comes_from_whole_readings_alone() -> None:

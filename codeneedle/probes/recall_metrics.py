@@ -4,19 +4,23 @@ The metrics of the recall probe: what the stored rounds of a cell say.
 Rounds without an answer contribute nothing, never a zero; `errors` counts them.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
+from codeneedle.margins import Margins
 from codeneedle.metrics import Metric, Reading
 from codeneedle.needles import ASKED_LINES
 from codeneedle.probes.memory_metrics import METRICS as MEMORY
 from codeneedle.probes.memory_metrics import of_cell
 from codeneedle.records import CellRecord, Setup
 from codeneedle.rounds import Round
-from codeneedle.scored_rounds import AskedRound, Counts, asked_rounds, recall_of
+from codeneedle.scored_rounds import (
+    Counts,
+    asked_rounds,
+    counts_of,
+    margins_of,
+    recall_of,
+)
 from codeneedle.scoring import PASS_LINES
-
-__all__ = ["METRICS", "AskedRound", "asked_rounds", "percentile"]
 
 WHOLE_READING = 0.9
 """
@@ -36,25 +40,6 @@ of them the speed is at most 7 % too high.
 """
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """
-    The value below which *share* of the n >= 1 *values* lie.
-
-    Args:
-        values: In any order.
-        share: From 0 to 1.
-
-    Source:
-        Linear interpolation between order statistics. Definition 7 of Hyndman &
-        Fan, Sample Quantiles in Statistical Packages, 1996.
-    """
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
 Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
 
 
@@ -62,22 +47,16 @@ def _of_answers(number: Callable[[Counts], float]) -> Values:
     """One value for each round that has an answer."""
 
     def values(record: CellRecord, setup: Setup, reading: Reading) -> list[float]:
-        return [
-            float(number(asked.counts(reading)))
-            for asked in asked_rounds(record, setup)
-            if not asked.error
-        ]
+        return [float(number(counts)) for counts in counts_of(record, setup, reading)]
 
     return values
 
 
-def _of_gaps(number: Callable[[Sequence[float]], float]) -> Values:
+def _of_gaps(number: Callable[[Margins], float]) -> Values:
     """One value for each round that has an answer with gaps."""
 
     def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
-        answered = (asked for asked in asked_rounds(record, setup) if not asked.error)
-        gaps = (asked.gaps for asked in answered)
-        return [number(of_round) for of_round in gaps if of_round]
+        return [number(margins) for margins in margins_of(record, setup)]
 
     return values
 
@@ -176,8 +155,9 @@ METRICS: tuple[Metric, ...] = (
         better="higher",
         bounds=(0, None),
         digits=2,
-        values=_of_gaps(min),
+        values=_of_gaps(lambda margins: margins.least),
         in_table=True,
+        of_tokens=True,
     ),
     Metric(
         name="margin5",
@@ -186,7 +166,8 @@ METRICS: tuple[Metric, ...] = (
         better="higher",
         bounds=(0, None),
         digits=2,
-        values=_of_gaps(lambda gaps: percentile(gaps, 0.05)),
+        values=_of_gaps(lambda margins: margins.fifth),
+        of_tokens=True,
     ),
     Metric(
         name="margin-mean",
@@ -195,7 +176,8 @@ METRICS: tuple[Metric, ...] = (
         better="higher",
         bounds=(0, None),
         digits=2,
-        values=_of_gaps(lambda gaps: math.fsum(gaps) / len(gaps)),
+        values=_of_gaps(lambda margins: margins.mean),
+        of_tokens=True,
     ),
     Metric(
         name="prefill",
