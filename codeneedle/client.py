@@ -26,6 +26,7 @@ from codeneedle.answers import (
     refusal,
     shaped,
 )
+from codeneedle.errors import CellError
 from codeneedle.listening import Watch, beginning, lines, whole
 from codeneedle.prompts import Message
 from codeneedle.questions import Chat, Completion, conversation
@@ -185,16 +186,17 @@ class Client:
     ) -> Reply:
         started = time.perf_counter()
         body = question.body()
-        with self._sent("POST", path, body, limit_s=self._silence_s) as response:
-            events = self._events(response)
+        with self._sent("POST", path, body, limit_s=self._silence_s) as (answer, watch):
+            events = self._events(answer, watch)
             reply = reply_of(
                 events, read=read, enough=enough, max_tokens=question.max_tokens
             )
         return replace(reply, wall_s=round(time.perf_counter() - started, 4))
 
-    def _events(self, response: httpx.Response) -> Iterator[Json]:
+    def _events(self, response: httpx.Response, watch: Watch) -> Iterator[Json]:
         """The events of a stream; comments, which servers send as pings, are none."""
-        for line in lines(response.iter_raw(), silence_s=self._silence_s):
+        chunks = watch.hearing(response.iter_raw())
+        for line in lines(chunks, silence_s=self._silence_s, now=watch.lived_s):
             kind, _, data = line.partition(b":")
             if kind in _NO_EVENTS or data.strip() == b"[DONE]":
                 continue
@@ -216,18 +218,23 @@ class Client:
         self, method: str, path: str, body: Json | None = None, *, limit_s: float
     ) -> Json:
         """The whole answer to a question that no tokens are written for."""
-        until = time.monotonic() + limit_s
-        with self._sent(method, path, body, limit_s=limit_s) as response:
-            data = whole(response.iter_raw(), limit_s=until - time.monotonic())
+        with self._sent(method, path, body, limit_s=limit_s) as (response, watch):
+            left_s = limit_s - watch.lived_s()
+            data = whole(response.iter_raw(), limit_s=left_s, now=watch.lived_s)
         return parsed(data, expected=f"what {path} should say")
 
     @contextlib.contextmanager
     def _sent(
         self, method: str, path: str, body: Json | None, *, limit_s: float
-    ) -> Iterator[httpx.Response]:
-        """A response that has begun; an error of the server is raised as one."""
+    ) -> Iterator[tuple[httpx.Response, Watch]]:
+        """
+        A response that has begun, and who watches over it.
+
+        An error of the server is raised as one.
+        """
         watch = Watch(limit_s)
-        timeout = httpx.Timeout(limit_s, connect=min(SHORT_S, limit_s))
+        # Of reading the watch takes care.
+        timeout = httpx.Timeout(limit_s, connect=min(SHORT_S, limit_s), read=None)
         try:
             with self._http.stream(
                 method,
@@ -236,16 +243,17 @@ class Client:
                 timeout=timeout,
                 extensions={"trace": watch.trace},
             ) as response:
-                watch.end()
                 if not response.is_success:
                     stated = beginning(response.iter_raw())
                     raise refusal(stated, code=response.status_code)
-                yield response
-        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+                yield response, watch
+        except httpx.WriteTimeout as error:
             raise ServerSilent(silence_s=limit_s) from error
-        except httpx.TransportError as error:
+        except (httpx.TransportError, CellError) as error:
             if watch.barked:
                 raise ServerSilent(silence_s=limit_s) from error
+            if isinstance(error, CellError):
+                raise
             raise ServerGone(reason=str(error) or type(error).__name__) from error
         finally:
             watch.end()

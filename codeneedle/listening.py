@@ -4,16 +4,20 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from codeneedle.answers import OverlongReply, ServerSilent
+from codeneedle.clock import Lived
 
 LINE_LIMIT_BYTES = 8 << 20
 """More than the last event of a 1M token prompt, which older builds send back."""
 
 REPLY_LIMIT_BYTES = 256 << 20
 """A token is an event of 700 bytes, so this is more than 300,000 of them."""
+
+LONGEST_LOOK_S = 1.0
+"""Between looks at whether a connection is silent."""
 
 REFUSAL_LIMIT_BYTES = 64 << 10
 REFUSAL_S = 5.0
@@ -22,27 +26,46 @@ REFUSAL_S = 5.0
 
 class Watch:
     """
-    Breaks a connection on which no answer begins.
+    Breaks a connection on which no answer begins, or on which nothing comes.
 
     A timeout of httpx is one for each read, and so never comes for a server that
-    sends its headers a byte at a time.
+    sends its headers a byte at a time; and it counts time for which we were
+    suspended.
+
+    Attributes:
+        barked: Whether it broke the connection.
+        lived_s: Its clock.
     """
 
     def __init__(self, limit_s: float) -> None:
         self.barked = False
+        self._limit_s = self._until = limit_s
+        self._look_s = max(0.001, min(LONGEST_LOOK_S, limit_s / 10))
+        self.lived_s = Lived(longest_s=2 * self._look_s)
         self._socket: socket.socket | None = None
-        self._timer = threading.Timer(limit_s, self._bark)
-        self._timer.daemon = True
-        self._timer.start()
+        self._over = threading.Event()
+        threading.Thread(target=self._keep, daemon=True).start()
 
     def end(self) -> None:
-        """An answer has begun, or there will be none."""
-        self._timer.cancel()
+        """The answer is complete, or there will be none."""
+        self._over.set()
+
+    def hearing(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """The same *chunks*, each a sign of life."""
+        for chunk in chunks:
+            self._until = self.lived_s() + self._limit_s
+            yield chunk
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Takes note of the socket; httpcore's ``trace`` extension calls it."""
         if event == "connection.connect_tcp.complete":
             self._socket = info["return_value"].get_extra_info("socket")
+
+    def _keep(self) -> None:
+        while not self._over.wait(self._look_s):
+            if self.lived_s() > self._until:
+                self._bark()
+                return
 
     def _bark(self) -> None:
         self.barked = True
@@ -51,13 +74,16 @@ class Watch:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
-def lines(chunks: Iterable[bytes], *, silence_s: float) -> Iterator[bytes]:
+def lines(
+    chunks: Iterable[bytes], *, silence_s: float, now: Callable[[], float] | None = None
+) -> Iterator[bytes]:
     """
     The lines of a stream, as soon as each is complete.
 
     Args:
         chunks: The stream, cut anywhere.
         silence_s: How long it may be without a line of data, in seconds.
+        now: The clock; the monotonic one by default.
 
     Raises:
         ServerSilent: If it is for longer.
@@ -66,7 +92,8 @@ def lines(chunks: Iterable[bytes], *, silence_s: float) -> Iterator[bytes]:
     # In parts: a line that comes a byte at a time is not copied with each of them.
     pending: list[bytes] = []
     pending_bytes = total = 0
-    heard = time.monotonic()
+    now = now or time.monotonic
+    heard = now()
     for chunk in chunks:
         total += len(chunk)
         *complete, rest = chunk.split(b"\n")
@@ -77,14 +104,14 @@ def lines(chunks: Iterable[bytes], *, silence_s: float) -> Iterator[bytes]:
         pending_bytes += len(rest)
         for line in complete:
             if line.startswith(b"data"):
-                heard = time.monotonic()
+                heard = now()
             yield line.rstrip(b"\r")
         if pending_bytes > LINE_LIMIT_BYTES:
             raise OverlongReply(limit_bytes=LINE_LIMIT_BYTES)
         if total > REPLY_LIMIT_BYTES:
             raise OverlongReply(limit_bytes=REPLY_LIMIT_BYTES)
         # Pings come from a server whose computation hangs, too: they do not count.
-        if time.monotonic() - heard > silence_s:
+        if now() - heard > silence_s:
             raise ServerSilent(silence_s=silence_s)
 
 
@@ -99,20 +126,28 @@ def beginning(chunks: Iterable[bytes]) -> bytes:
     return data
 
 
-def whole(chunks: Iterable[bytes], *, limit_s: float) -> bytes:
+def whole(
+    chunks: Iterable[bytes], *, limit_s: float, now: Callable[[], float] | None = None
+) -> bytes:
     """
     All of an answer.
+
+    Args:
+        chunks: The answer, cut anywhere.
+        limit_s: How long it may take, in seconds.
+        now: The clock; the monotonic one by default.
 
     Raises:
         ServerSilent: If it takes longer than *limit_s* seconds.
         OverlongReply: If it exceeds what makes sense.
     """
     data = bytearray()
-    until = time.monotonic() + limit_s
+    now = now or time.monotonic
+    until = now() + limit_s
     for chunk in chunks:
         data += chunk
         if len(data) > REPLY_LIMIT_BYTES:
             raise OverlongReply(limit_bytes=REPLY_LIMIT_BYTES)
-        if time.monotonic() > until:
+        if now() > until:
             raise ServerSilent(silence_s=limit_s)
     return bytes(data)
