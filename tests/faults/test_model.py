@@ -1,0 +1,248 @@
+"""
+What a model says reaches records whole, and no terminal, file or page as it came.
+
+There is no HTML page; what is exported is CSV, JSON, Markdown, PNG and SVG.
+"""
+
+import csv
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from injections import Injection
+from made_records import made_needle, made_round
+from stand_ins import RUN, impatient, misbehave, problem, record, server
+
+from codeneedle.report.sidebyside import side_by_side
+from codeneedle.scored_rounds import AskedRound
+from codeneedle.scoring import answer_end, score
+
+EVIL = "\x1b]0;OWNED\x07\x1b[2J\x1b[31mRED\x9b31m\x1bP1;2q\x1b\\\x08\x0b\x0c\x00"
+LINE = "    value = 'x'  # {}\n"
+
+
+def said(text, *, times=1):
+    """*text* as an event of a reply, JSON in ASCII."""
+    return [json.dumps(text * times).encode()]
+
+
+REPLIES = {
+    "fences without end": said("```python\n" * 30),
+    "a fence that never closes": said("```python\n" + LINE.format(1) * 22),
+    "NUL and control bytes": said("".join(map(chr, range(32))), times=30),
+    "terminal escapes": said(f"    {EVIL}\n", times=24),
+    "HTML and script": said("<script>alert(1)</script><img src=x>\n", times=24),
+    "right-to-left marks": said("    \u202edrow\u2066 = \u200f1\u2069\n", times=24),
+    "lone surrogates": [rb'"\ud800 = 1\n\udfff = 2\n"'] * 15,
+    "invalid UTF-8": [b'"\xff\xfe\xc0\xaf = 1\\n"'] * 24,
+    "line separators": said("a = 1\u2028b = 2\u2029c = 3\x85d = 4\n", times=24),
+    "thousands of combining marks": said("e" + "\u0301" * 5000 + "\n", times=4),
+    "one token for ever": said(" the", times=9000),
+    "spreadsheet formulas": said("=HYPERLINK(1)\n@SUM(1)\n", times=12),
+    "rich markup": said("[bold red]x[/] [link=http://x]y[/link] [/]\n", times=24),
+    "a thought without end": said("<think>\nwell\n", times=400),
+}
+"""Replies that cost nothing, as the events of a server, JSON texts."""
+
+EVIL_ONES = ("terminal escapes", "right-to-left marks")
+
+LONG = {
+    "10 MB on one line": said("x", times=5 << 20) * 2,
+    "10 MB of line ends": said("\n", times=1 << 20) * 10,
+    "10 MB of short lines": said("x\n", times=1 << 19) * 10,
+    "10 MB a line break at a time": said("\n", times=1000) * 10_000,
+}
+"""Longer than any number of tokens that was allowed."""
+
+CORPUS = """\
+[generate]
+functions = {}
+value_length = 6
+name_length = 5
+seed = 7
+"""
+SWEEP = ("sweep", "--corpus", "tiny", "--context", "18432", "--types")
+REPORTS = {
+    "grid": ("grid", "tiny"),
+    "CSV": ("grid", "tiny", "--csv"),
+    "JSON": ("grid", "tiny", "--json"),
+    "Markdown": ("grid", "tiny", "--markdown"),
+    "table": ("table", "tiny"),
+    "table as CSV": ("table", "tiny", "--csv"),
+    "table as JSON": ("table", "tiny", "--json"),
+    "show": ("show", "tiny", "q8_0/q8_0"),
+    "heatmap": ("heatmap", "tiny"),
+}
+HARMLESS = re.compile(rb"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[[12]?[AK]|\x1b\[1G")
+"""What rich says to a terminal: colours, the cursor, and lines to write again."""
+
+
+@pytest.fixture(autouse=True)
+def _needed(nano):
+    """The weights are there."""
+
+
+def tell(ledger, folder, fault, *, saw=""):
+    """Note what a model said, and what it cost."""
+    aftermath = folder.aftermath()
+    ledger.add(
+        Injection(
+            group="model", fault=f"a model says {fault}", saw=saw, aftermath=aftermath
+        )
+    )
+
+
+def replying(folder, replies):
+    """A server whose nth reply is the nth of *replies*, after the priming round."""
+    said_in = folder.path / "replies"
+    said_in.mkdir(exist_ok=True)
+    for at, events in enumerate([said("a\n"), *replies]):
+        (said_in / f"{at:03}").write_bytes(b"\n".join(events))
+    tiny = folder.path / "corpora" / "tiny.toml"
+    tiny.write_text(CORPUS.format(max(3, len(replies))), encoding="utf-8")
+    return server(folder.path, {"q8_0-q8_0": [f"replies={said_in}"]})
+
+
+def on_terminal(folder, *arguments):
+    """The raw bytes that the command sends to a terminal."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "codeneedle", *map(str, arguments)],
+        cwd=folder,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = bytearray()
+    try:
+        while chunk := os.read(ours, 1 << 16):
+            seen += chunk
+    except OSError:
+        pass  # how a terminal says that nobody writes any more
+    os.close(ours)
+    code = child.wait()
+    assert code in {0, 1}, seen.decode(errors="replace")
+    assert b"Traceback" not in seen, seen.decode(errors="replace")
+    return bytes(seen)
+
+
+def controls(raw):
+    """What of *raw* bytes moves or hides something, and is not rich's own."""
+    text = HARMLESS.sub(b"", raw).decode()
+    bad = "\x1b\x9b\x07\x08\x0b\x0c\x00\u202e\u2066\u200f\u2028\ufeff"
+    return sorted({found for found in text if found in bad})
+
+
+def test_whatever_a_model_says_is_kept_scored_and_shown_harmlessly(
+    folder, ledger, times
+):
+    """
+    A round each: the cell finishes, every report is made, and neither a terminal nor
+    an export gets a control character or markup of the model's.
+    """
+    path = folder.path
+    binary = replying(folder, [*REPLIES.values()])
+    sweep = (*SWEEP, "q8_0", "--llama-server", binary)
+    raw = on_terminal(path, *sweep)
+    stored = record(path, "q8_0-q8_0")
+    setup = json.loads((path / RUN / "setup.json").read_text())
+
+    assert "finished" == stored["status"], problem(stored)
+    assert len(REPLIES) == len(stored["observation"]["rounds"]), setup["needles"]
+    assert [] == controls(raw)
+    often = times(len(REPLIES), quick=3)
+    for name, arguments in [*REPORTS.items()][:often]:
+        assert [] == controls(on_terminal(path, *arguments)), name
+    for at, name in enumerate(REPLIES):
+        asked = stored["observation"]["rounds"][at]
+        needle = asked["needle"].rpartition(".")[2]
+        if name in EVIL_ONES or often == len(REPLIES):
+            shown = on_terminal(path, "show", "tiny", "q8_0/q8_0", needle)
+            assert [] == controls(shown), name
+        tell(ledger, folder, name, saw=asked["error"])
+    _assert_exports_are_read(path)
+
+
+def _assert_exports_are_read(path):
+    def told(*arguments):
+        done = impatient(path, *arguments)
+        assert 0 == done.returncode, done.stderr
+        return done.stdout
+
+    (row,) = csv.DictReader(io.StringIO(told(*REPORTS["CSV"])))
+    (run,) = json.loads(told(*REPORTS["JSON"]))
+    markdown = told(*REPORTS["Markdown"])
+    told("heatmap", "tiny")
+    svg = next(path.rglob("*.svg")).read_text(encoding="utf-8")
+
+    assert "finished" == row["status"]
+    assert ["finished"] == [cell["status"] for cell in run["cells"]]
+    assert all(
+        word not in text for text in (markdown, svg) for word in ("<script", EVIL)
+    )
+
+
+def test_a_reply_longer_than_its_tokens_is_an_error_of_the_cell(folder, ledger, times):
+    """
+    It takes no memory and no time to speak of, and another try may finish.
+    """
+    chosen = dict([*LONG.items()][: times(len(LONG), quick=2)])
+    for name, events in chosen.items():
+        sweep = (*SWEEP, "q8_0", "--llama-server", replying(folder, [events]))
+        told = impatient(folder.path, *sweep, "--retry-failed", silence_s=600)
+        stored = record(folder.path, "q8_0-q8_0")
+
+        assert 1 == told.returncode, told.stderr
+        assert "crashed" == stored["status"]
+        assert "longer than" in stored["reason"]
+        tell(ledger, folder, name, saw=problem(stored))
+    misbehave(folder.path, {})
+    assert 0 == impatient(folder.path, *sweep, "--retry-failed").returncode
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
+    name, times
+):
+    """
+    As another program may have written it: to each character once.
+    """
+    reply = "".join(map(json.loads, LONG[name]))
+    needle = made_needle()
+    asked = AskedRound(
+        needle, made_round(needle, reply=reply[: times(10, quick=1) << 20])
+    )
+
+    spent = time.process_time()
+    scored = score(needle, asked.round.reply)
+    assert 0 == scored.matched
+    assert asked.error in {"", "empty answer"}
+    assert answer_end(needle, reply[: 1 << 20]) >= 0
+    part = score(needle, reply[: 1 << 15])
+    assert side_by_side(needle, part, width=100, colour=True).renderables
+    # Hours where a line is read once for each line; it is seconds.
+    assert time.process_time() - spent < 120
+
+
+def test_a_hostile_log_does_not_reach_the_terminal(folder, ledger, times):
+    """
+    A reason is a line of the log, or of the answer; both may be the model's.
+    """
+    line = f"error loading model: {EVIL}\u202e[bold]x[/bold]<script>"
+    binary = server(folder.path, {"q8_0-q8_0": [f"say={line}", "die=1"]})
+    raw = on_terminal(folder.path, *SWEEP, "q8_0", "--llama-server", binary)
+    stored = record(folder.path, "q8_0-q8_0")
+
+    assert [] == controls(raw)
+    assert "crashed" == stored["status"]
+    for name, arguments in [*REPORTS.items()][: times(len(REPORTS), quick=2)]:
+        assert [] == controls(on_terminal(folder.path, *arguments)), name
+    tell(ledger, folder, "terminal escapes by way of a log", saw=problem(stored))
