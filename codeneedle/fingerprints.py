@@ -10,11 +10,13 @@ from pathlib import Path
 
 from codeneedle.cache import cache_folder
 from codeneedle.errors import MachineError, RequestError
+from codeneedle.files import write_whole
 from codeneedle.keeping import why
 from codeneedle.weights import Weights, WeightsUnreadable, identity_of, read_header
 
 _CHUNK_BYTES = 4 << 20
 _SHORT_HASH = 12
+_TRIES = 3
 
 
 class WeightsInMotion(MachineError):  # noqa: N818 - named after the fact
@@ -55,10 +57,10 @@ def sha256(
         MachineError: If a file is gone, cannot be read, or has changed since its
             header was read, so that it says something else.
     """
-    now = identity_of(weights.files)
-    if now != weights.identity and not _says_the_same(weights):
+    digest = _sha256(weights, progress)
+    if identity_of(weights.files) != weights.identity and not _says_the_same(weights):
         raise WeightsInMotion(path=weights.path)
-    return _sha256(weights, now, progress)
+    return digest
 
 
 def refuse_replaced(weights: Weights, *, expected: str) -> None:
@@ -77,8 +79,8 @@ def refuse_replaced(weights: Weights, *, expected: str) -> None:
         MachineError: If a file is gone, cannot be read, or changes all the time.
     """
     # Made-up weights are no files.
-    if weights.identity and (now := identity_of(weights.files)) != weights.identity:
-        found = _sha256(weights, now, None)
+    if weights.identity and identity_of(weights.files) != weights.identity:
+        found = _sha256(weights, None)
         if found != expected:
             raise WeightsReplaced(path=weights.path, was=expected, now=found)
 
@@ -88,24 +90,26 @@ def _says_the_same(weights: Weights) -> bool:
     return replace(now, identity=weights.identity) == weights
 
 
-def _sha256(
-    weights: Weights, identity: str, progress: Callable[[int, int], None] | None
-) -> str:
-    """The hash of what *identity* tells from anything else."""
-    if identity_of(weights.files) != identity:
-        raise WeightsInMotion(path=weights.path)
-    note = _note(identity)
-    remembered = _remembered(note)
-    if remembered is not None:
-        return remembered
-    digest = _digest(weights, progress)
-    if identity_of(weights.files) != identity:
-        raise WeightsInMotion(path=weights.path)
+def _sha256(weights: Weights, progress: Callable[[int, int], None] | None) -> str:
+    """The hash of files that stay what they are while they are read."""
+    for _ in range(_TRIES):
+        identity = identity_of(weights.files)
+        note = _note(identity)
+        remembered = _remembered(note)
+        digest = remembered or _digest(weights, progress)
+        # Not so if somebody writes to them; but a link or a backup is soon made.
+        if identity_of(weights.files) == identity:
+            if not remembered:
+                _remember(note, weights.path, digest)
+            return digest
+    raise WeightsInMotion(path=weights.path)
+
+
+def _remember(note: Path, path: Path, digest: str) -> None:
     # A cache that cannot be written costs time, nothing else.
     with contextlib.suppress(OSError):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps({"file": str(weights.path), "sha256": digest}))
-    return digest
+        content = json.dumps({"file": str(path), "sha256": digest})
+        write_whole(note, content.encode())
 
 
 def _note(identity: str) -> Path:

@@ -256,7 +256,7 @@ def _identity(server: Path) -> str:
 def _remembered(note: Path) -> Help | None:
     try:
         return msgspec.json.decode(note.read_bytes(), type=Help)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

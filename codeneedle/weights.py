@@ -69,9 +69,13 @@ class WeightsTruncated(MachineError):  # noqa: N818 - named after the fact
     """The file ends before its contents do."""
 
     def __init__(self, *, path: Path, has_bytes: int, needs_bytes: int | None) -> None:
-        of = f" of {size_phrase(needs_bytes)}" if needs_bytes else ""
+        has, of = size_phrase(has_bytes), ""
+        if needs_bytes and has == size_phrase(needs_bytes):
+            has, of = f"{has_bytes:,}", f" of {needs_bytes:,} bytes"
+        elif needs_bytes:
+            of = f" of {size_phrase(needs_bytes)}"
         super().__init__(
-            f"{path} is cut short: it has {size_phrase(has_bytes)}{of}",
+            f"{path} is cut short: it has {has}{of}",
             hint="The download did not finish; resume or repeat it.",
         )
 
@@ -264,7 +268,7 @@ def _refuse_foreign_parts(files: Sequence[Path], headers: Sequence[Header]) -> N
     for number, (file, header) in enumerate(zip(files, headers, strict=True)):
         said = header.values.get
         if said("split.no", number) != number:
-            reason = f"it says that it is part {said('split.no')}, counted from 0"
+            reason = f"it says that it is number {said('split.no')} from 0"
             raise PartForeign(path=file, reason=reason)
         if said("split.count", len(files)) != len(files):
             reason = f"it says that there are {said('split.count')} of them"

@@ -148,10 +148,29 @@ def test_weights_that_change_while_they_are_hashed_have_no_hash(tmp_path):
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
 
+    def rewrite(_done, _total):
+        disguise(path, other(path.read_bytes()))
+
     with pytest.raises(WeightsInMotion):
-        sha256(found, progress=lambda *_: disguise(path, other(gguf_bytes())))
+        sha256(found, progress=rewrite)
 
     assert [] == list(cache_folder().glob("weights/*"))
+
+
+def test_a_link_that_is_made_meanwhile_is_no_change(tmp_path):
+    """
+    They are hashed once more, and have the hash of what they hold.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    found = read_header(path)
+    was = path.stat().st_ctime_ns
+
+    def link(_done, _total):
+        while path.stat().st_ctime_ns == was:
+            (tmp_path / "backup").unlink(missing_ok=True)
+            os.link(path, tmp_path / "backup")
+
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256(found, progress=link)
 
 
 def test_weights_are_hashed_only_while_their_header_holds(tmp_path):

@@ -97,6 +97,20 @@ def test_what_is_no_gguf_is_named(tmp_path, content, words):
         read_header(path)
 
 
+def test_a_file_that_lacks_a_few_bytes_is_told_so(tmp_path):
+    """
+    It is not said to have 2.4 of 2.4 MiB.
+    """
+    path = tmp_path / "m.gguf"
+    data = gguf_bytes({**SHAPE, "tokenizer.chat_template": "x" * 2_000_000})
+    path.write_bytes(data[:-1])
+
+    with pytest.raises(weights.WeightsTruncated) as caught:
+        read_header(path)
+
+    assert f"it has {len(data) - 1:,} of {len(data):,} bytes" in str(caught.value)
+
+
 @pytest.mark.parametrize("kept", [40, 300, -1])
 def test_a_partial_download_is_recognised(tmp_path, kept):
     """
@@ -197,7 +211,7 @@ def split_keys(number, *, count=2, tensors=2):
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        (split_keys(0), "says that it is part 0"),
+        (split_keys(0), "says that it is number 0 from 0"),
         (split_keys(1, count=3), "says that there are 3"),
     ],
 )

@@ -234,5 +234,5 @@ def started_at(pid: int) -> float | None:
 def _read(file: Path) -> Claim | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=Claim)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -420,8 +420,8 @@ def test_weights_that_are_merely_touched_do_not_end_a_sweep(
         while not list(folder.path.glob("sweeps/*/*/cells/*.json")):
             assert sweep.poll() is None
         os.link(model, folder.path / "backup.gguf")
-        model.unlink()
-        shutil.copyfile(folder.path / "backup.gguf", model)
+        shutil.copyfile(model, folder.path / "draft")
+        (folder.path / "draft").replace(model)
         said, _ = sweep.communicate()
     folder.look()
 
