@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import msgspec
@@ -24,15 +24,15 @@ _HEAD_BYTES = 300
 class _StoredRound(Round):
     """A round of which the probabilities are skipped: no report shows any."""
 
-    logprobs: msgspec.Raw = field(default_factory=msgspec.Raw)  # type: ignore[assignment]
+    logprobs: msgspec.Raw  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SkimmedRound(_StoredRound):
     """A round of which all that it has of its tokens is skipped."""
 
-    gaps: msgspec.Raw = field(default_factory=msgspec.Raw)  # type: ignore[assignment]
-    lengths: msgspec.Raw = field(default_factory=msgspec.Raw)  # type: ignore[assignment]
+    gaps: msgspec.Raw  # type: ignore[assignment]
+    lengths: msgspec.Raw  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
