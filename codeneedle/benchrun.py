@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from signal import SIGKILL
 
 from codeneedle.benchlines import is_unknown_type, last_phase
+from codeneedle.clock import Lived
 from codeneedle.engine.claim import noted
 from codeneedle.engine.logfile import read_log
 from codeneedle.errors import CellError
@@ -17,6 +17,9 @@ from codeneedle.serverlog import Trouble, last_words, trouble
 
 NAP_S = 0.25
 """Between looks at the log: rare, because a look costs the measurement something."""
+
+LONGEST_LOOK_S = 10.0
+"""What is longer between two looks was not lived through: we were suspended."""
 
 TAIL_BYTES = 8 << 10
 """Of the log, what is looked at for progress."""
@@ -77,9 +80,10 @@ def followed(
     """
     size, phase = 0, "loading"
     with noted(argv, env=env, log=log) as child:
-        began = heard = time.monotonic()
+        lived_s = Lived(longest_s=LONGEST_LOOK_S)
+        began = heard = lived_s()
         while not ends_within(child, NAP_S):
-            now, grown = time.monotonic(), _size(log)
+            now, grown = lived_s(), _size(log)
             if grown != size:
                 size, heard = grown, now
                 phase = last_phase(_tail(log)) or phase

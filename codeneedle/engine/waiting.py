@@ -27,6 +27,9 @@ FIRST_NAP_S = 0.005
 LONGEST_NAP_S = 0.25
 """The built-in model is ready after 20 ms, a large one after minutes."""
 
+LONGEST_LOOK_S = 60.0
+"""Nobody looks at a server for longer, but who was suspended meanwhile."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Patience:
@@ -49,6 +52,12 @@ class Patience:
         """The same for another try at starting: nothing has warmed up in it yet."""
         return replace(self, warmup_until=None)
 
+    def prolong(self, by_s: float) -> None:
+        """Wait for *by_s* more seconds: we were suspended for so long."""
+        self.load_until += by_s
+        if self.warmup_until is not None:
+            self.warmup_until += by_s
+
     def left_s(self) -> float:
         """What is left of it, in seconds; negative when it is at its end."""
         if self.warmup_until is None and _WARM_UP in read_log(self.log):
@@ -65,6 +74,7 @@ def wait(child: Child, client: Client, patience: Patience) -> Readiness:
     there is a stranger.
     """
     nap_s = FIRST_NAP_S
+    looked = time.monotonic()
     seen = Readiness.SILENT
     while child.poll() is None:
         left_s = patience.left_s()
@@ -75,4 +85,7 @@ def wait(child: Child, client: Client, patience: Patience) -> Readiness:
             return seen
         time.sleep(min(nap_s, max(0.0, patience.left_s())))
         nap_s = min(2 * nap_s, LONGEST_NAP_S)
+        looked, before = time.monotonic(), looked
+        if looked - before > LONGEST_LOOK_S:
+            patience.prolong(looked - before)
     return Readiness.SILENT if seen is Readiness.READY else seen

@@ -3,12 +3,12 @@
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle import environment, perplexitylog, serverlog
+from codeneedle.clock import Lived
 from codeneedle.engine.claim import noted
 from codeneedle.engine.endings import Mismatched
 from codeneedle.engine.launch import ALL_LAYERS, OFFLOAD, ROTATION_VARIABLE
@@ -22,6 +22,9 @@ from codeneedle.records import Status
 
 LOOK_S = 0.2
 """Between looks at how far the tool is."""
+
+LONGEST_LOOK_S = 10.0
+"""What is longer between two looks was not lived through: we were suspended."""
 
 SILENCE_S = 3600.0
 """How long it may write nothing: of a large model, a chunk may take the better part."""
@@ -161,15 +164,16 @@ def computing(job: Job) -> Generator[int, None, str]:
     """
     env = environment.clean(os.environ) | variables(job)
     with noted(command(job), env=env, log=job.log) as child:
-        written, heard = -1, time.monotonic()
+        lived_s = Lived(longest_s=LONGEST_LOOK_S)
+        written, heard = -1, lived_s()
         while not ends_within(child, LOOK_S):
             size = _written(job)
             if size != written:
-                written, heard = size, time.monotonic()
+                written, heard = size, lived_s()
                 log_text = read_log(job.log)
                 _refuse_mismatch(job, log_text, is_over=False)
                 yield perplexitylog.chunks_done(log_text)
-            elif time.monotonic() - heard > SILENCE_S:
+            elif lived_s() - heard > SILENCE_S:
                 log_text = read_log(job.log)
                 raise PerplexityHangs(
                     silence_s=SILENCE_S, log=job.log, log_text=log_text
