@@ -22,6 +22,7 @@ HINTS: dict[int, str] = {
     errno.EIO: "Is the disk failing, or a network share gone?",
     errno.ESTALE: "Is a network share gone?",
     errno.EAGAIN: _PROCESS_HINT,
+    errno.ENAMETOOLONG: "Choose a shorter name.",
 }
 """What to do about each error of the system that is no mistake of ours."""
 

@@ -356,7 +356,14 @@ def test_whatever_types_are_called_their_file_is_in_the_run(k, v):
         ("show", "../..", "f16/f16"),
         ("memory", "../.."),
         ("corpus", "show", "../nothing-there"),
+        ("sweep", "--out", "a" * 300),
+        ("grid", "x", "--out", "a" * 300),
+        ("sweep", "--llama-server", "a" * 300),
+        ("sweep", "--model", "~nobody-of-this-name/x.gguf"),
+        ("sweep", "--corpus", "~nobody-of-this-name/x"),
+        ("sweep", "--corpus", os.fsdecode(b"\xff.py")),
     ],
+    ids=lambda words: " ".join(words)[:40].encode(errors="replace").decode(),
 )
 def test_a_hostile_name_is_refused_before_anything_is_made(
     codeneedle, tmp_path, arguments
