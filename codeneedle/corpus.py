@@ -1,20 +1,21 @@
 """Corpora: from a name or a path to a text, and the functions to ask for in it."""
 
-import bisect
-import hashlib
 import os
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from codeneedle import languages, needles, random_bodies, sources
-from codeneedle.corpusfile import read_corpus_file, sources_of
+from codeneedle import folders, languages, random_bodies, sources
+from codeneedle.corpusfile import entries_of, read_corpus_file
+from codeneedle.corpustext import Corpus, NothingFits, Whole, fitted, longest
 from codeneedle.errors import RequestError, UnknownName
 from codeneedle.files import expanded, leads_somewhere
-from codeneedle.needles import ASKED_LINES, Function
+from codeneedle.gathering import Gathered, Listener, gathered, unheard
+from codeneedle.needles import ASKED_LINES
 from codeneedle.shelf import BUILT_IN, NAME, Named, names_in, slug
 from codeneedle.sources import Kind, Source
+
+__all__ = ["FOLDER", "Corpus", "NothingFits", "fitted", "load", "names"]
 
 FOLDER = Path("corpora")
 """Where corpora are looked for by name, below the working folder."""
@@ -23,18 +24,11 @@ FOLDER = Path("corpora")
 class NothingToAsk(RequestError):  # noqa: N818 - named after the fact
     """A text without a function that could be a needle."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        functions: Sequence[Function],
-        skipped: Sequence[tuple[str, str]],
-    ) -> None:
-        lines = max((f.content_lines for f in functions), default=0)
+    def __init__(self, *, name: str, read: Gathered) -> None:
         super().__init__(
-            f"corpus {name} has no function to ask for: of {len(functions)} found,"
-            f" the longest has {lines} body lines that are not blank",
-            hint=_why_not(lines, skipped),
+            f"corpus {name} has no function to ask for: of {read.found} found,"
+            f" the longest has {read.longest} body lines that are not blank",
+            hint=_why_not(read.longest, read.skipped),
         )
 
 
@@ -46,65 +40,15 @@ def _why_not(lines: int, skipped: Sequence[tuple[str, str]]) -> str:
     return "No long function has a signature that stands in the text just once."
 
 
-class NothingFits(RequestError):  # noqa: N818 - named after the fact
-    """Not even the first function to ask for fits, with what precedes it."""
-
-    def __init__(self, *, name: str, remedy: str) -> None:
-        super().__init__(
-            f"no part of corpus {name} that holds a function to ask for is short"
-            " enough",
-            hint=remedy,
-        )
+def _why_empty(skipped: Sequence[tuple[str, str]]) -> str:
+    if skipped:
+        return f"holds nothing that can be read: {skipped[0][0]} {skipped[0][1]}"
+    return "holds no source file in a known language"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corpus:
-    """
-    A text to remember, and what is asked of it.
-
-    Attributes:
-        name: Lower case, safe as the name of a folder.
-        text: Its lines end with newlines.
-        origin: Where it comes from, as a phrase, with versions and knobs.
-        kind: What a model can know of it beforehand.
-        functions: Those that can be asked for, in order of lines.
-        cuts: Line numbers after which the text may be cut, ascending.
-        sample_k: How many functions are asked for.
-        sample_seed: Decides which.
-        skipped: Files whose functions are left out, and why.
-    """
-
-    name: str
-    text: str
-    origin: str
-    kind: Kind
-    functions: tuple[Function, ...]
-    cuts: tuple[int, ...]
-    sample_k: int = 16
-    sample_seed: int = 42
-    skipped: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def sha256(self) -> str:
-        """Of the text in UTF-8, as hexadecimal digits."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @property
-    def line_count(self) -> int:
-        """How many lines an editor shows."""
-        return self.text.count("\n") + (not self.text.endswith("\n"))
-
-    def chosen(self) -> list[Function]:
-        """The functions that are asked for, in order of lines."""
-        return needles.choose(
-            self.functions,
-            k=self.sample_k,
-            seed=self.sample_seed,
-            line_count=self.line_count,
-        )
-
-
-def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
+def load(
+    name_or_path: str, *, folder: Path = FOLDER, hears: Listener = unheard
+) -> Corpus:
     """
     The corpus of a name or a path.
 
@@ -112,6 +56,11 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
     file ``NAME.py`` (or any known suffix) in it, a built-in corpus. All else is
     the path of a file, of a folder, or of a corpus file; such a corpus is named
     after the path's last part.
+
+    Args:
+        name_or_path: As a person wrote it.
+        folder: Where corpora with a name are.
+        hears: Is told how far it is, as a large one takes a minute.
 
     Raises:
         UnknownName: If nothing has that name.
@@ -122,12 +71,12 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
     if NAME.fullmatch(name_or_path):
         place = _file_of(name_or_path, folder)
         if place is not None:
-            return _from_file(place, name=slug(name_or_path))
+            return _from_file(place, name=slug(name_or_path), hears=hears)
         if name_or_path in BUILT_IN:
-            return _from_shelf(name_or_path)
+            return _from_shelf(name_or_path, hears)
     path = expanded(name_or_path)
     if name_or_path and leads_somewhere(path):
-        return _from_path(path)
+        return _from_path(path, hears)
     if any(separator in name_or_path for separator in "/\\"):
         raise sources.NotFound(path=path)
     known = [named.name for named in names(folder)]
@@ -142,27 +91,6 @@ def names(folder: Path = FOLDER) -> list[Named]:
     return list(listed.values())
 
 
-def fitted(corpus: Corpus, *, fits: Callable[[str], bool]) -> Corpus:
-    """
-    The whole corpus if it fits, else as much of it as does.
-
-    The text is cut after the last line of an outermost function; it begins as
-    before. Functions beyond the cut go.
-
-    Args:
-        corpus: The whole one.
-        fits: Whether a text fits; if one does, so do all that it begins with.
-            Called once for each halving of the number of functions.
-
-    Raises:
-        NothingFits: If no function to ask for remains.
-    """
-    shorter = _longest(corpus, fits)
-    if shorter is None:
-        raise NothingFits(name=corpus.name, remedy="Choose a larger --context.")
-    return shorter
-
-
 # --- from where
 
 
@@ -174,100 +102,76 @@ def _file_of(name: str, folder: Path) -> Path | None:
     return None
 
 
-def _from_shelf(name: str) -> Corpus:
+def _from_shelf(name: str, hears: Listener) -> Corpus:
     built_in = BUILT_IN[name]
-    text = [built_in.source()]
-    return _built(text, name=name, origin=built_in.origin(), kind=built_in.kind)
+    read = gathered([built_in.source()], name=name, hears=hears)
+    return _built(read, name=name, origin=built_in.origin(), kind=built_in.kind)
 
 
-def _from_path(path: Path) -> Corpus:
+def _from_path(path: Path, hears: Listener) -> Corpus:
     name = slug(Path(os.path.abspath(path)).name)  # noqa: PTH100 - keeps links' names
     if path.is_file():
-        return _from_file(path, name=name)
+        return _from_file(path, name=name, hears=hears)
     if not path.is_dir():
         raise sources.NotFound(path=path)
-    found, skipped = sources.read_all(sources.files_in(path), root=path)
-    if not found:
-        reason = "holds no source file in a known language"
-        raise sources.NoText(file=str(path), reason=reason)
-    origin = f"{path}, files: {len(found)}"
-    return _built(found, name=name, origin=origin, kind="unseen", skipped=skipped)
+    entries = list(sources.places(folders.files_in(path), root=path))
+    label = sources.printable(str(path))
+    read = gathered(entries, name=label, hears=hears)
+    origin = f"{label}, files: {read.files}" if read.files else label
+    return _built(read, name=name, origin=origin, kind="unseen")
 
 
-def _from_file(path: Path, *, name: str) -> Corpus:
+def _from_file(path: Path, *, name: str, hears: Listener) -> Corpus:
     if path.suffix.lower() == ".toml":
-        return _from_corpus_file(path, name=name.removesuffix(".toml"))
+        return _from_corpus_file(path, name=name.removesuffix(".toml"), hears=hears)
+    label = sources.printable(str(path))
     if languages.of_suffix(path.suffix) is None:
-        raise languages.UnknownLanguage(file=str(path))
-    text = sources.read(path, label=str(path))
-    source = Source(label=path.name, suffix=path.suffix, text=text)
+        raise languages.UnknownLanguage(file=label)
+    text = sources.read(path, label=label)
+    named = sources.printable(path.name)
+    source = Source(label=named, suffix=path.suffix, text=text)
     is_generated = text.startswith(random_bodies.HEADER)
     kind: Kind = "incompressible" if is_generated else "unseen"
-    return _built([source], name=name, origin=str(path), kind=kind)
+    read = gathered([source], name=label, hears=hears)
+    return _built(read, name=name, origin=label, kind=kind)
 
 
-def _from_corpus_file(path: Path, *, name: str) -> Corpus:
-    read = read_corpus_file(path)
-    found, skipped = sources_of(read, file=path)
-    whole = _built(
-        found,
-        name=name,
-        origin=read.origin(path),
-        kind=read.known_kind,
-        skipped=skipped,
-    )
-    whole = replace(whole, sample_k=read.sample_k, sample_seed=read.sample_seed)
-    limit = read.limit_bytes
-    if limit is None:
+def _from_corpus_file(path: Path, *, name: str, hears: Listener) -> Corpus:
+    said = read_corpus_file(path)
+    limit = said.limit_bytes
+    entries = entries_of(said, file=path)
+    origin = said.origin(path)
+    read = gathered(entries, name=origin, limit_bytes=limit, hears=hears)
+    whole = _built(read, name=name, origin=origin, kind=said.known_kind)
+    whole = replace(whole, sample_k=said.sample_k, sample_seed=said.sample_seed)
+    if limit is None or whole.size_bytes <= limit:
         return whole
-    shorter = _longest(whole, lambda text: len(text.encode()) <= limit)
+    shorter = longest(whole, lambda text: len(text.encode()) <= limit)
     if shorter is None:
         raise NothingFits(name=name, remedy=f"Raise limit_bytes in {path}.")
     return shorter
 
 
-# --- from sources to a corpus
+# --- from entries to a corpus
 
 
-def _built(
-    found: Sequence[Source],
-    *,
-    name: str,
-    origin: str,
-    kind: Kind,
-    skipped: Sequence[tuple[str, str]] = (),
-) -> Corpus:
-    whole = sources.joined(found)
-    asked = needles.eligible(whole.text, whole.functions)
-    skipped = (*skipped, *whole.unparsable)
-    if not asked:
-        raise NothingToAsk(name=name, functions=whole.functions, skipped=skipped)
+def _built(read: Gathered, *, name: str, origin: str, kind: Kind) -> Corpus:
+    if not read.files:
+        raise sources.NoText(file=origin, reason=_why_empty(read.skipped))
+    if not read.functions:
+        raise NothingToAsk(name=name, read=read)
+    whole = Whole(
+        sha256=read.sha256,
+        size_bytes=read.size_bytes,
+        functions=read.functions_in_all,
+    )
     return Corpus(
         name=name,
-        text=whole.text,
+        text=read.text,
         origin=origin,
         kind=kind,
-        functions=tuple(asked),
-        cuts=tuple(needles.cut_points(whole.functions)),
-        skipped=skipped,
+        functions=read.functions,
+        cuts=read.cuts,
+        skipped=read.skipped,
+        whole=None if read.is_whole else whole,
     )
-
-
-def _longest(corpus: Corpus, fits: Callable[[str], bool]) -> Corpus | None:
-    """As much of *corpus* as fits; None if nothing would be left to ask for."""
-    if fits(corpus.text):
-        return corpus
-    ends = [match.end() for match in re.finditer("\n", corpus.text)]
-    cuts = [cut for cut in corpus.cuts if cut <= len(ends)]
-    # As numbers: 0 for those that fit, which come first, 1 for the others.
-    fitting = bisect.bisect_left(
-        cuts, 1, key=lambda cut: int(not fits(corpus.text[: ends[cut - 1]]))
-    )
-    if fitting == 0:
-        return None
-    last = cuts[fitting - 1]
-    functions = tuple(f for f in corpus.functions if f.end <= last)
-    if not functions:
-        return None
-    text = corpus.text[: ends[last - 1]]
-    return replace(corpus, text=text, functions=functions, cuts=tuple(cuts[:fitting]))

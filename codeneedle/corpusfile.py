@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from codeneedle import languages, sources
+from codeneedle import folders, languages, sources
 from codeneedle.errors import RequestError, UnknownName, did_you_mean
 from codeneedle.files import expanded, leads_somewhere
+from codeneedle.parts import Entry
 from codeneedle.random_bodies import Knobs
-from codeneedle.sources import Kind, Source
+from codeneedle.sources import Kind
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -61,7 +62,7 @@ class CorpusFile:
         """Where its text comes from, if *path* is its own."""
         if self.generate is not None:
             return f"generated, {self.generate}"
-        return f"{path}: {', '.join((*self.files, *self.glob))}"
+        return sources.printable(f"{path}: {', '.join((*self.files, *self.glob))}")
 
 
 def read_corpus_file(path: Path) -> CorpusFile:
@@ -89,27 +90,25 @@ def read_corpus_file(path: Path) -> CorpusFile:
     return read
 
 
-def sources_of(
-    read: CorpusFile, *, file: Path
-) -> tuple[list[Source], list[tuple[str, str]]]:
+def entries_of(read: CorpusFile, *, file: Path) -> list[Entry]:
     """
-    What corpus file *file* names, and which files could not be read, and why.
+    What corpus file *file* names; nothing of it is read yet.
 
     Raises:
         NotFound: If a file or folder does not exist.
         BadCorpusFile: If a pattern is none, or finds nothing.
-        TooLarge: If it is more than any context could hold, and nothing limits it.
     """
     if read.generate is not None:
-        return [sources.generated(read.generate)], []
+        return [sources.generated(read.generate)]
     paths = list(paths_of(read, file=file))
-    folders = [os.path.abspath(path.parent) for path in paths]  # noqa: PTH100 - keeps links
+    above = {os.path.abspath(path.parent) for path in paths}  # noqa: PTH100 - keeps links
     language = languages.known()[read.language] if read.language else None
-    return sources.read_all(
-        paths,
-        root=Path(os.path.commonpath(folders or ["/"])),
-        suffix=language.suffixes[0] if language else None,
-        enough_bytes=read.limit_bytes,
+    return list(
+        sources.places(
+            paths,
+            root=Path(os.path.commonpath(above or {"/"})),
+            suffix=language.suffixes[0] if language else None,
+        )
     )
 
 
@@ -124,10 +123,11 @@ def paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
         NotFound: If a file or folder does not exist.
         BadCorpusFile: If a pattern is none, or finds nothing.
     """
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in _paths_of(read, file=file):
-        if path.resolve() not in seen:
-            seen.add(path.resolve())
+        real = os.path.realpath(path)
+        if real not in seen:
+            seen.add(real)
             yield path
 
 
@@ -136,7 +136,7 @@ def _paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
         path = file.parent / expanded(name)
         if not leads_somewhere(path):
             raise sources.NotFound(path=path)
-        yield from sources.files_in(path) if path.is_dir() else [path]
+        yield from folders.files_in(path) if path.is_dir() else [path]
     for pattern in read.glob:
         found = _matches(pattern, file=file, any_suffix=read.language is not None)
         if not found:
@@ -150,8 +150,14 @@ def _paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
 
 def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
     try:
-        found = sorted(file.parent.glob(pattern))
-    except (OSError, ValueError, NotImplementedError, IndexError) as error:
+        found = sorted(path for path in file.parent.glob(pattern) if path.is_file())
+    except (
+        OSError,
+        ValueError,
+        NotImplementedError,
+        IndexError,
+        RecursionError,  # a thousand folders within one another
+    ) as error:
         raise BadCorpusFile(
             file=file,
             reason=f"'{pattern}' is no glob: {error}",
@@ -160,9 +166,8 @@ def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
     return [
         path
         for path in found
-        if path.is_file()
-        and (any_suffix or languages.of_suffix(path.suffix))
-        and not any(map(sources.is_skipped, path.relative_to(file.parent).parts))
+        if (any_suffix or languages.of_suffix(path.suffix))
+        and not any(map(folders.is_skipped, path.relative_to(file.parent).parts))
     ]
 
 

@@ -30,10 +30,13 @@ Everything codeneedle raises on purpose.
     - MissingSource                    an interpreter without its library's source
     - NeverRanks                       a metric of which neither end is better
     - NoText                           a file that is empty, binary or unreadable
+      . FileTooLarge                   a single file longer than any context
     - NotFound                         a path that leads nowhere
     - NothingFits                      no function to ask for is left after a cut
     - NothingToPrefill                 --prefill-no-think where nothing thinks
     - NothingToAsk                     a text without a function to ask for
+    - NotWhole                         --no-fit, and more text than any context
+    - SourceChanged                    a file of a corpus that somebody writes
     - TextChanged                      --text is not what the sweep began with
     - TextTooShort                     fewer tokens than a comparison takes
     - TextUnreadable                   --text names no text

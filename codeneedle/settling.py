@@ -132,18 +132,21 @@ def fitted_corpus(plan: Plan, counter: Counter) -> Corpus:
 
     Raises:
         CorpusTooLong: If it does not fit and must not be trimmed.
+        NotWhole: The same, of one that no context could hold.
     """
+    if not plan.request.fit:
+        plan.corpus.refuse_if_cut()
     longest = sorted(plan.corpus.functions, key=_asked_bytes)[-CANDIDATES:]
     facts = [needle_facts(function, depth=0.0) for function in longest]
     hardest = max(facts, key=lambda needle: counter.whole("", needle))
-    needed = counter.whole(plan.corpus.text, hardest)
-    if needed <= plan.context:
-        return plan.corpus
-    if not plan.request.fit:
-        raise CorpusTooLong(name=plan.corpus.name, tokens=needed, context=plan.context)
-    return fitted(
-        plan.corpus, fits=lambda text: counter.whole(text, hardest) <= plan.context
-    )
+    corpus, context = plan.corpus, plan.context
+    if corpus.whole is None:
+        needed = counter.whole(corpus.text, hardest)
+        if needed <= context:
+            return corpus
+        if not plan.request.fit:
+            raise CorpusTooLong(name=corpus.name, tokens=needed, context=context)
+    return fitted(corpus, fits=lambda text: counter.whole(text, hardest) <= context)
 
 
 def thinking_phrase(plan: Plan) -> str:
@@ -174,7 +177,7 @@ def _counted(plan: Plan, counter: Counter) -> Settled:
         sample_seed=corpus.sample_seed,
         tokens=counter.client.count_tokens(corpus.text),
         functions=len(corpus.functions),
-        functions_before=len(plan.corpus.functions),
+        functions_before=plan.corpus.functions_in_all,
     )
     return Settled(_setup(plan, corpus=facts, needles=needles), corpus.text)
 

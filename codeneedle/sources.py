@@ -1,27 +1,26 @@
-"""Sources: finds files of source text in folders, and reads them verbatim."""
+"""Sources: files of source text, and how each is read."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from codeneedle import languages
 from codeneedle.errors import RequestError
-from codeneedle.needles import Function
 from codeneedle.random_bodies import Knobs, text_of
 
 Kind = Literal["incompressible", "unseen", "memorised"]
 """What a model can know of a text beforehand: nothing, its language, all of it."""
 
-MAX_BYTES = 100_000_000
-"""Most that is read for a corpus; the largest contexts hold a tenth of it."""
+MAX_FILE_BYTES = 16_000_000
+"""
+Longest file that is read. A parser's tree takes up to 200 times the room of its text,
+and no context holds as much: it would be four million tokens.
+"""
 
 EMPTY = "is empty"
 """The reason that is not worth telling of one file among many."""
-
-SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
-"""Folders of other people's code, and of none; hidden ones are skipped as well."""
 
 
 class NotFound(RequestError):  # noqa: N818 - named after the fact
@@ -29,7 +28,7 @@ class NotFound(RequestError):  # noqa: N818 - named after the fact
 
     def __init__(self, *, path: Path) -> None:
         super().__init__(
-            f"there is no file or folder {path}",
+            f"there is no file or folder {printable(str(path))}",
             hint="Check the path; 'codeneedle corpus list' shows the names there are.",
         )
 
@@ -47,11 +46,20 @@ class NoText(RequestError):  # noqa: N818 - named after the fact
 class TooLarge(RequestError):  # noqa: N818 - named after the fact
     """More text than any context could hold."""
 
-    def __init__(self, *, what: str) -> None:
+    def __init__(self, *, what: str, limit_bytes: int) -> None:
         super().__init__(
-            f"{what} holds more than {MAX_BYTES // 1_000_000} MB of source text",
+            f"{what} holds more than {limit_bytes // 1_000_000} MB of source text",
             hint="Name fewer files, or set limit_bytes in a corpus file.",
         )
+
+
+class FileTooLarge(NoText):
+    """A file that is longer than any that is read."""
+
+    def __init__(self, *, file: str) -> None:
+        limit = f"{MAX_FILE_BYTES // 1_000_000} MB"
+        super().__init__(file=file, reason=f"is longer than {limit}")
+        self.hint = "Choose shorter files, or divide it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +77,42 @@ class Source:
     suffix: str
     text: str
 
+    @property
+    def size_bytes(self) -> int:
+        """About how long it is; exact for ASCII."""
+        return len(self.text)
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+    def source(self) -> "Source":
+        """Itself, as it is here already."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
     """
-    The text of a corpus.
+    Where a source is.
 
     Attributes:
-        text: Of all its files.
-        functions: All of them, by their lines in that text.
-        unparsable: Files whose functions are not among them, and why.
+        path: Of the file.
+        label: As in `Source`.
+        suffix: As in `Source`.
+        size_bytes: How long the file was when it was found; 0 if nobody knows.
     """
 
-    text: str
-    functions: Sequence[Function]
-    unparsable: Sequence[tuple[str, str]]
+    path: Path
+    label: str
+    suffix: str
+    size_bytes: int
+
+    def source(self) -> Source:
+        """
+        The source, read now.
+
+        Raises:
+            NoText: If it cannot be read.
+        """
+        text = read(self.path, label=self.label)
+        return Source(label=self.label, suffix=self.suffix, text=text)
 
 
 def read(path: Path, *, label: str) -> str:
@@ -95,16 +124,14 @@ def read(path: Path, *, label: str) -> str:
     the whole file be read as Latin-1, which keeps each byte as one character.
 
     Raises:
-        NoText: If it cannot be read, is empty, or is binary.
-        TooLarge: If it is longer than `MAX_BYTES`.
+        NoText: If it cannot be read, is no file, is empty, or is binary.
+        FileTooLarge: If it is longer than `MAX_FILE_BYTES`.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise TooLarge(what=label)
-        data = path.read_bytes()
-    except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}"
-        raise NoText(file=label, reason=reason) from error
+        data = _bytes(path, label=label)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in its name
+        said = getattr(error, "strerror", None) or error
+        raise NoText(file=label, reason=f"cannot be read: {said}") from error
     return decoded(data, label=label)
 
 
@@ -117,7 +144,7 @@ def decoded(data: bytes, *, label: str) -> str:
     """
     if not data.strip():
         raise NoText(file=label, reason=EMPTY)
-    if b"\0" in data:
+    if b"\0" in data or data.startswith((b"\xff\xfe", b"\xfe\xff")):
         # No source text has a null character; UTF-16 has one in every line.
         raise NoText(file=label, reason="is binary, or in UTF-16")
     try:
@@ -132,108 +159,46 @@ def generated(knobs: Knobs) -> Source:
     return Source(label="random_bodies.py", suffix=".py", text=text_of(knobs))
 
 
-def read_all(
-    paths: Iterable[Path],
-    *,
-    root: Path,
-    suffix: str | None = None,
-    enough_bytes: int | None = None,
-) -> tuple[list[Source], list[tuple[str, str]]]:
+def places(
+    paths: Iterable[Path], *, root: Path, suffix: str | None = None
+) -> Iterator[Place]:
     """
-    The files as sources, and which could not be read, and why; empty ones are neither.
+    Where the sources are that *paths* lead to.
 
     Args:
         paths: Of the files.
         root: They are labelled relative to it.
         suffix: Of the language that all are read as; None for each its own.
-        enough_bytes: Reading stops once there are more.
-
-    Raises:
-        TooLarge: If one, or all together, are longer than `MAX_BYTES`.
     """
-    found: list[Source] = []
-    skipped: list[tuple[str, str]] = []
-    size = 0
     for path in paths:
-        label = _label(path, root)
-        try:
-            text = read(path, label=label)
-        except NoText as error:
-            skipped += [(label, error.reason)] if error.reason != EMPTY else []
-            continue
-        found.append(Source(label=label, suffix=suffix or path.suffix, text=text))
-        size += len(text.encode())
-        if enough_bytes is not None and size > enough_bytes:
-            break
-        if size > MAX_BYTES:
-            raise TooLarge(what=str(root))
-    return found, skipped
+        yield Place(
+            path=path,
+            label=printable(Path(os.path.relpath(path, root)).as_posix()),
+            suffix=suffix or path.suffix,
+            size_bytes=_size_bytes(path),
+        )
 
 
-def joined(found: Sequence[Source]) -> Joined:
-    """One text of several files, each below a comment line that names it."""
-    parts: list[str] = []
-    functions: list[Function] = []
-    unparsable: list[tuple[str, str]] = []
-    lines = 0
-    for source in found:
-        if len(found) > 1:
-            parts.append(f"{_header(source)}\n")
-            lines += 1
-        try:
-            here = languages.functions_in(source.text, source.suffix)
-        except languages.Unparsable as error:
-            unparsable.append((source.label, str(error)))
-            here = []
-        functions += [replace(f, line=f.line + lines) for f in here]
-        ends = len(found) == 1 or source.text.endswith("\n")
-        parts.append(source.text if ends else f"{source.text}\n")
-        lines += parts[-1].count("\n")
-    return Joined("".join(parts), functions, unparsable)
+def printable(name: str) -> str:
+    """*name*, safe to print, to send and to store: never a line end or an escape."""
+    return "".join(char if char.isprintable() else "?" for char in name)
 
 
-def files_in(folder: Path) -> Iterator[Path]:
-    """
-    The files below *folder* in a known language, in an order all machines share.
-
-    Links are followed, each file and folder is visited once. Folders that cannot
-    be read are taken as empty.
-    """
-    yield from _files_in(folder, {os.path.realpath(folder)})
-
-
-def is_skipped(name: str) -> bool:
-    """Whether a file or folder of this name is passed over in a search."""
-    return name in SKIPPED_FOLDERS or (name[0] == "." and name not in {".", ".."})
+def _bytes(path: Path, *, label: str) -> bytes:
+    # What became a pipe or a terminal since it was found must not be waited for.
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(opened, "rb") as file:  # noqa: PTH123 - of a number
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise NoText(file=label, reason="is no file")
+        # By what comes, not by what it says: a file may grow, and /proc says 0.
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise FileTooLarge(file=label)
+    return data
 
 
-def _header(source: Source) -> str:
-    """A comment line that names the file, in its language."""
-    language = languages.of_suffix(source.suffix)
-    return (language.comment if language else "# {}").format(source.label)
-
-
-def _files_in(folder: Path, seen: set[str]) -> Iterator[Path]:
-    for name in _names_in(folder):
-        path = folder / name
-        real = os.path.realpath(path)
-        if is_skipped(name) or real in seen:
-            continue
-        seen.add(real)
-        if path.is_dir():
-            yield from _files_in(path, seen)
-        elif path.is_file() and languages.of_suffix(path.suffix):
-            yield path
-
-
-def _names_in(folder: Path) -> list[str]:
+def _size_bytes(path: Path) -> int:
     try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except OSError:
-        return []
-
-
-def _label(path: Path, root: Path) -> str:
-    """The path below *root*, with slashes; safe to print and to send."""
-    label = Path(os.path.relpath(path, root)).as_posix()
-    return "".join(char if char.isprintable() else "?" for char in label)
+        return path.stat().st_size
+    except (OSError, ValueError):
+        return 0

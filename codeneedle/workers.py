@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol, TypeVar, cast
 
@@ -51,7 +51,7 @@ class Team(Protocol):
 
     def map(
         self, job: Callable[[Item], Answer], items: Iterable[Item]
-    ) -> Iterator[Answer | Lost]:
+    ) -> Generator[Answer | Lost, None, None]:
         """The answer to each of *items*, in order; *job* may have to be pickled."""
 
 
@@ -67,7 +67,7 @@ class Alone:
 
     def map(
         self, job: Callable[[Item], Answer], items: Iterable[Item]
-    ) -> Iterator[Answer | Lost]:
+    ) -> Generator[Answer | Lost, None, None]:
         """The answer to each of *items*, in order."""
         for item in items:
             yield job(item)
@@ -90,7 +90,7 @@ class Crew:
 
     def map(
         self, job: Callable[[Item], Answer], items: Iterable[Item]
-    ) -> Iterator[Answer | Lost]:
+    ) -> Generator[Answer | Lost, None, None]:
         """
         The answer to each of *items*, in order.
 

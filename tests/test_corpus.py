@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import os
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -11,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeneedle import corpus as corpora
-from codeneedle import sources
+from codeneedle import gathering, sources, workers
 from codeneedle.corpus import Corpus, NothingFits, NothingToAsk, fitted, load, names
 from codeneedle.corpusfile import BadCorpusFile
 from codeneedle.errors import RequestError, UnknownName
 from codeneedle.languages import UnknownLanguage
+from codeneedle.parts import SourceChanged
 from codeneedle.random_bodies import BadKnob, Knobs, generate, text_of
 from codeneedle.shelf import MissingExtra, MissingSource, slug
-from codeneedle.sources import NoText, NotFound, TooLarge
+from codeneedle.sources import FileTooLarge, NoText, NotFound, TooLarge
+from codeneedle.workers import Alone, Crew
 
 
 def python(name, *, lines=20):
@@ -371,14 +374,14 @@ def test_a_file_that_may_not_be_read_is_reported(here, monkeypatch):
     """
     put(here / "src/a.py", python("mine"))
     put(here / "src/b.py", python("theirs"))
-    read = Path.read_bytes
+    opened = os.open
 
-    def guarded(path):
-        if path.name == "b.py":
+    def guarded(path, *arguments, **others):
+        if Path(path).name == "b.py":
             raise PermissionError(errno.EACCES, "Permission denied")
-        return read(path)
+        return opened(path, *arguments, **others)
 
-    monkeypatch.setattr(Path, "read_bytes", guarded)
+    monkeypatch.setattr(os, "open", guarded)
 
     assert (("b.py", "cannot be read: Permission denied"),) == load("./src").skipped
     with pytest.raises(NoText):
@@ -434,18 +437,153 @@ def test_a_device_is_neither_file_nor_folder(here):
 
 def test_too_much_text_is_refused_with_the_way_out(here, monkeypatch):
     """
-    One file or all together: the hint names the limit that a corpus file can set.
+    The hint names the limit that a corpus file can set; nothing has been read then.
     """
-    monkeypatch.setattr(sources, "MAX_BYTES", 800)
+    monkeypatch.setattr(gathering, "MAX_BYTES", 500)
+    monkeypatch.setattr(sources, "read", None)
     put(here / "src/a.py", python("one"))
     put(here / "src/b.py", python("two"))
-    put(here / "src/c.py", python("three"))
-    put(here / "long.py", python("three", lines=80))
+    put(here / "corpora/limited.toml", 'files = ["../src"]\nlimit_bytes = 600')
 
-    for path in ("./src", "long.py"):
+    for name in ("./src", "limited"):
         with pytest.raises(TooLarge) as caught:
-            load(path)
+            load(name)
         assert "limit_bytes" in caught.value.hint
+
+
+def test_a_file_longer_than_any_context_is_left_out_or_refused(here, monkeypatch):
+    """
+    Its parser would take hundreds of times its length in memory.
+    """
+    monkeypatch.setattr(sources, "MAX_FILE_BYTES", 800)
+    put(here / "src/a.py", python("one"))
+    put(here / "src/long.py", python("three", lines=80))
+
+    with pytest.raises(FileTooLarge):
+        load("src/long.py")
+    corpus = load("src")
+    assert ["one"] == names_of(corpus)
+    assert (("long.py", "is longer than 0 MB"),) == corpus.skipped
+
+
+# --- large ones
+
+
+@pytest.fixture
+def tree(here):
+    """Sixty files in three languages, of which some share signatures and names."""
+    for at in range(60):
+        put(here / f"src/{at % 7}/f{at}.py", python(f"f{at}") + python(f"g{at % 50}"))
+        put(here / f"src/{at % 5}/f{at}.js", javascript(f"f{at}", lines=18 + at % 9))
+    put(here / "src/3/broken.py", "def f(:\n")
+    put(here / "src/z.php", "<?php\n" + javascript("last"))
+    return here / "src"
+
+
+def test_workers_find_what_we_find_alone(tree, monkeypatch):
+    """
+    The same text, functions, cuts and notes, in the same order.
+    """
+    alone = load(str(tree))
+    monkeypatch.setattr(workers, "team", lambda _: Crew(2))
+
+    assert alone == load(str(tree))
+    assert_verbatim(alone)
+
+
+@pytest.mark.parametrize("team", [Alone(), Crew(2)])
+@pytest.mark.parametrize("held_bytes", [2_000, 5_000, 40_000])
+def test_memory_holds_a_beginning_and_knows_of_the_whole(
+    tree, monkeypatch, team, held_bytes
+):
+    """
+    What is held has the same functions by the same names as in the whole.
+    """
+    whole = load(str(tree))
+    monkeypatch.setattr(gathering, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(workers, "team", lambda _: team)
+    held = load(str(tree))
+    last = held.text.count("\n")
+
+    assert whole.text.startswith(held.text)
+    assert held_bytes <= len(held.text) < held_bytes + 3_000
+    assert whole.sha256 == held.sha256
+    assert len(whole.text.encode()) == held.size_bytes == whole.size_bytes
+    assert len(whole.functions) == held.functions_in_all == whole.functions_in_all
+    assert [f for f in whole.functions if f.line <= last] == list(held.functions)
+    assert [cut for cut in whole.cuts if cut <= last] == list(held.cuts)
+    assert (whole.skipped, whole.origin) == (held.skipped, held.origin)
+
+
+def test_what_is_cut_from_a_beginning_is_a_whole_of_its_own(tree, monkeypatch):
+    """
+    It is cut as it would be from all of the text, and never taken for all of it.
+    """
+    whole = load(str(tree))
+    monkeypatch.setattr(gathering, "HELD_BYTES", 20_000)
+    held = load(str(tree))
+
+    for limit in (700, 5_000, 19_000):
+        assert fitted(whole, fits=lambda text, limit=limit: len(text) <= limit) == (
+            fitted(held, fits=lambda text, limit=limit: len(text) <= limit)
+        )
+    longest = fitted(held, fits=lambda _: True)
+    assert longest.whole is None
+    assert held.text.startswith(longest.text)
+
+
+def test_a_limit_above_what_is_held_is_held(tree, monkeypatch):
+    """
+    The person has asked for so much.
+    """
+    put(tree.parent / "corpora/limited.toml", 'files = ["../src"]\nlimit_bytes = 9000')
+    expected = load("limited")
+    monkeypatch.setattr(gathering, "HELD_BYTES", 100)
+
+    assert expected == load("limited")
+    assert expected.whole is None
+
+
+def test_a_file_that_changes_between_two_looks_is_named(tree, monkeypatch):
+    """
+    What is not held is read again; a hash of what was never there helps nobody.
+    """
+    monkeypatch.setattr(gathering, "HELD_BYTES", 1_000)
+
+    def changing(progress):
+        if progress.phase.startswith("comparing"):
+            put(tree / "z.php", "<?php\n")
+
+    with pytest.raises(SourceChanged) as caught:
+        load(str(tree), hears=changing)
+    assert "z.php" in str(caught.value)
+
+
+def test_a_file_that_vanishes_between_two_looks_is_named(tree, monkeypatch):
+    """
+    The same, if it is gone.
+    """
+    monkeypatch.setattr(gathering, "HELD_BYTES", 1_000)
+
+    def vanishing(progress):
+        if progress.phase.startswith("comparing"):
+            (tree / "z.php").unlink(missing_ok=True)
+
+    with pytest.raises(SourceChanged):
+        load(str(tree), hears=vanishing)
+
+
+def test_progress_is_told_of_each_phase(tree):
+    """
+    From nothing to all of it, in bytes.
+    """
+    told = []
+    load(str(tree), hears=told.append)
+    phases = list(dict.fromkeys(progress.phase for progress in told))
+
+    assert ["reading the corpus", "comparing signatures"] == phases
+    assert all(p.done_bytes <= p.total_bytes for p in told)
+    assert {p.total_bytes for p in told} == {told[-1].done_bytes}
 
 
 def test_short_functions_are_counted_in_the_error(here):

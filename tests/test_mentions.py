@@ -18,10 +18,13 @@ def searched(text, strings):
     }
 
 
-CODE = st.text(alphabet="ab _(){:\n.é\u2028", min_size=0, max_size=60)
+CODE = st.text(alphabet="ab (){\né", min_size=0, max_size=60)
 
 
-@given(text=CODE, strings=st.sets(CODE.filter(bool), max_size=8))
+SHORT = st.text(alphabet="ab (){\né", min_size=1, max_size=6)
+
+
+@given(text=CODE, strings=st.sets(SHORT | CODE.filter(bool), max_size=8))
 def test_strings_are_counted_as_by_a_search_for_each(text, strings):
     """
     Whatever stands around them, and whether they overlap or not.
@@ -58,6 +61,15 @@ def test_a_string_may_begin_and_end_within_a_word(string, text, count):
     It is text that is looked for, not words.
     """
     assert {string: count} == dict(Finder([string]).counts(text))
+
+
+def test_strings_that_end_alike_are_told_apart():
+    """
+    Each is counted where its own first word ends, and only there.
+    """
+    finder = Finder(["x y() {", "zzy() {"])
+
+    assert {"x y() {": 1} == dict(finder.counts("x y() {"))
 
 
 def test_no_strings_are_found_nowhere():

@@ -63,9 +63,14 @@ def truth(corpus: Corpus, name: str) -> str:
 
 
 def _facts(corpus: Corpus, *, asked: int) -> str:
-    functions = plural(len(corpus.functions), "function")
-    length = size(len(corpus.text.encode()))
+    functions = plural(corpus.functions_in_all, "function")
+    length = size(corpus.size_bytes)
+    if corpus.whole is None:
+        length += f", {plural(corpus.line_count, 'line')}"
+        where = ""
+    else:
+        where = f" in the first {size(len(corpus.text.encode()))}, the most one can"
     return (
-        f"{corpus.kind}; {length}, {plural(corpus.line_count, 'line')}; {functions} "
-        f"of 20 lines or more with a signature of their own, {asked} would be asked for"
+        f"{corpus.kind}; {length}; {functions} of 20 lines or more with a signature "
+        f"of their own, {asked} would be asked for{where}"
     )

@@ -74,9 +74,9 @@ def _phrases(
 
 def _corpus_estimate(plan: Plan) -> str:
     corpus = plan.corpus
-    functions = plural(len(corpus.functions), "function")
+    functions = plural(corpus.functions_in_all, "function")
     return (
-        f"{corpus.name}: {corpus.origin}; {corpus.kind}; {size(len(corpus.text))}, "
+        f"{corpus.name}: {corpus.origin}; {corpus.kind}; {size(corpus.size_bytes)}, "
         f"{functions} of 20 lines or more; tokens are counted, and it is trimmed to "
         "the context if need be, when the sweep starts"
     )
