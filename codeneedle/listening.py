@@ -44,7 +44,8 @@ class Watch:
         self.lived_s = Lived(longest_s=2 * self._look_s)
         self._socket: socket.socket | None = None
         self._over = threading.Event()
-        threading.Thread(target=self._keep, daemon=True).start()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
 
     def end(self) -> None:
         """The answer is complete, or there will be none."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from codeneedle.answers import Readiness
 from codeneedle.engine import waiting
 from codeneedle.engine.waiting import Patience
 
@@ -69,3 +70,31 @@ def test_a_log_that_is_not_there_yet_says_nothing(tmp_path, clock):
     patience = Patience(log=tmp_path / "none", load_until=130.0)
 
     assert 30.0 == patience.left_s()
+
+
+class Sleeper:
+    """A client and its child; at the third question a night passes for both."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.asked = 0
+
+    def poll(self):
+        return None
+
+    def readiness(self, *, limit_s):
+        self.asked += 1
+        self.clock[0] += 30000.0 if self.asked == 3 else 1.0
+        return Readiness.READY if self.asked == 5 else Readiness.LOADING
+
+
+def test_a_night_in_suspension_is_no_time_to_load(log, clock, monkeypatch):
+    """
+    Who slept with the server waits for it as long as before.
+    """
+    monkeypatch.setattr(waiting.time, "sleep", lambda _: None)
+    sleeper = Sleeper(clock)
+    patience = Patience(log=log, load_until=110.0, warmup_s=5.0)
+
+    assert Readiness.READY == waiting.wait(sleeper, sleeper, patience)
+    assert 30005.0 > patience.left_s() > 0

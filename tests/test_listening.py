@@ -2,9 +2,9 @@
 
 import pytest
 
-from codeneedle import listening
+from codeneedle import clock, listening
 from codeneedle.answers import OverlongReply, ServerSilent
-from codeneedle.listening import beginning, lines, whole
+from codeneedle.listening import Watch, beginning, lines, whole
 
 
 class Clock:
@@ -95,3 +95,25 @@ def test_of_an_error_only_the_beginning_is_read(slow):
     """
     assert b"xxx" == beginning([b"x"] * 3)
     assert len(beginning([b"x"] * 100)) < 10
+
+
+def test_a_watch_counts_no_time_in_suspension(monkeypatch):
+    """
+    It barks after the time that was lived through, and not when we wake up.
+    """
+    seconds = [0.0]
+    monkeypatch.setattr(clock.time, "monotonic", lambda: seconds[0])
+    watch = Watch(10.0)
+    try:
+        seconds[0] += 30000.0
+        slept = watch.lived_s()
+        assert not watch.barked
+        for _ in range(20):
+            seconds[0] += 1.0
+            watch.lived_s()
+        watch._thread.join(60)
+    finally:
+        watch.end()
+
+    assert 2.0 == slept
+    assert watch.barked
