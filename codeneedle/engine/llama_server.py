@@ -34,9 +34,9 @@ from codeneedle.engine.launch import (
 from codeneedle.engine.logfile import read_log
 from codeneedle.engine.waiting import (
     LOAD_TIMEOUT_S,
-    LONGEST_NAP_S,
     WARMUP_TIMEOUT_S,
     Patience,
+    nap_after,
     wait,
 )
 from codeneedle.errors import CellError
@@ -245,16 +245,17 @@ class _Start:
             rotation=self.launch.rotation,
             all_layers=asks_for_all_layers(self.launch),
         )
-        until = time.monotonic() + LOG_SETTLES_S
+        began = time.monotonic()
         while True:
             log_text = read_log(self.log)
             effective = read(log_text)
             differences = mismatches(asked, effective)
             if not differences:
                 return effective
-            if effective.kv or time.monotonic() > until:
+            waited_s = time.monotonic() - began
+            if effective.kv or waited_s > LOG_SETTLES_S:
                 raise Mismatched(differences=differences, log_text=log_text)
-            time.sleep(LONGEST_NAP_S)
+            time.sleep(nap_after(waited_s))
 
 
 def _explain(error: CellError, child: Child, log: Path) -> None:

@@ -23,9 +23,13 @@ There are builds whose kernels for some pairs never come to an end; the weights 
 in memory by then, so nothing of that depends on a disk.
 """
 
-FIRST_NAP_S = 0.005
+FIRST_NAP_S = 0.002
 LONGEST_NAP_S = 0.25
-"""The built-in model is ready after 20 ms, a large one after minutes."""
+NAP_SHARE = 0.04
+"""
+The built-in model is ready after 50 ms, a large one after minutes: each nap is a
+share of the time so far, so that nobody is noticed much later than it is ready.
+"""
 
 LONGEST_LOOK_S = 60.0
 """Nobody looks at a server for longer, but who was suspended meanwhile."""
@@ -66,6 +70,11 @@ class Patience:
         return until - time.monotonic()
 
 
+def nap_after(waited_s: float) -> float:
+    """How long to nap before the next look, after *waited_s* seconds; in seconds."""
+    return min(max(FIRST_NAP_S, NAP_SHARE * waited_s), LONGEST_NAP_S)
+
+
 def wait(child: Child, client: Client, patience: Patience) -> Readiness:
     """
     How far the server is once it is ready, dead, or out of time.
@@ -73,7 +82,7 @@ def wait(child: Child, client: Client, patience: Patience) -> Readiness:
     The child is looked at before the port: if ours is dead, whoever answers
     there is a stranger.
     """
-    nap_s = FIRST_NAP_S
+    began = time.monotonic()
     looked = time.monotonic()
     seen = Readiness.SILENT
     while child.poll() is None:
@@ -83,8 +92,7 @@ def wait(child: Child, client: Client, patience: Patience) -> Readiness:
         seen = client.readiness(limit_s=min(SHORT_S, left_s))
         if seen is Readiness.READY and child.poll() is None:
             return seen
-        time.sleep(min(nap_s, max(0.0, patience.left_s())))
-        nap_s = min(2 * nap_s, LONGEST_NAP_S)
+        time.sleep(min(nap_after(time.monotonic() - began), max(0.0, left_s)))
         looked, before = time.monotonic(), looked
         if looked - before > LONGEST_LOOK_S:
             patience.prolong(looked - before)
