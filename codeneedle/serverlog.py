@@ -135,7 +135,8 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
             r"^(?!.*(?:pinned memory|prompt cache)).*"
             r"(?:out of memory|ErrorOutOf(?:Device|Host)?Memory"
             r"|CallbackErrorOutOfMemory|bad_alloc|length_error"
-            r"|(?:failed|unable) to allocate)",
+            r"|(?:failed|unable) to allocate"
+            r"|GGML_ASSERT\(ctx->mem_buffer != NULL\))",
             re.IGNORECASE,
         ),
     ),
@@ -145,7 +146,7 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
         re.compile(
             r"couldn't bind|address already in use|error while handling argument"
             r"|invalid argument|unknown argument|error loading model|GGML_ASSERT"
-            r"|CUDA error|terminate called",
+            r"|CUDA error|terminate called|Thread creation failed",
             re.IGNORECASE,
         ),
     ),
