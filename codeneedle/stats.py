@@ -2,33 +2,29 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from codeneedle.frames import NOT_RUN, Cells
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import CellRecord, Run
-
-Numbers = npt.NDArray[np.float64]
-
-SEED = 42
-"""Of all chance in here: the same records give the same report."""
+from codeneedle.resampling import (
+    SEED,
+    Difference,
+    Numbers,
+    are_told,
+    difference_apart,
+    paired_difference,
+)
 
 SHUFFLES = 9_999
 """Random orders that an observed gradient is compared with."""
 
-RESAMPLES = 9_999
-"""Bootstrap samples behind an interval."""
-
 SIGNIFICANCE = 0.05
 """A gradient that chance alone shows more often than this is called none."""
-
-CONFIDENCE = 0.95
-"""Share of bootstrap samples inside an interval."""
 
 FEWEST_CELLS = 6
 """
@@ -168,31 +164,6 @@ def _centred_ranks(values: Sequence[float]) -> Numbers:
     return ranks - (len(ranks) + 1) / 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """
-    A cell's value less the reference's.
-
-    Attributes:
-        mean: The difference, in the metric's unit.
-        low: Lower end of the `CONFIDENCE` interval; NaN where single
-            observations give none.
-        high: Its upper end. An interval of no width means that no round
-            differed, not that none ever would.
-        is_paired: Whether rounds were compared needle by needle.
-    """
-
-    mean: float
-    low: float
-    high: float
-    is_paired: bool
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the interval leaves out zero."""
-        return self.low > 0 or self.high < 0
-
-
 def difference(
     run: Run, pair: Pair, reference: Pair, metric: Metric, reading: Reading
 ) -> Difference:
@@ -218,12 +189,61 @@ def difference(
         Percentile bootstrap, `RESAMPLES` seeded samples. Efron & Tibshirani, An
         Introduction to the Bootstrap, 1993, chapter 13.
     """
-    finished = {record.pair: record for record in run.records if record.is_finished}
-    ours = _values(finished[pair], run, metric, reading)
-    theirs = _values(finished[reference], run, metric, reading)
-    if len(ours) == len(theirs) == len(run.setup.needles) > 1:
-        return _paired(ours - theirs, is_sum=metric.is_sum)
-    return _apart(ours, theirs, is_sum=metric.is_sum)
+    ours = _values(_finished(run, pair), run, metric, reading)
+    theirs = _values(_finished(run, reference), run, metric, reading)
+    gaps = paired_gaps(ours, theirs, run)
+    if gaps is not None:
+        return paired_difference(gaps, is_sum=metric.is_sum)
+    return difference_apart(ours, theirs, is_sum=metric.is_sum)
+
+
+def told_pairs(
+    run: Run,
+    pairs: Collection[Pair],
+    reference: Pair,
+    metric: Metric,
+    reading: Reading,
+) -> frozenset[Pair]:
+    """
+    Those of *pairs* whose `difference` to *reference* is told; faster than one by one.
+
+    Raises:
+        KeyError: As of `difference`, of any of them.
+        ValueError: Likewise.
+    """
+    theirs = _values(_finished(run, reference), run, metric, reading)
+    wanted = frozenset(pairs)
+    found = {record.pair: record for record in run.records if record.is_finished}
+    told, paired = set(), []
+    for pair in wanted:
+        ours = _values(found[pair], run, metric, reading)
+        gaps = paired_gaps(ours, theirs, run)
+        if gaps is not None:
+            paired.append((pair, gaps))
+        elif difference_apart(ours, theirs, is_sum=metric.is_sum).is_told:
+            told.add(pair)
+    verdicts = are_told([gaps for _, gaps in paired], is_sum=metric.is_sum)
+    told.update(
+        pair for (pair, _), is_told in zip(paired, verdicts, strict=True) if is_told
+    )
+    return frozenset(told)
+
+
+def paired_gaps(
+    ours: Sequence[float] | Numbers, theirs: Sequence[float] | Numbers, run: Run
+) -> Numbers | None:
+    """What each needle has more than in the other; None if one lacks a value."""
+    if not len(ours) == len(theirs) == len(run.setup.needles) > 1:
+        return None
+    gaps: Numbers = np.subtract(ours, theirs, dtype=np.float64)
+    return gaps
+
+
+def _finished(run: Run, pair: Pair) -> CellRecord:
+    for record in run.records:
+        if record.pair == pair and record.is_finished:
+            return record
+    raise KeyError(pair)
 
 
 def _values(record: CellRecord, run: Run, metric: Metric, reading: Reading) -> Numbers:
@@ -231,39 +251,3 @@ def _values(record: CellRecord, run: Run, metric: Metric, reading: Reading) -> N
     if not values:
         raise ValueError(f"{record.pair} has no value of {metric.name}")
     return np.asarray(values, dtype=float)
-
-
-def _paired(gaps: Numbers, *, is_sum: bool) -> Difference:
-    chance = np.random.default_rng(SEED)
-    resampled = _resampled(gaps, chance, is_sum=is_sum)
-    return _judged(_value(gaps, is_sum=is_sum), resampled, is_paired=True)
-
-
-def _apart(ours: Numbers, theirs: Numbers, *, is_sum: bool) -> Difference:
-    mean = _value(ours, is_sum=is_sum) - _value(theirs, is_sum=is_sum)
-    if min(len(ours), len(theirs)) < 2:  # noqa: PLR2004 - one value has no spread
-        return Difference(mean=mean, low=math.nan, high=math.nan, is_paired=False)
-    chance = np.random.default_rng(SEED)
-    resampled = _resampled(ours, chance, is_sum=is_sum) - _resampled(
-        theirs, chance, is_sum=is_sum
-    )
-    return _judged(mean, resampled, is_paired=False)
-
-
-def _resampled(
-    values: Numbers, chance: np.random.Generator, *, is_sum: bool
-) -> Numbers:
-    """The mean or sum of each of `RESAMPLES` samples with replacement."""
-    drawn = values[chance.integers(len(values), size=(RESAMPLES, len(values)))]
-    totals: Numbers = drawn.sum(axis=1) if is_sum else drawn.mean(axis=1)
-    return totals
-
-
-def _value(values: Numbers, *, is_sum: bool) -> float:
-    return float(values.sum() if is_sum else values.mean())
-
-
-def _judged(mean: float, resampled: Numbers, *, is_paired: bool) -> Difference:
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail])
-    return Difference(mean=mean, low=float(low), high=float(high), is_paired=is_paired)

@@ -117,12 +117,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "frames",
         "report",
+        "resampling",
         "stats",
         "view",
     ),
     # L5, all that a person sees while it runs
     (
         "buildscreen",
+        "corpusscreen",
         "lasting",
         "screen",
         "sitting",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_records import failed_record, made_record, made_round, made_run, made_setup
+from unhurried import unhurried
 
 from codeneedle import frames, stats
 from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, Pair
@@ -151,6 +152,7 @@ def test_types_of_unknown_size_are_left_out() -> None:
     assert 30 == stats.gradient(strange).cells
 
 
+@unhurried
 @given(st.permutations(range(36)))
 def test_chance_is_seeded(order: Sequence[int]) -> None:
     """

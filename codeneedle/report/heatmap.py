@@ -16,6 +16,7 @@ from codeneedle.report.painting import save
 from codeneedle.report.picture import Picture, Square
 from codeneedle.report.safetext import visible
 from codeneedle.report.scale import difference_scale, value_scale
+from codeneedle.resampling import CONFIDENCE
 from codeneedle.store import FolderUnwritable
 from codeneedle.units import plural
 
@@ -138,13 +139,8 @@ def _told(
     run: Run, cells: Cells, reference: Pair, metric: Metric, reading: Reading
 ) -> frozenset[Pair]:
     """The pairs whose difference to *reference* has an interval without zero."""
-    having = [cell.pair for cell in cells if cell.has_value]
-    return frozenset(
-        pair
-        for pair in having
-        if pair != reference
-        and stats.difference(run, pair, reference, metric, reading).is_told
-    )
+    having = {cell.pair for cell in cells if cell.has_value} - {reference}
+    return stats.told_pairs(run, having, reference, metric, reading)
 
 
 def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
@@ -164,8 +160,8 @@ def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
 def _bold_note(told: int, *, of: int) -> tuple[str, ...]:
     if not told:
         return ()
-    share = round(stats.CONFIDENCE * 100)
-    by_chance = round(of * (1 - stats.CONFIDENCE))
+    share = round(CONFIDENCE * 100)
+    by_chance = round(of * (1 - CONFIDENCE))
     meaning = f"Bold: the {share} % interval of the difference leaves out 0"
     return (f"{meaning} (of {plural(of, 'pair')}, {by_chance} would by chance).",)
 

@@ -154,8 +154,9 @@ def price_table(
     reference = _reference(run)
     columns = tuple(_columns(run, probes, reading, reference, sort))
     _refuse_unsortable(sort, columns)
+    recorded = {each.probe: _by_pair(each) for each in columns}
     rows = [
-        _row(pair, columns, reading, is_reference=pair == reference)
+        _row(pair, columns, recorded, reading, is_reference=pair == reference)
         for pair in itertools.starmap(Pair, itertools.product(*frames.axes(run)))
     ]
     chosen = next((each.metric for each in columns if each.metric.name == sort), None)
@@ -233,9 +234,14 @@ def _named_references(column: Column) -> tuple[Pair, ...]:
 
 
 def _row(
-    pair: Pair, columns: Sequence[Column], reading: Reading, *, is_reference: bool
+    pair: Pair,
+    columns: Sequence[Column],
+    recorded: Mapping[str, Mapping[Pair, CellRecord]],
+    reading: Reading,
+    *,
+    is_reference: bool,
 ) -> Row:
-    found = {each.probe: _by_pair(each).get(pair) for each in columns}
+    found = {probe: records.get(pair) for probe, records in recorded.items()}
     return Row(
         pair=pair,
         is_reference=is_reference,

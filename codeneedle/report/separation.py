@@ -3,9 +3,9 @@
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from codeneedle import stats
+from codeneedle import resampling, stats
 from codeneedle.grid import Pair
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import CellRecord
@@ -26,14 +26,17 @@ class _Judged:
     Attributes:
         pair: The one that is judged.
         difference: Its value less the reference's.
-        noise: How large a difference would be noise; NaN if unknown.
+        noise: How large a difference would be noise; NaN if unknown, or if it is
+            still to be drawn from the gaps.
         is_told: Whether it is larger than that.
+        gaps: What each needle has more than with the reference, where both have all.
     """
 
     pair: Pair
     difference: float
     noise: float
     is_told: bool
+    gaps: resampling.Numbers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,22 +82,39 @@ def separations(table: PriceTable, reading: Reading) -> Iterator[Separation]:
         metric = column.metric
         if metric.better == "neither" or metric.group == "memory":
             continue
-        judged = list(_judged(table, column, reading))
+        judged = _resolved(list(_judged(table, column, reading)), metric)
         if judged:
             yield _separation(metric, judged)
 
 
 def _separation(metric: Metric, judged: list[_Judged]) -> Separation:
     most = max(judged, key=lambda each: abs(each.difference))
-    is_known = any(not math.isnan(each.noise) for each in judged)
+    is_known = any(e.gaps is not None or not math.isnan(e.noise) for e in judged)
     return Separation(
         metric=metric,
         compared=len(judged),
         told=sum(each.is_told for each in judged) if is_known else None,
         pair=most.pair,
         difference=most.difference,
-        noise=most.noise,
+        noise=_noise(most, metric),
     )
+
+
+def _resolved(judged: list[_Judged], metric: Metric) -> list[_Judged]:
+    """*judged*, with the verdicts of those that have gaps."""
+    gaps = [each.gaps for each in judged if each.gaps is not None]
+    told = iter(resampling.are_told(gaps, is_sum=metric.is_sum))
+    return [
+        each if each.gaps is None else replace(each, is_told=next(told))
+        for each in judged
+    ]
+
+
+def _noise(judged: _Judged, metric: Metric) -> float:
+    if judged.gaps is None:
+        return judged.noise
+    found = resampling.paired_difference(judged.gaps, is_sum=metric.is_sum)
+    return (found.high - found.low) / 2
 
 
 def _judged(table: PriceTable, column: Column, reading: Reading) -> Iterator[_Judged]:
@@ -128,10 +148,10 @@ def _compared(
     ours, theirs = (metric.values(each, setup, reading) for each in (record, reference))
     if min(len(ours), len(theirs)) < FEWEST:
         return _Judged(record.pair, gap, error, abs(gap) > error)
-    found = stats.difference(column.run, record.pair, reference.pair, metric, reading)
-    if found.is_paired:
-        noise = (found.high - found.low) / 2
-        return _Judged(record.pair, found.mean, noise, found.is_told)
+    gaps = stats.paired_gaps(ours, theirs, column.run)
+    if gaps is not None:
+        mean = resampling.gap_value(gaps, is_sum=metric.is_sum)
+        return _Judged(record.pair, mean, math.nan, is_told=False, gaps=gaps)
     noise = half_interval(ours, theirs)
     return _Judged(record.pair, gap, noise, abs(gap) > noise)
 
