@@ -1,5 +1,6 @@
 """The command line: each command parses, calls, shows, and exits."""
 
+import functools
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -63,13 +64,17 @@ def sweep(
 def plan(request: Request) -> None:
     """Show what a sweep would do, without starting anything."""
     from codeneedle import planning
+    from codeneedle.corpus import load
+    from codeneedle.corpusscreen import reading
     from codeneedle.probes import probes_named
     from codeneedle.report.planned import plan_view
     from codeneedle.request import pages
 
     probes_named(request.probes)
-    for page in pages(request):
-        planned = planning.plan(page)
+    with reading(_stderr()) as hears:
+        read = functools.cache(functools.partial(load, hears=hears))
+        plans = [planning.plan(page, read=read) for page in pages(request)]
+    for planned in plans:
         _stdout().print(plan_view(planned, probes=request.probes), crop=False)
 
 

@@ -32,9 +32,11 @@ def show_corpus(
 ) -> None:
     """Show which functions would be asked, at what depth; or the truth of one."""
     from codeneedle import corpus
+    from codeneedle.corpusscreen import reading
     from codeneedle.report.corpora import overview, truth
 
-    found = corpus.load(name)
+    with reading(Console(stderr=True)) as hears:
+        found = corpus.load(name, hears=hears)
     if function is None:
         Console(highlight=False).print(overview(found))
     else:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,16 +107,20 @@ class Plan:
         return self.request.model is None
 
 
-def plan(request: Request) -> Plan:
+def plan(request: Request, *, read: Callable[[str], Corpus] = corpora.load) -> Plan:
     """
     Check *request* against the machine, the binary, the weights and the corpus.
+
+    Args:
+        request: What a person asked for.
+        read: Makes a corpus of its name or path.
 
     Raises:
         RequestError: If it can be mended by asking otherwise.
         MachineError: If this machine cannot do it.
     """
     refuse_reserved(request.server_args)
-    corpus = corpora.load(chosen_corpus(request))
+    corpus = read(chosen_corpus(request))
     tools = llamacpp.find(llama_server=request.llama_server)
     server = llamacpp.ask(tools.server)
     _refuse_unknown_types(request, server)

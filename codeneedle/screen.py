@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Self
@@ -256,14 +256,19 @@ def say(console: Console, text: str) -> None:
 
 
 @contextlib.contextmanager
-def working(console: Console, what: str) -> Iterator[None]:
-    """Say what takes a moment before the sweep: a spinner, or a line in a log."""
+def working(console: Console, what: str) -> Iterator[Callable[[str], None]]:
+    """
+    Say what takes a moment before the sweep: a spinner, or a line in a log.
+
+    Yields:
+        What takes a phrase on how far it is, for the spinner or the log.
+    """
     if not console.is_terminal:
         console.print(f"{what} ...")
-        yield
+        yield console.print
         return
-    with console.status(what):
-        yield
+    with console.status(what) as status:
+        yield lambda far: status.update(f"{what}: {far}")
 
 
 def note_lines(console: Console, lines: Iterable[str]) -> None:

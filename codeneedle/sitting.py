@@ -1,12 +1,15 @@
 """One sitting of a sweep: planned, settled, run and shown until it is through."""
 
 import contextlib
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from codeneedle import planning
+from codeneedle.corpus import load
+from codeneedle.corpusscreen import line_in
 from codeneedle.engine.claim import Claim, end_orphans
 from codeneedle.grid import Pair
 from codeneedle.interrupts import Patience, patience, unwinding_on_signals
@@ -19,6 +22,7 @@ from codeneedle.request import DEFAULT_OUT, Request, pages
 from codeneedle.runner import pending, run
 from codeneedle.screen import Progress, Screen, note_lines, say, working
 from codeneedle.settling import (
+    Counted,
     Settled,
     refuse_other_setup,
     refuse_shared_folders,
@@ -46,15 +50,20 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
     probes = probes_named(request.probes)
     try:
         with unwinding_on_signals():
-            with working(console, "checking corpus, weights and llama-server"):
-                plans = [planning.plan(page) for page in pages(request)]
+            checking = "checking corpus, weights and llama-server"
+            with working(console, checking) as tell:
+                # A corpus that several pages share is read once.
+                line = line_in(console, tell)
+                read = functools.cache(functools.partial(load, hears=line.hear))
+                plans = [planning.plan(page, read=read) for page in pages(request)]
                 refuse_shared_folders(plans)
                 for plan in plans:
                     refuse_other_setup(plan)
             note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
+            counted: Counted = {}
             codes = [
                 _Sitting(
-                    plan, console, retry_failed, is_last=plan is plans[-1]
+                    plan, console, retry_failed, counted, is_last=plan is plans[-1]
                 ).through(probes)
                 for plan in plans
             ]
@@ -74,6 +83,7 @@ class _Sitting:
     plan: Plan
     console: Console
     retry_failed: bool
+    counted: Counted
     is_last: bool
 
     def through(self, probes: list[Probe]) -> int:
@@ -93,7 +103,7 @@ class _Sitting:
             if damaged:
                 note_lines(self.console, [_mended(damaged)])
             with working(self.console, "fitting the corpus to the context"):
-                ready = settled(self.plan, probes)
+                ready = settled(self.plan, probes, self.counted)
             with patience() as person:
                 codes = [self._swept(ready, probe, probes, person) for probe in probes]
         if person.asked_to_stop and not self.is_last:
