@@ -202,3 +202,19 @@ def test_lines_of_megabytes_are_read_quickly_enough_to_be_read_at_all():
     endless = ": compute" * 1_000_000 + "\nllama_context: flash_attn = enabled\n"
 
     assert "enabled" == read(endless).flash_attention
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("ggml.c:1644: GGML_ASSERT(ctx->mem_buffer != NULL) failed", "out-of-memory"),
+        ("libgomp: Thread creation failed: Resource temporarily", "crashed"),
+    ],
+)
+def test_limits_of_memory_and_threads_are_told(line, status):
+    """
+    Seen under ``ulimit -v``.
+    """
+    found = trouble(f"warming up the model\n{line}\n")
+
+    assert (status, line) == (found.status, found.reason)
