@@ -1,10 +1,11 @@
 """The edge to HTTP: talks to one llama-server on loopback, in our own words."""
 
 import contextlib
+import itertools
 import json
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
@@ -40,6 +41,8 @@ SHORT_S = 5.0
 
 SILENCE_S = 3600.0
 """How long a server may say nothing: a slow one reads a long prompt for an hour."""
+
+_NO_TOKEN = -1
 
 _NO_EVENTS = {b"", b"event", b"id", b"retry"}
 """Lines of a stream that carry none: its blank ones, comments and field names."""
@@ -132,6 +135,22 @@ class Client:
             add_special: Whether the one that begins a prompt is counted.
         """
         return len(self.tokens(text, add_special=add_special))
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """
+        The lengths of *texts* in one question, in tokens; none is taken to begin.
+
+        llama.cpp takes texts and tokens mixed: between the texts stands one that no
+        vocabulary has. A server that does not is asked for each.
+        """
+        content = [part for text in texts for part in (text, _NO_TOKEN)]
+        body = {"content": content, "add_special": False, "parse_special": True}
+        with contextlib.suppress(Refused, WrongShape):
+            tokens = self._answer("POST", "/tokenize", Tokens, body).tokens
+            ends = [at for at, token in enumerate(tokens) if token == _NO_TOKEN]
+            if len(ends) == len(texts):
+                return [b - a - 1 for a, b in itertools.pairwise([-1, *ends])]
+        return [self.count_tokens(text, add_special=False) for text in texts]
 
     def tokens(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
         """The tokens that `count_tokens` counts."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,14 +65,22 @@ class Counter:
         messages = chat_messages(text, needle, prefill_no_think=prefill)
         return self.client.count_tokens(self.client.render(messages, NO_THINK_ARGS))
 
-    def budget(self, needle: NeedleFacts) -> int:
-        """Tokens that the reply to *needle* may have."""
-        truth = self.client.count_tokens("\n".join(needle.lines))
-        return math.ceil(BUDGET_FACTOR * truth) + BUDGET_EXTRA_TOKENS
+    def budgets(self, needles: Sequence[NeedleFacts]) -> list[int]:
+        """Tokens that the reply to each of *needles* may have, asked at once."""
+        truths = ["\n".join(needle.lines) for needle in needles]
+        return [_budget(tokens) for tokens in self.client.counts(truths)]
 
-    def whole(self, text: str, needle: NeedleFacts) -> int:
-        """Tokens of prompt and longest reply together."""
-        return self.prompt(text, needle) + self.budget(needle)
+    def hardest(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, int]:
+        """The one of *needles* that takes most tokens, and the budget of its reply."""
+        budgets = self.budgets(needles)
+        asked = self.client.counts([needle.signature for needle in needles])
+        sizes = [budget + tokens for budget, tokens in zip(budgets, asked, strict=True)]
+        at = sizes.index(max(sizes))
+        return needles[at], budgets[at]
+
+
+def _budget(truth: int) -> int:
+    return math.ceil(BUDGET_FACTOR * truth) + BUDGET_EXTRA_TOKENS
 
 
 @contextlib.contextmanager

@@ -58,7 +58,13 @@ class Settled:
     text: str
 
 
-def settled(plan: Plan, probes: Sequence[Probe]) -> Settled:
+Counted = dict[tuple[object, ...], tuple[CorpusFacts, tuple[NeedleFacts, ...], str]]
+"""What was counted in this sitting, by what decides how tokens fall."""
+
+
+def settled(
+    plan: Plan, probes: Sequence[Probe], counted: Counted | None = None
+) -> Settled:
     """
     The setup of *plan* for *probes*, and its corpus fitted to the context.
 
@@ -73,7 +79,7 @@ def settled(plan: Plan, probes: Sequence[Probe]) -> Settled:
         CodeneedleError: If a probe finds that it cannot run.
     """
     is_new = plan.store.setup() is None
-    ready = _fitted(plan)
+    ready = _fitted(plan, {} if counted is None else counted)
     # In the folder before the probes are asked: some look into the setup.
     setup = plan.store.adopt(ready.setup)
     try:
@@ -117,13 +123,24 @@ def refuse_shared_folders(plans: Sequence[Plan]) -> None:
         seen.add(plan.store.name)
 
 
-def _fitted(plan: Plan) -> Settled:
+def _fitted(plan: Plan, counted: Counted) -> Settled:
     stored = plan.store.setup()
-    if stored is None:
+    if stored is not None:
+        text = plan.corpus.text[: stored.corpus.characters]
+        return Settled(_renewed(plan, stored), text)
+    key = _what_decides(plan)
+    if key not in counted:
         with counting(plan) as counter:
-            return _counted(plan, counter)
-    text = plan.corpus.text[: stored.corpus.characters]
-    return Settled(_renewed(plan, stored), text)
+            counted[key] = _counted(plan, counter)
+    facts, needles, text = counted[key]
+    return Settled(_setup(plan, corpus=facts, needles=needles), text)
+
+
+def _what_decides(plan: Plan) -> tuple[object, ...]:
+    """All that the counts of *plan* depend on: pages that share it share them."""
+    request = plan.request
+    asked = (plan.context, plan.prompt_form, request.prefill_no_think, request.fit)
+    return (plan.weights.path, plan.corpus.sha256, asked, request.server_args)
 
 
 def fitted_corpus(plan: Plan, counter: Counter) -> Corpus:
@@ -138,15 +155,19 @@ def fitted_corpus(plan: Plan, counter: Counter) -> Corpus:
         plan.corpus.refuse_if_cut()
     longest = sorted(plan.corpus.functions, key=_asked_bytes)[-CANDIDATES:]
     facts = [needle_facts(function, depth=0.0) for function in longest]
-    hardest = max(facts, key=lambda needle: counter.whole("", needle))
+    hardest, budget = counter.hardest(facts)
+
+    def whole(text: str) -> int:
+        return counter.prompt(text, hardest) + budget
+
     corpus, context = plan.corpus, plan.context
     if corpus.whole is None:
-        needed = counter.whole(corpus.text, hardest)
+        needed = whole(corpus.text)
         if needed <= context:
             return corpus
         if not plan.request.fit:
             raise CorpusTooLong(name=corpus.name, tokens=needed, context=context)
-    return fitted(corpus, fits=lambda text: counter.whole(text, hardest) <= context)
+    return fitted(corpus, fits=lambda text: whole(text) <= context)
 
 
 def thinking_phrase(plan: Plan) -> str:
@@ -161,10 +182,16 @@ def thinking_phrase(plan: Plan) -> str:
     return ", ".join(means)
 
 
-def _counted(plan: Plan, counter: Counter) -> Settled:
+def _counted(
+    plan: Plan, counter: Counter
+) -> tuple[CorpusFacts, tuple[NeedleFacts, ...], str]:
+    """The corpus as it is sent, in facts; what is asked of it; and its text."""
     corpus = fitted_corpus(plan, counter)
-    needles = tuple(
-        replace(needle, budget=counter.budget(needle)) for needle in _needles(corpus)
+    chosen = _needles(corpus)
+    budgets = counter.budgets(chosen)
+    needles = (
+        replace(needle, budget=budget)
+        for needle, budget in zip(chosen, budgets, strict=True)
     )
     facts = CorpusFacts(
         name=corpus.name,
@@ -179,7 +206,7 @@ def _counted(plan: Plan, counter: Counter) -> Settled:
         functions=len(corpus.functions),
         functions_before=plan.corpus.functions_in_all,
     )
-    return Settled(_setup(plan, corpus=facts, needles=needles), corpus.text)
+    return facts, tuple(needles), corpus.text
 
 
 def _needles(corpus: Corpus) -> list[NeedleFacts]:

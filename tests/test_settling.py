@@ -26,6 +26,9 @@ class Bytes:
     def count_tokens(self, text):
         return len(text.encode())
 
+    def counts(self, texts):
+        return [len(text.encode()) for text in texts]
+
     def render(self, messages, _template_args):
         return "".join(f"<{each.role}>{each.content}" for each in messages)
 
