@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import msgspec
 
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
+from codeneedle.serverlog import Trouble, printable
 
 NANOSECONDS = 1_000_000_000
 """Of a second; what samples are counted in."""
@@ -21,11 +22,14 @@ _UNKNOWN_TYPE = re.compile(
 class NoResult(CellError):  # noqa: N818 - named after the fact
     """What llama-bench printed is not the result that was asked for."""
 
-    def __init__(self, *, reason: str) -> None:
+    def __init__(self, *, reason: str, found: Trouble | None = None) -> None:
+        why = f"; its log: {found.reason}" if found else ""
         super().__init__(
-            f"llama-bench gave no result: {reason}",
+            f"llama-bench gave no result: {reason}{why}",
             hint="Its whole output is in the logs folder of the run.",
         )
+        self.reason = reason
+        self.status = found.status.value if found else self.status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +146,7 @@ def differences(result: BenchResult, asked: AskedTests) -> tuple[str, ...]:
 def last_phase(output: str) -> str | None:
     """What llama-bench does now: ``prompt run 2/3``; None if *output* tells not."""
     found = _PROGRESS.findall(output)
-    return found[-1].strip() if found else None
+    return printable(found[-1]).strip() if found else None
 
 
 def is_unknown_type(output: str) -> bool:
@@ -156,9 +160,19 @@ def _rows(output: str) -> Iterator[BenchRow]:
         if not line.startswith("{"):
             continue
         try:
-            yield msgspec.json.decode(line, type=BenchRow)
+            yield _printable(msgspec.json.decode(line, type=BenchRow))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise NoResult(reason=f"a line that cannot be read: {error}") from error
+
+
+def _printable(row: BenchRow) -> BenchRow:
+    """*row* with all words safe to show: they go into reasons and reports."""
+    words = {
+        field.name: printable(value)
+        for field in fields(row)
+        if isinstance(value := getattr(row, field.name), str)
+    }
+    return replace(row, **words)  # type: ignore[arg-type]
 
 
 def _test(

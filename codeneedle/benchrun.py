@@ -4,11 +4,11 @@ import contextlib
 import os
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from signal import SIGKILL
 
 from codeneedle.benchlines import is_unknown_type, last_phase
 from codeneedle.clock import Lived
 from codeneedle.engine.claim import noted
+from codeneedle.engine.endings import how, without_words
 from codeneedle.engine.logfile import read_log
 from codeneedle.errors import CellError
 from codeneedle.process import ends_within
@@ -33,9 +33,8 @@ class BenchDied(CellError):  # noqa: N818 - named after the fact
 
     def __init__(self, *, returncode: int, log: Path, log_text: str) -> None:
         found = _why(returncode, log_text)
-        how = f"exit code {returncode}" if returncode >= 0 else f"signal {-returncode}"
         super().__init__(
-            f"llama-bench ended with {how}: {found.reason}",
+            f"llama-bench ended with {how(returncode)}: {found.reason}",
             hint=f"Its last words are in {log}.",
         )
         self.status = found.status
@@ -113,10 +112,4 @@ def _size(log: Path) -> int:
 def _why(returncode: int, log_text: str) -> Trouble:
     if is_unknown_type(log_text):
         return Trouble(Status.UNSUPPORTED, "it does not know this cache type")
-    found = trouble(log_text)
-    if found:
-        return found
-    if returncode == -SIGKILL:
-        reason = "nobody but the system does that, when memory runs out"
-        return Trouble(Status.OUT_OF_MEMORY, reason)
-    return Trouble(Status.CRASHED, "its log does not say why")
+    return trouble(log_text) or without_words(returncode)

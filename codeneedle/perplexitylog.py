@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-LINE_CHARACTERS = 500
-"""Of a line, what is looked at; of progress, the tool writes lines without end."""
+from codeneedle.serverlog import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +227,7 @@ _LINE = re.compile(
 
 def _lines(log_text: str) -> Iterator[str]:
     for line in log_text.splitlines():
-        yield _PREFIX.sub("", line[:LINE_CHARACTERS]).rstrip()
+        yield _PREFIX.sub("", printable(line)).rstrip()
 
 
 def _labelled(line: str) -> tuple[str, Estimate] | None:

@@ -66,6 +66,15 @@ def fallback(log_text: str) -> Trouble | None:
     return _first_sign(_FALLBACKS, log_text)
 
 
+def printable(line: str) -> str:
+    """The beginning of *line*, safe to show anywhere: no escapes, no controls."""
+    shown = line[:LINE_CHARACTERS]
+    if shown.isprintable():
+        return shown
+    bare = _ANSI.sub("", shown)
+    return "".join(c if c.isprintable() or c == "\t" else " " for c in bare)
+
+
 def evidence(log_text: str) -> tuple[str, ...]:
     """The lines that tell whether what runs is what was asked for."""
     signs = (_KV, _FLASH, _FLASH_RESOLVED, _OFFLOADED, *_CONTEXTS)
@@ -171,11 +180,7 @@ _FALLBACKS: Sequence[tuple[Status, re.Pattern[str]]] = (
 
 def _lines(log_text: str) -> Iterator[str]:
     """Those that are not blank, safe to show anywhere."""
-    for line in log_text.splitlines():
-        shown = line[:LINE_CHARACTERS]
-        if not shown.isprintable():
-            bare = _ANSI.sub("", shown)
-            shown = "".join(c if c.isprintable() or c == "\t" else " " for c in bare)
+    for shown in map(printable, log_text.splitlines()):
         if shown and not shown.isspace():
             yield _PREFIX.sub("", shown)
 

@@ -13,9 +13,9 @@ class ServerDied(CellError):  # noqa: N818 - named after the fact
     """The server ended while we still needed it."""
 
     def __init__(self, *, returncode: int, log: Path, log_text: str) -> None:
-        found = trouble(log_text) or _without_words(returncode)
+        found = trouble(log_text) or without_words(returncode)
         super().__init__(
-            f"llama-server ended with {_how(returncode)}: {found.reason}",
+            f"llama-server ended with {how(returncode)}: {found.reason}",
             hint=f"Its last words are in {log}.",
         )
         self.status = found.status
@@ -97,7 +97,8 @@ def is_about_an_argument(log_text: str) -> bool:
     return any(sign in words for sign in signs)
 
 
-def _without_words(returncode: int) -> Trouble:
+def without_words(returncode: int) -> Trouble:
+    """Why a program ended whose log does not tell."""
     if returncode == -SIGKILL:
         reason = "nobody but the system does that, when memory runs out"
         return Trouble(Status.OUT_OF_MEMORY, reason)
@@ -107,7 +108,8 @@ def _without_words(returncode: int) -> Trouble:
     return Trouble(Status.CRASHED, "its log does not say why")
 
 
-def _how(returncode: int) -> str:
+def how(returncode: int) -> str:
+    """``exit code 3`` or ``SIGKILL``: how a program ended."""
     if returncode >= 0:
         return f"exit code {returncode}"
     try:

@@ -2,15 +2,14 @@
 
 import contextlib
 import os
-import signal
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle import environment, perplexitylog, serverlog
 from codeneedle.clock import Lived
 from codeneedle.engine.claim import noted
-from codeneedle.engine.endings import Mismatched
+from codeneedle.engine.endings import Mismatched, how, without_words
 from codeneedle.engine.launch import ALL_LAYERS, OFFLOAD, ROTATION_VARIABLE
 from codeneedle.engine.logfile import read_log
 from codeneedle.errors import CellError
@@ -46,15 +45,14 @@ class PerplexityDied(CellError):  # noqa: N818 - named after the fact
 
     def __init__(self, *, returncode: int, log: Path, log_text: str) -> None:
         found = serverlog.trouble(log_text)
-        reason = found.reason if found else perplexitylog.failure(log_text)
+        if found is None:
+            silent, failure = without_words(returncode), perplexitylog.failure(log_text)
+            found = replace(silent, reason=failure or silent.reason)
         super().__init__(
-            f"llama-perplexity ended with {_how(returncode)}: "
-            f"{reason or 'its log does not say why'}",
+            f"llama-perplexity ended with {how(returncode)}: {found.reason}",
             hint=f"Its last words are in {log}.",
         )
-        is_killed = returncode == -signal.SIGKILL
-        unknown = Status.OUT_OF_MEMORY if is_killed else Status.CRASHED
-        self.status = (found.status if found else unknown).value
+        self.status = found.status.value
         self.log_excerpt = serverlog.last_words(log_text)
 
 
@@ -241,12 +239,3 @@ def _written(job: Job) -> int:
         with contextlib.suppress(OSError):  # not yet there, or taken away
             written += path.stat().st_size
     return written
-
-
-def _how(returncode: int) -> str:
-    if returncode >= 0:
-        return f"exit code {returncode}"
-    try:
-        return signal.Signals(-returncode).name
-    except ValueError:
-        return f"signal {-returncode}"

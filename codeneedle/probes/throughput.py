@@ -208,8 +208,9 @@ def _result(at: _Depth, log_text: str) -> BenchResult:
     try:
         return read_result(log_text, at.asked)
     except NoResult as error:
-        error.log_excerpt = serverlog.last_words(log_text)
-        raise
+        told = NoResult(reason=error.reason, found=serverlog.trouble(log_text))
+        told.log_excerpt = serverlog.last_words(log_text)
+        raise told from error
 
 
 def _verified(at: _Depth, result: BenchResult, log_text: str) -> Effective:

@@ -40,6 +40,40 @@ def misbehave(folder, faults):
         (chosen / cell).write_text("\n".join(lines), encoding="utf-8")
 
 
+TOOL = """\
+for word; do
+  case "$before" in --cache-type-k) k=$word;; --cache-type-v) v=$word;; esac
+  before=$word
+done
+fault=none
+if [ -e "{chosen}/$k-$v" ]; then fault=$(cat "{chosen}/$k-$v"); fi
+HOME="{folder}"; export HOME
+exec "{python}" -S "{fake}" "$fault" "$@"
+"""
+
+
+def tools(folder, faults):
+    """
+    Stand-ins of llama-perplexity and llama-bench beside the `server` in *folder*.
+
+    Args:
+        folder: Where they go.
+        faults: By name of the tool, per cell, what the fake of that name knows.
+    """
+    for name, of_cells in faults.items():
+        chosen = folder / f"{name}-faults"
+        chosen.mkdir(exist_ok=True)
+        for file in chosen.iterdir():
+            file.unlink()
+        for cell, fault in of_cells.items():
+            (chosen / cell).write_text(fault, encoding="utf-8")
+        fake = TESTS / f"fake_{name}.py"
+        body = TOOL.format(
+            chosen=chosen, folder=folder, python=sys.executable, fake=fake
+        )
+        script(folder / "bin" / f"llama-{name}", body)
+
+
 def impatient(folder, *arguments, silence_s=1.0, load_s=2.0, **variables):
     """The program in *folder*, with less patience than people have, to its end."""
     limits = {"SILENCE_S": str(silence_s), "LOAD_S": str(load_s)}

@@ -1,0 +1,106 @@
+"""
+A llama-bench that misbehaves: its first argument is a fault, the others are the tool's.
+
+    half        print the first of two results, and end as if all was well
+    torn        end in the middle of a line
+    garbage     print bytes of no meaning
+    silent      print nothing at all
+    long        print 100 MB before the results
+    die=N       exit with N after the first result
+    signal=N    send itself signal N after the first result
+    error       complain, and exit with 0
+    deaf        heed neither SIGINT nor SIGTERM, and hang
+    escapes     name cache types and phases in terminal escapes
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+LOGS = Path(__file__).parent / "logs"
+
+
+def say(text):
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def row(asked, prompt, generated, **changes):
+    known = {
+        "build_commit": "fake",
+        "build_number": 11434,
+        "cpu_info": "C",
+        "gpu_info": "",
+        "backends": "CPU",
+        "n_threads": 1,
+        "type_k": asked["--cache-type-k"],
+        "type_v": asked["--cache-type-v"],
+        "n_gpu_layers": int(asked["--n-gpu-layers"]),
+        "flash_attn": 1,
+        "n_prompt": prompt,
+        "n_gen": generated,
+        "n_depth": int(asked["--n-depth"]),
+        "samples_ns": [10**9] * int(asked["--repetitions"]),
+        "samples_ts": [1.0] * int(asked["--repetitions"]),
+    }
+    return json.dumps(known | changes) + "\n"
+
+
+def log(asked):
+    context = int(asked["--n-depth"]) + int(asked["--n-prompt"])
+    k, v = asked["--cache-type-k"], asked["--cache-type-v"]
+    return (
+        f"llama_context: n_ctx_seq             = {context}\n"
+        "llama_context: flash_attn            = enabled\n"
+        f"llama_kv_cache: size =    1.00 MiB ( {context} cells,   1 layers,  1/1 seqs),"
+        f" K ({k}):    0.50 MiB, V ({v}):    0.50 MiB\n"
+        "llama-bench: benchmark 1/2: prompt run 1/1\n"
+    )
+
+
+def before(fault):
+    """What comes in the place of results; whether that was all."""
+    if fault == "garbage":
+        sys.stdout.buffer.write(os.urandom(1 << 16))
+    if fault == "error":
+        say("main: error: failed to create context with model\n")
+    if fault == "deaf":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            signal.pause()
+    if fault == "long":
+        for _ in range(100):
+            say("a line of no interest\n" * ((1 << 20) // 22))
+    return fault in {"garbage", "silent", "error"}
+
+
+def main():
+    fault, _, value = sys.argv[1].partition("=")
+    if sys.argv[2:] == ["--help"]:
+        say((LOGS / "bench-help.txt").read_text(encoding="utf-8"))
+        return
+    asked = dict(zip(sys.argv[2:], sys.argv[3:], strict=False))
+    if before(fault):
+        return
+    say(log(asked))
+    first = row(asked, int(asked["--n-prompt"]), 0)
+    if fault == "torn":
+        say(first[: len(first) // 2])
+        return
+    if fault == "escapes":
+        say("llama-bench: benchmark 1/2: \x1b]0;OWNED\x07\x1b[31m prompt run\n")
+        first = row(asked, int(asked["--n-prompt"]), 0, type_k="\x1b]0;OWNED\x07")
+    say(first)
+    if fault == "die":
+        sys.exit(int(value))
+    if fault == "signal":
+        os.kill(os.getpid(), int(value))
+    if fault != "half":
+        say(row(asked, 0, int(asked["--n-gen"])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Tools die, hang or babble: a cell without numbers and a line why, nothing half."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from injections import Injection
+from stand_ins import IMPATIENT, impatient, problem, record, server, tools
+
+PROBES = {"perplexity": "divergence", "bench": "throughput"}
+FAULTS = {
+    ("perplexity", "signal=9"): ("out-of-memory", "SIGKILL"),
+    ("perplexity", "half"): ("crashed", "without complete statistics"),
+    ("perplexity", "error"): ("crashed", "failed to decode"),
+    ("perplexity", "long"): ("finished", ""),
+    ("bench", "signal=9"): ("out-of-memory", "SIGKILL"),
+    ("bench", "half"): ("crashed", "1 result lines instead of 2"),
+    ("bench", "escapes"): ("mismatched", "K is "),
+    ("bench", "long"): ("finished", ""),
+    ("bench", "deaf"): ("timed-out", "not done after"),
+    ("perplexity", "deaf"): ("timed-out", "has written nothing"),
+    ("perplexity", "die=3"): ("crashed", "exit code 3"),
+    ("perplexity", "signal=15"): ("crashed", "SIGTERM"),
+    ("perplexity", "garbage"): ("crashed", "without complete statistics"),
+    ("perplexity", "silent"): ("crashed", "without complete statistics"),
+    ("bench", "die=3"): ("crashed", "exit code 3"),
+    ("bench", "signal=15"): ("crashed", "SIGTERM"),
+    ("bench", "torn"): ("crashed", "cannot be read"),
+    ("bench", "garbage"): ("crashed", "gave no result"),
+    ("bench", "silent"): ("crashed", "0 result lines"),
+    ("bench", "error"): ("crashed", "failed to create context"),
+}
+"""What a tool does, the status of its cell, and words of the reason."""
+
+WORDS = {
+    "signal=9": "is killed",
+    "signal=15": "is told to leave by somebody",
+    "half": "prints half of its results",
+    "torn": "ends in the middle of a line",
+    "error": "fails, and exits with 0",
+    "escapes": "prints terminal escapes",
+    "long": "prints 100 MB",
+    "deaf": "hangs, and is deaf to signals",
+    "die=3": "exits with an error",
+    "garbage": "prints garbage",
+    "silent": "prints nothing",
+}
+
+CORPUS = """\
+[generate]
+functions = 5
+value_length = 6
+name_length = 5
+seed = 7
+"""
+SWEEP = (
+    *("sweep", "--corpus", "tiny", "--context", "4096", "--probe"),
+    *("divergence,throughput", "--divergence-context", "512", "--chunks", "4"),
+    *("--depths", "0", "--repetitions", "1", "--v-types", "f16"),
+)
+TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "f32")
+
+
+@pytest.fixture(autouse=True)
+def _tiny(folder, nano):
+    """A corpus of four chunks, and weights."""
+    (folder.path / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
+
+
+def tell(ledger, folder, fault, *, saw):
+    """Note a fault of a tool and what it cost."""
+    aftermath = folder.aftermath()
+    ledger.add(Injection(group="tools", fault=fault, saw=saw, aftermath=aftermath))
+
+
+def test_each_fault_of_a_tool_costs_its_own_cell_alone(folder, ledger, times):
+    """
+    A status and one line say why; nothing half is a result; what had finished stays,
+    and another try, asked for, finishes the others.
+    """
+    path = folder.path
+    tools(path, {name: {} for name in PROBES})
+    command = (*SWEEP, "--llama-server", server(path, {}), "--k-types")
+    first = impatient(path, *command, "f16")
+    assert 0 == first.returncode, first.stderr
+    left = [*FAULTS][: times(len(FAULTS), quick=8)]
+    while left:
+        folder.look()
+        cells = _cells(left)
+        left = [fault for fault in left if fault not in cells]
+        _play(folder, ledger, cells, (*command, ",".join(TYPES)))
+        for name, fault in cells:
+            (_file(path, cells[name, fault], PROBES[name])).unlink()
+        folder.finished.clear()
+
+
+def _cells(left):
+    """A cell for each of as many faults as there are types."""
+    cells = {}
+    for name in PROBES:
+        # A type with llama.cpp's f32 is slow nowhere: nothing is computed here.
+        of_tool = [fault for fault in left if fault[0] == name]
+        cells |= {
+            fault: f"{k}-f16" for fault, k in zip(of_tool, TYPES[1:], strict=False)
+        }
+    return cells
+
+
+def _file(path, cell, probe):
+    return path / "sweeps/tiny/needle-nano/cells" / f"{cell}.{probe}.json"
+
+
+def _play(folder, ledger, cells, command):
+    path, chosen = folder.path, {name: {} for name in PROBES}
+    for (name, fault), cell in cells.items():
+        chosen[name][cell] = fault
+    tools(path, chosen)
+    told = impatient(path, *command)
+    assert 1 == told.returncode, told.stderr
+    assert "\x1b" not in told.stderr
+    wrong = []
+    for (name, fault), cell in cells.items():
+        status, words = FAULTS[name, fault]
+        stored = record(path, cell, PROBES[name])
+        is_result = stored.get("observation") is not None
+        is_told = status == stored["status"] and words in stored["reason"]
+        if not is_told or is_result != (status == "finished"):
+            wrong.append((name, fault, problem(stored)))
+        saw = problem(stored) if status != "finished" else ""
+        tell(ledger, folder, f"llama-{name} {WORDS[fault]}", saw=saw)
+    assert [] == wrong
+    tools(path, {name: {} for name in PROBES})
+    folder.look()
+    retried = impatient(path, *command, "--retry-failed")
+    assert 0 == retried.returncode, retried.stderr
+    assert 0 == folder.aftermath().cells_lost
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", PROBES)
+def test_a_real_tool_that_is_killed_or_frozen_leaves_nothing_half(
+    name, folder, ledger, times, llama_server
+):
+    """
+    At any moment: its cell has a reason or has finished, and the next start goes on.
+    """
+    command = (
+        *("sweep", "--corpus", "tiny", "--context", "4096", "--types", "q8_0"),
+        *("--probe", PROBES[name], "--divergence-context", "1024", "--chunks", "2"),
+        *("--depths", "1024", "--repetitions", "2"),
+    )
+    delays = random.Random(name)  # noqa: S311 - no secret
+    for at in range(times(12, quick=1)):
+        number = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)[at % 3]
+        told = _struck(folder.path, name, number, delays.random() / 2, command)
+        stored = record(folder.path, "q8_0-q8_0", PROBES[name])
+
+        assert told.returncode == int(stored["status"] != "finished"), told.stdout
+        if stored["status"] != "finished":
+            assert stored.get("observation") is None
+            assert stored["reason"]
+        folder.look()
+        fault = f"the real llama-{name} gets {number.name}"
+        saw = problem(stored) if told.returncode else ""
+        tell(ledger, folder, fault, saw=saw)
+        again = impatient(
+            folder.path, *command, "--retry-failed", silence_s=60, load_s=60
+        )
+        assert 0 == again.returncode, again.stderr
+        _file(folder.path, "q8_0-q8_0", PROBES[name]).unlink()
+        folder.finished.clear()
+
+
+def _struck(path, name, number, delay_s, command):
+    """A sweep whose tool gets a signal so many seconds after its start."""
+    limits = {"SILENCE_S": "4", "LOAD_S": "60", "NO_COLOR": "1", "COLUMNS": "100"}
+    with subprocess.Popen(
+        [sys.executable, IMPATIENT, *command],
+        cwd=path,
+        env=os.environ | limits,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    ) as sweep:
+        while sweep.poll() is None and not (pid := _tool(path, f"llama-{name}")):
+            pass
+        time.sleep(delay_s)  # the moment is chance
+        with contextlib.suppress(ProcessLookupError):  # it was through
+            os.kill(pid, number)
+        said, _ = sweep.communicate(timeout=120)
+    return subprocess.CompletedProcess(command, sweep.returncode, said)
+
+
+def _tool(path, name):
+    """The pid of a real tool that computes below *path*."""
+    for process in psutil.process_iter(["name", "cmdline"]):
+        is_asked = "--model" in (process.info["cmdline"] or ())
+        with contextlib.suppress(psutil.Error):
+            if process.info["name"] == name and is_asked and process.cwd() == str(path):
+                return process.pid
+    return None
