@@ -39,7 +39,7 @@ LONGEST_NAME = (1 << 16) - 1
 LONGEST_ARRAY = 1 << 12
 """Longer arrays are only counted: vocabularies are, lists of layers are not."""
 
-MOST_KEPT = 16 << 20
+MOST_KEPT = 4 << 20
 """Bytes of texts and arrays that are kept of one file; what exceeds them is walked
 over, since a file of gigabytes can be all header."""
 

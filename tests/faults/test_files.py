@@ -468,6 +468,7 @@ NUISANCES = {
         0,
     ),
     "drafts left behind": (left_overs, 0),
+    "setup without records": (lambda run: shutil.rmtree(run / CELLS), 0),
     "a folder for a note of a server": (lambda run: (run / "server.json").mkdir(), 0),
 }
 

@@ -33,7 +33,7 @@ CALM = ("--", "-t", "1", "--poll", "0")
 """Threads that neither outnumber the cores nor spin: the model is that small."""
 
 HOSTILE = (1 << 63, (1 << 64) - 1, 1 << 40, 1 << 32, 1 << 24, 1 << 20, 0)
-MOST_PEAK_BYTES = 4 << 20
+MOST_PEAK_BYTES = 1 << 20
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_changed_bytes_of_a_header_never_crash(model, ledger, times):
 
 def test_no_number_in_a_file_is_believed_to_be_an_amount_of_memory(ledger, times):
     """
-    Whatever count or length is put wherever, the reader takes a few MB at most.
+    Whatever count or length is put wherever, the reader takes next to no memory for it.
     """
     data = gguf_bytes(tensors=3)
     step = times(1, quick=5)
@@ -156,7 +156,7 @@ def test_a_file_that_is_all_header_is_not_read_into_memory(
     tmp_path, refused, fault, keys, tensors
 ):
     """
-    A sparse file of 8 GB takes no more memory, and no time, than a small one.
+    A sparse file of 8 GB takes no more memory than a chat template of 4 MB might.
     """
     path = tmp_path / MODEL
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, keys or 60_000))
@@ -175,7 +175,8 @@ def test_a_file_that_is_all_header_is_not_read_into_memory(
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 256 << 20
+    # Of the 4 MiB that are kept of a file, each byte becomes an element of a tuple.
+    assert peak < 64 << 20
 
 
 def pipe(path: Path) -> None:
