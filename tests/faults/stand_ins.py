@@ -1,11 +1,14 @@
 """Programs for whole sweeps that stand in for llama.cpp's, and misbehave by cell."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 from programs import script
 
 HERE = Path(__file__).parent
@@ -88,6 +91,48 @@ def impatient(folder, *arguments, silence_s=1.0, load_s=2.0, **variables):
         check=False,
         timeout=300,
     )
+
+
+def struck(path, command, name, number, delay_s):
+    """
+    The program in *path*, of whose first child called *name* something becomes.
+
+    Args:
+        path: Working folder.
+        command: Arguments.
+        name: Of a program that computes a cell.
+        number: The signal that it gets.
+        delay_s: How long after its start, in seconds.
+    """
+    limits = {"SILENCE_S": "3", "LOAD_S": "6", "NO_COLOR": "1", "COLUMNS": "100"}
+    with subprocess.Popen(
+        [sys.executable, IMPATIENT, *map(str, command)],
+        cwd=path,
+        env=os.environ | limits,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    ) as sweep:
+        while sweep.poll() is None and not (pid := _computing(path, name)):
+            pass
+        if sweep.poll() is None:
+            time.sleep(delay_s)  # the moment is chance
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        said, _ = sweep.communicate(timeout=120)
+    return subprocess.CompletedProcess(command, sweep.returncode, said)
+
+
+def _computing(path, name):
+    """The pid of a program called *name* that has a cell's cache types, in *path*."""
+    for process in psutil.process_iter(["name", "cmdline"]):
+        is_cell = "--cache-type-k" in (process.info["cmdline"] or ())
+        with contextlib.suppress(psutil.Error):
+            is_one = process.info["name"] == name and is_cell
+            if is_one and process.cwd() == str(path):
+                return process.pid
+    return None
 
 
 def record(folder, pair, probe="recall", *, run=RUN):

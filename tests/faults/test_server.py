@@ -1,13 +1,27 @@
 """The server fails, hangs, or says what no server should: cells pay, results do not."""
 
 import contextlib
+import http.server
 import random
+import signal
+import threading
 from itertools import product
 
 import psutil
 import pytest
 from injections import Injection
-from stand_ins import impatient, misbehave, problem, record, server
+from made_servers import fake_server
+from stand_ins import (
+    RUN,
+    impatient,
+    misbehave,
+    problem,
+    record,
+    server,
+    struck,
+)
+
+from codeneedle.engine import llama_server
 
 FAULTS = {
     "exits at once": ("die=3", "crashed", "exit code 3"),
@@ -58,6 +72,7 @@ HARMLESS = {
 
 TYPES = "f16,bf16,q8_0,q5_1,q5_0,q4_1,q4_0"
 CELLS = [f"{k}-{v}" for k, v in product(TYPES.split(","), repeat=2)]
+NUMBERS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM)
 SWEEP = ("sweep", "--corpus", "tiny", "--context", "4096")
 
 
@@ -143,3 +158,129 @@ def _assert_retried(folder, command, failed):
     assert before == {file: file.read_bytes() for file in before}
     folder.look()
     assert 0 == folder.aftermath().cells_lost
+
+
+def tell(ledger, folder, fault, *, saw):
+    """Note a fault of a server and what it cost."""
+    aftermath = folder.aftermath()
+    ledger.add(Injection(group="server", fault=fault, saw=saw, aftermath=aftermath))
+
+
+@pytest.mark.parametrize(
+    ("fault", "times_broken"),
+    # The priming round is over before the place where replies break.
+    [("reset-times=1", 1), ("reset-times=2", 2), ("break-times=2", 1)],
+)
+def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
+    fault, times_broken, folder, ledger
+):
+    """
+    The server lives on: the question is asked again, and the cell finishes.
+    """
+    binary = server(folder.path, {"q8_0-q8_0": [fault]})
+    told = impatient(
+        *(folder.path, *SWEEP, "--types", "q8_0", "--llama-server", binary),
+        silence_s=60,
+        load_s=60,
+    )
+    stored = record(folder.path, "q8_0-q8_0")["observation"]
+    rounds = [stored["priming"], *stored["rounds"]]
+    retries = [why for asked in rounds for why in asked.get("retries", ())]
+
+    assert 0 == told.returncode, told.stderr
+    assert times_broken == len(retries)
+    assert all("connection" in why for why in retries)
+    tell(ledger, folder, "a server breaks a connection once or twice", saw="")
+
+
+@pytest.mark.parametrize("at", ["counting", "cells"])
+def test_a_server_that_never_works_ends_the_sweep_early_and_says_why(
+    at, folder, ledger
+):
+    """
+    Before the first cell, or after three that fail alike; mended, it goes on.
+    """
+    path, line = folder.path, "error loading model: it is of no use"
+    faults = [f"say={line}", "die=1"]
+    cells = ["counting"] if at == "counting" else CELLS
+    binary = server(path, dict.fromkeys(cells, faults))
+    command = (*SWEEP, "--types", "q8_0,q4_0", "--llama-server", binary)
+    told = impatient(path, *command)
+    played = len([*path.rglob("cells/*.json")])
+
+    assert (3, 0) == (told.returncode, played) or at == "cells"
+    assert (1, 3) == (told.returncode, played) or at == "counting"
+    assert line in told.stderr
+    assert "hint:" in told.stderr
+    error = next(x for x in told.stderr.splitlines() if x.startswith("error:"))
+    assert "the first 3 cells failed alike" in error or at == "counting"
+    misbehave(path, {})
+    again = impatient(path, *command, "--retry-failed")
+    assert 0 == again.returncode, again.stderr
+    tell(ledger, folder, f"a server never works ({at})", saw=error)
+
+
+class Stranger(http.server.BaseHTTPRequestHandler):
+    """Says that all is well, whatever it is asked."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"status": "ok", "data": [{"id": "stranger"}]}')
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+def test_a_stranger_on_the_chosen_port_is_not_taken_for_the_server(
+    tmp_path, monkeypatch, ledger, folder
+):
+    """
+    Ours fails to bind, and gets another port.
+    """
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
+        threading.Thread(target=stranger.serve_forever, daemon=True).start()
+        ports = [stranger.server_port]
+        free = llama_server._free_port
+        monkeypatch.setattr(
+            llama_server, "_free_port", lambda: ports.pop() if ports else free()
+        )
+        with fake_server(tmp_path) as served:
+            port = int(served.command[served.command.index("--port") + 1])
+        stranger.shutdown()
+
+    assert port != stranger.server_port
+    tell(ledger, folder, "a stranger's server has the port", saw="")
+
+
+@pytest.mark.real
+def test_the_real_server_dies_or_freezes_at_any_moment(
+    folder, ledger, times, llama_server
+):
+    """
+    Its cell has a reason or has finished; the others are untouched, and the next
+    start finishes it.
+    """
+    path = folder.path
+    command = (*SWEEP, "--k-types", "q8_0,q4_0", "--v-types", "q4_0")
+    first = impatient(path, *command, silence_s=60, load_s=60)
+    assert 0 == first.returncode, first.stderr
+    chance = random.Random(5)  # noqa: S311 - no secret
+    for at in range(times(20, quick=2)):
+        number = NUMBERS[at % len(NUMBERS)]
+        cell = path / RUN / "cells" / "q8_0-q4_0.recall.json"
+        cell.unlink()
+        folder.finished.clear()
+        folder.look()
+        told = struck(path, command, "llama-server", number, chance.random() ** 2)
+        stored = record(path, "q8_0-q4_0")
+
+        assert told.returncode == int(stored["status"] != "finished"), told.stdout
+        saw = ""
+        if stored["status"] != "finished":
+            assert stored.get("observation") is None
+            assert stored["reason"]
+            saw = problem(stored)
+            again = impatient(path, *command, "--retry-failed", silence_s=60, load_s=60)
+            assert 0 == again.returncode, again.stderr
+        tell(ledger, folder, f"the real server gets {number.name}", saw=saw)

@@ -1,17 +1,11 @@
 """Tools die, hang or babble: a cell without numbers and a line why, nothing half."""
 
-import contextlib
-import os
 import random
 import signal
-import subprocess
-import sys
-import time
 
-import psutil
 import pytest
 from injections import Injection
-from stand_ins import IMPATIENT, impatient, problem, record, server, tools
+from stand_ins import impatient, problem, record, server, struck, tools
 
 PROBES = {"perplexity": "divergence", "bench": "throughput"}
 FAULTS = {
@@ -156,9 +150,11 @@ def test_a_real_tool_that_is_killed_or_frozen_leaves_nothing_half(
         *("--depths", "1024", "--repetitions", "2"),
     )
     delays = random.Random(name)  # noqa: S311 - no secret
-    for at in range(times(12, quick=1)):
+    for at in range(times(8, quick=1)):
         number = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)[at % 3]
-        told = _struck(folder.path, name, number, delays.random() / 2, command)
+        told = struck(
+            folder.path, command, f"llama-{name}", number, delays.random() / 2
+        )
         stored = record(folder.path, "q8_0-q8_0", PROBES[name])
 
         assert told.returncode == int(stored["status"] != "finished"), told.stdout
@@ -175,34 +171,3 @@ def test_a_real_tool_that_is_killed_or_frozen_leaves_nothing_half(
         assert 0 == again.returncode, again.stderr
         _file(folder.path, "q8_0-q8_0", PROBES[name]).unlink()
         folder.finished.clear()
-
-
-def _struck(path, name, number, delay_s, command):
-    """A sweep whose tool gets a signal so many seconds after its start."""
-    limits = {"SILENCE_S": "4", "LOAD_S": "60", "NO_COLOR": "1", "COLUMNS": "100"}
-    with subprocess.Popen(
-        [sys.executable, IMPATIENT, *command],
-        cwd=path,
-        env=os.environ | limits,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-    ) as sweep:
-        while sweep.poll() is None and not (pid := _tool(path, f"llama-{name}")):
-            pass
-        time.sleep(delay_s)  # the moment is chance
-        with contextlib.suppress(ProcessLookupError):  # it was through
-            os.kill(pid, number)
-        said, _ = sweep.communicate(timeout=120)
-    return subprocess.CompletedProcess(command, sweep.returncode, said)
-
-
-def _tool(path, name):
-    """The pid of a real tool that computes below *path*."""
-    for process in psutil.process_iter(["name", "cmdline"]):
-        is_asked = "--model" in (process.info["cmdline"] or ())
-        with contextlib.suppress(psutil.Error):
-            if process.info["name"] == name and is_asked and process.cwd() == str(path):
-                return process.pid
-    return None
