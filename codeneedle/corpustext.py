@@ -10,10 +10,14 @@ from codeneedle import needles
 from codeneedle.errors import RequestError
 from codeneedle.needles import Function
 from codeneedle.sources import Kind
-from codeneedle.units import size
+from codeneedle.units import plural, size
 
 FIRST_REACH = 1 << 16
 """Characters of the first text that is tried whether it fits; then twice as many."""
+
+
+NAMED = 20
+"""Files that are named where they are left out; there may be thousands."""
 
 
 class NothingFits(RequestError):  # noqa: N818 - named after the fact
@@ -104,6 +108,12 @@ class Corpus:
     def line_count(self) -> int:
         """How many lines of *text* an editor shows."""
         return self.text.count("\n") + (not self.text.endswith("\n"))
+
+    def left_out(self) -> list[str]:
+        """A line on each of the first files in `skipped`, and one on all others."""
+        lines = [f"{file}: {reason}" for file, reason in self.skipped[:NAMED]]
+        more = len(self.skipped) - len(lines)
+        return [*lines, plural(more, "more file")] if more else lines
 
     def refuse_if_cut(self) -> None:
         """

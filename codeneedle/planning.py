@@ -184,7 +184,7 @@ def default_form(request: Request, header: Weights) -> PromptForm:
 
 def notes(request: Request, corpus: Corpus) -> list[str]:
     """What a person should know before the sweep starts."""
-    said = [f"{file}: {reason}" for file, reason in corpus.skipped]
+    said = corpus.left_out()
     if ROTATION_VARIABLE in os.environ:
         said.append(f"{ROTATION_VARIABLE} is not handed on; there is --rotation off")
     if request.model is None:

@@ -466,6 +466,19 @@ def test_a_file_longer_than_any_context_is_left_out_or_refused(here, monkeypatch
     assert (("long.py", "is longer than 0 MB"),) == corpus.skipped
 
 
+def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here):
+    """
+    A note for each of a thousand would bury all that follows.
+    """
+    put(here / "src/good.py", python("good"))
+    for at in range(23):
+        put(here / f"src/bad{at:02}.py", b"\0")
+    lines = load("src").left_out()
+
+    assert "bad00.py: is binary, or in UTF-16" == lines[0]
+    assert (21, "3 more files") == (len(lines), lines[-1])
+
+
 # --- large ones
 
 

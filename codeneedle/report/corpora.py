@@ -38,11 +38,13 @@ def overview(corpus: Corpus) -> RenderableType:
         signature = visible(" ".join(function.signature.split()))
         body = str(len(function.body))
         table.add_row(f"{depth:.0%}", str(function.line), body, Text(signature))
-    skipped = [f"{file}: {reason}" for file, reason in corpus.skipped]
     return Group(
         Text(f"{corpus.name}: {visible(corpus.origin)}", style="bold"),
         Text(_facts(corpus, asked=len(chosen))),
-        *(Text(f"left out: {visible(line)}", style="yellow") for line in skipped),
+        *(
+            Text(f"left out: {visible(line)}", style="yellow")
+            for line in corpus.left_out()
+        ),
         Text(),
         table,
     )

@@ -1,0 +1,466 @@
+"""Corpora that nobody would make on purpose: read, or refused with a reason."""
+
+import os
+import signal
+import socket
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from injections import Aftermath, Injection, error_line
+
+from codeneedle import gathering, sources, workers
+from codeneedle.corpus import load, names
+from codeneedle.errors import CodeneedleError
+from codeneedle.extracts import extract
+from codeneedle.folders import files_in
+from codeneedle.workers import Crew
+
+DEEP = 10_000
+"""Levels of nesting; parsers that recurse end at a thousand."""
+
+PATIENCE_S = 120
+"""After that a test hangs: the slowest takes seconds."""
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    """Nothing here waits for ever."""
+
+    def too_long(_number, _frame):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(PATIENCE_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A folder of sources with one good file, in an empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "good.py").write_text(python("good"), encoding="utf-8")
+    return tmp_path / "tree"
+
+
+@pytest.fixture
+def told(ledger):
+    """Tells the ledger of a corpus, and what a person reads of it."""
+
+    def tell(fault, path):
+        saw = seen(path)
+        left = len(psutil.Process().children(recursive=True))
+        aftermath = Aftermath(processes_left=left)
+        ledger.add(Injection(group="files", fault=fault, saw=saw, aftermath=aftermath))
+        return saw
+
+    return tell
+
+
+def python(name, *, lines=20):
+    return f"def {name}():\n" + "".join(
+        f"    {name}_{at} = {at}\n" for at in range(lines)
+    )
+
+
+def seen(path):
+    """What a person reads of a corpus: an error, the first note, or nothing."""
+    try:
+        corpus = load(str(path))
+    except CodeneedleError as error:
+        return f"{error} {error.hint}"
+    corpus.text.encode()
+    corpus.origin.encode()
+    assert corpus.origin.isprintable()
+    assert all(line.isprintable() for note in corpus.skipped for line in note)
+    return ": ".join(corpus.skipped[0]) if corpus.skipped else ""
+
+
+# --- what is in a file
+
+
+@pytest.mark.parametrize(
+    ("fault", "data", "saw"),
+    [
+        ("an empty file", b"", ""),
+        ("a file of blanks", b" \n\t\r\n", ""),
+        ("a binary file", bytes(range(256)) * 16, "bad.py: is binary, or in UTF-16"),
+        ("a null character", b"x = 1\n\0", "bad.py: is binary, or in UTF-16"),
+        ("UTF-16", python("f").encode("utf-16"), "bad.py: is binary, or in UTF-16"),
+        ("bytes in no encoding", b"\x80\xfe" * 99, "bad.py: this is no Python"),
+        ("mixed line ends", b"a = 1\rb = 2\r\nc = 3\n", ""),
+        ("an end in the middle of a function", b"def f(a,\n", "bad.py: this is no"),
+        ("the same function a thousand times", python("f").encode() * 1_000, ""),
+    ],
+)
+def test_a_file_of_a_tree_is_read_or_left_out(tree, told, fault, data, saw):
+    """
+    Whatever is in it, the others are asked for, and a note names it.
+    """
+    (tree / "bad.py").write_bytes(data)
+
+    assert told(fault, tree).startswith(saw)
+    assert ["good"] == [function.name for function in load("tree").functions]
+
+
+@pytest.mark.parametrize(
+    ("data", "saw"),
+    [
+        (b"", "bad.py is empty"),
+        (b"\0" * 4096, "bad.py is binary, or in UTF-16"),
+        (b"x = 1\n", "corpus bad.py has no function to ask for"),
+        (python("f").encode() * 9, "corpus bad.py has no function to ask for"),
+    ],
+)
+def test_a_corpus_with_nothing_to_ask_is_refused(tree, told, data, saw):
+    """
+    Before anything starts.
+    """
+    (tree / "bad.py").write_bytes(data)
+
+    assert saw in told("a corpus with nothing to ask", tree / "bad.py")
+
+
+def test_no_function_is_asked_for_whose_signature_others_have(tree, told):
+    """
+    Where only names are equal, they are told apart by lines.
+    """
+    for at in range(30):
+        lines = "".join(f"        a = {at * line}\n" for line in range(20))
+        text = f"class A:\n    def run(self, a{at}):\n{lines}"
+        (tree / f"f{at}.py").write_text(text, encoding="utf-8")
+    assert "" == told("thirty functions of one name", tree)
+
+    names = [function.name for function in load("tree").functions]
+    assert 31 == len(set(names))
+    assert all(name == "good" or name.startswith("A.run:") for name in names)
+
+
+NESTED = {
+    "brackets.py": "x = " + "(" * DEEP + ")" * DEEP,
+    "signs.py": "x = " + "-" * DEEP + "1",
+    "lambdas.py": "x = " + "lambda: " * DEEP + "1",
+    "attributes.py": "x = a" + ".b" * DEEP,
+    "calls.py": "x = a" + "()" * DEEP,
+    "sums.py": "x = 1" + "+1" * DEEP,
+    "branches.py": "if a: pass\n" + "elif a: pass\n" * DEEP,
+    "blocks.py": "".join(" " * at + "if a:\n" for at in range(DEEP // 10)),
+    "brackets.js": "x = " + "(" * DEEP + "1" + ")" * DEEP + ";",
+    "blocks.js": "{" * DEEP + "}" * DEEP,
+    "open.js": "{" * DEEP,
+    "functions.js": "function f() {\n" * DEEP + "}\n" * DEEP,
+    "arrows.js": "x = " + "() => " * DEEP + "1;",
+    "objects.js": "x = " + "{a: " * DEEP + "1" + "}" * DEEP + ";",
+    "templates.js": "`${" * DEEP + "}`" * DEEP,
+    "classes.js": "x = " + "class { a = " * DEEP + "1" + "}" * DEEP + ";",
+    "brackets.php": "<?php $x = " + "(" * DEEP + "1" + ")" * DEEP + ";",
+    "functions.php": "<?php\n" + "function f() {\n" * DEEP + "}\n" * DEEP,
+    "arrays.php": "<?php $x = " + "[" * DEEP + "]" * DEEP + ";",
+    "open.php": "<?php\n" + "function f() {\n" * DEEP,
+}
+
+
+@pytest.mark.parametrize("name", sorted(NESTED))
+def test_no_depth_of_nesting_ends_a_parser(tree, told, name):
+    """
+    It is parsed, or the file is left out, by itself.
+    """
+    (tree / name).write_text(NESTED[name] + "\n", encoding="utf-8")
+    saw = told(f"nesting ten thousand deep in {Path(name).suffix}", tree)
+
+    assert saw == "" or saw.startswith(f"{name}: this is no ")
+    assert "good" in [function.name for function in load("tree").functions]
+
+
+def dying(task):
+    """What finds functions, with a parser that some file ends."""
+    if "kill" in task.text:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return extract(task)
+
+
+def test_a_parser_that_crashes_costs_one_file(tree, told, monkeypatch):
+    """
+    A note names the file and the signal; the others are found by another worker.
+    """
+    for at in range(9):
+        (tree / f"f{at}.py").write_text(python(f"f{at}"), encoding="utf-8")
+    (tree / "f4.py").write_text("kill()\n", encoding="utf-8")
+    monkeypatch.setattr(workers, "team", lambda _: Crew(2))
+    monkeypatch.setattr(gathering, "extract", dying)
+    saw = told("a parser that crashes", tree)
+
+    assert "f4.py: its parser ends with SIGSEGV" == saw
+    assert 9 == len(load("tree").functions)
+
+
+def test_a_parser_that_takes_all_memory_costs_one_file(tree, told, times, monkeypatch):
+    """
+    A worker has a limit; the machine is not filled.
+    """
+    numbers = times(5_000_000, quick=500_000)
+    (tree / "long.py").write_text("x = [" + "1," * numbers + "]\n", encoding="utf-8")
+    crew = Crew(2, memory_bytes=times(1 << 30, quick=200 << 20))
+    monkeypatch.setattr(workers, "team", lambda _: crew)
+
+    assert "long.py: " in told("a parser that takes all memory", tree)
+
+
+# --- how much there is
+
+
+def test_half_a_gigabyte_in_one_file_is_refused(tree, told):
+    """
+    As a file by itself, and as one of a tree, of which it is left out.
+    """
+    os.truncate(put(tree.parent / "big.py", b"#"), 500_000_000)
+
+    assert "big.py is longer than 16 MB" in told("a file of 500 MB", "./big.py")
+    (tree / "big.py").write_bytes(b"x = '" + b"a" * 17_000_000 + b"'\n")
+    assert "big.py: is longer than 16 MB" == told("a line of 17 MB", tree)
+
+
+def test_half_a_gigabyte_in_a_tree_is_refused_before_it_is_read(tree, told):
+    """
+    By the sizes that files have; a limit in a corpus file makes it usable.
+    """
+    for at in range(40):
+        os.truncate(put(tree / f"z{at}.py", b"#"), 12_500_000)
+    assert "more than 200 MB" in told("a tree of 500 MB", tree)
+
+    put(tree / "more.py", python("more").encode())
+    put(tree.parent / "corpora/some.toml", b'files = ["../tree"]\nlimit_bytes = 400')
+    assert "" == told("a tree of 500 MB, with a limit", "some")
+
+
+def test_a_line_of_megabytes_is_a_line(tree, told, times):
+    """
+    What a minifier makes.
+    """
+    calls = times(3_000_000, quick=300_000)
+    (tree / "min.js").write_text("f(a);" * calls, encoding="utf-8")
+
+    assert "" == told("megabytes in one line", tree)
+
+
+def test_a_signature_of_megabytes_is_a_signature(tree, told, times):
+    """
+    It is compared with the text like any other.
+    """
+    names = ", ".join(f"a{at}" for at in range(times(100_000, quick=10_000)))
+    text = python("f").replace("()", f"({names})")
+    (tree / "long.py").write_text(text, encoding="utf-8")
+
+    assert "" == told("a signature of megabytes", tree)
+    assert 2 == len(load("tree").functions)
+
+
+def test_a_hundred_thousand_files_are_many_files(tree, told, times):
+    """
+    They are read in order, without a process for each.
+    """
+    count = times(100_000, quick=2_000)
+    for at in range(count):
+        folder = tree / f"d{at % 100}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"f{at}.py").write_bytes(b"x = 1\n")
+
+    assert "" == told("a hundred thousand files", tree)
+    assert f"files: {count + 1}" in load("tree").origin
+
+
+# --- what there is instead of files
+
+
+def put(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def terminal(path: Path) -> None:
+    path.symlink_to("/dev/tty")
+
+
+def local_socket(path: Path) -> None:
+    # A path of its own to bind to: that of a test is too long for a socket.
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as end:
+        end.bind(f"{short}/s")
+        Path(short, "s").rename(path)
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def gap(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "make", [pipe, device, terminal, local_socket, circle, gap, folder]
+)
+def test_what_is_no_file_is_never_opened(tree, told, make):
+    """
+    Passed over in a tree; refused or noted where a person names it.
+    """
+    make(tree / "odd.py")
+    put(tree.parent / "corpora/named.toml", b'files = ["../tree/odd.py", "../tree"]')
+
+    assert "" == told(f"a {make.__name__} in a tree", tree)
+    assert "odd.py" in told(f"a {make.__name__} as a corpus", tree / "odd.py")
+    named = told(f"a {make.__name__} in a corpus file", "named")
+    assert make is folder or "odd.py" in named
+
+
+def test_what_becomes_a_pipe_after_it_was_found_is_not_waited_for(tree):
+    """
+    Between a look at a name and its opening, anything may happen.
+    """
+    pipe(tree / "odd.py")
+
+    with pytest.raises(sources.NoText, match=r"odd\.py is no file"):
+        sources.read(tree / "odd.py", label="odd.py")
+
+
+@pytest.mark.parametrize("name", ["named.toml", "named.py"])
+def test_a_pipe_among_named_corpora_is_no_corpus(tree, told, name):
+    """
+    Neither is it waited for when they are listed.
+    """
+    put(tree.parent / "corpora/other.toml", b"[generate]\n")
+    pipe(tree.parent / "corpora" / name)
+
+    saw = told("a pipe by the name of a corpus", "named")
+
+    assert saw.startswith("unknown corpus 'named'")
+    assert "named" not in [corpus.name for corpus in names()]
+
+
+def test_files_that_go_after_they_were_found_are_left_out(tree, told, ledger):
+    """
+    A note says so.
+    """
+    put(tree / "gone.py", python("gone").encode())
+    found = list(sources.places(files_in(tree), root=tree))
+    (tree / "gone.py").unlink()
+    read = gathering.gathered(found, name="tree")
+
+    assert (("gone.py", "cannot be read: No such file or directory"),) == read.skipped
+    assert 1 == read.files
+    ledger.add(
+        Injection(group="files", fault="a file that goes", saw=": ".join(*read.skipped))
+    )
+
+
+def test_links_round_in_circles_end(tree, told):
+    """
+    Each folder is visited once, whatever leads there.
+    """
+    (tree / "a").mkdir()
+    (tree / "a/up").symlink_to("..")
+    (tree / "a/here").symlink_to(".")
+    (tree / "b").symlink_to("a")
+
+    assert "" == told("links round in circles", tree)
+    assert "files: 1" in load("tree").origin
+
+
+def test_folders_a_thousand_deep_end_no_search(tree, told, times):
+    """
+    Nor do those that are too deep for a path.
+    """
+    deep = times(3_000, quick=1_200)
+    at = os.open(tree, os.O_RDONLY)
+    for _ in range(deep):
+        os.mkdir("d", dir_fd=at)
+        at, above = os.open("d", os.O_RDONLY, dir_fd=at), at
+        os.close(above)
+    try:
+        saw = told("folders a thousand deep", tree)
+        assert saw == "" or saw.endswith("File name too long")
+    finally:
+        # By hand, from below: what removes trees for tests would recurse.
+        for _ in range(deep):
+            at, below = os.open("..", os.O_RDONLY, dir_fd=at), at
+            os.close(below)
+            os.rmdir("d", dir_fd=at)
+        os.close(at)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400])
+def test_a_folder_that_is_closed_to_us_is_noted(told, mode):
+    """
+    The others are asked for, and a person learns what is missing.
+    """
+    # Not below the folder of the tests, which nobody else may enter.
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name, "tree")
+        put(tree / "good.py", python("good").encode())
+        put(tree / "shut/bad.py", python("bad").encode())
+        put(tree / "bad.py", python("bad").encode()).chmod(0)
+        Path(name).chmod(0o755)
+        (tree / "shut").chmod(mode)
+        was_root = os.geteuid() == 0
+        try:
+            if was_root:  # to whom nothing is closed
+                os.seteuid(65534)
+            saw = told("what is closed to us", tree)
+            corpus = load(str(tree))
+        finally:
+            if was_root:
+                os.seteuid(0)
+            (tree / "shut").chmod(0o700)
+
+    assert "bad.py: cannot be read: Permission denied" == saw
+    assert 2 == len(corpus.skipped)
+    assert corpus.skipped[1][0].startswith("shut")
+
+
+@pytest.mark.parametrize(
+    "name", [b"a\nb.py", b"\x1b[31mred.py", b"\xff\xfe.py", b"\xe2\x80\xae.py", b"#.py"]
+)
+def test_names_are_printed_and_stored_safely(tree, told, codeneedle, name):
+    """
+    A file may be called anything, in a tree and as a corpus.
+    """
+    path = os.path.join(os.fsencode(tree), name)  # noqa: PTH118 - bytes
+    Path(os.fsdecode(path)).write_text(python("f"), encoding="utf-8")
+    os.mkdir(os.path.join(os.fsencode(tree.parent), name[:-3]))  # noqa: PTH102, PTH118
+
+    assert "" == told("a name that is no text", tree)
+    assert "" == told("a name that is no text", os.fsdecode(path))
+    shown = codeneedle("corpus", "show", os.fsdecode(path))
+    refused = codeneedle("corpus", "show", os.fsdecode(name[:-3] + b"/."))
+    assert (0, 2) == (shown.returncode, refused.returncode), shown.stderr
+    assert "holds no source file" in error_line(refused.stderr)
+    assert "\x1b" not in shown.stdout + refused.stderr
+
+
+def test_a_refused_corpus_starts_nothing(tree, codeneedle):
+    """
+    A sweep ends with exit code 2, an error and a hint, and leaves no folder.
+    """
+    (tree / "good.py").write_bytes(b"\0")
+    ended = codeneedle("sweep", "--corpus", "./tree", "--types", "q8_0")
+
+    assert 2 == ended.returncode
+    assert "good.py is binary" in ended.stderr.replace("\n", " ")
+    assert "hint:" in ended.stderr
+    assert not (tree.parent / "sweeps").exists()
