@@ -19,6 +19,7 @@ from codeneedle.probe import Probe, Step
 from codeneedle.records import CellRecord, Setup, Status
 from codeneedle.report.cells import NOT_RUN_WORD, cell_style, status_word
 from codeneedle.report.headline import corpus_line, setup_line
+from codeneedle.report.safetext import visible
 from codeneedle.runner import CellEnded, CellStarted, CellStepped, Event, Noted
 from codeneedle.units import duration, plural
 
@@ -192,7 +193,7 @@ def cell_line(record: CellRecord, progress: Progress) -> Text:
         numbers = (_phrase(m, record, progress) for m in progress.probe.metrics[:4])
         text.append("  ".join(numbers))
     else:
-        text.append(f"{record.status}: {record.reason}", style="yellow")
+        text.append(f"{record.status}: {visible(record.reason)}", style="yellow")
     text.append(f"  {duration(record.phases.total_s)}")
     left = progress.left_s()
     if left:
@@ -238,7 +239,8 @@ def _cell_phrase(progress: Progress) -> str:
         return f"{where}  {progress.phase}"
     step = progress.step
     return (
-        f"{where}  round {min(step.done + 1, step.total)} of {step.total}  {step.what}"
+        f"{where}  round {min(step.done + 1, step.total)} of {step.total}  "
+        f"{visible(step.what)}"
     )
 
 

@@ -16,6 +16,8 @@ from codeneedle.benchlines import (
     read_result,
 )
 from codeneedle.grid import Pair
+from codeneedle.records import Status
+from codeneedle.serverlog import Trouble
 
 LOGS = Path(__file__).parent / "logs"
 REAL = (LOGS / "bench-q8_0-q4_0.txt").read_text()
@@ -183,3 +185,26 @@ def test_a_type_that_llama_bench_does_not_know_is_recognized():
     """
     assert is_unknown_type((LOGS / "bench-unknown-type.txt").read_text())
     assert not is_unknown_type(REAL)
+
+
+def test_words_of_a_tool_are_safe_to_show():
+    """
+    Terminal escapes in them reach neither a reason, nor a phase, nor a report.
+    """
+    evil = "q8_0\x1b]0;title\x07\u202e"
+    result = read_result(both(type_k=evil, cpu_info=evil), ASKED)
+    phase = last_phase("llama-bench: benchmark 1/2: prompt run\x1b[2J 1/2\n")
+
+    assert ("q8_0 ", "q8_0 ") == (result.pp.type_k, result.tg.cpu_info)
+    assert "prompt run 1/2" == phase
+
+
+def test_what_the_log_says_of_a_missing_result_is_told():
+    """
+    Exit code 0 says nothing about success.
+    """
+    found = Trouble(Status.OUT_OF_MEMORY, "failed to allocate")
+    error = NoResult(reason="0 result lines instead of 2", found=found)
+
+    assert "0 result lines instead of 2; its log: failed to allocate" in str(error)
+    assert "out-of-memory" == error.status
