@@ -1,24 +1,21 @@
 """Fuzzed: what servers answer and log, and what tools print."""
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import fuzz_seeds as seeds
+import httpx
 from fuzz_claims import claim
 
 from codeneedle import serverlog
-from codeneedle.answers import refusal
 from codeneedle.benchlines import AskedTests, differences, is_unknown_type, last_phase
 from codeneedle.benchlines import read_result as read_bench
 from codeneedle.client import Client
 from codeneedle.enough import enough_for
 from codeneedle.fallbacks import suspects
 from codeneedle.grid import Pair
-from codeneedle.listening import beginning
 from codeneedle.mismatches import Asked, mismatches
 from codeneedle.perplexitylog import (
     chunks_done,
@@ -40,23 +37,21 @@ from codeneedle.serverhelp import read_help
 PAIR = Pair("q8_0", "q4_0")
 
 
-class _Canned(Client):
-    """A client whose server says what it is told to say."""
+class _Server(httpx.BaseTransport):
+    """A server that says what it is told to say, in pieces of one size."""
 
     def __init__(self) -> None:
-        super().__init__("http://127.0.0.1:9", alias="alias", api_key="none")
-        self.data, self.size, self.is_success = b"", 1, True
+        self.data, self.size, self.code = b"", 1, 200
 
-    @contextlib.contextmanager
-    def _sent(self, *_: object, **__: object) -> Iterator[Any]:
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer whatever is asked."""
         starts = range(0, len(self.data), self.size)
         chunks = (self.data[at : at + self.size] for at in starts)
-        if not self.is_success:
-            raise refusal(beginning(chunks), code=400)
-        yield SimpleNamespace(iter_raw=lambda: chunks, status_code=200)
+        return httpx.Response(self.code, content=chunks, request=request)
 
 
-_CLIENT = _Canned()
+_SERVER = _Server()
+_CLIENT = Client("http://127.0.0.1:9", alias="alias", api_key="none", transport=_SERVER)
 _IS_REFUSED = 0x80
 _NEEDLE = seeds.made("made_records").made_needle()
 _COMPLETION = Completion(prompt="", max_tokens=1)
@@ -75,8 +70,8 @@ _QUESTIONS: tuple[Callable[[], object], ...] = (
 def read_answer(data: bytes) -> None:
     """What a server answers; two bytes before it choose question, success and cuts."""
     how, cut = (*data[:2], 0, 0)[:2]
-    _CLIENT.data, _CLIENT.size = data[2:], 1 + 97 * cut
-    _CLIENT.is_success = not how & _IS_REFUSED
+    _SERVER.data, _SERVER.size = data[2:], 1 + 97 * cut
+    _SERVER.code = 400 if how & _IS_REFUSED else 200
     _QUESTIONS[(how & ~_IS_REFUSED) % len(_QUESTIONS)]()
 
 

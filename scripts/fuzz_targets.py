@@ -59,7 +59,7 @@ TARGETS = {
             refuses=CellError,
             seeds=seeds.streams,
             fragments=(b'\0\1data: {"content":"a\\n"}\n', b'\4\0{"a":', b"\0\0data"),
-            share=14,
+            share=8,
         ),
         Target(
             name="server-log",
@@ -89,7 +89,7 @@ TARGETS = {
             refuses=CellError,
             seeds=lambda: seeds.logs("bench"),
             fragments=(b"--a,", b"allowed values: a,", b"version: ", b'{"a":'),
-            share=14,
+            share=17,
         ),
         Target(
             name="base-file",
@@ -135,7 +135,7 @@ TARGETS = {
             refuses=(),
             seeds=seeds.replies,
             fragments=(b"<think>", b"</think>", b"```\n", b"\0a\n", b"\r", b"~~~"),
-            share=12,
+            share=15,
         ),
         Target(
             name="python",

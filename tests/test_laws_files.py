@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from unhurried import outcome
 
-from codeneedle.corpusfile import CorpusFile, read_corpus_file, sources_of
+from codeneedle.corpus import load
+from codeneedle.corpusfile import CorpusFile, read_corpus_file
 from codeneedle.random_bodies import Knobs
 from codeneedle.sweepfile import (
     Divergence,
@@ -203,10 +204,8 @@ def test_whatever_a_corpus_file_names_is_found_or_refused(tmp_path, name, key):
     assume(".." not in name and not name.startswith(("/", "~/")) and name != "~")
     path = tmp_path / "x.toml"
     path.write_text(written({key: [name]}), encoding="utf-8")
-    read = outcome(read_corpus_file, path)
 
-    if isinstance(read, CorpusFile):
-        outcome(sources_of, read, file=path)
+    outcome(load, str(path))
 
 
 @in_one_folder

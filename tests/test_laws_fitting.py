@@ -1,16 +1,14 @@
 """Laws of sampling and fitting: spread, repeatable, whole, and as long as possible."""
 
-from pathlib import Path
-
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from unhurried import outcome, unhurried
 
 from codeneedle import needles
-from codeneedle.corpus import Corpus, NothingFits, fitted
+from codeneedle.corpus import load
+from codeneedle.corpustext import Corpus, NothingFits, fitted
 from codeneedle.languages.python import functions as python_functions
 from codeneedle.needles import ASKED_LINES, Function, choose, depth_of, eligible
-from codeneedle.sources import Source, joined
 
 LINE_COUNT = 3_000
 
@@ -87,16 +85,16 @@ def text_of(lengths, *, gap):
 
 
 def corpus_of(text):
-    whole = joined([Source(label="a.py", suffix=".py", text=text)])
-    asked = eligible(whole.text, whole.functions)
+    found = python_functions(text)
+    asked = eligible(text, found)
     assume(asked)
     return Corpus(
         name="a",
-        text=whole.text,
+        text=text,
         origin="made",
         kind="unseen",
         functions=tuple(asked),
-        cuts=tuple(needles.cut_points(whole.functions)),
+        cuts=tuple(needles.cut_points(found)),
     )
 
 
@@ -143,22 +141,30 @@ def test_a_larger_context_never_holds_less(lengths, limit, more):
     assert large.functions[: len(small.functions)] == small.functions
 
 
-@unhurried
+@settings(
+    deadline=None,
+    max_examples=30,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(lengths=st.lists(LENGTHS, min_size=2, max_size=4))
-def test_joining_files_moves_their_functions_and_changes_nothing_else(lengths):
+def test_joining_files_moves_their_functions_and_changes_nothing_else(
+    tmp_path_factory, lengths
+):
     """
-    Each function stands in the joined text where it says, verbatim, and only there.
+    Each function stands in the joined text where it says, verbatim.
     """
-    found = [
-        Source(label=f"{at}.py", suffix=".py", text=text_of(each, gap=1))
-        for at, each in enumerate(lengths)
-    ]
-    whole = joined(found)
+    assume(max(map(max, lengths)) >= ASKED_LINES)
+    folder = tmp_path_factory.mktemp("joined")
+    for at, each in enumerate(lengths):
+        text = text_of(each, gap=1).replace("def f", f"def f{at}_")
+        (folder / f"{at}.py").write_text(text, encoding="utf-8")
+    whole = load(str(folder))
     lines = whole.text.split("\n")
 
-    assert sum(map(len, lengths)) == len(whole.functions)
-    for each in whole.functions:
-        opens = each.line + each.signature.count("\n")
-        assert lines[each.line - 1 : opens] == each.signature.split("\n")
-        assert tuple(lines[opens : opens + len(each.body)]) == each.body
-    assert Path(found[0].label).name in lines[0]
+    assert len(whole.functions) == sum(
+        length >= ASKED_LINES for each in lengths for length in each
+    )
+    for function in whole.functions:
+        opens = function.line + function.signature.count("\n")
+        assert lines[function.line - 1 : opens] == function.signature.split("\n")
+        assert tuple(lines[opens : opens + len(function.body)]) == function.body
