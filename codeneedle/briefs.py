@@ -1,6 +1,7 @@
 """Records of the recall probe in brief: all that reports need, in one pass."""
 
 import contextlib
+import operator
 import sys
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -8,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from codeneedle.margins import margins_of_all
+from codeneedle.margins import Margins, margins_of_all
 from codeneedle.recordfile import Decode, decode_at_once, decode_record
 from codeneedle.records import SCHEMA, BadRecord, CellRecord, NeedleFacts, Setup
 from codeneedle.rounds import Recall, Round
@@ -63,6 +64,7 @@ _Seen = _Stored | _Skimmed | Recall
 
 _OF_TOKENS = {"logprobs", "gaps", "lengths"}
 _ROUND = [each.name for each in fields(Round) if each.name not in _OF_TOKENS]
+_kept = operator.attrgetter(*_ROUND)
 _RECORD = [each.name for each in fields(CellRecord) if each.name != "observation"]
 
 
@@ -121,13 +123,14 @@ def _brief(
     *,
     tokens: bool,
 ) -> BriefRecord:
-    asked = [AskedRound(needles[each.needle], _round(each)) for each in seen.rounds]
+    rounds = [AskedRound(needles[each.needle], each) for each in seen.rounds]
+    kept: Sequence[Margins | None] = [None] * len(rounds)
     if tokens:
-        kept = margins_of_all(list(map(_own_gaps, asked, seen.rounds)))
-        asked = [
-            AskedRound(each.needle, each.round, margins)
-            for each, margins in zip(asked, kept, strict=True)
-        ]
+        kept = margins_of_all(list(map(_own_gaps, rounds)))
+    asked = (
+        AskedRound(each.needle, _round(each.round), margins)
+        for each, margins in zip(rounds, kept, strict=True)
+    )
     return BriefRecord(
         **{name: getattr(record, name) for name in _RECORD},
         observation={},
@@ -137,11 +140,12 @@ def _brief(
     )
 
 
-def _own_gaps(asked: AskedRound, stored: Round) -> Sequence[float]:
-    return () if asked.error else answer_gaps(asked.needle, stored)
+def _own_gaps(asked: AskedRound) -> Sequence[float]:
+    return () if asked.error else answer_gaps(asked.needle, asked.round)
 
 
 def _round(stored: Round) -> Round:
     """*stored* without its tokens; replies that are the same take memory once."""
-    kept = {name: getattr(stored, name) for name in _ROUND}
-    return Round(**{**kept, "reply": sys.intern(stored.reply)})
+    kept = dict(zip(_ROUND, _kept(stored), strict=True))
+    kept["reply"] = sys.intern(stored.reply)
+    return Round(**kept)

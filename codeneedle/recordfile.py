@@ -1,5 +1,6 @@
 """Records and setups as bytes: written, read back, and brought up to date."""
 
+import re
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -38,7 +39,7 @@ class Decode(Protocol):
 
 def encode(stored: CellRecord | Setup) -> bytes:
     """
-    As indented JSON, sealed.
+    As indented JSON, sealed; lists of numbers take one line.
 
     NaN and infinity become null: they are no observations. What no file can hold,
     such as the name of a folder that is no Unicode, becomes U+FFFD: better a reason
@@ -48,7 +49,21 @@ def encode(stored: CellRecord | Setup) -> bytes:
         data = msgspec.json.encode(stored)
     except UnicodeEncodeError:
         data = msgspec.json.encode(_harmless(msgspec.to_builtins(stored)))
-    return sealed(msgspec.json.format(data, indent=1))
+    indented = msgspec.json.format(data, indent=1)
+    return sealed(_NUMBERS.sub(_on_one_line, indented))
+
+
+_NUMBERS = re.compile(rb"\[\n *-?\d[^][{}\"]*\]")
+"""
+A list that begins with a number on a line of its own, and holds no text.
+
+Half of an indented record is white space around its numbers. Nothing inside of a
+text is taken for such a list: its line ends are escaped.
+"""
+
+
+def _on_one_line(numbers: re.Match[bytes]) -> bytes:
+    return b"".join(numbers[0].split())
 
 
 def decode_record(data: bytes, *, file: str) -> CellRecord:
