@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -31,36 +32,52 @@ seed = 7
 """
 """A corpus of which a cell takes half a second."""
 
-TWO = ("--corpus", "tiny", "--k-types", "q8_0", "--v-types", "q8_0,q4_0")
-TWO = (*TWO, "--context", "2048")
+ONE = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
+"""A single cell."""
+
+TWO = (*ONE[:-2], "--k-types", "q8_0", "--v-types", "q8_0,q4_0")
 """Two cells."""
 
-SIGNAL_AT = """
-import importlib, os, signal, threading, time
+_AT = """
+def install():
+    import importlib
+    module, _, name = "{target}".rpartition(":")
+    *path, name = name.split(".")
+    of = importlib.import_module(module)
+    for part in path:
+        of = getattr(of, part)
+    real, left = getattr(of, name), [{call}]
+    def act():
+{body}
+    def wrapper(*args, **kwargs):
+        left[0] -= 1
+        if not left[0]:
+            act()
+        return real(*args, **kwargs)
+    setattr(of, name, wrapper)
+install()
+"""
+
+_SEND = """
+import os, signal, threading, time
 def send():
     for _ in range({times}):
         os.kill(os.getpid(), {number})
         time.sleep(0.15)
-left = {call}
-def aimed(of, name):
-    real = getattr(of, name)
-    def wrapper(*args, **kwargs):
-        global left
-        left -= 1
-        if not left:
-            sender = threading.Thread(target=send, daemon=True)
-            sender.start()
-            sender.join({wait_s})
-        return real(*args, **kwargs)
-    setattr(of, name, wrapper)
-module, _, name = "{target}".rpartition(":")
-*path, name = name.split(".")
-of = importlib.import_module(module)
-for part in path:
-    of = getattr(of, part)
-aimed(of, name)
+sender = threading.Thread(target=send, daemon=True)
+sender.start()
+sender.join(0.02)
 """
-"""Sends a signal to itself when *target* is called for the *call*-th time."""
+
+FILL = """
+import contextlib
+with contextlib.suppress(OSError), open("filler", "ab", buffering=0) as file:
+    for size in (1 << 16, 1):
+        with contextlib.suppress(OSError):
+            while file.write(bytes(size)) == size:
+                pass
+"""
+"""Leaves not a byte free where the program was started."""
 
 KILL_AT = """
 import importlib, os, pathlib, signal, subprocess
@@ -101,6 +118,16 @@ codeneedle.process.Child = Popen
 where it is in the middle of a write, half of that is on disk."""
 
 
+def at(target: str, call: int, body: str) -> str:
+    """A prelude that does *body* when *target* is called for the *call*-th time."""
+    return _AT.format(target=target, call=call, body=textwrap.indent(body, " " * 8))
+
+
+def signal_at(target: str, call: int, number: int, *, times: int = 1) -> str:
+    """A prelude that sends a signal to itself, once or some times, at such a call."""
+    return at(target, call, _SEND.format(number=int(number), times=times))
+
+
 def command(*arguments: str, prelude: str = "") -> list[str]:
     """The argv of ``codeneedle ARGUMENTS``, after *prelude* in the same process."""
     if not prelude:
@@ -122,6 +149,13 @@ def going(
 
     Killed at the end of the block; what it started is for the test to look at.
     """
+
+    def prepare() -> None:
+        # A job in the background of a shell has it ignored, and so would we.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if before:
+            before()
+
     with subprocess.Popen(
         command(*arguments, prelude=prelude),
         cwd=folder,
@@ -131,7 +165,7 @@ def going(
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         start_new_session=True,
-        preexec_fn=before,  # noqa: PLW1509 - no threads here
+        preexec_fn=prepare,  # noqa: PLW1509 - no threads here
     ) as program:
         try:
             yield program
@@ -206,7 +240,7 @@ class Series:
         self.arguments = ("sweep", *arguments)
         self.orphans: set[int] = set()
         self.ports: set[int] = set()
-        self.cells = 2
+        self.cells = 1 if arguments == ONE else 2
 
     def note(self) -> None:
         """Take note of what has finished, what lives, and where it listens."""
