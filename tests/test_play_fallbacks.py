@@ -54,6 +54,7 @@ def play(tmp_path):
             store=Store(tmp_path),
             is_built_in=False,
             preflights=preflights,
+            speculation=None,
         )
         setup = made_setup(needles=2)
         needles = tuple(replace(each, budget=50) for each in setup.needles)

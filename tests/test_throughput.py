@@ -101,7 +101,9 @@ def planned(tmp_path):
                 options=frozenset(),
                 devices=devices,
             ),
-            weights=types.SimpleNamespace(path=weights, training_context=trained),
+            weights=types.SimpleNamespace(
+                path=weights, training_context=trained, identity=""
+            ),
             store=Store(tmp_path / "run"),
             is_built_in=not asked["models"],
         )
@@ -200,8 +202,8 @@ def test_a_cell_without_any_depth_has_failed(bench, planned):
     ("behaviour", "status", "reason"),
     [
         (f"cat {LOGS}/bench-unknown-type.txt; exit 1", "unsupported", "does not know"),
-        ("kill -9 $$", "out-of-memory", "signal 9"),
-        ("kill -11 $$", "crashed", "signal 11"),
+        ("kill -9 $$", "out-of-memory", "SIGKILL"),
+        ("kill -11 $$", "crashed", "SIGSEGV"),
         ("exit 7", "crashed", "exit code 7"),
         ("log; echo 'error: no luck'", "crashed", "0 result lines"),
         ("log; row $P 0", "crashed", "1 result lines"),
