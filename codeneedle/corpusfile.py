@@ -16,6 +16,9 @@ from codeneedle.parts import Entry
 from codeneedle.random_bodies import Knobs
 from codeneedle.sources import Kind
 
+MAX_BYTES = 1_000_000
+"""Longest corpus file that is read: a table of names and numbers."""
+
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -173,7 +176,13 @@ def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            reason = f"is longer than {MAX_BYTES // 1_000_000} MB"
+            hint = "A corpus file names the source files, it does not hold them."
+            raise BadCorpusFile(file=path, reason=reason, hint=hint)
+        return tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
     except (OSError, UnicodeDecodeError) as error:
         hint = "Check that it is a readable file in UTF-8."
         raise BadCorpusFile(file=path, reason=str(error), hint=hint) from error

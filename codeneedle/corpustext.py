@@ -111,9 +111,10 @@ class Corpus:
 
     def left_out(self) -> list[str]:
         """A line on each of the first files in `skipped`, and one on all others."""
-        lines = [f"{file}: {reason}" for file, reason in self.skipped[:NAMED]]
+        named = self.skipped[:NAMED]
+        lines = [f"{_end_of(file)}: {reason}" for file, reason in named]
         more = len(self.skipped) - len(lines)
-        return [*lines, plural(more, "more file")] if more else lines
+        return [*lines, f"and {plural(more, 'more file')}"] if more else lines
 
     def refuse_if_cut(self) -> None:
         """
@@ -133,6 +134,10 @@ class Corpus:
             seed=self.sample_seed,
             line_count=self.line_count,
         )
+
+
+def _end_of(path: str, length: int = 120) -> str:
+    return path if len(path) <= length else f"...{path[3 - length :]}"
 
 
 def fitted(corpus: Corpus, *, fits: Callable[[str], bool]) -> Corpus:

@@ -18,8 +18,8 @@ FIRST_ALPHABET = ascii_letters
 HEADER = "# Random bodies, construction 1: "
 """How every text begins; the number changes when the construction does."""
 
-MAX_BYTES = 100_000_000
-"""Longest text that is made; the largest contexts hold a tenth of it."""
+MAX_BYTES = 16_000_000
+"""Longest text that is made: no longer file is read, and no context holds as much."""
 
 # Our own list, not the interpreter's: the bytes must not depend on its version.
 _KEYWORDS = frozenset({

@@ -476,7 +476,7 @@ def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here
     lines = load("src").left_out()
 
     assert "bad00.py: is binary, or in UTF-16" == lines[0]
-    assert (21, "3 more files") == (len(lines), lines[-1])
+    assert (21, "and 3 more files") == (len(lines), lines[-1])
 
 
 # --- large ones

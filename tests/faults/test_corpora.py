@@ -237,11 +237,21 @@ def test_half_a_gigabyte_in_a_tree_is_refused_before_it_is_read(tree, told):
     assert "" == told("a tree of 500 MB, with a limit", "some")
 
 
+def test_a_corpus_file_of_gigabytes_is_refused(tree, told):
+    """
+    It names sources; whoever puts them into it has mistaken it.
+    """
+    os.truncate(put(tree.parent / "corpora/huge.toml", b"#"), 3_000_000_000)
+
+    assert "longer than 1 MB" in told("a corpus file of 3 GB", "huge")
+    assert "huge" in [corpus.name for corpus in names()]
+
+
 def test_a_line_of_megabytes_is_a_line(tree, told, times):
     """
     What a minifier makes.
     """
-    calls = times(3_000_000, quick=300_000)
+    calls = times(1_500_000, quick=150_000)
     (tree / "min.js").write_text("f(a);" * calls, encoding="utf-8")
 
     assert "" == told("megabytes in one line", tree)
@@ -323,9 +333,10 @@ def test_what_is_no_file_is_never_opened(tree, told, make):
     make(tree / "odd.py")
     put(tree.parent / "corpora/named.toml", b'files = ["../tree/odd.py", "../tree"]')
 
-    assert "" == told(f"a {make.__name__} in a tree", tree)
-    assert "odd.py" in told(f"a {make.__name__} as a corpus", tree / "odd.py")
-    named = told(f"a {make.__name__} in a corpus file", "named")
+    what = f"a {make.__name__}".replace("_", " ")
+    assert "" == told(f"{what} in a tree", tree)
+    assert "odd.py" in told(f"{what} as a corpus", tree / "odd.py")
+    named = told(f"{what} in a corpus file", "named")
     assert make is folder or "odd.py" in named
 
 
