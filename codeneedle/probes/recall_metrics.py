@@ -91,6 +91,14 @@ def _decode(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]
     ]
 
 
+def _accepted(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    return [
+        100 * asked.accepted / asked.drafted
+        for asked in recall_of(record).rounds
+        if asked.drafted
+    ]
+
+
 METRICS: tuple[Metric, ...] = (
     Metric(
         name="matched",
@@ -199,6 +207,16 @@ METRICS: tuple[Metric, ...] = (
         values=_decode,
         group="speed",
     ),
+    Metric(
+        name="accepted",
+        label="drafted tokens that were right",
+        unit="%",
+        better="neither",
+        bounds=(0, 100),
+        digits=1,
+        values=_accepted,
+        group="speed",
+    ),
     *MEMORY,
     Metric(
         name="ready",
@@ -218,6 +236,16 @@ METRICS: tuple[Metric, ...] = (
         bounds=(0, None),
         digits=1,
         values=of_cell(lambda record: record.phases.total_s or None),
+        group="speed",
+    ),
+    Metric(
+        name="waiting",
+        label="the price of a fresh server: started, stopped, and what lies between",
+        unit="s",
+        better="lower",
+        bounds=(0, None),
+        digits=2,
+        values=of_cell(lambda record: record.phases.waiting_s or None),
         group="speed",
     ),
     Metric(

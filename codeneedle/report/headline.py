@@ -63,8 +63,13 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
 def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
     """What each probe that has records was told to do, where it was told anything."""
     seen = dict.fromkeys(record.probe for record in run.records)
-    told = ((name, _settings(run.setup.probes.get(name, {}))) for name in seen)
-    return tuple((visible(name), visible(phrase)) for name, phrase in told if phrase)
+    told = {name: _settings(run.setup.probes.get(name, {})) for name in seen}
+    trial = run.setup.trial
+    if trial and told.get("recall"):
+        told["recall"] += f"; {trial.phrase}"
+    return tuple(
+        (visible(name), visible(phrase)) for name, phrase in told.items() if phrase
+    )
 
 
 def _settings(settings: Json) -> str:

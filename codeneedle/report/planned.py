@@ -65,6 +65,8 @@ def _phrases(
         "context",
         f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
     )
+    if plan.speculation and "recall" in plan.request.probes:
+        yield "recall", f"speculation {plan.speculation.phrase}"
     yield "llama.cpp", f"{plan.server.version}, {plan.tools.server}"
     yield "records", str(plan.store.folder)
     yield "cells", _cells(plan, records)
