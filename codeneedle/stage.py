@@ -13,9 +13,10 @@ from codeneedle.engine.llama_server import Launch, Served, serving
 from codeneedle.engine.preflight import in_doubt, preflight
 from codeneedle.grid import Pair
 from codeneedle.machine import usable_cores
+from codeneedle.phases import Phases
 from codeneedle.planning import Plan
 from codeneedle.prompts import PromptForm
-from codeneedle.records import Phases, Setup
+from codeneedle.records import Setup
 from codeneedle.serverlog import Trouble
 from codeneedle.speculation import Speculation, Trial
 

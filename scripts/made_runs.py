@@ -22,6 +22,7 @@ import numpy.typing as npt
 from codeneedle.effective import Effective, KvBuffer
 from codeneedle.grid import BITS_PER_ELEMENT, Pair, by_precision
 from codeneedle.perplexitylog import Estimate, Statistics
+from codeneedle.phases import Phases
 from codeneedle.probes import divergence_metrics, throughput_metrics
 from codeneedle.probes.divergence_metrics import Compared, Divergence
 from codeneedle.probes.throughput_metrics import DepthSpeeds, Settings, Throughput
@@ -30,7 +31,6 @@ from codeneedle.records import (
     CorpusFacts,
     Json,
     NeedleFacts,
-    Phases,
     Setup,
     Status,
     WeightsFacts,

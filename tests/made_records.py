@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from codeneedle.effective import Effective, KvBuffer
 from codeneedle.grid import DEFAULT_TYPES, Pair
+from codeneedle.phases import Phases
 from codeneedle.records import (
     CellRecord,
     CorpusFacts,
     NeedleFacts,
-    Phases,
     Run,
     Setup,
     Status,

@@ -13,6 +13,7 @@ from unhurried import outcome, unhurried
 from codeneedle.effective import Effective, KvBuffer
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
+from codeneedle.phases import Phases
 from codeneedle.recordfile import decode_record, decode_setup, encode
 from codeneedle.records import (
     SCHEMA,
@@ -20,7 +21,6 @@ from codeneedle.records import (
     BadSetup,
     CellRecord,
     NeedleFacts,
-    Phases,
     RecordTooNew,
     Setup,
     Status,

@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "mismatches",
         "needles",
         "perplexitylog",
+        "phases",
         "prompts",
         "questions",
         "random_bodies",

@@ -11,7 +11,8 @@ from made_records import failed_record, made_record, made_setup
 from rich.console import Console
 
 from codeneedle import planning
-from codeneedle.records import Phases, Status
+from codeneedle.phases import Phases
+from codeneedle.records import Status
 from codeneedle.report.planned import plan_view
 
 SETUP = made_setup(needles=2)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Sequence
 
 from codeneedle.grid import Pair, precision
+from codeneedle.phases import Phases
 from codeneedle.probe import Measurement, Probe, Step
 from codeneedle.probes.divergence_metrics import (
     METRICS,
@@ -23,7 +24,6 @@ from codeneedle.probes.divergence_metrics import (
 )
 from codeneedle.probes.divergence_part import Part, Progress
 from codeneedle.probes.divergence_settings import read_settings, settings
-from codeneedle.records import Phases
 from codeneedle.stage import Stage
 from codeneedle.store import Store
 

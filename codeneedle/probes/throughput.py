@@ -23,6 +23,7 @@ from codeneedle.engine.launch import ROTATION_VARIABLE
 from codeneedle.engine.llama_server import LOAD_TIMEOUT_S
 from codeneedle.errors import CellError
 from codeneedle.mismatches import Asked, mismatches
+from codeneedle.phases import Phases
 from codeneedle.probe import Measurement, Probe, Step
 from codeneedle.probes.throughput_metrics import (
     METRICS,
@@ -36,7 +37,6 @@ from codeneedle.probes.throughput_metrics import (
 )
 from codeneedle.probes.throughput_remarks import remarks
 from codeneedle.probes.throughput_settings import settings
-from codeneedle.records import Phases
 from codeneedle.stage import Stage
 
 SLOWEST_S_PER_TOKEN = 0.25
