@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test faults check fix
+.PHONY: help setup llama sweep test faults fuzz bench check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -36,6 +36,13 @@ test: llama ## Run every test, the ones on the real llama-server included
 
 faults: llama ## Inject every fault as often as promised, and print the table
 	@$(BIN)/pytest tests/faults --all-injections $(PYTEST_ARGS)
+
+fuzz: setup ## A million inputs to everything that reads bytes from elsewhere
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@$(BIN)/python scripts/fuzz.py
+
+bench: llama ## A sweep beside the published protocol, and where the time goes
+	@$(BIN)/python scripts/bench.py $(BENCH_ARGS)
 
 check: setup ## Lint, format and types, nothing changed
 	@$(BIN)/ruff check
