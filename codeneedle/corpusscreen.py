@@ -1,4 +1,4 @@
-"""What a person sees while a large corpus is read."""
+"""What a person sees while a large corpus, or large weights, are read."""
 
 import contextlib
 import time
@@ -25,7 +25,7 @@ _MB = 1_000_000
 @dataclass(slots=True, kw_only=True)
 class ReadingLine:
     """
-    One line on how far a corpus has been read, from when it takes a while.
+    One line on how far something has been read, from when it takes a while.
 
     Attributes:
         show: Takes the line, in place of an earlier one or below it.

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from codeneedle import planning
+from codeneedle import gathering, planning
 from codeneedle.corpus import load
-from codeneedle.corpusscreen import line_in
+from codeneedle.corpusscreen import ReadingLine, line_in
 from codeneedle.engine.claim import Claim, end_orphans
+from codeneedle.fingerprints import sha256
 from codeneedle.grid import Pair
 from codeneedle.interrupts import Patience, patience, unwinding_on_signals
 from codeneedle.judging import judged
@@ -52,13 +53,7 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
         with unwinding_on_signals():
             checking = "checking corpus, weights and llama-server"
             with working(console, checking) as tell:
-                # A corpus that several pages share is read once.
-                line = line_in(console, tell)
-                read = functools.cache(functools.partial(load, hears=line.hear))
-                plans = [planning.plan(page, read=read) for page in pages(request)]
-                refuse_shared_folders(plans)
-                for plan in plans:
-                    refuse_other_setup(plan)
+                plans = _checked(request, line_in(console, tell))
             note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
             counted: Counted = {}
             codes = [
@@ -74,6 +69,22 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
             "stopped; every finished cell is kept, and the same command goes on",
         )
         return INTERRUPTED
+
+
+def _checked(request: Request, line: ReadingLine) -> list[Plan]:
+    """The plans of all pages; what may take minutes tells *line* how far it is."""
+    # A corpus that several pages share is read once.
+    read = functools.cache(functools.partial(load, hears=line.hear))
+    plans = [planning.plan(page, read=read) for page in pages(request)]
+    refuse_shared_folders(plans)
+
+    def hashed(done: int, total: int) -> None:
+        line.hear(gathering.Progress("hashing weights, once", done, total))
+
+    for plan in plans:
+        sha256(plan.weights, progress=hashed)
+        refuse_other_setup(plan)
+    return plans
 
 
 @dataclass(frozen=True, slots=True)
