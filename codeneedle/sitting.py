@@ -79,7 +79,11 @@ def _checked(request: Request, line: ReadingLine) -> list[Plan]:
     refuse_shared_folders(plans)
 
     def hashed(done: int, total: int) -> None:
-        line.hear(gathering.Progress("hashing weights, once", done, total))
+        line.hear(
+            gathering.Progress(
+                phase="hashing weights, once", done_bytes=done, total_bytes=total
+            )
+        )
 
     for plan in plans:
         sha256(plan.weights, progress=hashed)
