@@ -17,6 +17,7 @@ from codeneedle.metrics import Reading
 from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.records import Status
 from codeneedle.report.heatmap import differences_picture, draw, values_picture
+from codeneedle.report.layout import LABELLED
 from codeneedle.report.painting import paint
 from codeneedle.report.scale import Scale
 from codeneedle.store import FolderUnwritable
@@ -239,3 +240,19 @@ def test_differences_are_to_the_pair_that_records_name() -> None:
     assert None is other.reference
     assert "20.00" == other.squares[0][0].label
     assert other.notes[-1].startswith("Measured against bf16/bf16 or ")
+
+
+def test_a_grid_as_wide_as_a_wall_is_painted_without_labels() -> None:
+    """
+    Colours speak alone, on small cells; types stand beside them.
+    """
+    types = [f"made_{at:02}" for at in range(LABELLED + 1)]
+    setup = made_setup(needles=1, types_k=types, types_v=types)
+    picture = values_picture(made_run(setup=setup), METRIC["matched"], READING)
+
+    figure = paint(picture)
+    grid = figure.axes[0]
+
+    assert [] == list(grid.texts)
+    assert types == [label.get_text() for label in grid.get_xticklabels()]
+    assert max(figure.get_size_inches()) < 15

@@ -11,6 +11,7 @@ from codeneedle.metrics import Metric, Reading
 from codeneedle.records import Run
 from codeneedle.report import headline
 from codeneedle.report.cells import number, status_word
+from codeneedle.report.layout import has_labels
 from codeneedle.report.legend import reference_note, unmeasured_lines
 from codeneedle.report.painting import save
 from codeneedle.report.picture import Picture, Square
@@ -98,11 +99,14 @@ def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
         metric, gaps, reference=its_value, rounds=frames.most_observations(cells)
     )
     labels = [number(gap, digits=metric.digits, sign=True) for gap in gaps]
-    told = _told(run, cells, reference, metric, reading)
+    k_types, v_types = frames.k_types(cells), frames.v_types(cells)
+    told: frozenset[Pair] = frozenset()
+    if has_labels(k_types, v_types):
+        told = _told(run, cells, reference, metric, reading)
     its_label = number(its_value, digits=metric.digits)
     return Picture(
-        k_types=tuple(frames.k_types(cells)),
-        v_types=tuple(frames.v_types(cells)),
+        k_types=tuple(k_types),
+        v_types=tuple(v_types),
         squares=_squares(cells, gaps, labels, told=told),
         scale=scale,
         colours="around zero",

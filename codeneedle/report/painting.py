@@ -1,9 +1,7 @@
 """How a heatmap is painted: its proportions, its type, its colours."""
 
 import io
-import textwrap
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,23 @@ from matplotlib.ticker import MaxNLocator
 
 from codeneedle.files import write_whole
 from codeneedle.report.cells import RAMP, text_colour
+from codeneedle.report.layout import (
+    BAR,
+    BAR_GAP,
+    CELL,
+    CELL_POINTS,
+    DIGIT_EM,
+    MARGIN,
+    NOTE_LINE,
+    NOTE_POINTS,
+    POINTS_PER_INCH,
+    TITLE_LINE,
+    TITLE_POINTS,
+    TYPE_POINTS,
+    Layout,
+    has_labels,
+    laid_out,
+)
 from codeneedle.report.picture import Picture, Square
 from codeneedle.report.safetext import visible
 from codeneedle.report.scale import Scale
@@ -25,26 +40,6 @@ from codeneedle.report.scale import Scale
 PIXELS_PER_INCH = 200
 
 INK, QUIET, GAP, HATCH = "#1a1a1a", "#595959", "#f6f6f6", "#d9d9d9"
-
-CELL = 0.80
-"""Side of a cell, in inches; the figure grows with the grid."""
-
-MARGIN, LEFT, TOP_LABELS, BAR_GAP, BAR, BAR_LABELS = 0.30, 1.05, 0.55, 0.22, 0.16, 0.95
-"""Around the grid, in inches: the edge, K types, V types, and the colour scale."""
-
-TITLE_LINE, NOTE_LINE = 0.27, 0.175
-"""Heights of a line, in inches."""
-
-TITLE_POINTS, NOTE_POINTS, TYPE_POINTS, CELL_POINTS = 13.0, 8.0, 10.0, 10.5
-
-NARROWEST = 6.6
-"""Width of the figure of a small grid, in inches: its notes need room."""
-
-_EM, _DIGIT_EM = 0.57, 0.64
-"""Width of a letter on average, and of a digit, in sizes of this font."""
-
-_POINTS_PER_INCH = 72
-
 
 _DARK_TO_LIGHT = LinearSegmentedColormap.from_list(
     "dark to light", [tuple(part / 255 for part in step) for step in RAMP]
@@ -57,37 +52,6 @@ COLOURS: dict[str, Colormap] = {
     "around zero": mpl.colormaps["PuOr"],
 }
 """Colour maps by what they say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """
-    Where things stand, in inches from the lower left.
-
-    Attributes:
-        width: Of the figure.
-        height: Of the figure.
-        grid: Left, bottom, width and height of the grid.
-        title: The headline, broken into lines.
-        notes: The notes, likewise.
-    """
-
-    width: float
-    height: float
-    grid: tuple[float, float, float, float]
-    title: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    def share(
-        self, left: float, bottom: float, width: float, height: float
-    ) -> tuple[float, float, float, float]:
-        """A rectangle as parts of the figure."""
-        return (
-            left / self.width,
-            bottom / self.height,
-            width / self.width,
-            height / self.height,
-        )
 
 
 def save(picture: Picture, *, png: Path, svg: Path) -> None:
@@ -125,7 +89,7 @@ def _settings() -> dict[Any, Any]:
 
 def paint(picture: Picture) -> Figure:
     """Paint *picture*; it belongs to no window and to no list of open figures."""
-    layout = _laid_out(picture)
+    layout = laid_out(picture)
     figure = Figure(figsize=(layout.width, layout.height), facecolor="white")
     FigureCanvasAgg(figure)
     left, bottom, wide, high = layout.grid
@@ -140,32 +104,7 @@ def paint(picture: Picture) -> Figure:
     return figure
 
 
-def _laid_out(picture: Picture) -> _Layout:
-    wide, high = len(picture.v_types) * CELL, len(picture.k_types) * CELL
-    width = max(LEFT + wide + BAR_GAP + BAR + BAR_LABELS, NARROWEST)
-    room = width - 2 * MARGIN
-    title = _broken(picture.title, points=TITLE_POINTS * 1.2, inches=room)
-    notes = tuple(
-        line
-        for note in picture.notes
-        for line in _broken(note, points=NOTE_POINTS, inches=room)
-    )
-    head = TITLE_LINE * len(title) + NOTE_LINE * len(notes) + 0.16
-    return _Layout(
-        width=width,
-        height=MARGIN + high + TOP_LABELS + head + MARGIN,
-        grid=(LEFT, MARGIN, wide, high),
-        title=title,
-        notes=notes,
-    )
-
-
-def _broken(text: str, *, points: float, inches: float) -> tuple[str, ...]:
-    characters = int(inches * _POINTS_PER_INCH / (points * _EM))
-    return tuple(textwrap.wrap(text, characters))
-
-
-def _paint_heading(figure: Figure, layout: _Layout) -> None:
+def _paint_heading(figure: Figure, layout: Layout) -> None:
     title_top = layout.height - MARGIN
     notes_top = title_top - TITLE_LINE * len(layout.title) - 0.06
     for lines, top, points, line, colour, weight in (
@@ -200,7 +139,8 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
         for at_v, square in enumerate(row):
             if square.is_gap:
                 _paint_gap(axes, at_k, at_v)
-            _write(axes, square, at_k, at_v, ink=_ink(picture, square))
+            if has_labels(picture.k_types, picture.v_types):
+                _write(axes, square, at_k, at_v, ink=_ink(picture, square))
     if picture.reference:
         at_k = picture.k_types.index(picture.reference.k)
         at_v = picture.v_types.index(picture.reference.v)
@@ -224,7 +164,7 @@ def _paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
 
 def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> None:
     """The label of a cell, as large as fits."""
-    fits = 0.86 * CELL * _POINTS_PER_INCH / (_DIGIT_EM * max(len(square.label), 1))
+    fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(len(square.label), 1))
     axes.text(
         at_v + 0.5,
         at_k + 0.5,
@@ -259,7 +199,8 @@ def _paint_types(axes: Axes, picture: Picture) -> None:
     """V types above the grid, K types left of it, as the published grids have them."""
     k_types, v_types = picture.k_types, picture.v_types
     axes.set_xticks([at + 0.5 for at in range(len(v_types))])
-    axes.set_xticklabels(map(visible, v_types), rotation=0, size=TYPE_POINTS)
+    turn = 0 if has_labels(picture.k_types, picture.v_types) else 90
+    axes.set_xticklabels(map(visible, v_types), rotation=turn, size=TYPE_POINTS)
     axes.set_yticks([at + 0.5 for at in range(len(k_types))])
     axes.set_yticklabels(map(visible, k_types), rotation=0, size=TYPE_POINTS)
     axes.xaxis.tick_top()
