@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+import codeneedle
 from codeneedle.corpuscli import corpora
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
@@ -37,6 +38,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(corpora, name="corpus")
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"codeneedle {codeneedle.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    """What all commands have in common: nothing but the version."""
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from importlib.metadata import version
 
 import pytest
 from made_records import made_run
@@ -220,3 +221,13 @@ def test_a_sweep_file_outranks_the_environment(codeneedle, tmp_path):
     refused = codeneedle("plan", "mine", CORPUS="random-bodies-mini")
 
     assert "unknown corpus 'nowhere'" in refused.stderr
+
+
+def test_the_version_is_told(codeneedle):
+    """
+    That of the package, and nothing else.
+    """
+    told = codeneedle("--version")
+
+    assert f"codeneedle {version('codeneedle')}\n" == told.stdout
+    assert 0 == told.returncode
