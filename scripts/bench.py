@@ -67,7 +67,10 @@ class Bench:
         """The cells that two sections are about, played once."""
         if self._compared is None:
             self._compared = bench_protocol.compared(
-                self.place, self.say, published="protocol" in self.sections
+                self.place,
+                self.say,
+                published="protocol" in self.sections,
+                sittings="time" in self.sections,
             )
         return self._compared
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from bench_place import Place, measured_on, rounds_phrase
 from bench_published import Published, Text, played
@@ -48,7 +48,7 @@ class Compared:
 
     Attributes:
         turns: By pair, in order.
-        sittings: Sweeps of several cells, one in each repetition.
+        sittings: Sweeps of several cells, one in each repetition, if asked for.
         same_needles: Whether both sides were asked the same.
     """
 
@@ -59,33 +59,47 @@ class Compared:
     @property
     def corpus_tokens(self) -> int:
         """By the server's tokenizer."""
-        return self.sittings[0].corpus_tokens
+        return self.swept()[0].corpus_tokens
+
+    def swept(self) -> list[Swept]:
+        """All sweeps of single cells."""
+        turns = (turn for turns in self.turns.values() for turn in turns)
+        return [each for turn in turns for each in (turn.plain, turn.drafted)]
 
     def raw(self) -> Json:
         """For ``--json``."""
         return asdict(self)
 
 
-def compared(place: Place, say: Say, *, published: bool) -> Compared:
-    """Play all parts of all repetitions, interleaved."""
+def compared(
+    place: Place, say: Say, *, published: bool = True, sittings: bool = True
+) -> Compared:
+    """
+    Play all parts of all repetitions, interleaved.
+
+    Args:
+        place: Where.
+        say: Hears of progress.
+        published: Whether the published protocol is among them.
+        sittings: Whether a sweep of several cells is.
+    """
     text = asked_text(place)
     pairs = [Pair.parse(pair) for pair in place.asked.pairs]
     turns: dict[str, list[Turn]] = {str(pair): [] for pair in pairs}
-    sittings = []
+    sat = []
     for at in range(1, place.asked.repetitions + 1):
         for pair in pairs:
             say(f"repetition {at}: {pair}")
             turns[str(pair)].append(
                 _turn(place, say, pair, text if published else None)
             )
-        say(f"repetition {at}: one sitting of several cells")
-        sittings.append(_sitting(place, pairs))
+        if sittings:
+            say(f"repetition {at}: one sitting of several cells")
+            sat.append(_sitting(place, pairs))
     asked = tuple(needle.name for needle in text.needles)
-    return Compared(
-        turns=turns,
-        sittings=sittings,
-        same_needles=all(each.needles == asked for each in sittings),
-    )
+    found = Compared(turns=turns, sittings=sat, same_needles=True)
+    same = all(each.needles == asked for each in found.swept())
+    return replace(found, same_needles=same)
 
 
 def asked_text(place: Place) -> Text:
@@ -157,16 +171,9 @@ def protocol_section(place: Place, found: Compared) -> Section:
 def _protocol_rows(pair: str, turns: Sequence[Turn]) -> list[tuple[str, ...]]:
     published = [turn.published for turn in turns if turn.published]
     walls = [cell.wall_s for cell in published]
+    theirs = ("", phrase(walls), "", "", _mean([cell.matched for cell in published]))
     return [
-        (
-            pair,
-            "published",
-            "",
-            phrase(walls),
-            "",
-            "",
-            _mean([cell.matched for cell in published]),
-        ),
+        (pair, "published", *theirs),
         ("", "--no-speculate", *_ours([turn.plain for turn in turns], walls)),
         ("", "as it is", *_ours([turn.drafted for turn in turns], walls)),
     ]
@@ -210,9 +217,9 @@ def _mean(matched: Sequence[tuple[int, ...]]) -> str:
 def _verdict(found: Compared) -> str:
     """Whether both sides gave the same answers, so that times can be compared."""
     every = [turn for turns in found.turns.values() for turn in turns]
-    given = [turn.published for turn in every if turn.published]
-    ours = [s.cells[0] for turn in every for s in (turn.plain, turn.drafted)]
-    matched = [count for cell in (*given, *ours) for count in cell.matched]
+    given = [turn.published.matched for turn in every if turn.published]
+    ours = [each.cells[0].matched for each in found.swept()]
+    matched = [count for cell in (*given, *ours) for count in cell]
     perfect = sum(count == ASKED_LINES for count in matched)
     if perfect == len(matched) and found.same_needles:
         return (

@@ -33,9 +33,7 @@ class Section:
 
     def show(self, console: Console) -> None:
         """Print it."""
-        table = Table(
-            title=self.title, title_justify="left", title_style="bold", box=None
-        )
+        table = Table(box=None)
         for at, heading in enumerate(self.headings):
             table.add_column(heading, justify="left" if at < self.words else "right")
         for row in self.rows:
@@ -43,7 +41,8 @@ class Section:
                 table.add_row(*row)
             else:
                 table.add_section()
-        console.print(table, crop=False, soft_wrap=False)
+        console.print(Text(self.title, style="bold"))
+        console.print(table, crop=False)
         for line in self.lines:
             console.print(Text(line), style="dim" if line is self.lines[0] else "")
         console.print()

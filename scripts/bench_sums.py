@@ -100,5 +100,6 @@ def spaced(count: int, wanted: int) -> list[int]:
         count: 1 or more.
         wanted: 1 or more.
     """
-    last, gaps = count - 1, max(wanted - 1, 1)
-    return sorted({at * last // gaps for at in range(min(wanted, count))})
+    places = min(wanted, count)
+    gaps = max(places - 1, 1)
+    return [at * (count - 1) // gaps for at in range(places)]

@@ -15,8 +15,6 @@ from codeneedle.records import CellRecord, Setup
 from codeneedle.rounds import Recall, read_recall
 from codeneedle.store import Store, run_folder
 
-PROBE = "recall"
-
 _TOTAL = re.compile(r"print_timing: .*?total time =\s+(?P<ms>[\d.]+) ms")
 """Of a request that came to its end; one that is cut has no such line."""
 
