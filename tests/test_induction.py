@@ -17,7 +17,7 @@ from codeneedle.anatomy import (
     value_codes,
 )
 from codeneedle.induction import EPSILON, LOOK_BACK_NATS, RULER, model
-from codeneedle.nano import CONTEXT, trained_matcher
+from codeneedle.nanogguf import CONTEXT, trained_matcher
 from codeneedle.random_bodies import generate
 
 TEXT = generate(functions=2, value_length=6, name_length=5, seed=1009)

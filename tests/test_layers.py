@@ -87,6 +87,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "machine",
         "memoryplan",
         "nano",
+        "nanogguf",
         "parts",
         "process",
         "runs",
