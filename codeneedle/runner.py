@@ -6,12 +6,17 @@ from dataclasses import dataclass
 
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
+from codeneedle.machine import free_disk_bytes
+from codeneedle.planning import DiskFull
 from codeneedle.probe import Step
 from codeneedle.records import CellRecord, Status
 from codeneedle.store import Store
 
 GIVE_UP_AFTER = 3
 """Cells in a row that fail alike, before any has finished, end the sweep."""
+
+LEAST_FREE_BYTES = 1 << 20
+"""A cell that fails where less is free may have failed for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ def run(
 
     Raises:
         FailingAlike: If the first cells fail alike and none has finished.
+        DiskFull: If a cell failed on a disk that is full.
     """
     open_pairs = pending(pairs, store=store, probe=probe, retry_failed=retry_failed)
     position = {pair: at for at, pair in enumerate(pairs, start=1)}
@@ -96,6 +102,7 @@ def run(
         with contextlib.closing(play(pair, position[pair])) as events:
             for event in events:
                 if isinstance(event, CellEnded):
+                    _refuse_if_full(event.record, store)
                     store.add(event.record)
                     streak = _streak(streak, event.record)
                 yield event
@@ -123,6 +130,15 @@ def any_finished(pairs: Sequence[Pair], store: Store, probe: str) -> bool:
     """Whether a cell of *pairs* has numbers."""
     records = (store.record(pair, probe) for pair in pairs)
     return any(record is not None and record.is_finished for record in records)
+
+
+def _refuse_if_full(record: CellRecord, store: Store) -> None:
+    """Stop at a failure that is the disk's: what had no room in a log is missing."""
+    if record.is_finished or record.status is Status.INTERRUPTED:
+        return
+    free_bytes = free_disk_bytes(store.folder)
+    if free_bytes < LEAST_FREE_BYTES:
+        raise DiskFull(folder=store.folder, free_bytes=free_bytes)
 
 
 def _is_open(record: CellRecord | None, *, retry_failed: bool) -> bool:
