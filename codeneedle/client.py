@@ -65,6 +65,7 @@ class Client:
         alias: str,
         api_key: str,
         silence_s: float = SILENCE_S,
+        is_leaving: Callable[[], bool] = lambda: False,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """
@@ -75,10 +76,13 @@ class Client:
             alias: Name by which our server knows itself.
             api_key: Sent in the Authorization header, and nowhere else.
             silence_s: How long the server may be without an event, in seconds.
+            is_leaving: Whether somebody has told the server to end; looked at now
+                and then while it owes an answer.
             transport: For tests.
         """
         self._alias = alias
         self._silence_s = silence_s
+        self._is_leaving = is_leaving
         self._http = httpx.Client(
             base_url=url,
             headers={
@@ -251,7 +255,7 @@ class Client:
 
         An error of the server is raised as one.
         """
-        watch = Watch(limit_s)
+        watch = Watch(limit_s, is_leaving=self._is_leaving)
         # Of reading the watch takes care.
         timeout = httpx.Timeout(limit_s, connect=min(SHORT_S, limit_s), read=None)
         try:
@@ -271,6 +275,8 @@ class Client:
         except (httpx.TransportError, CellError) as error:
             if watch.barked:
                 raise ServerSilent(silence_s=limit_s) from error
+            if watch.saw_leaving:
+                raise ServerGone(reason="somebody told it to end") from error
             if isinstance(error, CellError):
                 raise
             raise ServerGone(reason=str(error) or type(error).__name__) from error

@@ -19,6 +19,9 @@ REPLY_LIMIT_BYTES = 256 << 20
 LONGEST_LOOK_S = 1.0
 """Between looks at whether a connection is silent."""
 
+LEAVING_S = 2.0
+"""How long an answer may take that a server owes when it was told to end."""
+
 REFUSAL_LIMIT_BYTES = 64 << 10
 REFUSAL_S = 5.0
 """What is read of the statement of an error, and for how long."""
@@ -33,12 +36,17 @@ class Watch:
     suspended.
 
     Attributes:
-        barked: Whether it broke the connection.
+        barked: Whether it broke the connection, as nothing came.
+        saw_leaving: Whether it did so as the server was told to end: one that is in
+            the middle of an answer may then neither answer nor end.
         lived_s: Its clock.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        self.barked = False
+    def __init__(
+        self, limit_s: float, *, is_leaving: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.barked = self.saw_leaving = False
+        self._is_leaving = is_leaving
         self._limit_s = self._until = limit_s
         self._look_s = max(0.001, min(LONGEST_LOOK_S, limit_s / 10))
         self.lived_s = Lived(longest_s=2 * self._look_s)
@@ -65,11 +73,16 @@ class Watch:
     def _keep(self) -> None:
         while not self._over.wait(self._look_s):
             if self.lived_s() > self._until:
-                self._bark()
+                self.barked = True
+                self._break()
+                return
+            # Given a moment: an answer that is on its way comes through.
+            if self._is_leaving() and not self._over.wait(LEAVING_S):
+                self.saw_leaving = True
+                self._break()
                 return
 
-    def _bark(self) -> None:
-        self.barked = True
+    def _break(self) -> None:
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)

@@ -5,6 +5,7 @@ import os
 import pytest
 from made_servers import fake_server
 
+from codeneedle import listening
 from codeneedle.answers import (
     OverlongReply,
     PromptTooLong,
@@ -90,6 +91,20 @@ def test_a_server_that_says_next_to_nothing_is_left(fault, tmp_path):
         served.client.complete(QUESTION)
 
     assert "timed-out" == caught.value.status
+
+
+def test_a_server_that_was_told_to_end_owes_nothing(tmp_path, monkeypatch):
+    """
+    In the middle of an answer it may neither answer nor end, as llama-server may
+    after SIGTERM; nobody waits an hour for that.
+    """
+    monkeypatch.setattr(listening, "LEAVING_S", 0.05)
+    farewell = "say-in-round=srv operator(): cleaning up before exit..."
+    with (
+        fake_server(tmp_path, farewell, "pings", silence_s=60.0) as served,
+        pytest.raises(ServerGone, match="somebody told it to end"),
+    ):
+        served.client.complete(QUESTION)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Serves a cell on llama-server: started, awaited, verified, stopped, and gone."""
 
 import contextlib
+import functools
 import os
 import secrets
 import socket
@@ -31,7 +32,7 @@ from codeneedle.engine.launch import (
     refuse_reserved,
     variables,
 )
-from codeneedle.engine.logfile import read_log
+from codeneedle.engine.logfile import bids_farewell, read_log
 from codeneedle.engine.waiting import (
     LOAD_TIMEOUT_S,
     WARMUP_TIMEOUT_S,
@@ -227,6 +228,7 @@ class _Start:
                 alias=self.launch.alias,
                 api_key=api_key,
                 silence_s=self.silence_s,
+                is_leaving=functools.partial(bids_farewell, self.log),
             )
         )
         served = Served(
