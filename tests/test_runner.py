@@ -8,6 +8,7 @@ from made_records import failed_record, made_record, made_round, made_setup
 
 from codeneedle import runner
 from codeneedle.grid import Pair, shuffled_grid
+from codeneedle.planning import DiskFull
 from codeneedle.records import CellRecord, Status
 from codeneedle.runner import CellEnded, CellStarted, Event, FailingAlike
 from codeneedle.store import Store
@@ -162,3 +163,18 @@ def test_a_person_who_asks_to_stop_gets_the_current_cell_first(tmp_path):
     walk(Store(tmp_path), stage, asked_to_stop=lambda: bool(stage.played))
 
     assert PAIRS[:1] == stage.played
+
+
+def test_a_failure_on_a_full_disk_is_none_of_the_cell(tmp_path, monkeypatch):
+    """
+    What is missing in a log may have had no room: the cell is played again.
+    """
+    monkeypatch.setattr(runner, "free_disk_bytes", lambda _folder: 4096)
+    store = Store(tmp_path)
+
+    with pytest.raises(DiskFull, match=r"4,096 bytes are free"):
+        walk(store, Stage(outcome=failed_record))
+    assert [] == list(store.records())
+    walk(store, Stage())
+
+    assert 4 == len(list(store.records()))

@@ -36,7 +36,7 @@ from programs import script
 
 pytestmark = pytest.mark.real
 
-LONGEST_S = 2.6
+LONGEST_S = 2.0
 """From the start of a sweep to the end of its second cell, and some."""
 
 
