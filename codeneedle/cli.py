@@ -183,7 +183,8 @@ def table(
 
     one_form(csv=csv, json=json, markdown=markdown)
     reading = Reading(strict_indent=strict_indent)
-    tables = price_tables(out, name, reading, sort=sort)
+    is_whole = csv or json
+    tables = price_tables(out, name, reading, sort=sort, shown_alone=not is_whole)
     if csv:
         typer.echo(tableexport.to_csv(tables), nl=False)
     elif json:

@@ -56,8 +56,8 @@ def margins_of_all(answers: Sequence[Sequence[float]]) -> list[Margins | None]:
     having = [gaps for gaps in answers if gaps]
     if not having:
         return [None for _ in answers]
-    flat = np.array(list(itertools.chain.from_iterable(having)), dtype=np.float64)
     ends = list(itertools.accumulate(map(len, having)))
+    flat = np.fromiter(itertools.chain.from_iterable(having), np.float64, ends[-1])
     starts = [0, *ends[:-1]]
     # Of each answer a part that adds up without rounding, and the small rest.
     step = _step(float(np.abs(flat).max()), max(map(len, having)))

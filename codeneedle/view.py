@@ -78,7 +78,12 @@ def view(
 
 
 def price_tables(
-    root: Path, name: str, reading: Reading, *, sort: str | None
+    root: Path,
+    name: str,
+    reading: Reading,
+    *,
+    sort: str | None,
+    shown_alone: bool = False,
 ) -> list[PriceTable]:
     """
     The price of each pair of the runs called *name*, by all probes.
@@ -88,26 +93,29 @@ def price_tables(
         name: A corpus, ``corpus/model``, or a prefix.
         reading: How stored replies are read.
         sort: Name of the metric to sort by; None for the most precise first.
+        shown_alone: Whether rows have entries of shown columns alone.
 
     Raises:
         NoSuchRun: If nothing has that name.
         UnknownName: If no probe has that metric.
         NeverRanks: If it is one that must not rank.
     """
-    probes = tuple(PROBES.values())
+    priced = functools.partial(
+        price_table,
+        probes=tuple(PROBES.values()),
+        reading=reading,
+        shown_alone=shown_alone,
+    )
     runs = whole_runs(root, name)
     try:
-        return [price_table(run, probes, reading, sort=sort) for run in runs]
+        return [priced(run, sort=sort) for run in runs]
     except UnknownName:
         # One of several runs may lack the metric; a metric that all lack is a typo.
-        tables = [price_table(run, probes, reading) for run in runs]
+        tables = [priced(run) for run in runs]
         if not any(_has(table, sort) for table in tables):
             raise
     return [
-        price_table(
-            table.run, probes, reading, sort=sort if _has(table, sort) else None
-        )
-        for table in tables
+        priced(table.run, sort=sort if _has(table, sort) else None) for table in tables
     ]
 
 

@@ -3,17 +3,15 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from codeneedle import frames
 from codeneedle.errors import RequestError, UnknownName
 from codeneedle.grid import Pair, most_precise
 from codeneedle.metrics import Metric, Reading
 from codeneedle.probe import Probe
-from codeneedle.records import CellRecord, Run, Status
-
-FALLBACKS = frozenset({Status.FALLBACK_CPU, Status.FALLBACK_F16})
-"""Cells that were measured, though not as asked: shown with a mark."""
+from codeneedle.records import CellRecord, Run
+from codeneedle.report.pricetable import FALLBACKS, Column, Entry, PriceTable, Row
 
 GROUPS = ("quality", "speed", "memory")
 """The order of columns."""
@@ -29,110 +27,13 @@ class NeverRanks(RequestError):  # noqa: N818 - named after the fact
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """
-    One metric of one pair.
-
-    Attributes:
-        value: The cell's number; NaN where it has none.
-        beside: The value over the reference's: a multiple of the noise floor, or a
-            share. NaN where the metric has neither, or the reference no value.
-        status: How the cell of the metric's probe ended, `frames.NOT_RUN` if it
-            was not tried.
-        ranks: Whether the value may be compared with others.
-    """
-
-    value: float
-    beside: float
-    status: str
-    ranks: bool
-
-    @property
-    def is_fallback(self) -> bool:
-        """Whether there is a value, though not of what was asked."""
-        return self.status in FALLBACKS and not math.isnan(self.value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """
-    One metric of a table.
-
-    Attributes:
-        metric: What it shows.
-        run: The records that it is read from, those of one probe alone.
-        probe: Name of that probe.
-        is_shown: Whether a person sees it; programs get all columns.
-        against: The pair that the others are compared with: the one that records
-            say they were measured against, or else the table's. None where there
-            is none, or where records name several.
-        named: The pairs that records say they were measured against.
-        reference: The value of *against*; NaN where it did not finish with one.
-    """
-
-    metric: Metric
-    run: Run
-    probe: str
-    is_shown: bool
-    against: Pair | None = None
-    named: tuple[Pair, ...] = ()
-    reference: float = math.nan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """
-    One pair of a table.
-
-    Attributes:
-        pair: The cache types.
-        is_reference: Whether it is the table's reference.
-        entries: Of every column, by the metric's name.
-        records: What each probe has of it, by the probe's name.
-    """
-
-    pair: Pair
-    is_reference: bool
-    entries: Mapping[str, Entry]
-    records: Mapping[str, CellRecord]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceTable:
-    """
-    All metrics of all pairs of a run.
-
-    Attributes:
-        run: What it is about, with the records of all probes.
-        columns: Every metric of every probe that has records.
-        rows: Every pair of the grid.
-        reference: The most precise pair that finished with any probe; columns that
-            are measured against another say so.
-        sorted_by: Name of the metric that ordered the rows; None: precision did.
-        remarks: What the probes say of the run in words.
-    """
-
-    run: Run
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    reference: Pair | None
-    sorted_by: str | None
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def shown(self) -> tuple[Column, ...]:
-        """The columns that a person sees."""
-        return tuple(column for column in self.columns if column.is_shown)
-
-    @property
-    def probes(self) -> tuple[str, ...]:
-        """Names of the probes that have records, in order."""
-        return tuple(dict.fromkeys(column.probe for column in self.columns))
-
-
 def price_table(
-    run: Run, probes: Sequence[Probe], reading: Reading, *, sort: str | None = None
+    run: Run,
+    probes: Sequence[Probe],
+    reading: Reading,
+    *,
+    sort: str | None = None,
+    shown_alone: bool = False,
 ) -> PriceTable:
     """
     One row per pair of *run*, with the metrics of all *probes* that have records.
@@ -146,6 +47,7 @@ def price_table(
         reading: How stored replies are read.
         sort: Name of a metric; its best value comes first, pairs without one last.
             By default, and between equals, the most precise pair comes first.
+        shown_alone: Whether rows have entries of shown columns alone.
 
     Raises:
         UnknownName: If none of the columns is called *sort*.
@@ -155,8 +57,9 @@ def price_table(
     columns = tuple(_columns(run, probes, reading, reference, sort))
     _refuse_unsortable(sort, columns)
     recorded = {each.probe: _by_pair(each) for each in columns}
+    filled = [each for each in columns if each.is_shown or not shown_alone]
     rows = [
-        _row(pair, columns, recorded, reading, is_reference=pair == reference)
+        _row(pair, filled, recorded, reading, is_reference=pair == reference)
         for pair in itertools.starmap(Pair, itertools.product(*frames.axes(run)))
     ]
     chosen = next((each.metric for each in columns if each.metric.name == sort), None)

@@ -9,7 +9,7 @@ from codeneedle import resampling, stats
 from codeneedle.grid import Pair
 from codeneedle.metrics import Metric, Reading
 from codeneedle.records import CellRecord
-from codeneedle.report.prices import Column, PriceTable
+from codeneedle.report.pricetable import Column, PriceTable
 
 NORMAL_95 = 1.96
 """Standard errors to either side that hold 95 % of a normal distribution."""

@@ -15,15 +15,8 @@ from codeneedle.report import headline
 from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
 from codeneedle.report.grid import facts_table
 from codeneedle.report.legend import PAIRS_NAMED, REFERENCE_MARK
-from codeneedle.report.prices import (
-    Column,
-    Entry,
-    NeverRanks,
-    PriceTable,
-    Row,
-    price_table,
-    usable,
-)
+from codeneedle.report.prices import NeverRanks, price_table, usable
+from codeneedle.report.pricetable import Column, Entry, PriceTable, Row
 from codeneedle.report.safetext import visible
 from codeneedle.report.separation import Separation, separations
 

@@ -14,7 +14,7 @@ from codeneedle.report import headline
 from codeneedle.report.export import NOT_RUN_STATUS, plain
 from codeneedle.report.export import table_lines as github_table
 from codeneedle.report.legend import REFERENCE_MARK
-from codeneedle.report.prices import Column, PriceTable, Row
+from codeneedle.report.pricetable import Column, PriceTable, Row
 from codeneedle.report.safetext import field, visible
 from codeneedle.report.separation import Separation, separations
 from codeneedle.report.table import (
