@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from codeneedle import llamacpp
 from codeneedle.nano import built_in_model
 
 Completed = subprocess.CompletedProcess[str]
+
+# A busy machine is no defect.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,7 @@ class ServerDied(CellError):  # noqa: N818 - named after the fact
     """The server ended while we still needed it."""
 
     def __init__(self, *, returncode: int, log: Path, log_text: str) -> None:
-        found = trouble(log_text) or without_words(returncode)
+        found = trouble(log_text) or _farewell(log_text) or without_words(returncode)
         super().__init__(
             f"llama-server ended with {how(returncode)}: {found.reason}",
             hint=f"Its last words are in {log}.",
@@ -95,6 +95,13 @@ def is_about_an_argument(log_text: str) -> bool:
     # The system's own "Invalid argument", of a file, has a capital.
     signs = ("invalid argument", "error while handling argument", "unknown argument")
     return any(sign in words for sign in signs)
+
+
+def _farewell(log_text: str) -> Trouble | None:
+    """A server that is told to end says so, and ends well."""
+    if "cleaning up before exit" not in log_text:
+        return None
+    return Trouble(Status.CRASHED, "somebody told it to end")
 
 
 def without_words(returncode: int) -> Trouble:
