@@ -89,9 +89,13 @@ def wait(child: Child, client: Client, patience: Patience) -> Readiness:
         left_s = patience.left_s()
         if left_s <= 0:
             break
-        seen = client.readiness(limit_s=min(SHORT_S, left_s))
-        if seen is Readiness.READY and child.poll() is None:
-            return seen
+        limit_s = min(SHORT_S, left_s)
+        now_seen = client.readiness(limit_s=limit_s)
+        if now_seen is Readiness.READY and child.poll() is None:
+            return now_seen
+        # A last look in a hurry sees less than the ones before.
+        if now_seen is not Readiness.SILENT or limit_s == SHORT_S:
+            seen = now_seen
         time.sleep(min(nap_after(time.monotonic() - began), max(0.0, left_s)))
         looked, before = time.monotonic(), looked
         if looked - before > LONGEST_LOOK_S:
