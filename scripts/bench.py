@@ -39,7 +39,7 @@ from codeneedle.units import duration
 
 INTERRUPTED = 130
 
-WIDTH = 120
+WIDTH = 136
 """Columns of text, at least."""
 
 

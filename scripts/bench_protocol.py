@@ -48,7 +48,7 @@ class Compared:
 
     Attributes:
         turns: By pair, in order.
-        sittings: Sweeps of several cells, one in each repetition, if asked for.
+        sittings: Sweeps of several cells: one, if it was asked for.
         same_needles: Whether both sides were asked the same.
     """
 
@@ -86,14 +86,14 @@ def compared(
     text = asked_text(place)
     pairs = [Pair.parse(pair) for pair in place.asked.pairs]
     turns: dict[str, list[Turn]] = {str(pair): [] for pair in pairs}
-    sat = []
+    sat: list[Swept] = []
     for at in range(1, place.asked.repetitions + 1):
         for pair in pairs:
             say(f"repetition {at}: {pair}")
             turns[str(pair)].append(
                 _turn(place, say, pair, text if published else None)
             )
-        if sittings:
+        if sittings and not sat:
             say(f"repetition {at}: one sitting of several cells")
             sat.append(_sitting(place, pairs))
     asked = tuple(needle.name for needle in text.needles)
@@ -247,9 +247,9 @@ def time_section(place: Place, found: Compared) -> Section:
     # Before the first cell of a sitting there was none.
     later = [cell for sitting in found.sittings for cell in sitting.cells[1:]]
     if later:
-        rows.append(("later ones", "one sitting", *_times(later)))
+        rows.append(("in a sitting", "later cells", *_times(later)))
     return Section(
-        title="time: where the time of our cells goes, in seconds",
+        title="time: where the time of our cells goes, in seconds: median, least..most",
         headings=(
             *("pair", "how", "between", "ready", "start", "measure", "stop", "trial"),
             *("waiting %", "% of 10 s", "wall / busy"),
@@ -262,16 +262,22 @@ def time_section(place: Place, found: Compared) -> Section:
             "ten seconds",
             "busy: what the server says that it read and wrote, priming and questions "
             "for leads included",
+            f"in a sitting: cells of one sweep of {_told(found)}, but for the first",
         ),
         raw=found.raw(),
     )
+
+
+def _told(found: Compared) -> str:
+    """The pairs of the first sitting."""
+    return ", ".join(cell.pair for sat in found.sittings[:1] for cell in sat.cells)
 
 
 def _times(cells: Sequence[OurCell]) -> tuple[str, ...]:
     """In two lines each: there are many."""
     waits = [cell.phases.waiting_s for cell in cells]
     return tuple(
-        told.replace(" (", "\n").rstrip(")")
+        told.replace(" (", "\n").replace(" to ", "..").rstrip(")")
         for told in (
             *(phrase(_spans(cells, name), 2) for name in PHASES),
             phrase([share(cell.phases.waiting_s, cell.wall_s) for cell in cells]),

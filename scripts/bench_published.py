@@ -47,6 +47,7 @@ class Published:
         ready_s: Of that, until ``/health`` said that it is ready.
         busy_s: What the server says that it read and wrote, in seconds.
         tokens: That it wrote.
+        read: Tokens of prompts that it read; the others it had in its cache.
         matched: Lines of 20, for each function.
     """
 
@@ -55,6 +56,7 @@ class Published:
     ready_s: float
     busy_s: float
     tokens: int
+    read: int
     matched: tuple[int, ...]
 
 
@@ -97,6 +99,7 @@ def played(
         ready_s=ready_s,
         busy_s=sum(busy_ms(reply) for reply in replies) / 1000,
         tokens=sum(reply["timings"]["predicted_n"] for reply in replies),
+        read=sum(reply["timings"]["prompt_n"] for reply in replies),
         matched=matched(text.needles, [content(reply) for reply in replies]),
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -35,7 +36,8 @@ class Section:
         """Print it."""
         table = Table(box=None)
         for at, heading in enumerate(self.headings):
-            table.add_column(heading, justify="left" if at < self.words else "right")
+            side: Literal["left", "right"] = "left" if at < self.words else "right"
+            table.add_column(heading, justify=side, no_wrap=True)
         for row in self.rows:
             if row:
                 table.add_row(*row)

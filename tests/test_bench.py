@@ -181,7 +181,13 @@ def cell(matched):
 def compared(matched, *, needles=("a", "b")):
     """A comparison of one turn, in which the published side recalled all."""
     published = bench_published.Published(
-        pair="q8_0/q8_0", wall_s=90.0, ready_s=1.0, busy_s=80.0, tokens=1, matched=(20,)
+        pair="q8_0/q8_0",
+        wall_s=90.0,
+        ready_s=1.0,
+        busy_s=80.0,
+        tokens=1,
+        read=1,
+        matched=(20,),
     )
     sweep = bench_sweeps.Swept(
         command_s=15.0, cells=(cell(matched),), corpus_tokens=9, needles=needles
@@ -366,6 +372,7 @@ def test_both_sides_recall_the_same_and_nothing_is_left(llama_server, nano, tmp_
     assert llama_server.parent.name in told.stdout.replace("build 11434", "b11434")
     turn = json.loads(kept.read_text())["sections"]["protocol"]["turns"]["q8_0/q8_0"][0]
     assert 1200 == turn["published"]["tokens"]
+    assert 1200 < turn["published"]["read"] < 1400  # the corpus once
     assert turn["plain"]["cells"][0]["drafted"] == 0
     assert turn["drafted"]["cells"][0]["accepted"] > 0
     assert [nano.name] == [path.name for path in mine.iterdir()]
