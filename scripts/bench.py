@@ -1,7 +1,7 @@
 """
 How long things take, and where the time goes: one interleaved run on this machine.
 
-    python scripts/bench.py                        # all sections: some 15 minutes
+    python scripts/bench.py                        # all sections: some 20 minutes
     python scripts/bench.py protocol time          # these alone, from the same cells
     python scripts/bench.py protocol --pairs q8_0/q4_0 --repetitions 1
     python scripts/bench.py --json bench.json      # keeps the raw numbers
