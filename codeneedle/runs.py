@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
+from codeneedle.cellfiles import CELLS
 from codeneedle.errors import RequestError, did_you_mean
-from codeneedle.store import CELLS, SETUP, Store
+from codeneedle.store import SETUP, Store
 
 
 class NoSuchRun(RequestError):  # noqa: N818 - named after the fact

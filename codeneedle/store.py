@@ -8,26 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from codeneedle.comparability import (
-    identity,
-    refuse_difference,
-    refuse_foreign,
-    widened,
-)
+from codeneedle.cellfiles import CellFiles
+from codeneedle.comparability import identity, refuse_difference, widened
 from codeneedle.errors import MachineError, RequestError
 from codeneedle.files import write_whole
 from codeneedle.grid import Pair
 from codeneedle.keeping import contents, put_aside, why
 from codeneedle.lock import LOCK, hold, opened, refuse_lost
 from codeneedle.recordfile import Decode, decode_record, decode_setup, encode
-from codeneedle.records import BadRecord, BadSetup, CellRecord, Run, Setup, Status
+from codeneedle.records import BadSetup, CellRecord, Run, Setup
 from codeneedle.speculation import Trial
 
 SETUP = "setup.json"
-CELLS = "cells"
 LOGS = "logs"
 
-_CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
 _SAFE_NAME = re.compile(r"[a-z0-9_][a-z0-9_.+-]*")
 
 
@@ -56,6 +50,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._files = CellFiles(folder)
         self._setup: Setup | None = None
         self._lock: IO[bytes] | None = None
 
@@ -131,7 +126,7 @@ class Store:
         stored = self.setup()
         if stored is not None:
             refuse_difference(stored, setup, folder=self.folder)
-        elif not self._named() <= {identity(setup)}:
+        elif not self._files.identities() <= {identity(setup)}:
             raise SetupMissing(folder=self.folder)
         return stored
 
@@ -162,14 +157,9 @@ class Store:
         try:
             return self.setup()
         except BadSetup:
-            if "" in self._named():
+            if "" in self._files.identities():
                 raise
         return None
-
-    def _named(self) -> set[str]:
-        """Identities that the records name; empty ones of those that name none."""
-        found = map(_readable, self._cells())
-        return {record.setup.partition("-")[0] for record in found if record}
 
     def forget(self) -> None:
         """Take the setup of a folder without records away."""
@@ -183,7 +173,7 @@ class Store:
         Raises:
             RecordTooNew: If a later codeneedle wrote it.
         """
-        return self._read(self._cell(pair, probe), pair, probe)
+        return self._files.read(pair, probe, setup=self._known())
 
     def records(self, decode: Decode = decode_record) -> Iterator[CellRecord]:
         """
@@ -195,13 +185,11 @@ class Store:
         Raises:
             RecordTooNew: If a later codeneedle wrote one of them.
         """
-        for path in self._cells():
-            named = _CELL_NAME.fullmatch(path.name)
-            if named:
-                pair = Pair(named["k"], named["v"])
-                record = self._read(path, pair, named["probe"], decode)
-                if record is not None:
-                    yield record
+        for pair, probe in self._files.cells():
+            known = self._known()
+            record = self._files.read(pair, probe, setup=known, decode=decode)
+            if record is not None:
+                yield record
 
     def add(self, record: CellRecord) -> None:
         """
@@ -214,9 +202,10 @@ class Store:
             FolderUnwritable: If the disk refuses.
         """
         self._refuse_lost()
-        path = self._cell(record.pair, record.probe)
+        pair, probe = record.pair, record.probe
+        path = self._files.path(pair, probe)
         with _translated(path.parent):
-            if self._is_in_the_way(path, record):
+            if self._files.is_in_the_way(pair, probe, setup=self._known()):
                 put_aside(path)
         self._write(path, encode(record))
 
@@ -267,61 +256,16 @@ class Store:
         if self._lock is not None:
             refuse_lost(self._lock, folder=self.folder)
 
-    def _cells(self) -> list[Path]:
-        return sorted((self.folder / CELLS).glob("*.json"))
-
-    def _cell(self, pair: Pair, probe: str) -> Path:
-        return self.folder / CELLS / f"{pair.slug}.{probe}.json"
-
-    def _read(
-        self, path: Path, pair: Pair, probe: str, decode: Decode = decode_record
-    ) -> CellRecord | None:
-        """The record in *path*; a file that is none of it is a cell to be played."""
-        try:
-            data = contents(path)
-            return None if data is None else self._own(data, path, pair, probe, decode)
-        except (OSError, BadRecord) as error:
-            reason = error.reason if isinstance(error, BadRecord) else why(error)
-        return CellRecord(
-            pair=pair,
-            probe=probe,
-            status=Status.INTERRUPTED,
-            started="",
-            reason=f"its record cannot be used: {reason}",
-        )
-
-    def _own(
-        self, data: bytes, path: Path, pair: Pair, probe: str, decode: Decode
-    ) -> CellRecord:
-        record = decode(data, file=str(path))
-        refuse_foreign(record, pair, probe, setup=self._known(), file=str(path))
-        return record
-
     def _known(self) -> Setup | None:
         if self._setup is None:
             with contextlib.suppress(BadSetup):
                 self.setup()
         return self._setup
 
-    def _is_in_the_way(self, path: Path, record: CellRecord) -> bool:
-        with contextlib.suppress(OSError, BadRecord):
-            data = contents(path)
-            if data is not None:
-                self._own(data, path, record.pair, record.probe, decode_record)
-            return False
-        return True
-
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
         with _translated(path.parent):
             write_whole(path, data)
-
-
-def _readable(path: Path) -> CellRecord | None:
-    with contextlib.suppress(OSError, BadRecord):
-        data = contents(path)
-        return None if data is None else decode_record(data, file=str(path))
-    return None
 
 
 @contextlib.contextmanager

@@ -66,6 +66,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "benchrun",
         "building",
         "cache",
+        "cellfiles",
         "childlog",
         "client",
         "clock",

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import psutil
 
+from codeneedle.cellfiles import CELLS
 from codeneedle.errors import CodeneedleError
 from codeneedle.recordfile import decode_record, decode_setup
-from codeneedle.store import CELLS, SETUP
+from codeneedle.store import SETUP
 
 TINY = """\
 [generate]
