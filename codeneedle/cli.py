@@ -14,21 +14,21 @@ from codeneedle.corpuscli import corpora
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
 from codeneedle.lasting import lasting_streams
+from codeneedle.machinecli import doctor, llama
 from codeneedle.metrics import Reading
 from codeneedle.options import (
     CsvOption,
     JsonOption,
     MarkdownOption,
     MetricOption,
-    ModelOption,
     OutOption,
     RunName,
-    ServerOption,
     StrictIndent,
     asking,
 )
 from codeneedle.optionvalues import one_form
 from codeneedle.refusals import refusal
+from codeneedle.report.safetext import visible
 from codeneedle.request import DEFAULT_OUT, Request
 
 app = typer.Typer(
@@ -251,36 +251,8 @@ def gen_corpus(
     typer.echo(write(knobs, out))
 
 
-@app.command()
-def doctor(
-    model: ModelOption = None,
-    llama_server: ServerOption = None,
-    *,
-    json: JsonOption = False,
-) -> None:
-    """Tell what would run here, what is missing, and how to mend it."""
-    from codeneedle.diagnosis import diagnose
-    from codeneedle.report.doctor import doctor_json, doctor_screen
-
-    found = diagnose(llama_server=llama_server, model=model)
-    if json:
-        typer.echo(doctor_json(found), nl=False)
-    else:
-        _stdout().print(doctor_screen(found))
-    raise typer.Exit(0 if found.is_ready else 3)
-
-
-@app.command()
-def llama(
-    *,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Build even if another one is found.")
-    ] = False,
-) -> None:
-    """Build llama.cpp into the cache folder, unless there is one already."""
-    from codeneedle.buildscreen import ensure_llama
-
-    typer.echo(ensure_llama(_stderr(), anyway=anyway))
+app.command()(doctor)
+app.command()(llama)
 
 
 def main() -> None:
@@ -300,8 +272,8 @@ def main() -> None:
 def _end(error: CodeneedleError) -> NoReturn:
     stderr = _stderr()
     # Text, not markup: a path such as "kv[q8].toml" must print as it is.
-    stderr.print(Text.assemble(("error: ", "bold red"), str(error)))
-    stderr.print(Text.assemble((" hint: ", "bold cyan"), error.hint))
+    stderr.print(Text.assemble(("error: ", "bold red"), visible(str(error))))
+    stderr.print(Text.assemble((" hint: ", "bold cyan"), visible(error.hint)))
     sys.exit(error.exit_code)
 
 

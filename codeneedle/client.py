@@ -200,6 +200,18 @@ class Client:
         """Answer a conversation; errors are those of `complete`."""
         return self._reply("/v1/chat/completions", question, chat_piece, enough)
 
+    def settle(self) -> None:
+        """
+        Wait until the server is through with an answer that was cut.
+
+        It ends the batch that it is at; and llama-server b11434, told to end in that
+        moment, hangs in one of forty tries.
+
+        Raises:
+            CellError: As of `complete`.
+        """
+        self.complete(Completion(prompt="\n", max_tokens=1))
+
     def _reply(
         self,
         path: str,

@@ -137,6 +137,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "__main__",
         "cli",
         "corpuscli",
+        "machinecli",
         "options",
         "optionvalues",
     ),
@@ -150,7 +151,7 @@ ONLY: dict[str, set[str]] = {
     "pandas": {"frames", "report", "stats"},
     "seaborn": {"report"},
     "matplotlib": {"report"},
-    "typer": {"cli", "corpuscli", "options", "optionvalues"},
+    "typer": {"cli", "corpuscli", "machinecli", "options", "optionvalues"},
 }
 """Libraries that belong to one place."""
 

@@ -119,6 +119,7 @@ def _rounds(
         asked, tokens = asker.round(needle, tokens=needle.budget)
         said.rounds.append(asked)
         said.tokens.append(tokens)
+    asker.settle()
     return said
 
 

@@ -62,6 +62,10 @@ class Asker:
                 asked = _with_leads(asked, found)
         return replace(asked, retries=tuple(self._retries)), reply.ids
 
+    def settle(self) -> None:
+        """Wait until the server is idle, before it is stopped."""
+        self._persistently(self.served.client.settle)
+
     def _persistently(self, ask: Callable[[], _Answer]) -> _Answer:
         """Ask again if the line breaks, as long as the server lives."""
         for wait_s in BACK_OFF_S:

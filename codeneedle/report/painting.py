@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -125,7 +126,11 @@ def _paint_heading(figure: Figure, layout: Layout) -> None:
 
 def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
     sns.heatmap(
-        [[square.value for square in row] for row in picture.squares],
+        pd.DataFrame(
+            [[square.value for square in row] for row in picture.squares],
+            index=picture.k_types,
+            columns=picture.v_types,
+        ),
         ax=axes,
         cbar_ax=bar,
         cmap=COLOURS[picture.colours],
