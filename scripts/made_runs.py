@@ -4,9 +4,9 @@ Make a finished run of any size, to measure reports by; no model is asked.
     python scripts/made_runs.py sweeps --cells 10000 --prices
 
 Every pair gets a record of the recall probe, as large as a real one: 16 rounds of
-450 tokens, with their probabilities, gaps and lengths. With prices, each gets one
-of the divergence and one of the throughput probe, too. The same seed gives the same
-records, and most pairs give the same answers, as in a real grid.
+450 tokens, with the leads of 20 lines, as a sweep stores them by default. With prices,
+each gets one of the divergence and one of the throughput probe, too. The same seed
+gives the same records, and most pairs give the same answers, as in a real grid.
 """
 
 import argparse
@@ -227,9 +227,11 @@ def _round(needle: NeedleFacts, lost: float, chance: np.random.Generator) -> Rou
         predicted_tokens=len(reply),
         predicted_ms=900.0 + lost + chance.random(),
         wall_s=1.0,
-        logprobs=_rounded(-chance.exponential(0.001, len(reply))),
-        gaps=_rounded(abs(chance.normal(15 - lost / 20, 2, len(reply)))),
-        lengths=(1,) * len(reply),
+        logprobs=_rounded(-chance.exponential(0.001, LINES)),
+        gaps=_rounded(abs(chance.normal(15 - lost / 20, 2, LINES))),
+        drafted=len(reply),
+        accepted=len(reply) - int(lost),
+        places=tuple(range(0, len(reply), len(reply) // LINES))[:LINES],
     )
 
 
