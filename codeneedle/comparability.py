@@ -15,14 +15,21 @@ _NOT_COMPARED = frozenset(
 )
 _DIGITS = 16
 
+SPECULATION = "recall speculation"
+"""The one setting that a run may lack for being older than it."""
+
 
 class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     """The run folder holds records of another setup; they must not mix."""
 
     def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
+        remedy = "Choose another folder with --out, or move that one away."
+        if key == SPECULATION:
+            plainly = "--no-speculate" if stored == "None" else "--speculate"
+            remedy = f"Go on with {plainly}. Or: {remedy[0].lower()}{remedy[1:]}"
         super().__init__(
             f"{folder} holds a run with another {key}: {stored}, now {wanted}",
-            hint="Choose another folder with --out, or move that one away.",
+            hint=remedy,
         )
 
 

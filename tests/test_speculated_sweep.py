@@ -145,3 +145,4 @@ def test_speculated_and_plain_records_do_not_mix(codeneedle, tmp_path):
 
     assert other.returncode == 2
     assert "another recall speculation" in other.stderr
+    assert "Go on with --speculate" in other.stderr
