@@ -48,7 +48,7 @@ class Hold:
     """
 
     arrived: list[int] = field(default_factory=list)
-    _replaced: dict[int, _Handler] = field(default_factory=dict)
+    _replaced: dict[int, _Handler | signal.Handlers] = field(default_factory=dict)
 
     def release(self) -> None:
         """Let signals through again; what arrived is delivered now."""
@@ -105,8 +105,11 @@ def held() -> Iterator[Hold]:
     """
     Keep back the signals that would raise, until the block ends or is released.
 
+    Those that are ignored, as in a job that a shell put into the background, are
+    so afterwards again; but a child that is started meanwhile does not inherit it.
+
     Yields:
-        What arrived. Signals whose handler is not Python's are left alone: they
+        What arrived. Signals that do what they do by default are left alone: they
         would not raise anyway.
     """
     hold = Hold()
@@ -117,14 +120,21 @@ def held() -> Iterator[Hold]:
     if threading.current_thread() is threading.main_thread():
         for number in HELD:
             handler = signal.getsignal(number)
+            # Noted first: a signal in between must find its way back.
             if callable(handler):
-                # Noted first: a signal in between must find its way back.
                 hold._replaced[number] = handler  # noqa: SLF001 - our own
                 signal.signal(number, keep)
+            elif handler is signal.SIG_IGN:
+                hold._replaced[number] = handler  # noqa: SLF001 - our own
+                signal.signal(number, _unheard)
     try:
         yield hold
     finally:
         hold.release()
+
+
+def _unheard(_number: int, _frame: FrameType | None) -> None:
+    """Ignores a signal, as SIG_IGN does, but for children that are started."""
 
 
 @contextlib.contextmanager

@@ -153,6 +153,23 @@ def test_output_and_complaints_are_in_the_log(log):
     assert "said complained" == log.read_text()
 
 
+def test_a_child_of_a_job_in_the_background_hears_us(tmp_path, monkeypatch):
+    """
+    Shells have such jobs ignore Ctrl-C, and children inherit that; ours do not, so
+    the first request to leave is enough.
+    """
+    graces(monkeypatch)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with running(FOREVER, env={}, log=tmp_path / "log") as child:
+            assert child.poll() is None
+        assert signal.SIG_IGN is signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert child.returncode != 0
+
+
 def test_a_child_ends_with_its_block_and_no_grace_is_waited_out(log, monkeypatch):
     """
     A child that leaves when asked is not waited for any longer.
