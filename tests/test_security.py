@@ -27,6 +27,7 @@ from unhurried import unhurried
 import codeneedle as package
 from codeneedle import cli, llamacpp, shelf, sourcearchive, weights
 from codeneedle.building import PINNED
+from codeneedle.cellfiles import CellFiles
 from codeneedle.engine.launch import HOST, Launch
 from codeneedle.engine.llama_server import serving
 from codeneedle.environment import KEPT, KEPT_PREFIXES, SECRET_WORDS, clean
@@ -337,9 +338,9 @@ def test_whatever_types_are_called_their_file_is_in_the_run(k, v):
     """
     Types come from a binary or a setup of somebody else's, and name files.
     """
-    store = Store(Path("/run"))
+    files = CellFiles(Path("/run"))
 
-    assert Path("/run/cells") == store._cell(Pair(k, v), "recall").parent
+    assert Path("/run/cells") == files.path(Pair(k, v), "recall").parent
     assert re.fullmatch(r"[A-Za-z0-9_.]{0,60}-[A-Za-z0-9_.]{0,60}", Pair(k, v).slug)
     assert ".." not in Pair(k, v).slug.split("-")
 
