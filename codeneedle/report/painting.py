@@ -9,6 +9,7 @@ import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -91,6 +92,7 @@ def paint(picture: Picture) -> Figure:
     """Paint *picture*; it belongs to no window and to no list of open figures."""
     layout = laid_out(picture)
     figure = Figure(figsize=(layout.width, layout.height), facecolor="white")
+    FigureCanvasAgg(figure)
     left, bottom, wide, high = layout.grid
     axes = figure.add_axes(layout.share(*layout.grid))
     bar = figure.add_axes(
