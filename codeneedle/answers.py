@@ -1,7 +1,6 @@
 """What may come back from a server: JSON of the right shape, a refusal, or neither."""
 
 import json
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -10,7 +9,7 @@ import msgspec
 
 from codeneedle.errors import CellError
 from codeneedle.records import Json, Status
-from codeneedle.units import size
+from codeneedle.units import harmless, size
 
 QUOTE_CHARACTERS = 200
 """What an error quotes of an answer that makes no sense."""
@@ -215,19 +214,11 @@ def shaped(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
         raise WrongShape(expected=expected, found=f"{error} in {answer}") from error
 
 
-def harmless(text: str) -> str:
-    """*text* with lone surrogates, which no file can hold, made U+FFFD."""
-    return _SURROGATES.sub("\ufffd", text)
-
-
 def quoted(text: str) -> str:
     """The beginning of *text*, in one line and without control characters."""
     start = harmless(text[:QUOTE_CHARACTERS])
     line = " ".join("".join(c if c.isprintable() else " " for c in start).split())
     return f"'{line}…'" if len(text) > QUOTE_CHARACTERS else f"'{line}'"
-
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

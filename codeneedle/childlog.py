@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from codeneedle.errors import MachineError
-from codeneedle.serverlog import ENDED
+
+ENDED = "codeneedle: ended, as it has written more than"
+"""Begins the line that we write ourselves into a log that had no end."""
 
 LIMIT_BYTES = 256 << 20
 """A child that has written more is ended: a start takes 20 KB, a sweep some MB."""

@@ -15,7 +15,6 @@ from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
 from codeneedle.lasting import lasting_streams
 from codeneedle.machinecli import doctor, llama
-from codeneedle.metrics import Reading
 from codeneedle.options import (
     CsvOption,
     JsonOption,
@@ -30,6 +29,7 @@ from codeneedle.optionvalues import one_form
 from codeneedle.refusals import refusal
 from codeneedle.report.safetext import visible
 from codeneedle.request import DEFAULT_OUT, Request
+from codeneedle.scored_rounds import Reading
 
 app = typer.Typer(
     help="What does a quantized KV cache cost? Sweeps the K type x V type grid on a "

@@ -29,8 +29,7 @@ from codeneedle.answers import (
 )
 from codeneedle.errors import CellError
 from codeneedle.listening import Watch, beginning, lines, whole
-from codeneedle.prompts import Message
-from codeneedle.questions import Chat, Completion, conversation
+from codeneedle.questions import Chat, Completion, Message, conversation
 from codeneedle.records import Json
 from codeneedle.replies import Piece, Reply, chat_piece, completion_piece, reply_of
 

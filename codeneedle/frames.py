@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair, by_precision, most_precise
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.records import CellRecord, Run
+from codeneedle.scored_rounds import Reading
 
 NOT_RUN = ""
 """Status of a pair that nobody tried."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from codeneedle.fallbacks import suspects
 from codeneedle.grid import Pair
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.play import Player
 from codeneedle.records import CellRecord
 from codeneedle.runner import CellEnded, Event
+from codeneedle.scored_rounds import Reading
 
 PROMPT_SPEEDS = frozenset({"prefill", "pp"})
 """Names of the metrics that tell, in tokens per second, how fast prompts are read."""

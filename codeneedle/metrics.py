@@ -5,18 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from codeneedle.records import CellRecord, Setup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """
-    How stored replies are read; changing it re-scores, never re-measures.
-
-    Attributes:
-        strict_indent: Whether leading white space counts.
-    """
-
-    strict_indent: bool = False
+from codeneedle.scored_rounds import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The wording of prompts: how a needle is asked for, as a chat or as a completion."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from codeneedle.questions import Message
 from codeneedle.records import NeedleFacts
 
 # 1 - first version
@@ -22,14 +22,6 @@ class PromptForm(StrEnum):
 
     CHAT = "chat"
     COMPLETION = "completion"
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a chat: who speaks, and what."""
-
-    role: str
-    content: str
 
 
 def completion_prompt(corpus: str, needle: NeedleFacts) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from codeneedle.prompts import Message
 from codeneedle.records import Json
 
 Prompt = str | tuple[int, ...]
@@ -53,6 +52,14 @@ timings in the events cost nothing that can be measured.
 
 FIELDS = ("content", "stop", "stop_type", "stopped_limit", "timings")
 """Of the last event; the prompt, which it would also bring, may be megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a chat: who speaks, and what."""
+
+    role: str
+    content: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

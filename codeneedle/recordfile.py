@@ -6,7 +6,6 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from codeneedle.answers import harmless
 from codeneedle.records import (
     SCHEMA,
     BadRecord,
@@ -17,6 +16,7 @@ from codeneedle.records import (
     Setup,
 )
 from codeneedle.seal import is_intact, sealed
+from codeneedle.units import harmless
 
 _FIRST_SEALED = 2
 """The first schema whose files bear a seal."""

@@ -8,7 +8,6 @@ from codeneedle.effective import Effective
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
 from codeneedle.phases import Phases
-from codeneedle.speculation import Trial
 
 Json = dict[str, Any]
 
@@ -62,6 +61,31 @@ class BadSetup(BadRecord):
             hint="Sweep again as before: records tell whether they belong to that. "
             "Or choose another folder with --out.",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """
+    Rounds that were asked both ways, before speculation is trusted.
+
+    Attributes:
+        pair: Of the cell that was asked, ``K/V``.
+        rounds: How many.
+        tokens: Tokens that were compared.
+        difference: Where the replies part, as a phrase; empty if nowhere.
+    """
+
+    pair: str
+    rounds: int
+    tokens: int
+    difference: str = ""
+
+    @property
+    def phrase(self) -> str:
+        """For reports."""
+        if self.difference:
+            return f"off: {self.difference}"
+        return f"same {self.tokens} tokens both ways in {self.rounds} rounds"
 
 
 class Status(StrEnum):

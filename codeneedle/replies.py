@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from codeneedle.answers import OverlongReply, StreamEnded, harmless, shaped
+from codeneedle.answers import OverlongReply, StreamEnded, shaped
 from codeneedle.records import Json
 from codeneedle.rounds import Finish
+from codeneedle.units import harmless
 
 LOWEST_LOGPROB = -104.0
 """

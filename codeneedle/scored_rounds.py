@@ -5,10 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from codeneedle.margins import Margins, margins
-from codeneedle.metrics import Reading
 from codeneedle.records import BadRecord, CellRecord, NeedleFacts, Setup
 from codeneedle.rounds import Recall, Round, read_recall
 from codeneedle.scoring import PASS_LINES, Mark, answer_end, answer_lines, score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """
+    How stored replies are read; changing it re-scores, never re-measures.
+
+    Attributes:
+        strict_indent: Whether leading white space counts.
+    """
+
+    strict_indent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from codeneedle.grid import Pair, by_precision
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.probe import Probe, Step
 from codeneedle.records import CellRecord, Setup, Status
 from codeneedle.report.cells import NOT_RUN_WORD, cell_style, status_word
 from codeneedle.report.headline import corpus_line, setup_line
 from codeneedle.report.safetext import visible
 from codeneedle.runner import CellEnded, CellStarted, CellStepped, Event, Noted
+from codeneedle.scored_rounds import Reading
 from codeneedle.units import duration, plural
 
 REFRESHES_PER_S = 4

@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from codeneedle.childlog import ENDED
 from codeneedle.effective import Effective, KvBuffer
 from codeneedle.records import Status
 
 LINE_CHARACTERS = 500
 """Of a line, what is looked at; a model's own words may make lines of megabytes."""
 
-ENDED = "codeneedle: ended, as it has written more than"
-"""Begins the line that we write ourselves into a log that had no end."""
 
 _NEW_CONTEXT = "constructing llama_context"
 """Begins a context; a second one belongs to a draft model."""

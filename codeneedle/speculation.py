@@ -74,31 +74,6 @@ def speculation_for(
     return CHOSEN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """
-    Rounds that were asked both ways, before speculation is trusted.
-
-    Attributes:
-        pair: Of the cell that was asked, ``K/V``.
-        rounds: How many.
-        tokens: Tokens that were compared.
-        difference: Where the replies part, as a phrase; empty if nowhere.
-    """
-
-    pair: str
-    rounds: int
-    tokens: int
-    difference: str = ""
-
-    @property
-    def phrase(self) -> str:
-        """For reports."""
-        if self.difference:
-            return f"off: {self.difference}"
-        return f"same {self.tokens} tokens both ways in {self.rounds} rounds"
-
-
 def difference(
     plain: Sequence[object],
     speculated: Sequence[object],

@@ -16,9 +16,9 @@ from codeneedle.machine import usable_cores
 from codeneedle.phases import Phases
 from codeneedle.planning import Plan
 from codeneedle.prompts import PromptForm
-from codeneedle.records import Setup
+from codeneedle.records import Setup, Trial
 from codeneedle.serverlog import Trouble
-from codeneedle.speculation import Speculation, Trial
+from codeneedle.speculation import Speculation
 
 
 @dataclass(slots=True)

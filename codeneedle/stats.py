@@ -9,7 +9,7 @@ import numpy as np
 
 from codeneedle.frames import NOT_RUN, Cells
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.records import CellRecord, Run
 from codeneedle.resampling import (
     SEED,
@@ -19,6 +19,7 @@ from codeneedle.resampling import (
     difference_apart,
     paired_difference,
 )
+from codeneedle.scored_rounds import Reading
 
 SHUFFLES = 9_999
 """Random orders that an observed gradient is compared with."""

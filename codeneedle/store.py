@@ -16,8 +16,7 @@ from codeneedle.grid import Pair
 from codeneedle.keeping import contents, put_aside, why
 from codeneedle.lock import LOCK, hold, opened, refuse_lost
 from codeneedle.recordfile import Decode, decode_record, decode_setup, encode
-from codeneedle.records import BadSetup, CellRecord, Run, Setup
-from codeneedle.speculation import Trial
+from codeneedle.records import BadSetup, CellRecord, Run, Setup, Trial
 
 SETUP = "setup.json"
 LOGS = "logs"

@@ -1,5 +1,7 @@
 """Numbers as people read them: durations, sizes, counts."""
 
+import re
+
 _KIB = 1024
 
 
@@ -33,3 +35,11 @@ def mib(count: float) -> float:
 def plural(count: int, noun: str) -> str:
     """``1 cell``, ``36 cells``, ``1,024 tokens``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def harmless(text: str) -> str:
+    """*text* with lone surrogates, which no file can hold, made U+FFFD."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")

@@ -10,12 +10,13 @@ from pathlib import Path
 from codeneedle import briefs
 from codeneedle.errors import UnknownName
 from codeneedle.frames import of_probe
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.probe import Probe
 from codeneedle.probes import PROBES
 from codeneedle.records import Run
 from codeneedle.report.table import PriceTable, price_table
 from codeneedle.runs import find_runs
+from codeneedle.scored_rounds import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
 from codeneedle.kvmemory import refusal as misfit
 from codeneedle.memoryplan import Room, predicted
-from codeneedle.metrics import Reading
 from codeneedle.needles import Function
 from codeneedle.probes import PROBES
 from codeneedle.recordfile import decode_record, decode_setup, encode
 from codeneedle.records import CellRecord, NeedleFacts, Setup
+from codeneedle.scored_rounds import Reading
 from codeneedle.scoring import answer_end, answer_lines, score
 from codeneedle.seal import sealed
 from codeneedle.weights import read_header

@@ -26,8 +26,7 @@ from codeneedle.perplexitylog import (
     statistics,
     too_short,
 )
-from codeneedle.prompts import Message
-from codeneedle.questions import Chat, Completion
+from codeneedle.questions import Chat, Completion, Message
 from codeneedle.recordfile import decode_record, encode
 from codeneedle.records import CellRecord, Status
 from codeneedle.replies import Reply

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from codeneedle.errors import UnknownName
 from codeneedle.grid import Pair
-from codeneedle.metrics import Reading
 from codeneedle.records import Status
 from codeneedle.report.answers import NotMeasured, answers
 from codeneedle.rounds import Round
+from codeneedle.scored_rounds import Reading
 
 TYPES = ("bf16", "q4_0")
 SETUP = made_setup(needles=3, types_k=TYPES, types_v=TYPES)

@@ -15,13 +15,12 @@ from made_records import (
 
 from codeneedle import recordfile, scored_rounds
 from codeneedle.briefs import decoding
-from codeneedle.metrics import Reading
 from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.recordfile import decode_record, encode
 from codeneedle.records import BadRecord
 from codeneedle.report import export
 from codeneedle.rounds import Round
-from codeneedle.scored_rounds import BriefRecord, asked_rounds
+from codeneedle.scored_rounds import BriefRecord, Reading, asked_rounds
 from codeneedle.store import Store
 from codeneedle.view import view
 

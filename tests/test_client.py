@@ -20,7 +20,7 @@ from codeneedle.client import Chat, Client, Completion
 from codeneedle.engine.llama_server import Launch, serving
 from codeneedle.grid import Pair
 from codeneedle.llamacpp import ask
-from codeneedle.prompts import Message
+from codeneedle.questions import Message
 
 QUESTION = Completion(prompt="Go on", max_tokens=50)
 LINES = "".join(f"line {number}\n" for number in range(40))

@@ -22,7 +22,6 @@ from codeneedle import machine, planning
 from codeneedle.basefile import BaseFile
 from codeneedle.engine.endings import Mismatched
 from codeneedle.grid import Pair
-from codeneedle.metrics import Reading
 from codeneedle.nano import NAME as NANO
 from codeneedle.play import Player
 from codeneedle.probes import divergence_tool
@@ -49,6 +48,7 @@ from codeneedle.recordfile import decode_setup, encode
 from codeneedle.records import BadRecord, Status
 from codeneedle.request import Request
 from codeneedle.runner import FailingAlike
+from codeneedle.scored_rounds import Reading
 from codeneedle.settling import settled
 
 VALUES = {metric.name: metric.values for metric in METRICS}

@@ -8,9 +8,9 @@ from made_records import failed_record, made_run, made_setup
 
 from codeneedle import frames
 from codeneedle.grid import Pair
-from codeneedle.metrics import Reading
 from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.records import CellRecord, Run, Status
+from codeneedle.scored_rounds import Reading
 
 MATCHED = next(metric for metric in METRICS if metric.name == "matched")
 PASS = next(metric for metric in METRICS if metric.name == "pass")

@@ -6,9 +6,9 @@ import pytest
 from made_records import failed_record, made_record, made_setup
 
 from codeneedle.effective import Effective, KvBuffer
-from codeneedle.metrics import Reading
 from codeneedle.probes.memory_metrics import METRICS
 from codeneedle.records import CellRecord
+from codeneedle.scored_rounds import Reading
 
 METRIC = {metric.name: metric for metric in METRICS}
 SETUP, READING = made_setup(), Reading()

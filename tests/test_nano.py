@@ -12,8 +12,8 @@ from codeneedle.grid import Pair
 from codeneedle.languages import functions_in
 from codeneedle.nano import SHA256, CacheNotWritable, built_in_model
 from codeneedle.needles import choose, needle_facts
-from codeneedle.prompts import Message, chat_messages, completion_prompt
-from codeneedle.questions import Chat, Completion
+from codeneedle.prompts import chat_messages, completion_prompt
+from codeneedle.questions import Chat, Completion, Message
 from codeneedle.random_bodies import generate
 from codeneedle.records import NeedleFacts
 from codeneedle.scoring import score

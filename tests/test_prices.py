@@ -20,9 +20,9 @@ from made_records import made_run
 
 from codeneedle.errors import UnknownName
 from codeneedle.grid import Pair
-from codeneedle.metrics import Reading
 from codeneedle.records import Status
 from codeneedle.report.prices import NeverRanks, price_table
+from codeneedle.scored_rounds import Reading
 
 READING = Reading()
 

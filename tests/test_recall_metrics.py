@@ -13,10 +13,10 @@ from made_records import (
     made_setup,
 )
 
-from codeneedle.metrics import Reading
 from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.records import NeedleFacts
 from codeneedle.rounds import Round
+from codeneedle.scored_rounds import Reading
 
 SETUP = made_setup(needles=3)
 FIRST, SECOND, THIRD = SETUP.needles

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from made_records import failed_record, made_run, made_setup
 
-from codeneedle.metrics import Reading
 from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.records import Status
 from codeneedle.report.export import to_csv, to_json, to_markdown
+from codeneedle.scored_rounds import Reading
 
 METRIC = {metric.name: metric for metric in METRICS}
 READING = Reading()

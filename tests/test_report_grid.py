@@ -13,11 +13,12 @@ from made_records import (
 )
 from rich.console import Console, RenderableType
 
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.records import Run, Status
 from codeneedle.report.grid import grid, report, summary, summary_headings, summary_row
 from codeneedle.rounds import Round
+from codeneedle.scored_rounds import Reading
 
 METRIC = {metric.name: metric for metric in METRICS}
 MATCHED, PASS = METRIC["matched"], METRIC["pass"]

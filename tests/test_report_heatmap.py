@@ -13,13 +13,13 @@ from made_records import failed_record, made_run, made_setup
 from matplotlib.figure import Figure
 
 from codeneedle.grid import Pair
-from codeneedle.metrics import Reading
 from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.records import Status
 from codeneedle.report.heatmap import differences_picture, draw, values_picture
 from codeneedle.report.layout import LABELLED
 from codeneedle.report.painting import paint
 from codeneedle.report.scale import Scale
+from codeneedle.scored_rounds import Reading
 from codeneedle.store import FolderUnwritable
 
 METRIC = {metric.name: metric for metric in METRICS}

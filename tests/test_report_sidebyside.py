@@ -16,11 +16,10 @@ from made_records import (
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from codeneedle.metrics import Reading
 from codeneedle.records import NeedleFacts, Status
 from codeneedle.report.sidebyside import overview_row, rounds_overview, side_by_side
 from codeneedle.rounds import Round
-from codeneedle.scored_rounds import AskedRound
+from codeneedle.scored_rounds import AskedRound, Reading
 from codeneedle.scoring import score
 
 NEEDLE = made_needle(3)

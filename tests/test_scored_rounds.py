@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from made_records import made_record, made_reply, made_round, made_setup
 
-from codeneedle.metrics import Reading
 from codeneedle.records import BadRecord
 from codeneedle.rounds import Round
-from codeneedle.scored_rounds import Counts, asked_rounds
+from codeneedle.scored_rounds import Counts, Reading, asked_rounds
 
 SETUP = made_setup(needles=3)
 FIRST = SETUP.needles[0]

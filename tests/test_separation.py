@@ -17,9 +17,9 @@ from made_prices import (
 )
 
 from codeneedle.grid import Pair
-from codeneedle.metrics import Reading
 from codeneedle.report.prices import price_table
 from codeneedle.report.separation import half_interval, separations
+from codeneedle.scored_rounds import Reading
 
 READING = Reading()
 

@@ -1,12 +1,7 @@
 """What the text may draft, and what a trial of it says."""
 
-from codeneedle.speculation import (
-    CHOSEN,
-    Speculation,
-    Trial,
-    difference,
-    speculation_for,
-)
+from codeneedle.records import Trial
+from codeneedle.speculation import CHOSEN, Speculation, difference, speculation_for
 
 OPTIONS = frozenset(
     {"--spec-type", "--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m"}

@@ -12,10 +12,10 @@ from unhurried import unhurried
 
 from codeneedle import frames, stats
 from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, Pair
-from codeneedle.metrics import Reading
 from codeneedle.probes.recall_metrics import METRICS
 from codeneedle.records import Status
 from codeneedle.rounds import Round
+from codeneedle.scored_rounds import Reading
 
 METRIC = {metric.name: metric for metric in METRICS}
 READING = Reading()

@@ -17,9 +17,9 @@ from made_prices import (
 from made_records import made_run
 from rich.console import Console
 
-from codeneedle.metrics import Reading
 from codeneedle.records import Status
 from codeneedle.report.table import price_table, table_view
+from codeneedle.scored_rounds import Reading
 
 READING = Reading()
 

@@ -8,9 +8,9 @@ import pytest
 from made_prices import PROBES, failed, fell_back, priced_run
 from made_records import made_run, renamed
 
-from codeneedle.metrics import Reading
 from codeneedle.report.prices import price_table
 from codeneedle.report.tableexport import to_csv, to_json, to_markdown
+from codeneedle.scored_rounds import Reading
 
 READING = Reading()
 

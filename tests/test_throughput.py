@@ -16,7 +16,6 @@ from codeneedle.engine.endings import Mismatched
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.llamacpp import ServerFacts, Tools
-from codeneedle.metrics import Reading
 from codeneedle.play import Player
 from codeneedle.probes import throughput, throughput_settings
 from codeneedle.probes.throughput import PROBE, measure, patience_s
@@ -36,6 +35,7 @@ from codeneedle.probes.throughput_settings import (
 from codeneedle.records import Status
 from codeneedle.request import Request
 from codeneedle.runner import CellEnded
+from codeneedle.scored_rounds import Reading
 from codeneedle.stage import Stage
 from codeneedle.store import Store
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from made_records import failed_record, made_setup
 
 from codeneedle.grid import Pair
-from codeneedle.metrics import Reading
 from codeneedle.probes.throughput_metrics import (
     METRICS,
     NAME,
@@ -24,6 +23,7 @@ from codeneedle.probes.throughput_metrics import (
     throughput_of,
 )
 from codeneedle.records import BadRecord, Run, Status
+from codeneedle.scored_rounds import Reading
 
 F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
 TG = METRICS[0]

@@ -9,11 +9,11 @@ from made_records import made_run, made_setup
 
 from codeneedle.errors import UnknownName
 from codeneedle.grid import Pair
-from codeneedle.metrics import Reading
 from codeneedle.probes import PROBES, divergence_settings
 from codeneedle.probes.throughput_metrics import Settings, json_of
 from codeneedle.report.prices import NeverRanks
 from codeneedle.runs import NoSuchRun
+from codeneedle.scored_rounds import Reading
 from codeneedle.store import Store, run_folder
 from codeneedle.view import metric_named, price_tables, view, whole_runs
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.perplexitylog import Estimate, Statistics
 from codeneedle.records import BadRecord, CellRecord, Json, Setup
+from codeneedle.scored_rounds import Reading
 
 NAME = "divergence"
 """Of the probe."""

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from codeneedle.effective import Effective
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.records import CellRecord, Setup
+from codeneedle.scored_rounds import Reading
 from codeneedle.units import mib
 
 __all__ = ["METRICS", "of_cell"]

@@ -10,9 +10,9 @@ from codeneedle.planning import Plan
 from codeneedle.probe import Measurement, Probe, Step
 from codeneedle.probes.recall_asking import Asker
 from codeneedle.probes.recall_metrics import METRICS
-from codeneedle.records import Json, NeedleFacts, Run
+from codeneedle.records import Json, NeedleFacts, Run, Trial
 from codeneedle.rounds import Recall, Round, observation_of
-from codeneedle.speculation import Trial, difference
+from codeneedle.speculation import difference
 from codeneedle.stage import Stage
 
 NAME = "recall"

@@ -7,7 +7,7 @@ Rounds without an answer contribute nothing, never a zero; `errors` counts them.
 from collections.abc import Callable, Sequence
 
 from codeneedle.margins import Margins
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.needles import ASKED_LINES
 from codeneedle.probes.memory_metrics import METRICS as MEMORY
 from codeneedle.probes.memory_metrics import of_cell
@@ -15,6 +15,7 @@ from codeneedle.records import CellRecord, Setup
 from codeneedle.rounds import Round
 from codeneedle.scored_rounds import (
     Counts,
+    Reading,
     asked_rounds,
     counts_of,
     margins_of,

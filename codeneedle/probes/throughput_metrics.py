@@ -15,8 +15,9 @@ from typing import TypeVar
 import msgspec
 
 from codeneedle.grid import Pair
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.records import BadRecord, CellRecord, Json, Run, Setup
+from codeneedle.scored_rounds import Reading
 
 NAME = "throughput"
 

@@ -7,11 +7,10 @@ from rich.text import Text
 
 from codeneedle.errors import RequestError, UnknownName
 from codeneedle.grid import Pair
-from codeneedle.metrics import Reading
 from codeneedle.records import CellRecord, Run
 from codeneedle.report.safetext import visible
 from codeneedle.report.sidebyside import rounds_overview, side_by_side
-from codeneedle.scored_rounds import AskedRound, asked_rounds
+from codeneedle.scored_rounds import AskedRound, Reading, asked_rounds
 from codeneedle.scoring import score
 
 

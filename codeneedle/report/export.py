@@ -11,12 +11,13 @@ import msgspec
 
 from codeneedle import frames, stats
 from codeneedle.frames import Cell, Cells
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.records import Run
 from codeneedle.report import headline
 from codeneedle.report.grid import CORNER, looks, summary_headings, summary_row
 from codeneedle.report.legend import legend_entries, short_lines, unmeasured_lines
 from codeneedle.report.safetext import field, visible
+from codeneedle.scored_rounds import Reading
 
 NOT_RUN_STATUS = "not-run"
 """What stands for no status, where an empty field might be read as a missing one."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from codeneedle import frames, stats
 from codeneedle.frames import Cell, Cells
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.records import Run, Status
 from codeneedle.report import headline
 from codeneedle.report.cells import NO_VALUE_WORD, cell_style, cell_text, number
@@ -22,6 +22,7 @@ from codeneedle.report.legend import (
 )
 from codeneedle.report.safetext import visible
 from codeneedle.report.scale import Scale, value_scale
+from codeneedle.scored_rounds import Reading
 
 CORNER = "K \\ V"
 """Heading of the K types, left of the V types."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from codeneedle import frames, stats
 from codeneedle.frames import Cells
 from codeneedle.grid import Pair
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.records import Run
 from codeneedle.report import headline
 from codeneedle.report.cells import number, status_word
@@ -18,6 +18,7 @@ from codeneedle.report.picture import Picture, Square
 from codeneedle.report.safetext import visible
 from codeneedle.report.scale import difference_scale, value_scale
 from codeneedle.resampling import CONFIDENCE
+from codeneedle.scored_rounds import Reading
 from codeneedle.store import FolderUnwritable
 from codeneedle.units import plural
 

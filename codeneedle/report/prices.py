@@ -8,10 +8,11 @@ from dataclasses import replace
 from codeneedle import frames
 from codeneedle.errors import RequestError, UnknownName
 from codeneedle.grid import Pair, most_precise
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.probe import Probe
 from codeneedle.records import CellRecord, Run
 from codeneedle.report.pricetable import FALLBACKS, Column, Entry, PriceTable, Row
+from codeneedle.scored_rounds import Reading
 
 GROUPS = ("quality", "speed", "memory")
 """The order of columns."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from codeneedle import resampling, stats
 from codeneedle.grid import Pair
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.records import CellRecord
 from codeneedle.report.pricetable import Column, PriceTable
+from codeneedle.scored_rounds import Reading
 
 NORMAL_95 = 1.96
 """Standard errors to either side that hold 95 % of a normal distribution."""

@@ -10,10 +10,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.metrics import Reading
 from codeneedle.records import CellRecord, NeedleFacts, Run
 from codeneedle.report.safetext import visible
-from codeneedle.scored_rounds import AskedRound, asked_rounds
+from codeneedle.scored_rounds import AskedRound, Reading, asked_rounds
 from codeneedle.scoring import Mark, Row, Score
 from codeneedle.units import plural
 

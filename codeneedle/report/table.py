@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from codeneedle import frames
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.records import Status
 from codeneedle.report import headline
 from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
@@ -19,6 +19,7 @@ from codeneedle.report.prices import NeverRanks, price_table, usable
 from codeneedle.report.pricetable import Column, Entry, PriceTable, Row
 from codeneedle.report.safetext import visible
 from codeneedle.report.separation import Separation, separations
+from codeneedle.scored_rounds import Reading
 
 __all__ = ["NeverRanks", "PriceTable", "price_table", "table_view"]
 

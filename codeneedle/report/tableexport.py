@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from codeneedle.metrics import Metric, Reading
+from codeneedle.metrics import Metric
 from codeneedle.report import headline
 from codeneedle.report.export import NOT_RUN_STATUS, plain
 from codeneedle.report.export import table_lines as github_table
@@ -24,6 +24,7 @@ from codeneedle.report.table import (
     legend_entries,
     separation_rows,
 )
+from codeneedle.scored_rounds import Reading
 
 SHARE = " / reference"
 """Behind a metric's name: the column of its values over the reference's."""
