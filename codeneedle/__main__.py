@@ -21,9 +21,9 @@ def main() -> None:
         # Not by os.environ, of which children are given a part.
         os.putenv(_BLAS_THREADS, "1")
     try:
-        from codeneedle import cli
+        from codeneedle.cli import app
 
-        cli.main()
+        app.main()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     finally:

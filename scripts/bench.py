@@ -30,12 +30,12 @@ from bench_protocol import Compared
 from bench_shown import Section
 from rich.console import Console
 
-from codeneedle.clock import now
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
-from codeneedle.interrupts import unwinding_on_signals
-from codeneedle.records import Json
-from codeneedle.units import duration
+from codeneedle.records.record import Json
+from codeneedle.system.processes import now
+from codeneedle.system.signals import unwinding_on_signals
+from codeneedle.text import duration
 
 INTERRUPTED = 130
 

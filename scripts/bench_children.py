@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench_place import Stopped
 
-from codeneedle.process import running
+from codeneedle.system.processes import running
 
 CODENEEDLE = (sys.executable, "-m", "codeneedle")
 """The program, as this interpreter has it."""

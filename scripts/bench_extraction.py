@@ -11,8 +11,8 @@ from bench_shown import Section, lines
 from bench_sums import phrase, ratios
 from bench_tree import make_tree
 
-from codeneedle.records import Json
-from codeneedle.units import mib
+from codeneedle.records.record import Json
+from codeneedle.text import mib
 
 LOAD = Path(__file__).with_name("bench_load.py")
 

@@ -17,9 +17,9 @@ from unittest import mock
 
 import psutil
 
-from codeneedle import corpus, workers
-from codeneedle.gathering import Progress
-from codeneedle.workers import Alone
+from codeneedle.corpora import corpus, workers
+from codeneedle.corpora.reading import Progress
+from codeneedle.corpora.workers import Alone
 
 LOOK_S = 0.1
 """Between looks at workers. Each keeps its own peak: only last moments are missed."""

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle import cache, fingerprints, llamacpp, machine, nano
-from codeneedle.clock import now
-from codeneedle.llamacpp import LlamaMissing, ServerFacts
-from codeneedle.weights import Weights, read_header
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.installation import LlamaMissing, ServerFacts
+from codeneedle.models import weights
+from codeneedle.models.nano import model
+from codeneedle.models.weights import Weights, read_header
+from codeneedle.system import files, machine
+from codeneedle.system.processes import now
 
 CORPUS_NAME = "bench"
 
@@ -88,7 +91,7 @@ class Model:
     def phrase(self) -> str:
         """For the line below a table."""
         build = f"llama.cpp {self.server.version}"
-        return f"{build}; weights {nano.NAME}, sha256 {self.sha256}"
+        return f"{build}; weights {model.NAME}, sha256 {self.sha256}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,9 +155,9 @@ def place(asked: Asked) -> Iterator[Place]:
     """
     with tempfile.TemporaryDirectory(prefix="codeneedle-bench-") as name:
         folder = Path(name)
-        ours = {cache.VARIABLE: str(_cache(folder / "cache"))}
+        ours = {files.VARIABLE: str(_cache(folder / "cache"))}
         with contextlib.suppress(LlamaMissing):  # whoever needs it is told then
-            ours[llamacpp.VARIABLE] = str(llamacpp.find().server)
+            ours[installation.VARIABLE] = str(installation.find().server)
         before = os.environ.copy()
         os.environ.update(ours)
         try:
@@ -167,22 +170,22 @@ def place(asked: Asked) -> Iterator[Place]:
 def _cache(folder: Path) -> Path:
     """A cache folder with the built-in model, if the user's has it."""
     folder.mkdir()
-    for path in cache.cache_folder().glob(f"{nano.NAME}-{nano.SHA256[:12]}*.gguf"):
+    for path in files.cache_folder().glob(f"{model.NAME}-{model.SHA256[:12]}*.gguf"):
         shutil.copyfile(path, folder / path.name)
     return folder
 
 
 def _model() -> Model:
     try:
-        binary = llamacpp.find().server
+        binary = installation.find().server
     except LlamaMissing as error:
         raise Stopped(str(error), hint="Run: make llama") from error
-    header = read_header(nano.built_in_model())
+    header = read_header(model.built_in_model())
     return Model(
         binary=binary,
-        server=llamacpp.ask(binary),
+        server=installation.ask(binary),
         weights=header,
-        sha256=fingerprints.sha256(header),
+        sha256=weights.sha256(header),
     )
 
 

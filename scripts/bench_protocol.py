@@ -10,11 +10,10 @@ from bench_shown import Section, lines
 from bench_sums import phrase, ratios, share, totals
 from bench_sweeps import OurCell, Swept, swept
 
-from codeneedle import corpus
+from codeneedle.corpora import corpus
+from codeneedle.corpora.needles import ASKED_LINES, depth_of, needle_facts
 from codeneedle.grid import Pair
-from codeneedle.needles import ASKED_LINES, depth_of, needle_facts
-from codeneedle.phases import Phases
-from codeneedle.records import Json
+from codeneedle.records.record import Json, Phases
 
 Say = Callable[[str], None]
 

@@ -23,12 +23,12 @@ from pathlib import Path
 
 from bench_place import CONTEXT, Model, Stopped
 
-from codeneedle import environment
 from codeneedle.grid import Pair
-from codeneedle.process import Child, running
-from codeneedle.prompts import NO_THINK_ARGS, chat_messages
-from codeneedle.records import Json, NeedleFacts
-from codeneedle.scoring import score
+from codeneedle.probes.prompts import NO_THINK_ARGS, chat_messages
+from codeneedle.records.record import Json, NeedleFacts
+from codeneedle.scoring.alignment import score
+from codeneedle.system import processes
+from codeneedle.system.processes import Child, running
 
 HOST = "127.0.0.1"
 LOOK_S = 0.02
@@ -88,7 +88,7 @@ def played(
     began = time.perf_counter()
     argv = command(pair, model=model, port=port)
     # The same variables as a server of ours inherits, and none that we set.
-    with running(argv, env=environment.clean(os.environ), log=log) as child:
+    with running(argv, env=processes.clean(os.environ), log=log) as child:
         _wait(child, port, log)
         ready_s = time.perf_counter() - began
         replies = [_asked(port, text, needle, reply_tokens) for needle in text.needles]

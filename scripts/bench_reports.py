@@ -9,7 +9,7 @@ from bench_place import Place, measured_on
 from bench_shown import Section, lines
 from bench_sums import best, phrase
 
-from codeneedle.units import mib
+from codeneedle.text import mib
 
 MADE_RUNS = Path(__file__).with_name("made_runs.py")
 MADE = "made-corpus"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.records import Json
+from codeneedle.records.record import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

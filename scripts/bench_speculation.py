@@ -9,19 +9,20 @@ from bench_place import CONTEXT, Place, measured_on
 from bench_shown import Section, lines
 from bench_sums import phrase, ratios, share, spaced
 
-from codeneedle import planning, settling
-from codeneedle.client import Client, Completion
-from codeneedle.engine.llama_server import serving
-from codeneedle.enough import enough_for
+from codeneedle.engines.client import Client, Completion
+from codeneedle.engines.llama_cpp.arguments import CHOSEN, Speculation
+from codeneedle.engines.llama_cpp.server import serving
+from codeneedle.engines.responses import Reply
 from codeneedle.grid import Pair
-from codeneedle.planning import Plan
-from codeneedle.prompts import completion_prompt
-from codeneedle.records import NeedleFacts
-from codeneedle.replies import Reply
-from codeneedle.request import Request
-from codeneedle.settling import Settled
-from codeneedle.speculation import CHOSEN, Speculation
-from codeneedle.stage import launch_of
+from codeneedle.probes.probe import launch_of
+from codeneedle.probes.prompts import completion_prompt
+from codeneedle.probes.recall import enough_for
+from codeneedle.records.record import NeedleFacts
+from codeneedle.sweep import plan as planning
+from codeneedle.sweep import prepare
+from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.prepare import Settled
+from codeneedle.sweep.request import Request
 
 PAIR = Pair("q8_0", "q8_0")
 PRIMING_TOKENS = 8
@@ -53,7 +54,7 @@ def measured(place: Place, say: Callable[[str], None]) -> Section:
     """Measure all settings, plain first, in each repetition."""
     asked = place.asked
     plan = _plan(place)
-    settled = settling.settled(plan, [])
+    settled = prepare.settled(plan, [])
     settings = [None, *_settings(asked.patterns, asked.drafts)]
     found: list[list[Written]] = [[] for _ in settings]
     for at in range(1, asked.repetitions + 1):

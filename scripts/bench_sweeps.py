@@ -8,12 +8,10 @@ from bench_children import codeneedle
 from bench_place import CONTEXT, CORPUS_NAME, Place, Stopped
 from bench_published import matched
 
-from codeneedle import nano
-from codeneedle.childlog import OMISSION
-from codeneedle.phases import Phases
-from codeneedle.records import CellRecord, Setup
-from codeneedle.rounds import Recall, read_recall
-from codeneedle.store import Store, run_folder
+from codeneedle.models.nano import model
+from codeneedle.records.record import CellRecord, Phases, Recall, Setup, read_recall
+from codeneedle.records.store import Store, run_folder
+from codeneedle.system.processes import OMISSION
 
 _TOTAL = re.compile(r"print_timing: .*?total time =\s+(?P<ms>[\d.]+) ms")
 """Of a request that came to its end; one that is cut has no such line."""
@@ -91,7 +89,7 @@ def swept(
         *(() if speculates else ("--no-speculate",)),
         log=out.with_suffix(".log"),
     )
-    store = Store(run_folder(out, corpus=CORPUS_NAME, model=nano.NAME))
+    store = Store(run_folder(out, corpus=CORPUS_NAME, model=model.NAME))
     setup = store.setup()
     if setup is None:
         raise Stopped("the sweep left no setup", hint=done.output[-300:])

@@ -47,7 +47,7 @@ def fuzz(name: str, *, inputs: int, folder: Path) -> None:
     with atheris.instrument_imports(include=["codeneedle", "esprima"]):
         target = chosen(name)
         # These are imported when they are first needed, and so would be missed.
-        importlib.import_module("codeneedle.languages").known()
+        importlib.import_module("codeneedle.corpora.languages").known()
         importlib.import_module("esprima")
     count = Count(folder / "count")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))

@@ -8,21 +8,21 @@ from pathlib import Path
 import fuzz_seeds as seeds
 from fuzz_claims import claim
 
-from codeneedle import corpusfile, languages, needles, sources, sweepfile
-from codeneedle.basefile import BaseFile, Identity
-from codeneedle.enough import enough_for
+from codeneedle.corpora import languages, needles, reading, registry
+from codeneedle.corpora.needles import Function
+from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
-from codeneedle.kvmemory import refusal as misfit
-from codeneedle.memoryplan import Room, predicted
-from codeneedle.needles import Function
+from codeneedle.models.kv_cache import Room, predicted
+from codeneedle.models.kv_cache import refusal as misfit
+from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
-from codeneedle.recordfile import decode_record, decode_setup, encode
-from codeneedle.records import CellRecord, NeedleFacts, Setup
-from codeneedle.scored_rounds import Reading
-from codeneedle.scoring import answer_end, answer_lines, score
-from codeneedle.seal import sealed
-from codeneedle.weights import read_header
+from codeneedle.probes.recall import enough_for
+from codeneedle.records.encoding import decode_record, decode_setup, encode, sealed
+from codeneedle.records.record import CellRecord, NeedleFacts, Setup
+from codeneedle.scoring.alignment import answer_end, answer_lines, score
+from codeneedle.scoring.rounds import Reading
+from codeneedle.sweep import request
 
 PAIR = Pair("q8_0", "q4_0")
 _NEEDLE = seeds.made("made_records").made_needle()
@@ -64,14 +64,14 @@ def read_gguf(data: bytes) -> None:
 def read_sweep(data: bytes) -> None:
     """A sweep file."""
     (_FOLDER / "x.toml").write_bytes(data)
-    sweepfile.asked_for(sweepfile.read_sweep_file("x", folder=_FOLDER))
+    request.asked_for(request.read_sweep_file("x", folder=_FOLDER))
 
 
 def read_corpus(data: bytes) -> None:
     """A corpus file; what it names is not looked for."""
     path = _FOLDER / "c.toml"
     path.write_bytes(data)
-    corpusfile.read_corpus_file(path).origin(path)
+    registry.read_corpus_file(path).origin(path)
 
 
 def read_record(data: bytes) -> None:
@@ -143,7 +143,7 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
     """Reads source text in the language whose files end with *suffix*."""
 
     def read(data: bytes) -> None:
-        text = sources.decoded(data, label="x")
+        text = reading.decoded(data, label="x")
         found = languages.functions_in(text, suffix)
         lines = text.split("\n")
         for function in found:

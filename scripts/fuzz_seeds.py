@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from codeneedle.records import Status
+from codeneedle.records.record import Status
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
@@ -174,7 +174,7 @@ def base_files() -> list[bytes]:
 
 def sweep_files() -> list[bytes]:
     """All that come with the package, and one that says everything."""
-    here = (ROOT / "sweeps", ROOT / "codeneedle" / "data" / "sweeps")
+    here = (ROOT / "sweeps", ROOT / "codeneedle" / "sweep" / "files")
     files = [path for folder in here for path in sorted(folder.glob("*.toml"))]
     whole = b"""\
 corpus = "x"

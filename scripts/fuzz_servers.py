@@ -9,15 +9,18 @@ import fuzz_seeds as seeds
 import httpx
 from fuzz_claims import claim
 
-from codeneedle import serverlog
-from codeneedle.benchlines import AskedTests, differences, is_unknown_type, last_phase
-from codeneedle.benchlines import read_result as read_bench
-from codeneedle.client import Client
-from codeneedle.enough import enough_for
-from codeneedle.fallbacks import suspects
-from codeneedle.grid import Pair
-from codeneedle.mismatches import Asked, mismatches
-from codeneedle.perplexitylog import (
+from codeneedle.engines.client import Chat, Client, Completion, Message
+from codeneedle.engines.llama_cpp import log
+from codeneedle.engines.llama_cpp.bench import (
+    AskedTests,
+    differences,
+    is_unknown_type,
+    last_phase,
+)
+from codeneedle.engines.llama_cpp.bench import read_result as read_bench
+from codeneedle.engines.llama_cpp.installation import read_help
+from codeneedle.engines.llama_cpp.log import Asked, mismatches
+from codeneedle.engines.llama_cpp.perplexity import (
     chunks_done,
     ends_early,
     failure,
@@ -26,12 +29,19 @@ from codeneedle.perplexitylog import (
     statistics,
     too_short,
 )
-from codeneedle.questions import Chat, Completion, Message
-from codeneedle.recordfile import decode_record, encode
-from codeneedle.records import CellRecord, Status
-from codeneedle.replies import Reply
-from codeneedle.rounds import Recall, Round, observation_of, read_recall
-from codeneedle.serverhelp import read_help
+from codeneedle.engines.responses import Reply
+from codeneedle.grid import Pair
+from codeneedle.probes.recall import enough_for
+from codeneedle.records.encoding import decode_record, encode
+from codeneedle.records.record import (
+    CellRecord,
+    Recall,
+    Round,
+    Status,
+    observation_of,
+    read_recall,
+)
+from codeneedle.sweep.fallbacks import suspects
 
 PAIR = Pair("q8_0", "q4_0")
 
@@ -104,11 +114,11 @@ def _stored(observation: dict[str, Any] | None = None, **facts: Any) -> CellReco
 def read_server_log(data: bytes) -> None:
     """The log of a server, and all that is concluded from it."""
     text = data.decode(errors="replace")
-    effective = serverlog.read(text)
+    effective = log.read(text)
     asked = Asked(pair=PAIR, context=4096, all_layers=True)
     phrases = mismatches(asked, effective)
-    troubles = [serverlog.trouble(text), serverlog.fallback(text)]
-    lines = (*phrases, *serverlog.evidence(text), *serverlog.last_words(text))
+    troubles = [log.trouble(text), log.fallback(text)]
+    lines = (*phrases, *log.evidence(text), *log.last_words(text))
     lines = (*lines, *(each.reason for each in troubles if each))
     claim(all("\n" not in line for line in lines), "lines are lines")
     record = _stored(effective=effective, log_excerpt=lines)

@@ -19,24 +19,28 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.effective import Effective, KvBuffer
+from codeneedle.analysis import divergence as divergence_metrics
+from codeneedle.analysis import throughput as throughput_metrics
+from codeneedle.analysis.divergence import Compared, Divergence
+from codeneedle.analysis.throughput import DepthSpeeds, Settings, Throughput
+from codeneedle.engines.llama_cpp.perplexity import Estimate, Statistics
 from codeneedle.grid import BITS_PER_ELEMENT, Pair, by_precision
-from codeneedle.perplexitylog import Estimate, Statistics
-from codeneedle.phases import Phases
-from codeneedle.probes import divergence_metrics, throughput_metrics
-from codeneedle.probes.divergence_metrics import Compared, Divergence
-from codeneedle.probes.throughput_metrics import DepthSpeeds, Settings, Throughput
-from codeneedle.records import (
+from codeneedle.records.record import (
     CellRecord,
     CorpusFacts,
+    Effective,
     Json,
+    KvBuffer,
     NeedleFacts,
+    Phases,
+    Recall,
+    Round,
     Setup,
     Status,
     WeightsFacts,
+    observation_of,
 )
-from codeneedle.rounds import Recall, Round, observation_of
-from codeneedle.store import Store, run_folder
+from codeneedle.records.store import Store, run_folder
 
 CORPUS, MODEL = "made-corpus", "made-model"
 

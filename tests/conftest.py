@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from codeneedle import llamacpp
-from codeneedle.nano import built_in_model
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.models.nano.model import built_in_model
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def llama_server() -> Path:
     """The real llama-server; ``make llama`` builds it where there is none."""
-    return llamacpp.find().server
+    return installation.find().server
 
 
 @pytest.fixture(scope="session")

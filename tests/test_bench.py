@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from made_records import made_needle
 
-from codeneedle import corpus
-from codeneedle.childlog import OMISSION
+from codeneedle.corpora import corpus
+from codeneedle.engines.llama_cpp.installation import ServerFacts
 from codeneedle.grid import Pair
-from codeneedle.llamacpp import ServerFacts
-from codeneedle.phases import Phases
-from codeneedle.rounds import Recall, Round
-from codeneedle.weights import read_header
+from codeneedle.models.weights import read_header
+from codeneedle.records.record import Phases, Recall, Round
+from codeneedle.system.processes import OMISSION
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))

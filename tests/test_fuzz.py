@@ -12,17 +12,18 @@ import pytest
 from gguf_files import SHAPE, gguf_bytes
 from made_records import made_needle, made_record, made_round, made_setup
 
-from codeneedle import gguf_header, perplexitylog, serverlog
-from codeneedle.basefile import BaseFile, Identity
-from codeneedle.benchlines import AskedTests, NoResult, read_result
-from codeneedle.effective import KvBuffer
-from codeneedle.files import expanded
-from codeneedle.gguf_header import BadHeader
+from codeneedle.engines.client import lines
+from codeneedle.engines.llama_cpp import log as serverlog
+from codeneedle.engines.llama_cpp import perplexity
+from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
+from codeneedle.engines.llama_cpp.bench import AskedTests, NoResult, read_result
 from codeneedle.grid import Pair
-from codeneedle.hyperparameters import weights_of
-from codeneedle.listening import lines
-from codeneedle.recordfile import decode_record, decode_setup, encode
-from codeneedle.weights import NotGguf, read_header
+from codeneedle.models import gguf
+from codeneedle.models.gguf import BadHeader
+from codeneedle.models.weights import NotGguf, read_header, weights_of
+from codeneedle.records.encoding import decode_record, decode_setup, encode
+from codeneedle.records.record import KvBuffer
+from codeneedle.system.files import expanded
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))
@@ -62,9 +63,9 @@ def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
     log = f"[1]2.5,[{DIGITS}]2.5,\ncomputing {DIGITS} chunks, n_ctx={DIGITS}\n"
     short = f"you need at least {DIGITS} tokens\ntokenizes to only {DIGITS} tokens"
 
-    assert 1 == perplexitylog.chunks_done(log)
-    assert perplexitylog.size(log) is None
-    assert perplexitylog.too_short(short) is None
+    assert 1 == perplexity.chunks_done(log)
+    assert perplexity.size(log) is None
+    assert perplexity.too_short(short) is None
 
 
 def test_a_result_line_that_is_nested_without_end_is_no_result():
@@ -126,8 +127,8 @@ def test_a_model_whose_shape_is_no_number_has_no_shape(odd):
     What must be there is missing, what may be there has its default.
     """
     file = {"files": [Path("x.gguf")], "size_bytes": 1}
-    without = gguf_header.parse(gguf_bytes(SHAPE | {"llama.block_count": odd}))
-    usual = gguf_header.parse(gguf_bytes(SHAPE | {"llama.context_length": odd}))
+    without = gguf.parse(gguf_bytes(SHAPE | {"llama.block_count": odd}))
+    usual = gguf.parse(gguf_bytes(SHAPE | {"llama.context_length": odd}))
 
     with pytest.raises(BadHeader):
         weights_of(without, **file)
@@ -138,9 +139,9 @@ def test_a_header_that_is_all_text_is_not_kept_in_memory(monkeypatch):
     """
     Beyond a limit, texts and lists are walked over; what comes after is still read.
     """
-    monkeypatch.setattr(gguf_header, "MOST_KEPT", 600)
+    monkeypatch.setattr(gguf, "MOST_KEPT", 600)
     keys = SHAPE | {"a.text": "x" * 500, "a.list": [1] * 200, "a.last": 5}
-    header = gguf_header.parse(gguf_bytes(keys))
+    header = gguf.parse(gguf_bytes(keys))
 
     assert "" == header.values["a.text"]
     assert "a.list" not in header.values

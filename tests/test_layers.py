@@ -1,4 +1,4 @@
-"""The architecture, as a test: imports point down only."""
+"""The architecture, as a test: folders import downwards only."""
 
 import ast
 from collections.abc import Iterator
@@ -10,207 +10,111 @@ import codeneedle
 
 PACKAGE = Path(codeneedle.__file__).parent
 
-LAYERS: tuple[tuple[str, ...], ...] = (
-    # L0, what everybody may import
-    (
-        "__init__",
-        "errors",
-        "units",
-    ),
-    # L1, pure: no I/O, no clock, no unseeded chance
-    (
-        "anatomy",
-        "answers",
-        "benchargs",
-        "benchlines",
-        "briefs",
-        "comparability",
-        "effective",
-        "enough",
-        "environment",
-        "extracts",
-        "fallbacks",
-        "gguf_header",
-        "gguf_types",
-        "grid",
-        "hyperparameters",
-        "induction",
-        "kvmemory",
-        "languages",
-        "mentions",
-        "margins",
-        "metrics",
-        "mismatches",
-        "needles",
-        "perplexitylog",
-        "phases",
-        "prompts",
-        "questions",
-        "random_bodies",
-        "recordfile",
-        "records",
-        "refusals",
-        "replies",
-        "request",
-        "rounds",
-        "scored_rounds",
-        "scoring",
-        "seal",
-        "serverhelp",
-        "serverlog",
-        "speculation",
-    ),
-    # L2, one kind of world per module
-    (
-        "basefile",
-        "benchrun",
-        "building",
-        "cache",
-        "cellfiles",
-        "childlog",
-        "client",
-        "clock",
-        "corpus",
-        "corpusfile",
-        "corpustext",
-        "devicememory",
-        "engine",
-        "files",
-        "fingerprints",
-        "folders",
-        "gathering",
-        "generating",
-        "interrupts",
-        "keeping",
-        "listening",
-        "llamacpp",
-        "lock",
-        "machine",
-        "memoryplan",
-        "nano",
-        "nanogguf",
-        "parts",
-        "process",
-        "runs",
-        "shelf",
-        "sourcearchive",
-        "sources",
-        "store",
-        "sweepfile",
-        "toolchain",
-        "weights",
-        "worker",
-        "workers",
-        "workshop",
-    ),
-    # L3, the work
-    (
-        "diagnosis",
-        "counting",
-        "judging",
-        "planning",
-        "play",
-        "probe",
-        "probes",
-        "runner",
-        "settling",
-        "stage",
-    ),
-    # L4, from records to conclusions
-    (
-        "frames",
-        "report",
-        "resampling",
-        "stats",
-        "view",
-    ),
-    # L5, all that a person sees while it runs
-    (
-        "buildscreen",
-        "corpusscreen",
-        "lasting",
-        "screen",
-        "sitting",
-    ),
-    # L6, the command line
-    (
-        "__main__",
-        "cli",
-        "corpuscli",
-        "machinecli",
-        "options",
-        "optionvalues",
-    ),
+FOLDERS = (
+    "__main__",
+    "cli",
+    "report",
+    "sweep",
+    "probes",
+    "analysis",
+    "scoring",
+    "engines",
+    "corpora",
+    "models",
+    "records",
+    "system",
+    "grid",
+    "text",
+    "errors",
+    "__init__",
 )
+"""Folders and flat modules, from the top: each imports from those below it only."""
 
-HEIGHT = {name: level for level, names in enumerate(LAYERS) for name in names}
-
-ONLY: dict[str, set[str]] = {
-    "httpx": {"client"},
-    "subprocess": {"process"},
-    "pandas": {"frames", "report", "stats"},
+ONLY = {
+    "httpx": {"engines/client.py"},
+    "subprocess": {"system/processes.py"},
+    "pandas": {"analysis", "report"},
     "seaborn": {"report"},
     "matplotlib": {"report"},
-    "typer": {"cli", "corpuscli", "machinecli", "options", "optionvalues"},
+    "typer": {"cli"},
 }
 """Libraries that belong to one place."""
 
+FLAT_MODULES = 5
+MODULES = 70
 
-def modules() -> Iterator[tuple[str, Path]]:
-    """Every module with the name it has in `LAYERS`: its own, or its subpackage's."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path
+
+def sources() -> Iterator[Path]:
+    """The modules of the package, relative to its folder."""
+    yield from (path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py")))
+
+
+def folder(path: Path) -> str:
+    """The folder of a module, or the name of a flat one."""
+    return path.parts[0].removesuffix(".py")
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Dotted names that *path* imports, wherever the import stands."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Dotted names that a module imports, at any depth of its code."""
+    for node in ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def own(dotted: str) -> str | None:
-    """The module of ours that *dotted* names; None for a library."""
-    root, _, rest = dotted.partition(".")
-    if root != "codeneedle":
-        return None
-    first = rest.split(".")[0]
-    return first if first in HEIGHT else "__init__"
+def imported_folders(path: Path) -> Iterator[str]:
+    """Folders of this package that a module imports from."""
+    for dotted in imported(path):
+        root, _, rest = dotted.partition(".")
+        if root == "codeneedle":
+            first = rest.split(".")[0]
+            yield first if first in FOLDERS else "__init__"
 
 
-def test_every_module_has_a_layer():
+def test_every_folder_has_a_place_in_the_order():
     """
-    A new module finds its place before it is used.
+    A new folder is added to the order before it is used.
     """
-    assert [] == sorted({name for name, _ in modules()} - HEIGHT.keys())
+    assert set() == {folder(path) for path in sources()} - set(FOLDERS)
 
 
-def test_modules_only_import_from_their_own_layer_or_below():
+def test_folders_import_only_from_folders_below_them():
     """
-    Dependencies point downwards.
+    Folder-level imports form one line downwards, without a circle.
     """
-    upward = [
-        (importer, target)
-        for importer, path in modules()
-        for dotted in imported(path)
-        if (target := own(dotted)) and HEIGHT[importer] < HEIGHT[target]
-    ]
+    upward = {
+        (str(path), target)
+        for path in sources()
+        for target in imported_folders(path)
+        if FOLDERS.index(target) < FOLDERS.index(folder(path))
+    }
 
-    assert [] == sorted(set(upward))
+    assert set() == upward
 
 
 @pytest.mark.parametrize("library", sorted(ONLY))
 def test_a_library_stays_in_its_place(library):
     """
-    One module knows how to talk to one kind of world.
+    One place knows how to talk to one kind of world.
     """
     strangers = {
-        name
-        for name, path in modules()
+        str(path)
+        for path in sources()
         for dotted in imported(path)
-        if dotted.split(".")[0] == library and name not in ONLY[library]
+        if dotted.split(".")[0] == library
+        if not any(str(path).startswith(place) for place in ONLY[library])
     }
 
     assert set() == strangers
+
+
+def test_the_package_stays_a_house_of_few_rooms():
+    """
+    At most 70 modules, at most 5 of them flat beside ``__init__`` and ``__main__``.
+    """
+    modules = [p for p in sources() if len((PACKAGE / p).read_text().splitlines()) > 5]
+    flat = [path for path in modules if len(path.parts) == 1]
+
+    assert len(modules) <= MODULES
+    assert len(flat) - 2 <= FLAT_MODULES

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from codeneedle.refusals import HINTS, hint_for, refusal
+from codeneedle.errors import HINTS, hint_for, refusal
 
 
 @pytest.mark.parametrize("number", sorted(HINTS))

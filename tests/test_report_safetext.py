@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeneedle.report.safetext import visible
+from codeneedle.text import visible
 
 
 def test_terminal_escapes_become_visible() -> None:

@@ -25,20 +25,20 @@ from made_records import failed_record, made_run
 from unhurried import unhurried
 
 import codeneedle as package
-from codeneedle import cli, llamacpp, shelf, sourcearchive, weights
-from codeneedle.building import PINNED
-from codeneedle.cellfiles import CellFiles
-from codeneedle.engine.launch import HOST, Launch
-from codeneedle.engine.llama_server import serving
-from codeneedle.environment import KEPT, KEPT_PREFIXES, SECRET_WORDS, clean
+from codeneedle.cli import app
+from codeneedle.corpora import registry
+from codeneedle.engines.llama_cpp import build, installation
+from codeneedle.engines.llama_cpp.arguments import HOST, Launch
+from codeneedle.engines.llama_cpp.build import PINNED, environment_of
+from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
-from codeneedle.records import Status
-from codeneedle.report.safetext import field, visible
-from codeneedle.runs import NoSuchRun, find_runs
-from codeneedle.store import Store, run_folder
-from codeneedle.sweepfile import read_sweep_file
-from codeneedle.workshop import environment_of
+from codeneedle.models import weights
+from codeneedle.records.record import Status
+from codeneedle.records.store import CellFiles, NoSuchRun, Store, find_runs, run_folder
+from codeneedle.sweep.request import read_sweep_file
+from codeneedle.system.processes import KEPT, KEPT_PREFIXES, SECRET_WORDS, clean
+from codeneedle.text import field, visible
 
 PACKAGE = Path(package.__file__).parent
 PROMISES = (Path(__file__).parents[1] / "SECURITY.md").read_text(encoding="utf-8")
@@ -176,7 +176,7 @@ def test_a_server_wants_its_key(llama_server, nano, tmp_path):
         context=512,
         pair=Pair("f16", "f16"),
         threads=1,
-        options=llamacpp.ask(llama_server).options,
+        options=installation.ask(llama_server).options,
     )
     with serving(launch, log=tmp_path / "log") as served:
         url = str(served.client._http.base_url).rstrip("/")
@@ -284,7 +284,9 @@ def test_the_one_file_of_arrays_is_read_without_pickle():
     """
     It comes with the package, and holds numbers alone.
     """
-    with np.load(PACKAGE / "data" / "matcher.npz", allow_pickle=False) as stored:
+    with np.load(
+        PACKAGE / "models" / "nano" / "matcher.npz", allow_pickle=False
+    ) as stored:
         kinds = {stored[name].dtype.kind for name in stored.files}
 
     assert {"f"} == kinds
@@ -325,7 +327,7 @@ def test_whatever_weights_and_corpora_are_called_their_folder_is_in_the_root(nam
     """
     root = Path("/root-of-runs")
     safe = weights.short_name(Path(f"{name.replace(chr(0), '')}x.gguf"))
-    folder = run_folder(root, corpus=shelf.slug(name), model=safe)
+    folder = run_folder(root, corpus=registry.slug(name), model=safe)
 
     assert folder.parent.parent == root
     assert re.fullmatch(r"[a-z0-9_][a-z0-9._-]*", folder.name)
@@ -463,7 +465,7 @@ def test_of_an_archive_only_files_below_its_tree_are_unpacked(tmp_path, kind):
         tar.addfile(good, io.BytesIO(b"text"))
     (tmp_path / "outside").mkdir()
 
-    tree = sourcearchive.unpack(tmp_path / "a.tar.gz", into=tmp_path / "into")
+    tree = build.unpack(tmp_path / "a.tar.gz", into=tmp_path / "into")
 
     made = [path for path in (tmp_path / "into").rglob("*") if not path.is_dir()]
     assert [] == list((tmp_path / "outside").iterdir())
@@ -512,7 +514,7 @@ def hostile(tmp_path, monkeypatch, capsys):
     def said(*arguments):
         monkeypatch.setattr(sys, "argv", ["codeneedle", *arguments])
         with contextlib.suppress(SystemExit):
-            cli.main()
+            app.main()
         printed = capsys.readouterr()
         assert "error:" not in printed.err, printed.err
         return printed.out

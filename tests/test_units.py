@@ -2,7 +2,7 @@
 
 import pytest
 
-from codeneedle.units import duration, mib, plural, size
+from codeneedle.text import duration, mib, plural, size
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Probes: each measures a served model in one way."""
 
 from codeneedle.errors import UnknownName
-from codeneedle.probe import Probe
 from codeneedle.probes import divergence, recall, throughput
+from codeneedle.probes.probe import Probe
 
 PROBES: dict[str, Probe] = {
     probe.name: probe for probe in (recall.PROBE, divergence.PROBE, throughput.PROBE)

@@ -1,43 +1,263 @@
-"""Throughput: reading and writing speed by depth, measured by llama-bench."""
+"""The throughput probe: prompt and generation speed by depth, by llama-bench."""
 
 import contextlib
 import os
 import time
+from collections import defaultdict
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codeneedle import benchargs, environment, serverlog
-from codeneedle.benchlines import (
-    AskedTests,
-    BenchResult,
-    BenchRow,
-    NoResult,
-    differences,
-    read_result,
-)
-from codeneedle.benchrun import followed
-from codeneedle.effective import Effective
-from codeneedle.engine.endings import Mismatched
-from codeneedle.engine.launch import ROTATION_VARIABLE
-from codeneedle.engine.llama_server import LOAD_TIMEOUT_S
-from codeneedle.errors import CellError
-from codeneedle.mismatches import Asked, mismatches
-from codeneedle.phases import Phases
-from codeneedle.probe import Measurement, Probe, Step
-from codeneedle.probes.throughput_metrics import (
+from codeneedle.analysis.throughput import (
     METRICS,
     NAME,
     DepthSpeeds,
     Settings,
     Throughput,
+    crossover,
     json_of,
     more_metrics,
     settings_of,
 )
-from codeneedle.probes.throughput_remarks import remarks
-from codeneedle.probes.throughput_settings import settings
-from codeneedle.stage import Stage
+from codeneedle.engines.llama_cpp import arguments, log
+from codeneedle.engines.llama_cpp import arguments as benchargs
+from codeneedle.engines.llama_cpp.arguments import ROTATION_VARIABLE, Translated
+from codeneedle.engines.llama_cpp.bench import (
+    AskedTests,
+    BenchResult,
+    BenchRow,
+    NoResult,
+    differences,
+    followed,
+    read_result,
+)
+from codeneedle.engines.llama_cpp.log import Asked, mismatches
+from codeneedle.engines.llama_cpp.server import LOAD_TIMEOUT_S, Mismatched
+from codeneedle.errors import CellError, MachineError, RequestError
+from codeneedle.grid import Pair, most_precise, precision
+from codeneedle.probes.probe import Measurement, Probe, Stage, Step
+from codeneedle.records.record import Effective, Json, Phases, Run
+from codeneedle.sweep import plan as planning
+from codeneedle.sweep.plan import ContextTooLong, Plan
+from codeneedle.system import processes
+
+NAMED = 4
+"""Pairs that a remark names before it counts the others."""
+
+
+def remarks(run: Run) -> tuple[str, ...]:
+    """
+    From which depth on each pair writes faster than the most precise one.
+
+    Pairs of which the same can be said share a line.
+    """
+    records = {r.pair: r for r in run.records if r.probe == NAME and r.is_finished}
+    if not records:
+        return ()
+    reference = most_precise(records)
+    said: dict[str, list[Pair]] = defaultdict(list)
+    for pair in sorted(records, key=lambda p: (*precision(p.k), *precision(p.v))):
+        crossed = crossover(records[pair], records[reference])
+        if pair != reference and crossed is not None:
+            said[str(crossed)].append(pair)
+    return tuple(
+        f"writes faster than {reference} {when}: {_named(pairs)}"
+        for when, pairs in said.items()
+    )
+
+
+def _named(pairs: list[Pair]) -> str:
+    named = ", ".join(str(pair) for pair in pairs[:NAMED])
+    more = len(pairs) - NAMED
+    return f"{named} and {more} more" if more > 0 else named
+
+
+DEPTHS = (0, 4096)
+"""Tokens; the corpus' own depth comes on top."""
+
+REPETITIONS = 3
+PROMPT_TOKENS = 512
+GENERATED_TOKENS = 128
+"""llama-bench's own sizes, as in most published tables."""
+
+BUILT_IN_DEPTHS = (0, 1024, 4096)
+BUILT_IN_PROMPT_TOKENS = 128
+BUILT_IN_GENERATED_TOKENS = 32
+"""
+Smaller for the built-in model: what it takes to see the probe at work, in seconds.
+
+To fill the cache to the depth of its corpus takes three times as long.
+"""
+
+ASK_TIMEOUT_S = 60.0
+"""Long: the first start on a GPU may compile its kernels."""
+
+
+class BenchMissing(MachineError):  # noqa: N818 - named after the fact
+    """No llama-bench beside llama-server."""
+
+    def __init__(self, *, server: Path) -> None:
+        super().__init__(
+            f"llama-bench is not beside {server}",
+            hint="Build all three programs with 'codeneedle llama', or leave out the "
+            "probe throughput.",
+        )
+
+
+class BenchTooOld(MachineError):  # noqa: N818 - named after the fact
+    """A llama-bench without an option that this probe needs."""
+
+    def __init__(self, *, bench: Path, missing: str) -> None:
+        super().__init__(
+            f"{bench} has no option {missing}",
+            hint="Use a newer llama.cpp: 'codeneedle llama' builds one.",
+        )
+
+
+class DepthTooDeep(RequestError):  # noqa: N818 - named after the fact
+    """A depth that these weights were not trained for."""
+
+    def __init__(self, *, depth: int, deepest: int) -> None:
+        super().__init__(
+            f"depth {depth:,} is too deep for these weights",
+            hint=f"They take --depths up to {deepest}; or stretch the context on "
+            "purpose with rope arguments after --.",
+        )
+
+
+class TooSmall(RequestError):  # noqa: N818 - named after the fact
+    """A count below the least that makes sense."""
+
+    def __init__(self, *, option: str, value: int, least: int) -> None:
+        super().__init__(f"{option} {value} is too small", hint=f"Use {least} or more.")
+
+
+class CommaInPath(RequestError):  # noqa: N818 - named after the fact
+    """llama-bench would take the path for several."""
+
+    def __init__(self, *, path: Path) -> None:
+        super().__init__(
+            f"llama-bench cannot take weights with a comma in their path: {path}",
+            hint="Rename the file or its folder, or use a symbolic link without one.",
+        )
+
+
+def settings(plan: Plan, _text: str) -> Json:
+    """
+    What to measure, after everything that can be checked before a cell starts.
+
+    Reads the corpus' depth from the run folder, so its setup must be there,
+    unless the depths were asked for.
+
+    Raises:
+        BenchMissing: If there is no llama-bench.
+        BenchTooOld: If it lacks an option that is needed.
+        RequestError: If it was asked for something impossible.
+    """
+    if plan.tools.bench is None:
+        raise BenchMissing(server=plan.tools.server)
+    if "," in str(plan.weights.path):
+        raise CommaInPath(path=plan.weights.path)
+    options = asked_options(plan.tools.bench)
+    repetitions = plan.request.repetitions
+    if repetitions is not None and repetitions < 1:
+        raise TooSmall(option="--repetitions", value=repetitions, least=1)
+    small = plan.is_built_in
+    understood = arguments.translated(plan.request.server_args, options)
+    return json_of(
+        Settings(
+            depths=chosen_depths(plan),
+            repetitions=repetitions or REPETITIONS,
+            prompt_tokens=BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS,
+            generated_tokens=BUILT_IN_GENERATED_TOKENS if small else GENERATED_TOKENS,
+            arguments=_arguments(plan, understood, options),
+            ignored=understood.ignored,
+        )
+    )
+
+
+def asked_options(bench: Path) -> frozenset[str]:
+    """
+    The options of *bench*.
+
+    Raises:
+        BenchTooOld: If one that is needed is missing.
+        MachineError: If it cannot be asked.
+    """
+    answer = processes.output_of([str(bench), "--help"], timeout_s=ASK_TIMEOUT_S)
+    help_text = answer.stdout + answer.stderr
+    options = arguments.options_in(help_text)
+    for name in arguments.NEEDED:
+        if name not in options:
+            raise BenchTooOld(bench=bench, missing=name)
+    if "jsonl" not in help_text:
+        raise BenchTooOld(bench=bench, missing="--output jsonl")
+    return options
+
+
+def chosen_depths(plan: Plan) -> tuple[int, ...]:
+    """
+    Depths to measure at, in tokens, ascending.
+
+    Those asked for, as they are; else those that suit the model, none of them
+    deeper than what the weights were trained for.
+
+    Raises:
+        DepthTooDeep: If one that was asked for is deeper than that.
+        TooSmall: If one is negative.
+    """
+    deepest = _deepest(plan)
+    for depth in plan.request.depths:
+        if depth < 0:
+            raise TooSmall(option="--depths", value=depth, least=0)
+        if deepest is not None and depth > deepest and not _is_stretched(plan, depth):
+            raise DepthTooDeep(depth=depth, deepest=deepest)
+    if plan.request.depths:
+        return tuple(sorted(set(plan.request.depths)))
+    if plan.is_built_in:
+        return BUILT_IN_DEPTHS
+    depths = {*DEPTHS, _corpus_depth(plan)}
+    limit = max(depths) if deepest is None else deepest
+    return tuple(sorted({min(depth, limit) for depth in depths}))
+
+
+def _deepest(plan: Plan) -> int | None:
+    """The depth that leaves room for both tests; None if nothing is known."""
+    trained = plan.weights.training_context
+    return max(0, trained - PROMPT_TOKENS) if trained else None
+
+
+def _is_stretched(plan: Plan, depth: int) -> bool:
+    """Whether the context is stretched on purpose, by the rule for the server."""
+    request = replace(plan.request, contexts=(depth + PROMPT_TOKENS,))
+    try:
+        planning.chosen_context(request, plan.weights)
+    except ContextTooLong:
+        return False
+    return True
+
+
+def _corpus_depth(plan: Plan) -> int:
+    setup = plan.store.setup()
+    if setup is None:
+        raise ValueError("depths are chosen after the corpus was counted")
+    return setup.corpus.tokens
+
+
+def _arguments(
+    plan: Plan, understood: Translated, options: frozenset[str]
+) -> dict[str, str]:
+    """Arguments that are the same for every cell; a person's come last, and win."""
+    ours = {arguments.BENCH_OFFLOAD: arguments.BENCH_ALL_LAYERS}
+    if "--progress" in options:
+        ours["--progress"] = ""
+    if plan.is_built_in:
+        # As for the server: a second thread waits more than it computes.
+        ours["--threads"] = "1"
+        if "--poll" in options:
+            ours["--poll"] = "0"
+    return ours | understood.passed
+
 
 SLOWEST_S_PER_TOKEN = 0.25
 """Nobody waits for a machine that reads fewer than four tokens per second."""
@@ -59,7 +279,7 @@ class _Depth:
 
     @property
     def asked(self) -> AskedTests:
-        layers = self.settings.arguments.get(benchargs.OFFLOAD)
+        layers = self.settings.arguments.get(benchargs.BENCH_OFFLOAD)
         return AskedTests(
             pair=self.stage.pair,
             depth=self.depth,
@@ -170,7 +390,7 @@ def _measured(
     stage.command = tuple(argv)
     phases = followed(
         argv,
-        env=environment.clean(os.environ) | _variables(stage),
+        env=processes.clean(os.environ) | _variables(stage),
         log=at.log,
         silence_s=patience_s(at.depth, at.asked.prompt_tokens, before),
     )
@@ -178,7 +398,7 @@ def _measured(
     seconds = round(time.monotonic() - began, 3)
     result = _result(at, log_text)
     stage.effective = _verified(at, result, log_text)
-    stage.trouble = stage.trouble or serverlog.fallback(log_text)
+    stage.trouble = stage.trouble or log.fallback(log_text)
     pp, tg = result.pp.speeds, result.tg.speeds
     return DepthSpeeds(depth=at.depth, pp=pp, tg=tg, seconds=seconds), result
 
@@ -208,8 +428,8 @@ def _result(at: _Depth, log_text: str) -> BenchResult:
     try:
         return read_result(log_text, at.asked)
     except NoResult as error:
-        told = NoResult(reason=error.reason, found=serverlog.trouble(log_text))
-        told.log_excerpt = serverlog.last_words(log_text)
+        told = NoResult(reason=error.reason, found=log.trouble(log_text))
+        told.log_excerpt = log.last_words(log_text)
         raise told from error
 
 
@@ -220,13 +440,14 @@ def _verified(at: _Depth, result: BenchResult, log_text: str) -> Effective:
     Raises:
         Mismatched: If that is not what was asked for.
     """
-    effective = serverlog.read(log_text)
+    effective = log.read(log_text)
     context = at.depth + at.asked.prompt_tokens
     asked = Asked(
         pair=at.stage.pair,
         context=context,
         rotation=at.stage.plan.request.rotation,
-        all_layers=at.settings.arguments.get(benchargs.OFFLOAD) == benchargs.ALL_LAYERS,
+        all_layers=at.settings.arguments.get(benchargs.BENCH_OFFLOAD)
+        == benchargs.BENCH_ALL_LAYERS,
     )
     found = (
         *differences(result, at.asked),

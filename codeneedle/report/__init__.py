@@ -1,1 +1,1 @@
-"""Reports: each shows records in one form."""
+"""Reports: grids, tables, heatmaps and exports of stored records."""

@@ -1,17 +1,283 @@
-"""What a pair answered: the record that a person means, whole or one round of it."""
+"""What a pair answered, beside the expected lines; and what a corpus holds."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from rich.console import RenderableType
+from rapidfuzz.distance import Levenshtein
+from rich import box
+from rich.cells import cell_len, chop_cells
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.needles import depth_of, needle_facts
+from codeneedle.corpora.registry import Named
 from codeneedle.errors import RequestError, UnknownName
 from codeneedle.grid import Pair
-from codeneedle.records import CellRecord, Run
-from codeneedle.report.safetext import visible
-from codeneedle.report.sidebyside import rounds_overview, side_by_side
-from codeneedle.scored_rounds import AskedRound, Reading, asked_rounds
-from codeneedle.scoring import score
+from codeneedle.records.record import CellRecord, NeedleFacts, Run
+from codeneedle.scoring.alignment import Mark, Row, Score, score
+from codeneedle.scoring.rounds import AskedRound, Reading, asked_rounds
+from codeneedle.text import plural, size, visible
+
+MARKS: dict[Mark, str] = {
+    Mark.MATCHED: " ",
+    Mark.MISSING: "-",
+    Mark.HALLUCINATED: "+",
+    Mark.BONUS: "*",
+    Mark.OVERRUN: "~",
+}
+"""Told apart without colour; they stand left of the line that they are about."""
+
+STYLES: dict[Mark, str] = {
+    Mark.MATCHED: "green",
+    Mark.MISSING: "red",
+    Mark.HALLUCINATED: "magenta",
+    Mark.BONUS: "cyan",
+    Mark.OVERRUN: "yellow",
+}
+
+DIFFERING = "bold underline"
+"""Added to the characters in which a hallucinated line differs from the missing one."""
+
+ALIKE = 0.6
+"""Share of characters from which a line is taken for a slip of another."""
+
+NARROWEST = 12
+"""Columns of text on either side that are worth printing."""
+
+TAB = "»   "
+"""A tab, wide enough to indent and still to be told from spaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """
+    One line of the display.
+
+    Attributes:
+        number: Of the expected line in the corpus, as an editor counts.
+        expected: An expected line; None opposite a line that nothing expected.
+        produced: A line of the reply; None opposite a missing line.
+    """
+
+    number: int | None
+    expected: Row | None
+    produced: Row | None
+
+
+def side_by_side(
+    needle: NeedleFacts, score: Score, *, width: int, colour: bool
+) -> Group:
+    """
+    Expected lines on the left, produced ones on the right, a mark before each.
+
+    Args:
+        needle: The truth.
+        score: A reply, aligned with it.
+        width: Columns of the terminal; longer lines go on in the next row.
+        colour: Whether to colour; the marks say the same.
+
+    Returns:
+        Lines for rich; nothing of the reply reaches the terminal unescaped.
+    """
+    rows = beside(needle, score)
+    digits = max((len(str(row.number)) for row in rows if row.number), default=1)
+    # Number, mark and blank on the left; bar, mark and blank between the halves.
+    room = max((width - digits - 3 - 5) // 2, NARROWEST)
+    lines = [_title(needle), _heading(digits, room)]
+    for row in rows:
+        lines += _lines(row, digits=digits, room=room)
+    for line in lines:
+        line.no_wrap, line.overflow = True, "crop"
+    shown = [*lines, Text(), _tally(score)]
+    return Group(*(shown if colour else (Text(line.plain) for line in shown)))
+
+
+def beside(needle: NeedleFacts, score: Score) -> list[Beside]:
+    """Missing lines opposite those that came in their place, if any did."""
+    numbers = iter(_numbered(needle))
+    found: list[Beside] = []
+    for missing, extra, both in _stretches(score.rows):
+        for at in range(max(len(missing), len(extra))):
+            expected = missing[at] if at < len(missing) else None
+            produced = extra[at] if at < len(extra) else None
+            found.append(Beside(_number(numbers, expected), expected, produced))
+        if both:
+            found.append(Beside(_number(numbers, both), both, both))
+    return found
+
+
+def _stretches(
+    rows: Iterable[Row],
+) -> Iterator[tuple[list[Row], list[Row], Row | None]]:
+    """The missing and the superfluous lines before each line that is right."""
+    missing: list[Row] = []
+    extra: list[Row] = []
+    for row in rows:
+        if row.expected is not None and row.produced is not None:
+            yield missing, extra, row
+            missing, extra = [], []
+        elif row.expected is not None:
+            missing.append(row)
+        else:
+            extra.append(row)
+    yield missing, extra, None
+
+
+def _numbered(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
+    first = needle.line + needle.signature.count("\n") + 1
+    return iter(enumerate((*needle.lines, *needle.more), start=first))
+
+
+def _number(numbers: Iterator[tuple[int, str]], row: Row | None) -> int | None:
+    """The line number of *row*, which comes after all that were asked before."""
+    if row is None:
+        return None
+    return next((at for at, line in numbers if line == row.expected), None)
+
+
+def _title(needle: NeedleFacts) -> Text:
+    where = f"line {needle.line:,}, depth {needle.depth:.0%}"
+    text = Text(visible(needle.name), style="bold")
+    return text.append(f"  {where}", style="not bold dim")
+
+
+def _heading(digits: int, room: int) -> Text:
+    return Text(f"{'':{digits}}   {'expected':{room}} |   produced", style="dim")
+
+
+def _lines(row: Beside, *, digits: int, room: int) -> Iterator[Text]:
+    """One line of the display; more of them where a side does not fit."""
+    left, right = _halves(row)
+    left_parts, right_parts = _wrapped(left, room), _wrapped(right, room)
+    for at in range(max(len(left_parts), len(right_parts), 1)):
+        number = str(row.number) if row.number and not at else ""
+        line = Text().append(number.rjust(digits), style="dim")
+        is_both = row.expected is row.produced
+        line.append_text(_mark(None if is_both or at else row.expected))
+        line.append_text(_padded(left_parts, at, room))
+        line.append(" |", style="dim")
+        line.append_text(_mark(None if at else row.produced))
+        line.append_text(right_parts[at] if at < len(right_parts) else Text())
+        line.rstrip()
+        yield line
+
+
+def _halves(row: Beside) -> tuple[Text, Text]:
+    """Both sides, coloured; where one stands in for the other, their difference."""
+    left = _half(row.expected, row.expected.expected if row.expected else None)
+    right = _half(row.produced, row.produced.produced if row.produced else None)
+    if row.expected is not row.produced and _are_alike(left.plain, right.plain):
+        for edit in Levenshtein.opcodes(left.plain, right.plain):
+            if edit.tag != "equal":
+                left.stylize(DIFFERING, edit.src_start, edit.src_end)
+                right.stylize(DIFFERING, edit.dest_start, edit.dest_end)
+    return left, right
+
+
+def _are_alike(left: str, right: str) -> bool:
+    """Whether one may be a slip of the other; else all of it would be underlined."""
+    return Levenshtein.normalized_similarity(left, right) >= ALIKE
+
+
+def _half(row: Row | None, line: str | None) -> Text:
+    if row is None or line is None:
+        return Text()
+    return Text(_shown(line), style=STYLES[row.mark])
+
+
+def _shown(line: str) -> str:
+    return TAB.join(visible(part) for part in line.rstrip("\r").split("\t"))
+
+
+def _wrapped(text: Text, room: int) -> list[Text]:
+    """*text* in pieces of at most *room* columns; wide characters take two."""
+    if not text.plain:
+        return []
+    lengths = map(len, chop_cells(text.plain, room))
+    return list(text.divide([*itertools.accumulate(lengths)][:-1]))
+
+
+def _padded(parts: Sequence[Text], at: int, room: int) -> Text:
+    part = parts[at].copy() if at < len(parts) else Text()
+    part.pad_right(room - cell_len(part.plain))
+    return part
+
+
+def _mark(row: Row | None) -> Text:
+    if row is None:
+        return Text("   ")
+    return Text(f" {MARKS[row.mark]} ", style=STYLES[row.mark])
+
+
+def _tally(score: Score) -> Text:
+    """How many lines of each kind; the legend of the marks at the same time."""
+    text = Text()
+    for mark, sign in MARKS.items():
+        count = score.count(mark)
+        legend = f"{sign} " if sign.strip() else ""
+        text.append(f"{legend}{mark.value} {count}", style=STYLES[mark])
+        text.append("   ")
+    text.rstrip()
+    return text
+
+
+def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
+    """
+    One line per needle of a recall record: what was asked, and what came of it.
+
+    A round without an answer says why instead of numbers.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("needle", overflow="fold", min_width=8)
+    for heading in OVERVIEW_HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("ended", overflow="fold", min_width=6)
+    rounds = asked_rounds(record, run.setup) if record.is_finished else ()
+    for asked in rounds:
+        table.add_row(*map(Text, overview_row(asked, reading)))
+    title = Text(f"{visible(run.name)}  {visible(str(record.pair))}", style="bold")
+    if not record.is_finished:
+        why = f"{record.status}: {visible(record.reason)}"
+        return Group(title, Text(why))
+    answered = sum(not asked.error for asked in rounds)
+    said = f"{answered} of {plural(len(rounds), 'round')} answered"
+    return Group(title, Text(said), Text(), table)
+
+
+OVERVIEW_HEADINGS = (
+    "depth",
+    "line",
+    "matched",
+    "missing",
+    "halluc.",
+    "bonus",
+    "overrun",
+    "margin",
+)
+"""Between the needle's name and how its reply ended."""
+
+
+def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
+    """The cells of `rounds_overview` for one round."""
+    needle = asked.needle
+    # Without what encloses it, which would fold into many lines; the line tells.
+    name = needle.name.rpartition(".")[2]
+    where = [visible(name), f"{needle.depth:.0%}", str(needle.line)]
+    if asked.error:
+        return [*where, *[""] * 6, f"error: {visible(asked.error)}"]
+    counts = asked.counts(reading)
+    lines = (
+        counts.matched,
+        counts.missing,
+        counts.hallucinated,
+        counts.bonus,
+        counts.overrun,
+    )
+    margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
+    return [*where, *map(str, lines), margin, asked.round.finish or ""]
 
 
 class NotMeasured(RequestError):  # noqa: N818 - named after the fact
@@ -82,3 +348,66 @@ def _round_view(
         return Text(f"no answer: {visible(asked.error)}")
     scored = score(asked.needle, asked.round.reply, strict_indent=reading.strict_indent)
     return side_by_side(asked.needle, scored, width=width, colour=colour)
+
+
+def listing(named: Iterable[Named]) -> Table:
+    """One line per corpus: its name, what a model can know of it, where it is from."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("corpus", style="bold", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("origin", overflow="fold")
+    for entry in named:
+        table.add_row(entry.name, entry.kind, visible(entry.origin))
+    return table
+
+
+def overview(corpus: Corpus) -> RenderableType:
+    """The corpus in a few facts, and the functions that would be asked for."""
+    chosen = corpus.chosen()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in ("depth", "line", "lines"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("signature", overflow="fold")
+    for function in chosen:
+        depth = depth_of(function, line_count=corpus.line_count)
+        signature = visible(" ".join(function.signature.split()))
+        body = str(len(function.body))
+        table.add_row(f"{depth:.0%}", str(function.line), body, Text(signature))
+    return Group(
+        Text(f"{corpus.name}: {visible(corpus.origin)}", style="bold"),
+        Text(_facts(corpus, asked=len(chosen))),
+        *(
+            Text(f"left out: {visible(line)}", style="yellow")
+            for line in corpus.left_out()
+        ),
+        Text(),
+        table,
+    )
+
+
+def truth(corpus: Corpus, name: str) -> str:
+    """
+    What a model should answer when it is asked for the function *name*, verbatim.
+
+    Raises:
+        UnknownName: If no function of that name can be asked for.
+    """
+    for function in corpus.functions:
+        if function.name == name or function.name.endswith(f".{name}"):
+            return "\n".join(needle_facts(function, depth=0.0).lines)
+    known = [function.name for function in corpus.functions]
+    raise UnknownName(kind="function", name=name, known=known)
+
+
+def _facts(corpus: Corpus, *, asked: int) -> str:
+    functions = plural(corpus.functions_in_all, "function")
+    length = size(corpus.size_bytes)
+    if corpus.whole is None:
+        length += f", {plural(corpus.line_count, 'line')}"
+        where = ""
+    else:
+        where = f" in the first {size(len(corpus.text.encode()))}, the most one can"
+    return (
+        f"{corpus.kind}; {length}; {functions} of 20 lines or more with a signature "
+        f"of their own, {asked} would be asked for{where}"
+    )

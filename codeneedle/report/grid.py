@@ -1,4 +1,4 @@
-"""Grids and their summary for a terminal, in the form of the published table."""
+"""The grid and its summary, for a terminal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,21 +8,27 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle import frames, stats
-from codeneedle.frames import Cell, Cells
-from codeneedle.metrics import Metric
-from codeneedle.records import Run, Status
-from codeneedle.report import headline
-from codeneedle.report.cells import NO_VALUE_WORD, cell_style, cell_text, number
-from codeneedle.report.legend import (
+from codeneedle.analysis import frames, stats
+from codeneedle.analysis.frames import Cell, Cells
+from codeneedle.analysis.metrics import Metric
+from codeneedle.records.record import Run, Status
+from codeneedle.report import captions
+from codeneedle.report.captions import (
     REFERENCE_MARK,
     legend,
     short_lines,
     unmeasured_lines,
 )
-from codeneedle.report.safetext import visible
-from codeneedle.report.scale import Scale, value_scale
-from codeneedle.scored_rounds import Reading
+from codeneedle.report.cells import (
+    NO_VALUE_WORD,
+    Scale,
+    cell_style,
+    cell_text,
+    number,
+    value_scale,
+)
+from codeneedle.scoring.rounds import Reading
+from codeneedle.text import visible
 
 CORNER = "K \\ V"
 """Heading of the K types, left of the V types."""
@@ -144,7 +150,7 @@ def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
         *(Text(line) for line in legend(cells, metric)),
         *(Text(line) for line in unmeasured_lines(run, metric)),
         *(Text(line) for line in short_lines(cells)),
-        *(Text(line, style="bold") for line in headline.cautions(run.setup)),
+        *(Text(line, style="bold") for line in captions.cautions(run.setup)),
         Text(),
         facts_table(run),
     )
@@ -218,7 +224,7 @@ def facts_table(run: Run) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for word, phrase in headline.facts(run):
+    for word, phrase in captions.facts(run):
         table.add_row(Text(word), Text(phrase))
     return table
 

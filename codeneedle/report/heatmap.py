@@ -1,26 +1,388 @@
-"""Heatmaps of a grid, as PNG and SVG; every byte follows from the records."""
+"""Heatmaps of a grid as PNG and SVG."""
 
+import io
 import math
+import textwrap
+import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from codeneedle import frames, stats
-from codeneedle.frames import Cells
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from codeneedle.analysis import frames, stats
+from codeneedle.analysis.frames import Cells
+from codeneedle.analysis.metrics import Metric
+from codeneedle.analysis.stats import CONFIDENCE
 from codeneedle.grid import Pair
-from codeneedle.metrics import Metric
-from codeneedle.records import Run
-from codeneedle.report import headline
-from codeneedle.report.cells import number, status_word
-from codeneedle.report.layout import has_labels
-from codeneedle.report.legend import reference_note, unmeasured_lines
-from codeneedle.report.painting import save
-from codeneedle.report.picture import Picture, Square
-from codeneedle.report.safetext import visible
-from codeneedle.report.scale import difference_scale, value_scale
-from codeneedle.resampling import CONFIDENCE
-from codeneedle.scored_rounds import Reading
-from codeneedle.store import FolderUnwritable
-from codeneedle.units import plural
+from codeneedle.records.record import Run
+from codeneedle.records.store import FolderUnwritable
+from codeneedle.report import captions
+from codeneedle.report.captions import reference_note, unmeasured_lines
+from codeneedle.report.cells import (
+    RAMP,
+    Scale,
+    difference_scale,
+    number,
+    status_word,
+    text_colour,
+    value_scale,
+)
+from codeneedle.scoring.rounds import Reading
+from codeneedle.system.files import write_whole
+from codeneedle.text import plural, visible
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """
+    One cell of a picture.
+
+    Attributes:
+        value: Gives the colour; NaN is a gap.
+        label: What stands in it.
+        is_bold: Whether the label stands out.
+    """
+
+    value: float
+    label: str
+    is_bold: bool = False
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether there is no value, but a word that says why."""
+        return math.isnan(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """
+    What is to be painted.
+
+    Attributes:
+        k_types: Down.
+        v_types: Across.
+        squares: A row for each K type, with one for each V type.
+        scale: The ends of the colours.
+        colours: ``lighter is higher``, ``lighter is lower`` or ``around zero``.
+        caption: What the colour scale measures.
+        title: The headline.
+        notes: Lines below it.
+        reference: The pair that gets a frame; None if there is none.
+    """
+
+    k_types: tuple[str, ...]
+    v_types: tuple[str, ...]
+    squares: tuple[tuple[Square, ...], ...]
+    scale: Scale
+    colours: str
+    caption: str
+    title: str
+    notes: tuple[str, ...]
+    reference: Pair | None
+
+
+CELL = 0.80
+"""Side of a cell, in inches; the figure grows with the grid."""
+
+LABELLED = 40
+"""
+Types of an axis up to which cells are labelled.
+
+A larger grid would be wider than a wall, and take minutes to paint: there, colours
+speak alone, on small cells.
+"""
+
+SMALL_CELL, TOP_TURNED_LABELS = 0.2, 1.05
+"""Side of a cell without a label, and room for V types that stand upright."""
+
+MARGIN, LEFT, TOP_LABELS, BAR_GAP, BAR, BAR_LABELS = 0.30, 1.05, 0.55, 0.22, 0.16, 0.95
+"""Around the grid, in inches: the edge, K types, V types, and the colour scale."""
+
+TITLE_LINE, NOTE_LINE = 0.27, 0.175
+"""Heights of a line, in inches."""
+
+TITLE_POINTS, NOTE_POINTS, TYPE_POINTS, CELL_POINTS = 13.0, 8.0, 10.0, 10.5
+
+NARROWEST = 6.6
+"""Width of the figure of a small grid, in inches: its notes need room."""
+
+EM, DIGIT_EM = 0.57, 0.64
+"""Width of a letter on average, and of a digit, in sizes of this font."""
+
+POINTS_PER_INCH = 72
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """
+    Where things stand, in inches from the lower left.
+
+    Attributes:
+        width: Of the figure.
+        height: Of the figure.
+        grid: Left, bottom, width and height of the grid.
+        title: The headline, broken into lines.
+        notes: The notes, likewise.
+    """
+
+    width: float
+    height: float
+    grid: tuple[float, float, float, float]
+    title: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def share(
+        self, left: float, bottom: float, width: float, height: float
+    ) -> tuple[float, float, float, float]:
+        """A rectangle as parts of the figure."""
+        return (
+            left / self.width,
+            bottom / self.height,
+            width / self.width,
+            height / self.height,
+        )
+
+
+def laid_out(picture: Picture) -> Layout:
+    """Room for all that *picture* shows; the figure grows with it."""
+    cell, top = (
+        (CELL, TOP_LABELS)
+        if has_labels(picture.k_types, picture.v_types)
+        else (SMALL_CELL, TOP_TURNED_LABELS)
+    )
+    wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
+    width = max(LEFT + wide + BAR_GAP + BAR + BAR_LABELS, NARROWEST)
+    room = width - 2 * MARGIN
+    title = _broken(picture.title, points=TITLE_POINTS * 1.2, inches=room)
+    notes = tuple(
+        line
+        for note in picture.notes
+        for line in _broken(note, points=NOTE_POINTS, inches=room)
+    )
+    head = TITLE_LINE * len(title) + NOTE_LINE * len(notes) + 0.16
+    return Layout(
+        width=width,
+        height=MARGIN + high + top + head + MARGIN,
+        grid=(LEFT, MARGIN, wide, high),
+        title=title,
+        notes=notes,
+    )
+
+
+def has_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
+    """Whether there is room for a label in each cell."""
+    return max(len(k_types), len(v_types)) <= LABELLED
+
+
+def _broken(text: str, *, points: float, inches: float) -> tuple[str, ...]:
+    characters = int(inches * POINTS_PER_INCH / (points * EM))
+    return tuple(textwrap.wrap(text, characters))
+
+
+PIXELS_PER_INCH = 200
+
+INK, QUIET, GAP, HATCH = "#1a1a1a", "#595959", "#f6f6f6", "#d9d9d9"
+
+_DARK_TO_LIGHT = LinearSegmentedColormap.from_list(
+    "dark to light", [tuple(part / 255 for part in step) for step in RAMP]
+)
+
+COLOURS: dict[str, Colormap] = {
+    "lighter is higher": _DARK_TO_LIGHT,
+    "lighter is lower": _DARK_TO_LIGHT.reversed(),
+    # Orange below, white at zero, purple above; safe for the colour-blind.
+    "around zero": mpl.colormaps["PuOr"],
+}
+"""Colour maps by what they say."""
+
+
+def save(picture: Picture, *, png: Path, svg: Path) -> None:
+    """
+    Paint *picture* into two files; the same picture gives the same bytes.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    with mpl.rc_context(_settings()), warnings.catch_warnings():
+        # A name in another script is drawn with boxes; the reader sees it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure = paint(picture)
+        pixels, curves = io.BytesIO(), io.BytesIO()
+        figure.savefig(
+            pixels, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None}
+        )
+        figure.savefig(curves, format="svg", metadata={"Date": None, "Creator": None})
+    # An earlier picture stays until the new one is whole.
+    write_whole(png, pixels.getvalue())
+    write_whole(svg, curves.getvalue())
+
+
+def _settings() -> dict[Any, Any]:
+    return {
+        # This font comes with matplotlib: alike on every machine.
+        "font.family": "DejaVu Sans",
+        "svg.fonttype": "path",
+        "svg.hashsalt": "codeneedle",
+        "hatch.linewidth": 0.7,
+        # A dollar in a name is a dollar.
+        "text.parse_math": False,
+    }
+
+
+def paint(picture: Picture) -> Figure:
+    """Paint *picture*; it belongs to no window and to no list of open figures."""
+    layout = laid_out(picture)
+    figure = Figure(figsize=(layout.width, layout.height), facecolor="white")
+    FigureCanvasAgg(figure)
+    left, bottom, wide, high = layout.grid
+    axes = figure.add_axes(layout.share(*layout.grid))
+    bar = figure.add_axes(
+        layout.share(left + wide + BAR_GAP, bottom, BAR, high), label="scale"
+    )
+    _paint_heading(figure, layout)
+    _paint_cells(axes, bar, picture)
+    _paint_types(axes, picture)
+    _paint_scale(bar, picture)
+    return figure
+
+
+def _paint_heading(figure: Figure, layout: Layout) -> None:
+    title_top = layout.height - MARGIN
+    notes_top = title_top - TITLE_LINE * len(layout.title) - 0.06
+    for lines, top, points, line, colour, weight in (
+        (layout.title, title_top, TITLE_POINTS, TITLE_LINE, INK, "bold"),
+        (layout.notes, notes_top, NOTE_POINTS, NOTE_LINE, QUIET, "normal"),
+    ):
+        for at, words in enumerate(lines):
+            figure.text(
+                MARGIN / layout.width,
+                (top - at * line) / layout.height,
+                words,
+                size=points,
+                color=colour,
+                weight=weight,
+                va="top",
+            )
+
+
+def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
+    sns.heatmap(
+        pd.DataFrame(
+            [[square.value for square in row] for row in picture.squares],
+            index=picture.k_types,
+            columns=picture.v_types,
+        ),
+        ax=axes,
+        cbar_ax=bar,
+        cmap=COLOURS[picture.colours],
+        vmin=picture.scale.low,
+        vmax=picture.scale.high,
+        linewidths=1.5,
+        linecolor="white",
+        square=True,
+    )
+    for at_k, row in enumerate(picture.squares):
+        for at_v, square in enumerate(row):
+            if square.is_gap:
+                _paint_gap(axes, at_k, at_v)
+            if has_labels(picture.k_types, picture.v_types):
+                _write(axes, square, at_k, at_v, ink=_ink(picture, square))
+    if picture.reference:
+        at_k = picture.k_types.index(picture.reference.k)
+        at_v = picture.v_types.index(picture.reference.v)
+        _paint_frame(axes, at_k, at_v)
+
+
+def _paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
+    inset = 0.012
+    axes.add_patch(
+        Rectangle(
+            (at_v + inset, at_k + inset),
+            1 - 2 * inset,
+            1 - 2 * inset,
+            facecolor=GAP,
+            edgecolor=HATCH,
+            hatch="////",
+            linewidth=0,
+        )
+    )
+
+
+def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> None:
+    """The label of a cell, as large as fits."""
+    fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(len(square.label), 1))
+    axes.text(
+        at_v + 0.5,
+        at_k + 0.5,
+        square.label,
+        size=min(CELL_POINTS, fits),
+        style="italic" if square.is_gap else "normal",
+        weight="bold" if square.is_bold else "normal",
+        color=ink,
+        ha="center",
+        va="center",
+    )
+
+
+def _ink(picture: Picture, square: Square) -> str:
+    """Black or white, whichever can be read on the cell; grey in a gap."""
+    if square.is_gap:
+        return QUIET
+    ground = COLOURS[picture.colours](picture.scale.place(square.value))
+    red, green, blue = (part * 255 for part in ground[:3])
+    return text_colour(red, green, blue)
+
+
+def _paint_frame(axes: Axes, at_k: int, at_v: int) -> None:
+    axes.add_patch(
+        Rectangle(
+            (at_v, at_k), 1, 1, fill=False, edgecolor=INK, linewidth=2, clip_on=False
+        )
+    )
+
+
+def _paint_types(axes: Axes, picture: Picture) -> None:
+    """V types above the grid, K types left of it, as the published grids have them."""
+    k_types, v_types = picture.k_types, picture.v_types
+    axes.set_xticks([at + 0.5 for at in range(len(v_types))])
+    turn = 0 if has_labels(picture.k_types, picture.v_types) else 90
+    axes.set_xticklabels(map(visible, v_types), rotation=turn, size=TYPE_POINTS)
+    axes.set_yticks([at + 0.5 for at in range(len(k_types))])
+    axes.set_yticklabels(map(visible, k_types), rotation=0, size=TYPE_POINTS)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.tick_params(length=0, labelcolor=INK, pad=5)
+    axes.set_xlabel("V cache", size=TYPE_POINTS, color=QUIET, labelpad=6)
+    axes.set_ylabel("K cache", size=TYPE_POINTS, color=QUIET, labelpad=6)
+
+
+def _paint_scale(bar: Axes, picture: Picture) -> None:
+    bar.set_yticks(_ticks(picture.scale))
+    bar.set_yticklabels([f"{tick:.4g}" for tick in _ticks(picture.scale)])
+    bar.tick_params(length=3, color=QUIET, labelcolor=INK, labelsize=NOTE_POINTS)
+    bar.set_ylabel(visible(picture.caption), size=NOTE_POINTS + 0.5, color=QUIET)
+
+
+def _ticks(scale: Scale) -> list[float]:
+    """Both ends, and round numbers that keep some distance from them."""
+    inner = MaxNLocator(nbins=5).tick_values(scale.low, scale.high)
+    apart = 0.07
+    kept = [
+        float(tick) + 0.0
+        for tick in inner
+        if apart < (tick - scale.low) / (scale.high - scale.low) < 1 - apart
+    ]
+    return [scale.low, *kept, scale.high]
 
 
 def draw(
@@ -149,14 +511,14 @@ def _told(
 
 
 def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
-    said = dict(headline.facts(run))
+    said = dict(captions.facts(run))
     return (
         visible(run.name),
         f"{said['model']}  |  context {said['context']}",
         said["corpus"],
-        *(f"{name}: {phrase}" for name, phrase in headline.probe_settings(run)),
+        *(f"{name}: {phrase}" for name, phrase in captions.probe_settings(run)),
         f"llama.cpp {said['llama.cpp']}  |  {said['machine']}  |  {said['date']}",
-        *headline.cautions(run.setup),
+        *captions.cautions(run.setup),
         *map(_capital, unmeasured_lines(run, metric)),
         *filter(None, [_capital(reference_note(cells))]),
     )

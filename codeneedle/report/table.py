@@ -1,4 +1,4 @@
-"""The price of every pair for a terminal: as many columns side by side as fit."""
+"""The table of all pairs and all metrics, for a terminal."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,20 +8,24 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle import frames
-from codeneedle.metrics import Metric
-from codeneedle.records import Status
-from codeneedle.report import headline
+from codeneedle.analysis import frames
+from codeneedle.analysis.metrics import Metric
+from codeneedle.records.record import Status
+from codeneedle.report import captions
+from codeneedle.report.captions import PAIRS_NAMED, REFERENCE_MARK
 from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
+from codeneedle.report.comparison import (
+    Column,
+    Entry,
+    PriceTable,
+    Row,
+    Separation,
+    separations,
+    usable,
+)
 from codeneedle.report.grid import facts_table
-from codeneedle.report.legend import PAIRS_NAMED, REFERENCE_MARK
-from codeneedle.report.prices import NeverRanks, price_table, usable
-from codeneedle.report.pricetable import Column, Entry, PriceTable, Row
-from codeneedle.report.safetext import visible
-from codeneedle.report.separation import Separation, separations
-from codeneedle.scored_rounds import Reading
-
-__all__ = ["NeverRanks", "PriceTable", "price_table", "table_view"]
+from codeneedle.scoring.rounds import Reading
+from codeneedle.text import visible
 
 FALLBACK_MARK = "!"
 """Behind a value that was measured, though not on what was asked."""
@@ -102,7 +106,7 @@ def entry_texts(metric: Metric, entry: Entry) -> tuple[str, str]:
     return f"{number(entry.value, digits=digits)}{mark}", _beside(metric, entry.beside)
 
 
-def legend_entries(table: PriceTable) -> list[tuple[str, str]]:
+def table_legend(table: PriceTable) -> list[tuple[str, str]]:
     """Each column, mark and word of *table*, with its meaning."""
     metrics = [column.metric for column in table.shown]
     entries = [(metric.name, _described(metric)) for metric in metrics]
@@ -125,7 +129,7 @@ SEPARATION_NOTE = (
 
 
 def _parts(table: PriceTable, reading: Reading) -> Iterator[RenderableType]:
-    entries = legend_entries(table)
+    entries = table_legend(table)
     width = max((len(word) for word, _ in entries), default=0)
     order = f", best {visible(table.sorted_by)} first" if table.sorted_by else ""
     found = list(separations(table, reading))
@@ -136,7 +140,7 @@ def _parts(table: PriceTable, reading: Reading) -> Iterator[RenderableType]:
         yield from (Text(), _separated(found), Text(SEPARATION_NOTE))
     if table.remarks:
         yield from (Text(), *(Text(visible(line)) for line in table.remarks))
-    cautions = headline.cautions(table.run.setup)
+    cautions = captions.cautions(table.run.setup)
     yield from (Text(line, style="bold") for line in cautions)
     yield from (Text(), facts_table(table.run))
 

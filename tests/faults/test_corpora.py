@@ -10,12 +10,11 @@ import psutil
 import pytest
 from injections import Aftermath, Injection, error_line
 
-from codeneedle import gathering, sources, workers
-from codeneedle.corpus import load, names
+from codeneedle.corpora import reading, workers
+from codeneedle.corpora.corpus import load, names
+from codeneedle.corpora.reading import extract, files_in
+from codeneedle.corpora.workers import Crew
 from codeneedle.errors import CodeneedleError
-from codeneedle.extracts import extract
-from codeneedle.folders import files_in
-from codeneedle.workers import Crew
 
 DEEP = 10_000
 """Levels of nesting; parsers that recurse end at a thousand."""
@@ -191,7 +190,7 @@ def test_a_parser_that_crashes_costs_one_file(tree, told, monkeypatch):
         (tree / f"f{at}.py").write_text(python(f"f{at}"), encoding="utf-8")
     (tree / "f4.py").write_text("kill()\n", encoding="utf-8")
     monkeypatch.setattr(workers, "team", lambda _: Crew(2))
-    monkeypatch.setattr(gathering, "extract", dying)
+    monkeypatch.setattr(reading, "extract", dying)
     saw = told("a parser that crashes", tree)
 
     assert "f4.py: its parser ends with SIGSEGV" == saw
@@ -346,8 +345,8 @@ def test_what_becomes_a_pipe_after_it_was_found_is_not_waited_for(tree):
     """
     pipe(tree / "odd.py")
 
-    with pytest.raises(sources.NoText, match=r"odd\.py is no file"):
-        sources.read(tree / "odd.py", label="odd.py")
+    with pytest.raises(reading.NoText, match=r"odd\.py is no file"):
+        reading.read(tree / "odd.py", label="odd.py")
 
 
 @pytest.mark.parametrize("name", ["named.toml", "named.py"])
@@ -369,9 +368,9 @@ def test_files_that_go_after_they_were_found_are_left_out(tree, told, ledger):
     A note says so.
     """
     put(tree / "gone.py", python("gone").encode())
-    found = list(sources.places(files_in(tree), root=tree))
+    found = list(reading.places(files_in(tree), root=tree))
     (tree / "gone.py").unlink()
-    read = gathering.gathered(found, name="tree")
+    read = reading.gathered(found, name="tree")
 
     assert (("gone.py", "cannot be read: No such file or directory"),) == read.skipped
     assert 1 == read.files

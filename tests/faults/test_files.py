@@ -10,15 +10,13 @@ import pytest
 from injections import GRID, TINY, Folder, Injection, error_line, statuses, sweeping
 from made_records import made_needle, made_record, made_round, made_setup
 
-from codeneedle.cellfiles import CELLS
-from codeneedle.comparability import OtherSetup
-from codeneedle.engine.claim import end_orphans
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
-from codeneedle.recordfile import decode_record, decode_setup, encode
-from codeneedle.records import SCHEMA, BadRecord, RecordTooNew, Status
-from codeneedle.seal import sealed
-from codeneedle.store import SETUP, Store
+from codeneedle.records.comparability import OtherSetup
+from codeneedle.records.encoding import decode_record, decode_setup, encode, sealed
+from codeneedle.records.record import SCHEMA, BadRecord, RecordTooNew, Status
+from codeneedle.records.store import CELLS, SETUP, Store
+from codeneedle.system.orphans import end_orphans
 
 RUN = Path("sweeps/tiny/needle-nano")
 PAIRS = [Pair(k, v) for k in ("q8_0", "q4_0") for v in ("q8_0", "q4_0")]

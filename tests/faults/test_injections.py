@@ -7,7 +7,7 @@ from injections import Aftermath, processes_in
 from made_records import made_needle, made_record, made_round
 
 from codeneedle.grid import Pair
-from codeneedle.store import Store
+from codeneedle.records.store import Store
 
 PAIR = Pair("q8_0", "q4_0")
 

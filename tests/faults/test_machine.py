@@ -99,14 +99,14 @@ def limited(what, most):
 
 
 WRITES = {
-    "a record": ("codeneedle.store:Store.add", 1, ()),
-    "the second record": ("codeneedle.store:Store.add", 2, ()),
-    "the base file": ("codeneedle.probes.divergence_tool:noted", 1, DIVERGENCE),
-    "the setup": ("codeneedle.store:Store.adopt", 1, ()),
-    "the note of a server": ("codeneedle.engine.claim:Claimant.write", 4, ()),
-    "the log of a server": ("codeneedle.engine.llama_server:wait", 2, ()),
-    "a server's log, in a round": ("codeneedle.client:Client.complete", 2, ()),
-    "a tool's log": ("codeneedle.process:ends_within", 1, THROUGHPUT),
+    "a record": ("codeneedle.records.store:Store.add", 1, ()),
+    "the second record": ("codeneedle.records.store:Store.add", 2, ()),
+    "the base file": ("codeneedle.engines.llama_cpp.perplexity:noted", 1, DIVERGENCE),
+    "the setup": ("codeneedle.records.store:Store.adopt", 1, ()),
+    "the note of a server": ("codeneedle.system.orphans:Claimant.write", 4, ()),
+    "the log of a server": ("codeneedle.engines.llama_cpp.server:wait", 2, ()),
+    "a server's log, in a round": ("codeneedle.engines.client:Client.complete", 2, ()),
+    "a tool's log": ("codeneedle.system.processes:ends_within", 1, THROUGHPUT),
 }
 
 
@@ -159,7 +159,7 @@ def test_a_full_disk_takes_no_report_and_no_corpus(
         picture = series.path / RUN / "heatmap-matched.png"
         assert 0 == ended(series.path, "heatmap", "tiny")[0]
         before = picture.read_bytes()
-        prelude = at("codeneedle.report.painting:paint", 1, FILL)
+        prelude = at("codeneedle.report.heatmap:paint", 1, FILL)
         said = "the disk is full: a picture"
         refused(series, ledger, said, "heatmap", "tiny", prelude=prelude)
         assert before == picture.read_bytes()
@@ -231,9 +231,9 @@ def test_answers_that_cannot_be_remembered_cost_nothing(
     cache = series.path / "cache"
     cache.mkdir()
     shutil.copy2(nano, cache)
-    prelude = at("codeneedle.llamacpp:_remember", 1, FILL)
+    prelude = at("codeneedle.engines.llama_cpp.installation:_remember", 1, FILL)
     free = "import os\nos.unlink('filler')"
-    prelude += at("codeneedle.weights:read_header", 1, free)
+    prelude += at("codeneedle.models.weights:read_header", 1, free)
     code, said = ended(
         series.path,
         *series.arguments,
@@ -296,12 +296,12 @@ def remounted(place, how):
 
 
 GONE = {
-    "in a round": ("codeneedle.client:Client.complete", 2),
-    "before a record": ("codeneedle.store:Store.add", 1),
-    "while counting": ("codeneedle.counting:serving", 1),
-    "before a note": ("codeneedle.engine.claim:Claimant.write", 4),
-    "before a log": ("codeneedle.engine.llama_server:running", 2),
-    "between cells": ("codeneedle.stage:serving", 2),
+    "in a round": ("codeneedle.engines.client:Client.complete", 2),
+    "before a record": ("codeneedle.records.store:Store.add", 1),
+    "while counting": ("codeneedle.sweep.prepare:serving", 1),
+    "before a note": ("codeneedle.system.orphans:Claimant.write", 4),
+    "before a log": ("codeneedle.engines.llama_cpp.server:running", 2),
+    "between cells": ("codeneedle.probes.probe:serving", 2),
 }
 
 
@@ -333,7 +333,7 @@ def back():
     calls[0] += 1
     return real() - 3600.0 * calls[0]
 time.time = back
-codeneedle.clock.now = lambda: time.strftime(
+codeneedle.system.processes.now = lambda: time.strftime(
     "%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(back())
 )
 """

@@ -19,9 +19,9 @@ from injections import Injection
 from made_records import made_needle, made_round
 from stand_ins import RUN, impatient, misbehave, problem, record, server
 
-from codeneedle.report.sidebyside import side_by_side
-from codeneedle.scored_rounds import AskedRound
-from codeneedle.scoring import answer_end, score
+from codeneedle.report.answers import side_by_side
+from codeneedle.scoring.alignment import answer_end, score
+from codeneedle.scoring.rounds import AskedRound
 
 EVIL = "\x1b]0;OWNED\x07\x1b[2J\x1b[31mRED\x9b31m\x1bP1;2q\x1b\\\x08\x0b\x0c\x00"
 LINE = "    value = 'x'  # {}\n"

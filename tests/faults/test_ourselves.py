@@ -204,13 +204,13 @@ def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger, times):
 
 
 PHASES = {
-    "planning": ("codeneedle.planning:plan", 1),
-    "counting": ("codeneedle.counting:serving", 1),
-    "launching": ("codeneedle.engine.llama_server:running", 2),
-    "loading": ("codeneedle.engine.llama_server:wait", 2),
-    "priming": ("codeneedle.client:Client.complete", 1),
-    "playing a round": ("codeneedle.client:Client.complete", 3),
-    "stopping": ("codeneedle.process:_has_members", 4),
+    "planning": ("codeneedle.sweep.plan:plan", 1),
+    "counting": ("codeneedle.sweep.prepare:serving", 1),
+    "launching": ("codeneedle.engines.llama_cpp.server:running", 2),
+    "loading": ("codeneedle.engines.llama_cpp.server:wait", 2),
+    "priming": ("codeneedle.engines.client:Client.complete", 1),
+    "playing a round": ("codeneedle.engines.client:Client.complete", 3),
+    "stopping": ("codeneedle.system.processes:_has_members", 4),
     "writing": ("os:fsync", 5),
 }
 """What is called when a phase begins, and how often it has been by then."""
@@ -314,9 +314,9 @@ REPORTS = {
     "table": ("table", "tiny", "--csv"),
 }
 MOMENTS = {
-    "grid": ("codeneedle.view:whole_runs",),
-    "heatmap": ("codeneedle.report.painting:paint", "os:fsync"),
-    "table": ("codeneedle.view:whole_runs",),
+    "grid": ("codeneedle.report.selection:whole_runs",),
+    "heatmap": ("codeneedle.report.heatmap:paint", "os:fsync"),
+    "table": ("codeneedle.report.selection:whole_runs",),
 }
 
 

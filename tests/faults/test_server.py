@@ -21,7 +21,7 @@ from stand_ins import (
     struck,
 )
 
-from codeneedle.engine import llama_server
+from codeneedle.engines.llama_cpp import server as server_module
 
 FAULTS = {
     "exits at once": ("die=3", "crashed", "exit code 3"),
@@ -241,9 +241,9 @@ def test_a_stranger_on_the_chosen_port_is_not_taken_for_the_server(
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
         threading.Thread(target=stranger.serve_forever, daemon=True).start()
         ports = [stranger.server_port]
-        free = llama_server._free_port
+        free = server_module._free_port
         monkeypatch.setattr(
-            llama_server, "_free_port", lambda: ports.pop() if ports else free()
+            server_module, "_free_port", lambda: ports.pop() if ports else free()
         )
         with fake_server(tmp_path) as served:
             port = int(served.command[served.command.index("--port") + 1])

@@ -11,10 +11,10 @@ import pytest
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 from injections import Folder, Injection, error_line, sweeping
 
-from codeneedle import weights
 from codeneedle.errors import MachineError
-from codeneedle.gguf_header import parse
-from codeneedle.weights import (
+from codeneedle.models import weights
+from codeneedle.models.gguf import parse
+from codeneedle.models.weights import (
     NotGguf,
     PartForeign,
     PartMissing,

@@ -1,0 +1,256 @@
+"""Metrics of the divergence probe."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from codeneedle.analysis.metrics import Metric
+from codeneedle.engines.llama_cpp.perplexity import Estimate, Statistics
+from codeneedle.records.record import BadRecord, CellRecord, Json, Setup
+from codeneedle.scoring.rounds import Reading
+
+NAME = "divergence"
+"""Of the probe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """
+    A cell compared with the reference at one context.
+
+    Attributes:
+        context: Length of a chunk, in tokens.
+        chunks: Chunks of text.
+        tokens: Tokens scored: the second half of each chunk.
+        seconds: How long the comparison took.
+        base_seconds: How long the reference took to write its base file.
+        reference_ppl: Perplexity of the reference, as it was before 16 bits of it
+            were kept: what is read back stops 16 nats below the likeliest token.
+        statistics: What llama-perplexity made of it.
+        retries: How often the tool ran again because the end of its log was missing.
+    """
+
+    context: int
+    chunks: int
+    tokens: int
+    seconds: float
+    base_seconds: float
+    reference_ppl: float
+    statistics: Statistics
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """
+    The observation of the divergence probe.
+
+    Attributes:
+        reference: The pair compared with: ``f16/f16``.
+        contexts: One comparison for each context, in the order of the settings.
+    """
+
+    reference: str
+    contexts: tuple[Compared, ...]
+
+    def at(self, context: int | None) -> Compared | None:
+        """The comparison at *context*, or at the first one; None if there is none."""
+        for compared in self.contexts:
+            if context in {None, compared.context}:
+                return compared
+        return None
+
+
+def read_divergence(observation: Json, *, file: str) -> Divergence:
+    """
+    Read what the divergence probe stored.
+
+    Raises:
+        BadRecord: If it is something else.
+    """
+    try:
+        return msgspec.convert(observation, type=Divergence)
+    except msgspec.ValidationError as error:
+        raise BadRecord(file=file, reason=str(error)) from error
+
+
+def observation_of(divergence: Divergence) -> Json:
+    """*divergence* as it will be read back from disk."""
+    encoded = msgspec.json.encode(divergence)
+    observation: Json = msgspec.json.decode(encoded, type=Json)
+    return observation
+
+
+def divergence_of(record: CellRecord) -> Divergence | None:
+    """
+    What *record* holds of this probe; None if it holds nothing of it.
+
+    Raises:
+        BadRecord: If what it holds cannot be read.
+    """
+    if record.probe != NAME or record.observation is None:
+        return None
+    file = f"{record.pair.slug}.{record.probe}.json"
+    return read_divergence(record.observation, file=file)
+
+
+Number = Callable[[Compared], float]
+Spread = Callable[[Compared], Estimate]
+
+
+def _values(
+    number: Number, context: int | None = None
+) -> Callable[[CellRecord, Setup, Reading], Sequence[float]]:
+    """The number of the comparison at *context*, or at the first one."""
+
+    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+        found = divergence_of(record)
+        compared = found.at(context) if found else None
+        return [] if compared is None else [number(compared)]
+
+    return values
+
+
+def _error(
+    spread: Spread, context: int | None = None
+) -> Callable[[CellRecord, Setup, Reading], float | None]:
+    """Its standard error, likewise."""
+
+    def error(record: CellRecord, _setup: Setup, _reading: Reading) -> float | None:
+        found = divergence_of(record)
+        compared = found.at(context) if found else None
+        return None if compared is None else spread(compared).error
+
+    return error
+
+
+def _reference(record: CellRecord) -> str | None:
+    """The pair that *record* was compared with."""
+    found = divergence_of(record)
+    return found.reference if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A metric before it is bound to a context."""
+
+    metric: Metric
+    number: Number
+    spread: Spread | None = None
+    is_compared: bool = True
+
+    def at(self, context: int | None) -> Metric:
+        """The metric of one context; of the first one for None."""
+        suffix = "" if context is None else f"@{context}"
+        label = "" if context is None else f", chunks of {context} tokens"
+        return replace(
+            self.metric,
+            name=f"{self.metric.name}{suffix}",
+            label=f"{self.metric.label}{label}",
+            values=_values(self.number, context),
+            in_table=self.metric.in_table and context is None,
+            error=_error(self.spread, context) if self.spread else None,
+            reference=_reference if self.is_compared else None,
+        )
+
+
+def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
+    return Metric(
+        name=name,
+        label=label,
+        unit="nats",
+        better="lower",
+        bounds=(0, None),
+        digits=4,
+        values=_values(lambda _: 0.0),
+        in_table=in_table,
+        floor=True,
+    )
+
+
+_KINDS: tuple[_Kind, ...] = (
+    _Kind(
+        _divergence("kld", "mean KL divergence from the reference", in_table=True),
+        lambda compared: compared.statistics.kld.value,
+        lambda compared: compared.statistics.kld,
+    ),
+    _Kind(
+        _divergence("kld999", "KL divergence, 99.9th percentile", in_table=True),
+        lambda compared: compared.statistics.kld_999,
+    ),
+    _Kind(
+        replace(
+            _divergence("top1", "tokens with the reference's first choice"),
+            unit="%",
+            better="higher",
+            bounds=(0, 100),
+            digits=2,
+            in_table=True,
+            floor=False,
+        ),
+        lambda compared: compared.statistics.same_top.value,
+        lambda compared: compared.statistics.same_top,
+    ),
+    _Kind(
+        _divergence("kld-median", "KL divergence, median"),
+        lambda compared: compared.statistics.kld_median,
+    ),
+    _Kind(
+        _divergence("kld-max", "KL divergence, largest of all tokens"),
+        lambda compared: compared.statistics.kld_max,
+    ),
+    _Kind(
+        replace(
+            _divergence("dp-rms", "change of the right token's probability, RMS"),
+            unit="%",
+            bounds=(0, 100),
+            digits=3,
+        ),
+        lambda compared: compared.statistics.dp_rms.value,
+        lambda compared: compared.statistics.dp_rms,
+    ),
+    _Kind(
+        replace(
+            _divergence("ppl", "perplexity"),
+            unit="",
+            better="neither",
+            bounds=(1, None),
+            in_table=True,
+            floor=False,
+        ),
+        lambda compared: compared.statistics.ppl.value,
+        lambda compared: compared.statistics.ppl,
+        is_compared=False,
+    ),
+    _Kind(
+        replace(
+            _divergence("ppl-ratio", "perplexity by the reference's"),
+            unit="",
+            better="neither",
+            floor=False,
+        ),
+        lambda compared: compared.statistics.ppl.value / compared.reference_ppl,
+    ),
+)
+
+METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _KINDS)
+"""Those of the first context; the first of them is the headline."""
+
+
+def more_metrics(setup: Setup) -> tuple[Metric, ...]:
+    """
+    The same at each context, where a run has several: ``kld@512``.
+
+    Raises:
+        BadRecord: If the settings name none.
+    """
+    named = setup.probes.get(NAME, {}).get("contexts", [])
+    try:
+        contexts = msgspec.convert(named, type=tuple[int, ...])
+    except msgspec.ValidationError as error:
+        reason = f"the contexts of {NAME} are none: {error}"
+        raise BadRecord(file="setup.json", reason=reason) from error
+    if len(contexts) < 2:  # noqa: PLR2004 - several
+        return ()
+    return tuple(kind.at(context) for context in contexts for kind in _KINDS)

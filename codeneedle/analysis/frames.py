@@ -1,0 +1,170 @@
+"""Records as data frames: one row per pair, most precise first."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from codeneedle.analysis.metrics import Metric
+from codeneedle.grid import Pair, by_precision, most_precise
+from codeneedle.records.record import CellRecord, Run
+from codeneedle.scoring.rounds import Reading
+
+NOT_RUN = ""
+"""Status of a pair that nobody tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """
+    One metric of one pair, whatever became of it.
+
+    Attributes:
+        pair: The cache types.
+        status: How the cell ended, `NOT_RUN` if it was not tried.
+        reason: Why it did not finish; empty if it did.
+        value: The mean or sum of its observations; NaN unless it finished and
+            has one.
+        n: Observations behind the value.
+        against: The pair that the record says it was measured against; empty
+            unless it finished and says so.
+    """
+
+    pair: Pair
+    status: str = NOT_RUN
+    reason: str = ""
+    value: float = math.nan
+    n: int = 0
+    against: str = ""
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is a number to show."""
+        return not math.isnan(self.value)
+
+
+Cells = Sequence[Cell]
+"""Every pair of a grid, K slowest, most precise first."""
+
+
+def of_probe(run: Run, probe: str) -> Run:
+    """The same run, with the records of *probe* alone."""
+    return replace(
+        run, records=tuple(record for record in run.records if record.probe == probe)
+    )
+
+
+def axes(run: Run) -> tuple[list[str], list[str]]:
+    """The K types and the V types, asked for or recorded, most precise first."""
+    pairs = [record.pair for record in run.records]
+    k_types = by_precision([*run.setup.types_k, *(pair.k for pair in pairs)])
+    v_types = by_precision([*run.setup.types_v, *(pair.v for pair in pairs)])
+    return k_types, v_types
+
+
+def cells_frame(run: Run, metric: Metric, reading: Reading) -> Cells:
+    """
+    Every pair of the grid, whatever became of it.
+
+    Raises:
+        ValueError: If a pair has two records: the run was not narrowed to a probe.
+    """
+    return cells_frames(run, [metric], reading)[metric.name]
+
+
+def cells_frames(
+    run: Run, metrics: Sequence[Metric], reading: Reading
+) -> dict[str, Cells]:
+    """A `cells_frame` for each of *metrics*, by name; faster than one by one."""
+    recorded = _by_pair(run.records)
+    down, across = axes(run)
+    frames: dict[str, list[Cell]] = {metric.name: [] for metric in metrics}
+    distinct = {metric.name: metric for metric in metrics}.values()
+    # Records outermost: what a probe works out of one serves all its metrics.
+    for pair in itertools.starmap(Pair, itertools.product(down, across)):
+        record = recorded.get(pair)
+        for metric in distinct:
+            cell = _cell(pair, record, run, metric, reading)
+            frames[metric.name].append(cell)
+    return dict(frames)
+
+
+def k_types(cells: Cells) -> list[str]:
+    """The types down the grid."""
+    return list(dict.fromkeys(cell.pair.k for cell in cells))
+
+
+def v_types(cells: Cells) -> list[str]:
+    """The types across it."""
+    return list(dict.fromkeys(cell.pair.v for cell in cells))
+
+
+def most_observations(cells: Cells) -> int:
+    """The largest number of observations behind a value; 0 without cells."""
+    return max((cell.n for cell in cells), default=0)
+
+
+def reference(cells: Cells) -> Pair | None:
+    """
+    The pair that others are compared with; None if there is none.
+
+    It is the one that records say they were measured against, or else the most
+    precise one. Either has a value. Where records name several, there is none.
+    """
+    pairs = [cell.pair for cell in cells if cell.has_value]
+    named = named_references(cells)
+    if named:
+        return named[0] if len(named) == 1 and named[0] in pairs else None
+    return most_precise(pairs) if pairs else None
+
+
+def named_references(cells: Cells) -> list[Pair]:
+    """The pairs that finished records say they were measured against, each once."""
+    return [
+        Pair.parse(pair) for pair in sorted({cell.against for cell in cells} - {""})
+    ]
+
+
+def reference_named_by(metric: Metric, record: CellRecord) -> str:
+    """What *record* says it was measured against; empty if it says nothing."""
+    return (metric.reference(record) or "") if metric.reference else ""
+
+
+def value_at(cells: Cells, pair: Pair) -> float:
+    """The value of *pair*, which is one of the cells'; NaN if it has none."""
+    return next(cell.value for cell in cells if cell.pair == pair)
+
+
+def cell_value(metric: Metric, values: Iterable[float]) -> float:
+    """The number of a cell: mean or sum of its observations; NaN if it has none."""
+    observations = list(values)
+    if not observations:
+        return math.nan
+    total = math.fsum(observations)
+    return total if metric.is_sum else total / len(observations)
+
+
+def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
+    recorded: dict[Pair, CellRecord] = {}
+    for record in records:
+        if record.pair in recorded:
+            raise ValueError(f"two records of {record.pair}: narrow the run to a probe")
+        recorded[record.pair] = record
+    return recorded
+
+
+def _cell(
+    pair: Pair, record: CellRecord | None, run: Run, metric: Metric, reading: Reading
+) -> Cell:
+    if record is None:
+        return Cell(pair=pair)
+    if not record.is_finished:
+        return Cell(pair=pair, status=record.status.value, reason=record.reason)
+    values = metric.values(record, run.setup, reading)
+    return Cell(
+        pair=pair,
+        status=record.status.value,
+        value=cell_value(metric, values),
+        n=len(values),
+        against=reference_named_by(metric, record),
+    )

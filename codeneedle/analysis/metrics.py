@@ -1,0 +1,140 @@
+"""What a metric is, and the metrics of memory and time that every probe has."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from codeneedle.records.record import CellRecord, Effective, Setup
+from codeneedle.scoring.rounds import Reading
+from codeneedle.text import mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """
+    A number of a cell, with all that a report needs to show it honestly.
+
+    Attributes:
+        name: What ``--metric`` takes: ``matched``.
+        label: What a heading says: ``matched lines of 20``.
+        unit: Of the values; empty for a pure number.
+        better: Which end is good, or ``neither``.
+        bounds: The scale's natural ends; None where there is none.
+        digits: Decimals worth showing.
+        values: The observations of one finished record, one per round where
+            there are rounds; empty if it has none. A cell's value is their mean.
+        is_sum: Whether the sum over rounds is the value instead (``pass``).
+        group: What it prices; groups stand together in a table. A speed of a cell
+            that fell back to something slow never ranks.
+        in_table: Whether a table shows it unasked.
+        relative: Whether its ratio to the reference stands beside it in a table.
+        floor: Whether the reference's value is the noise floor that the others
+            are measured in: the reference compared with itself.
+        error: Standard error of a record's value, for values that are a single
+            number; None where there is none.
+        reference: The pair that a record's values are measured against, for values
+            that are: ``f16/f16``. None for others; these are compared with the
+            most precise pair.
+        of_tokens: Whether its values come from single tokens, which are most of a
+            record: where none of such metrics is shown, they are not looked at.
+    """
+
+    name: str
+    label: str
+    unit: str
+    better: Literal["higher", "lower", "neither"]
+    bounds: tuple[float | None, float | None]
+    digits: int
+    values: Callable[[CellRecord, Setup, Reading], Sequence[float]]
+    is_sum: bool = False
+    group: Literal["quality", "speed", "memory"] = "quality"
+    in_table: bool = False
+    relative: bool = False
+    floor: bool = False
+    error: Callable[[CellRecord, Setup, Reading], float | None] | None = None
+    reference: Callable[[CellRecord], str | None] | None = None
+    of_tokens: bool = False
+
+
+Number = Callable[[CellRecord], float | None]
+
+
+def of_cell(
+    number: Number,
+) -> Callable[[CellRecord, Setup, Reading], Sequence[float]]:
+    """One value for the whole cell, or none."""
+
+    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+        value = number(record)
+        return [] if value is None else [value]
+
+    return values
+
+
+def _k_mib(record: CellRecord) -> float | None:
+    buffers = record.effective.kv
+    return math.fsum(buffer.k_mib for buffer in buffers) if buffers else None
+
+
+def _v_mib(record: CellRecord) -> float | None:
+    buffers = record.effective.kv
+    return math.fsum(buffer.v_mib for buffer in buffers) if buffers else None
+
+
+def _mib_per_1k(record: CellRecord) -> float | None:
+    """All of it over the context: with sliding windows, less the longer that is."""
+    size, context = record.effective.kv_mib, _context(record.effective)
+    return size / context * 1000 if size is not None and context else None
+
+
+def _context(effective: Effective) -> int:
+    """The context in tokens; where the log has no line for it, the longest cache's."""
+    longest = max((buffer.cells for buffer in effective.kv), default=0)
+    return effective.context or longest
+
+
+def _rss_mib(record: CellRecord) -> float | None:
+    peak = record.peak_rss_bytes
+    return None if peak is None else mib(peak)
+
+
+def _device_mib(record: CellRecord) -> float | None:
+    held = record.device_bytes
+    return None if held is None else mib(held)
+
+
+_memory = partial(
+    Metric, unit="MiB", better="lower", bounds=(0, None), digits=1, group="memory"
+)
+
+METRICS: tuple[Metric, ...] = (
+    _memory(
+        name="kv",
+        label="KV cache",
+        values=of_cell(lambda record: record.effective.kv_mib),
+        in_table=True,
+        relative=True,
+    ),
+    _memory(name="kv-k", label="K cache", values=of_cell(_k_mib), relative=True),
+    _memory(name="kv-v", label="V cache", values=of_cell(_v_mib), relative=True),
+    _memory(
+        name="kv-per-1k",
+        label="KV cache per 1,000 tokens",
+        values=of_cell(_mib_per_1k),
+        digits=2,
+        relative=True,
+    ),
+    _memory(
+        name="compute",
+        label="compute buffers",
+        values=of_cell(lambda record: record.effective.compute_mib),
+    ),
+    _memory(name="rss", label="peak of the process", values=of_cell(_rss_mib)),
+    _memory(name="device", label="held on devices", values=of_cell(_device_mib)),
+)
+"""
+All of them. They compare only between cells of the same context, so a table takes
+each from the records of one probe.
+"""

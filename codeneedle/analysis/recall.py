@@ -1,0 +1,257 @@
+"""Metrics of the recall probe."""
+
+from collections.abc import Callable, Sequence
+
+from codeneedle.analysis.metrics import METRICS as MEMORY
+from codeneedle.analysis.metrics import Metric, of_cell
+from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.records.record import CellRecord, Round, Setup
+from codeneedle.scoring.alignment import PASS_LINES
+from codeneedle.scoring.rounds import (
+    Counts,
+    Margins,
+    Reading,
+    asked_rounds,
+    counts_of,
+    margins_of,
+    recall_of,
+)
+
+WHOLE_READING = 0.9
+"""
+Share of a prompt that a round must have read itself to tell a reading speed.
+
+Reading slows down with depth, so speeds compare only where they cover the same
+depths: the whole prompt, as in the priming round. What is left after a cached
+corpus is a few dozen tokens, whose speed is mostly overhead.
+"""
+
+STEADY_TOKENS = 16
+"""
+Tokens that a reply must have to tell a writing speed.
+
+Servers count the first token, though it fell out of reading the prompt: with 16
+of them the speed is at most 7 % too high.
+"""
+
+
+Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
+
+
+def _of_answers(number: Callable[[Counts], float]) -> Values:
+    """One value for each round that has an answer."""
+
+    def values(record: CellRecord, setup: Setup, reading: Reading) -> list[float]:
+        return [float(number(counts)) for counts in counts_of(record, setup, reading)]
+
+    return values
+
+
+def _of_gaps(number: Callable[[Margins], float]) -> Values:
+    """One value for each round that has an answer with gaps."""
+
+    def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+        return [number(margins) for margins in margins_of(record, setup)]
+
+    return values
+
+
+def _errors(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+    return [float(bool(asked.error)) for asked in asked_rounds(record, setup)]
+
+
+def _prefill(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    recall = recall_of(record)
+    rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
+    speeds = (_reading_speed(asked) for asked in rounds)
+    return [speed for speed in speeds if speed is not None]
+
+
+def _reading_speed(asked: Round) -> float | None:
+    """Tokens per second; None unless the round read its whole prompt itself."""
+    read = asked.prompt_tokens - asked.cached_tokens
+    is_whole = read > 0 and read >= WHOLE_READING * asked.prompt_tokens
+    if asked.error or not is_whole or asked.prompt_ms <= 0:
+        return None
+    return read / asked.prompt_ms * 1000
+
+
+def _decode(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    return [
+        asked.predicted_tokens / asked.predicted_ms * 1000
+        for asked in recall_of(record).rounds
+        if not asked.error
+        and asked.predicted_tokens >= STEADY_TOKENS
+        and asked.predicted_ms > 0
+    ]
+
+
+def _accepted(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    return [
+        100 * asked.accepted / asked.drafted
+        for asked in recall_of(record).rounds
+        if asked.drafted
+    ]
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        name="matched",
+        label=f"matched lines of {ASKED_LINES}",
+        unit="lines",
+        better="higher",
+        bounds=(0, ASKED_LINES),
+        digits=2,
+        values=_of_answers(lambda counts: counts.matched),
+        in_table=True,
+    ),
+    Metric(
+        name="pass",
+        label=f"rounds with at least {PASS_LINES} matched lines",
+        unit="rounds",
+        better="higher",
+        bounds=(0, 1),
+        digits=0,
+        values=_of_answers(lambda counts: counts.passed),
+        is_sum=True,
+    ),
+    Metric(
+        name="hallucinated",
+        label="lines of the answer that match nothing",
+        unit="lines",
+        better="lower",
+        bounds=(0, None),
+        digits=2,
+        values=_of_answers(lambda counts: counts.hallucinated),
+    ),
+    Metric(
+        name="missing",
+        label=f"missing lines of {ASKED_LINES}",
+        unit="lines",
+        better="lower",
+        bounds=(0, ASKED_LINES),
+        digits=2,
+        values=_of_answers(lambda counts: counts.missing),
+    ),
+    Metric(
+        name="bonus",
+        label="correct lines past the asked ones",
+        unit="lines",
+        better="neither",
+        bounds=(0, None),
+        digits=2,
+        values=_of_answers(lambda counts: counts.bonus),
+    ),
+    Metric(
+        name="overrun",
+        label="lines past the end of the answer that match nothing",
+        unit="lines",
+        better="neither",
+        bounds=(0, None),
+        digits=2,
+        values=_of_answers(lambda counts: counts.overrun),
+    ),
+    Metric(
+        name="margin",
+        label="smallest gap to the runner-up token",
+        unit="nats",
+        better="higher",
+        bounds=(0, None),
+        digits=2,
+        values=_of_gaps(lambda margins: margins.least),
+        in_table=True,
+        of_tokens=True,
+    ),
+    Metric(
+        name="margin5",
+        label="gap to the runner-up token, 5th percentile",
+        unit="nats",
+        better="higher",
+        bounds=(0, None),
+        digits=2,
+        values=_of_gaps(lambda margins: margins.fifth),
+        of_tokens=True,
+    ),
+    Metric(
+        name="margin-mean",
+        label="gap to the runner-up token, mean",
+        unit="nats",
+        better="higher",
+        bounds=(0, None),
+        digits=2,
+        values=_of_gaps(lambda margins: margins.mean),
+        of_tokens=True,
+    ),
+    Metric(
+        name="prefill",
+        label="prompt reading, a by-product",
+        unit="tokens/s",
+        better="higher",
+        bounds=(0, None),
+        digits=0,
+        values=_prefill,
+        group="speed",
+    ),
+    Metric(
+        name="decode",
+        label="writing, a by-product",
+        unit="tokens/s",
+        better="higher",
+        bounds=(0, None),
+        digits=1,
+        values=_decode,
+        group="speed",
+    ),
+    Metric(
+        name="accepted",
+        label="drafted tokens that were right",
+        unit="%",
+        better="neither",
+        bounds=(0, 100),
+        digits=1,
+        values=_accepted,
+        group="speed",
+    ),
+    *MEMORY,
+    Metric(
+        name="ready",
+        label="from launch to a verified server",
+        unit="s",
+        better="lower",
+        bounds=(0, None),
+        digits=1,
+        values=of_cell(lambda record: record.phases.ready_s),
+        group="speed",
+    ),
+    Metric(
+        name="time",
+        label="the whole cell",
+        unit="s",
+        better="lower",
+        bounds=(0, None),
+        digits=1,
+        values=of_cell(lambda record: record.phases.total_s or None),
+        group="speed",
+    ),
+    Metric(
+        name="waiting",
+        label="the price of a fresh server: started, stopped, and what lies between",
+        unit="s",
+        better="lower",
+        bounds=(0, None),
+        digits=2,
+        values=of_cell(lambda record: record.phases.waiting_s or None),
+        group="speed",
+    ),
+    Metric(
+        name="errors",
+        label="rounds without an answer",
+        unit="rounds",
+        better="lower",
+        bounds=(0, 1),
+        digits=0,
+        values=_errors,
+        is_sum=True,
+    ),
+)
+"""All of them; the first is the headline."""

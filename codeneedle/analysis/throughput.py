@@ -1,0 +1,270 @@
+"""Metrics of the throughput probe."""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from codeneedle.analysis.metrics import Metric
+from codeneedle.grid import Pair
+from codeneedle.records.record import BadRecord, CellRecord, Json, Run, Setup
+from codeneedle.scoring.rounds import Reading
+
+NAME = "throughput"
+
+LABELS = {"tg": "writing", "pp": "prompt reading"}
+"""The two tests, as the field calls them, and as headings say; headline first."""
+
+_Layout = TypeVar("_Layout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """
+    What must be equal for speeds to be comparable.
+
+    Attributes:
+        depths: Tokens in the cache before each repetition, ascending.
+        repetitions: Of each test at each depth.
+        prompt_tokens: Tokens to read per repetition.
+        generated_tokens: Tokens to write per repetition.
+        arguments: Further arguments for llama-bench, the same for every cell.
+        ignored: Arguments for the server that llama-bench has no like of.
+    """
+
+    depths: tuple[int, ...]
+    repetitions: int
+    prompt_tokens: int
+    generated_tokens: int
+    arguments: dict[str, str]
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthSpeeds:
+    """
+    What one process of llama-bench measured, or why it did not.
+
+    Attributes:
+        depth: Tokens in the cache before each repetition.
+        pp: Reading speed of each repetition, in tokens per second.
+        tg: Writing speed of each repetition, in tokens per second.
+        seconds: From its start to its end; 0 if it was not started.
+        status: How it ended, a `records.Status`.
+        gap: Why there are no speeds; empty if there are.
+    """
+
+    depth: int
+    pp: tuple[float, ...] = ()
+    tg: tuple[float, ...] = ()
+    seconds: float = 0.0
+    status: str = "finished"
+    gap: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """
+    The observation of the throughput probe.
+
+    Attributes:
+        speeds: One per depth of the settings, ascending.
+        build: Commit and number of llama-bench.
+        cpu: Names of the processors.
+        gpu: Names of the accelerators; empty where there are none.
+        backends: Names of the accelerating backends.
+        threads: CPU threads.
+    """
+
+    speeds: tuple[DepthSpeeds, ...]
+    build: str
+    cpu: str
+    gpu: str
+    backends: str
+    threads: int
+
+
+class Trend(StrEnum):
+    """Where in the measured range a pair is faster than the reference."""
+
+    ALWAYS = "always"
+    FROM = "from"
+    UNTIL = "until"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """
+    The depth at which a pair overtakes the reference, or falls behind it.
+
+    Attributes:
+        trend: Where it is faster, seen from the deepest depth that both have.
+        depth: In tokens, within the measured range and never beyond it; None
+            unless the trend is ``from`` or ``until``.
+    """
+
+    trend: Trend
+    depth: float | None = None
+
+    def __str__(self) -> str:
+        if self.depth is None:
+            return str(self.trend)
+        return f"{self.trend} {self.depth:,.0f} tokens"
+
+
+def json_of(stored: Settings | Throughput) -> Json:
+    """*stored* as it will be read back from disk."""
+    decoded: Json = msgspec.json.decode(msgspec.json.encode(stored), type=Json)
+    return decoded
+
+
+def settings_of(setup: Setup) -> Settings | None:
+    """
+    The settings of the probe; None in a run that it never measured.
+
+    Raises:
+        BadRecord: If they are something else.
+    """
+    stored = setup.probes.get(NAME)
+    if stored is None:
+        return None
+    return _converted(stored, Settings, file="setup.json")
+
+
+def throughput_of(record: CellRecord) -> Throughput:
+    """
+    What the probe stored.
+
+    Raises:
+        BadRecord: If it is something else.
+    """
+    file = f"{record.pair.slug}.{record.probe}.json"
+    return _converted(record.observation or {}, Throughput, file=file)
+
+
+def more_metrics(setup: Setup) -> tuple[Metric, ...]:
+    """Both speeds at each depth of *setup*: ``tg@0``, ``pp@0``, ``tg@4096``, ..."""
+    settings = settings_of(setup)
+    depths = settings.depths if settings else ()
+    return tuple(_metric(test, depth) for depth in depths for test in LABELS)
+
+
+def ratios(run: Run, reference: Pair, metric: Metric) -> dict[Pair, float]:
+    """
+    Each pair's mean of *metric* over that of *reference*.
+
+    Pairs that did not finish, or have no value, are absent; so are all if the
+    reference has none.
+    """
+    means = dict(_means(run, metric))
+    base = means.get(reference)
+    if not base:
+        return {}
+    return {pair: mean / base for pair, mean in means.items()}
+
+
+def crossover(record: CellRecord, reference: CellRecord) -> Crossover | None:
+    """
+    From which depth on the pair of *record* writes faster than *reference*.
+
+    The ratio of the mean speeds is taken as linear between depths. What counts is
+    the last time that it crosses 1: behind that, to the deepest depth that both
+    have, one of the two stays ahead. A ratio of exactly 1 is not faster.
+
+    Returns:
+        ``from`` a depth if the pair overtakes there, ``until`` one if it falls
+        behind there, ``always`` or ``never`` if there is no crossing; None if the
+        two have no depth in common.
+
+    Raises:
+        BadRecord: If either holds something else than speeds.
+    """
+    ours, theirs = _writing(record), _writing(reference)
+    points = [
+        (depth, ours[depth] / theirs[depth])
+        for depth in sorted(ours.keys() & theirs.keys())
+    ]
+    if not points:
+        return None
+    ends_faster = points[-1][1] > 1
+    for left, right in reversed(list(itertools.pairwise(points))):
+        if (left[1] > 1) != ends_faster:
+            trend = Trend.FROM if ends_faster else Trend.UNTIL
+            return Crossover(trend, _crossing(left, right))
+    return Crossover(Trend.ALWAYS if ends_faster else Trend.NEVER)
+
+
+def _crossing(left: tuple[int, float], right: tuple[int, float]) -> float:
+    """Where the line through two points, one above 1 and one not, meets 1."""
+    share = (1 - left[1]) / (right[1] - left[1])
+    return left[0] + share * (right[0] - left[0])
+
+
+def _writing(record: CellRecord) -> dict[int, float]:
+    """Mean writing speed by depth, of a finished record."""
+    if not record.is_finished:
+        return {}
+    measured = (at for at in throughput_of(record).speeds if at.tg)
+    return {at.depth: math.fsum(at.tg) / len(at.tg) for at in measured}
+
+
+def _means(run: Run, metric: Metric) -> Iterator[tuple[Pair, float]]:
+    for record in run.records:
+        if record.probe != NAME or not record.is_finished:
+            continue
+        values = metric.values(record, run.setup, Reading())
+        if values:
+            yield record.pair, math.fsum(values) / len(values)
+
+
+def _values(
+    record: CellRecord,
+    setup: Setup,
+    _reading: Reading,
+    *,
+    test: str,
+    depth: int | None = None,
+) -> Sequence[float]:
+    """Speeds of *test* at *depth*; None is the deepest of the settings."""
+    settings = settings_of(setup)
+    if settings is None:
+        return ()
+    wanted = settings.depths[-1] if depth is None else depth
+    for at in throughput_of(record).speeds:
+        if at.depth == wanted:
+            speeds: tuple[float, ...] = getattr(at, test)
+            return speeds
+    return ()
+
+
+def _metric(test: str, depth: int | None) -> Metric:
+    where = "the deepest depth" if depth is None else f"depth {depth:,}"
+    return Metric(
+        name=test if depth is None else f"{test}@{depth}",
+        label=f"{LABELS[test]} at {where}",
+        unit="tokens/s",
+        better="higher",
+        bounds=(0, None),
+        digits=1,
+        values=functools.partial(_values, test=test, depth=depth),
+        group="speed",
+        in_table=depth is None,
+        relative=True,
+    )
+
+
+METRICS: tuple[Metric, ...] = tuple(_metric(test, None) for test in LABELS)
+"""Those of every setup; the first is the headline."""
+
+
+def _converted(raw: Json, layout: type[_Layout], *, file: str) -> _Layout:
+    try:
+        return msgspec.convert(raw, type=layout)
+    except msgspec.ValidationError as error:
+        raise BadRecord(file=file, reason=str(error)) from error

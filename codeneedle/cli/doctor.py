@@ -1,0 +1,433 @@
+"""
+The doctor command: what would run here, what is missing, and the
+command that fixes it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from codeneedle import __version__
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.build import has_nvidia_gpu
+from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.errors import CodeneedleError
+from codeneedle.grid import DEFAULT_TYPES, Pair
+from codeneedle.models import weights
+from codeneedle.models.kv_cache import kv_bytes, why_not
+from codeneedle.models.nano import model as nano
+from codeneedle.models.weights import Weights
+from codeneedle.sweep.plan import chosen_context
+from codeneedle.sweep.request import Request
+from codeneedle.system import machine
+from codeneedle.system.files import cache_folder
+from codeneedle.system.machine import MachineFacts
+from codeneedle.text import plural, size, visible
+
+_Seen = TypeVar("_Seen")
+
+SHOWN_PAIRS = (Pair("bf16", "bf16"), Pair("q4_0", "q4_0"))
+"""Both ends of the default grid."""
+
+BUILD_COMMAND = "codeneedle llama"
+
+_SILENT = ServerFacts(
+    version="", build=None, k_types=(), v_types=(), options=frozenset(), devices=()
+)
+"""What a server says that does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """
+    Something that is not as it should be.
+
+    Attributes:
+        what: As a sentence without its period.
+        mend: What to do about it, best a command.
+        stops: Whether no sweep can run because of it.
+    """
+
+    what: str
+    mend: str
+    stops: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """
+    llama.cpp as it was found.
+
+    Attributes:
+        server: Path of llama-server.
+        source: Where it was found, as a phrase.
+        perplexity: Path of llama-perplexity; None where it is missing.
+        bench: Path of llama-bench; likewise.
+        version: As the server states it; empty if it does not answer.
+        build: Its number; None where it states none.
+        k_types: Cache types it accepts for K; empty where it does not tell.
+        v_types: Cache types it accepts for V; likewise.
+        devices: Accelerators that it would use.
+    """
+
+    server: str
+    source: str
+    perplexity: str | None
+    bench: str | None
+    version: str
+    build: int | None
+    k_types: tuple[str, ...]
+    v_types: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """
+    The weights as they were found.
+
+    Attributes:
+        path: Of the file, or of its first part.
+        is_built_in: Whether it is the built-in model.
+        size_bytes: Of all parts.
+        architecture: What llama.cpp calls it.
+        file_type: Quantization of the weights; may be empty.
+        layers: How many it has.
+        kv_heads: Heads of K and V, the distinct counts among its layers.
+        key_length: Head size of K.
+        value_length: Head size of V.
+        training_context: In tokens; 0 if unknown.
+        vocabulary: Tokens it knows.
+        has_chat_template: Whether it brings one.
+        context: Context that a sweep would use, in tokens.
+        kv_bytes: Predicted KV cache by pair; None where that is unknown.
+    """
+
+    path: str
+    is_built_in: bool
+    size_bytes: int
+    architecture: str
+    file_type: str
+    layers: int
+    kv_heads: tuple[int, ...]
+    key_length: int
+    value_length: int
+    training_context: int
+    vocabulary: int
+    has_chat_template: bool
+    context: int
+    kv_bytes: dict[str, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeFacts:
+    """
+    One cache type of the default grid.
+
+    Attributes:
+        name: As llama.cpp spells it.
+        is_accepted: Whether the server takes it for K and V; None if unknown.
+        misfit: Why it cannot hold the heads of the model; empty if it can, None
+            if unknown.
+    """
+
+    name: str
+    is_accepted: bool | None
+    misfit: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """
+    All that was seen; ready to be stored as JSON.
+
+    Attributes:
+        codeneedle: Its version.
+        machine: Processor, memory, system.
+        cache: The cache folder.
+        cache_free_bytes: Free space there.
+        programs: llama.cpp; None if there is none.
+        model: The weights; None if there are none.
+        types: The types of the default grid, most precise first.
+        problems: What is not as it should be, the worst first.
+    """
+
+    codeneedle: str
+    machine: MachineFacts
+    cache: str
+    cache_free_bytes: int
+    programs: Programs | None
+    model: Model | None
+    types: tuple[TypeFacts, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a sweep would run."""
+        return not any(problem.stops for problem in self.problems)
+
+
+def diagnose(
+    *, llama_server: Path | None = None, model: Path | None = None
+) -> Diagnosis:
+    """
+    Look at everything that a sweep needs; what is missing becomes a problem.
+
+    Args:
+        llama_server: What ``--llama-server`` says.
+        model: Path of the weights; None for the built-in model.
+    """
+    problems: list[Problem] = []
+    tools = _attempt(lambda: installation.find(llama_server=llama_server), problems)
+    server = (
+        _attempt(lambda: installation.ask(tools.server), problems) if tools else None
+    )
+    header = _attempt(lambda: _weights(model), problems)
+    facts = machine.facts()
+    shown = _model(header, model) if header else None
+    types = tuple(_type(name, server, header) for name in DEFAULT_TYPES)
+    problems += _about_programs(tools, server)
+    problems += _about_types(types)
+    problems += _about_memory(shown, server, facts)
+    return Diagnosis(
+        codeneedle=__version__,
+        machine=facts,
+        cache=str(cache_folder()),
+        cache_free_bytes=machine.free_disk_bytes(cache_folder()),
+        programs=_programs(tools, server) if tools else None,
+        model=shown,
+        types=types,
+        problems=tuple(sorted(problems, key=lambda problem: not problem.stops)),
+    )
+
+
+def _weights(model: Path | None) -> Weights:
+    return weights.read_header(model or nano.built_in_model())
+
+
+def _attempt(look: Callable[[], _Seen], problems: list[Problem]) -> _Seen | None:
+    """What *look* returns; if it raises, a problem instead."""
+    try:
+        return look()
+    except CodeneedleError as error:
+        problems.append(Problem(what=str(error), mend=error.hint, stops=True))
+        return None
+
+
+def _programs(tools: Tools, server: ServerFacts | None) -> Programs:
+    said = server or _SILENT
+    return Programs(
+        server=str(tools.server),
+        source=tools.source,
+        perplexity=str(tools.perplexity) if tools.perplexity else None,
+        bench=str(tools.bench) if tools.bench else None,
+        version=said.version,
+        build=said.build,
+        k_types=said.k_types,
+        v_types=said.v_types,
+        devices=said.devices,
+    )
+
+
+def _model(header: Weights, path: Path | None) -> Model:
+    context = chosen_context(Request(models=(path,) if path else ()), header)
+    return Model(
+        path=str(header.path),
+        is_built_in=path is None,
+        size_bytes=header.size_bytes,
+        architecture=header.architecture,
+        file_type=header.file_type,
+        layers=header.layers,
+        kv_heads=tuple(sorted(set(header.kv_heads))),
+        key_length=header.key_length,
+        value_length=header.value_length,
+        training_context=header.training_context,
+        vocabulary=header.vocabulary,
+        has_chat_template=header.chat_template is not None,
+        context=context,
+        kv_bytes={str(pair): kv_bytes(header, pair, context) for pair in SHOWN_PAIRS},
+    )
+
+
+def _type(name: str, server: ServerFacts | None, header: Weights | None) -> TypeFacts:
+    accepted = None
+    if server is not None and server.k_types and server.v_types:
+        accepted = name in server.k_types and name in server.v_types
+    misfit = (why_not(header, name) or "") if header else None
+    return TypeFacts(name=name, is_accepted=accepted, misfit=misfit)
+
+
+def _about_programs(
+    tools: Tools | None, server: ServerFacts | None
+) -> Iterator[Problem]:
+    if tools is None:
+        return
+    beside = {
+        installation.PERPLEXITY: tools.perplexity,
+        installation.BENCH: tools.bench,
+    }
+    for name, path in beside.items():
+        if path is None:
+            yield Problem(
+                what=f"there is no {name} beside {tools.server.name}; recall sweeps "
+                "do without it",
+                mend=BUILD_COMMAND,
+                stops=False,
+            )
+    if server is not None and not server.devices and has_nvidia_gpu():
+        yield Problem(
+            what="there is an NVIDIA GPU, but this llama-server does not see it",
+            mend=f"install the CUDA toolkit (nvcc), then: {BUILD_COMMAND}",
+            stops=False,
+        )
+
+
+def _about_types(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
+    refused = [each.name for each in types if each.is_accepted is False]
+    if refused:
+        rest = ",".join(each.name for each in types if each.is_accepted)
+        yield Problem(
+            what=f"this llama-server does not accept {', '.join(refused)}",
+            mend=f"codeneedle sweep --types {rest}",
+            stops=False,
+        )
+
+
+def _about_memory(
+    model: Model | None, server: ServerFacts | None, facts: MachineFacts
+) -> Iterator[Problem]:
+    # What devices have free is theirs to say, when the server starts.
+    if model is None or (server is not None and server.devices):
+        return
+    largest = max((size or 0 for size in model.kv_bytes.values()), default=0)
+    needed = model.size_bytes + largest
+    if needed > facts.available_bytes:
+        yield Problem(
+            what=f"weights and KV cache take {size(needed)}, of memory "
+            f"{size(facts.available_bytes)} is free",
+            mend="a smaller --context, or a smaller quantization of the weights",
+            stops=False,
+        )
+
+
+MISSING = "missing"
+
+
+def doctor_json(diagnosis: Diagnosis) -> str:
+    """All facts of *diagnosis*, for programs."""
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n"
+
+
+def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
+    """All facts of *diagnosis* on one screen of 80 columns, problems last."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for word, phrase in (
+        *_program_lines(diagnosis.programs),
+        *_about_machine(diagnosis),
+        *_about_model(diagnosis.model),
+    ):
+        style = "red" if phrase == MISSING else ""
+        facts.add_row(word, Text(visible(phrase), style=style))
+    return Group(facts, Text(), _types(diagnosis), Text(), *_problems(diagnosis))
+
+
+def _program_lines(programs: Programs | None) -> Iterator[tuple[str, str]]:
+    if programs is None:
+        yield "llama-server", MISSING
+        return
+    yield "llama-server", f"{programs.server} (from {programs.source})"
+    yield "llama-perplexity", programs.perplexity or MISSING
+    yield "llama-bench", programs.bench or MISSING
+    yield "build", programs.version or "unknown"
+    yield "cache types", ", ".join(programs.k_types) or "not stated"
+    if programs.v_types != programs.k_types:
+        yield "for V", ", ".join(programs.v_types)
+    yield "devices", "; ".join(programs.devices) or "none: computes on the processor"
+
+
+def _about_machine(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    facts = diagnosis.machine
+    yield "machine", facts.phrase()
+    free, whole = size(facts.available_bytes), size(facts.memory_bytes)
+    yield "memory", f"{free} free of {whole}"
+    threads = f"{facts.usable_cores} usable of {facts.logical_cores}"
+    yield "threads", f"{threads}, on {plural(facts.physical_cores, 'core')}"
+    yield "python", f"{facts.python}, codeneedle {diagnosis.codeneedle}"
+    yield "cache folder", f"{diagnosis.cache} ({size(diagnosis.cache_free_bytes)} free)"
+
+
+def _about_model(model: Model | None) -> Iterator[tuple[str, str]]:
+    if model is None:
+        yield "weights", MISSING
+        return
+    built_in = "built in, " if model.is_built_in else ""
+    yield "weights", f"{model.path} ({built_in}{size(model.size_bytes)})"
+    yield "model", _shape(model)
+    trained = f"{model.training_context:,}" if model.training_context else "unknown"
+    yield "trained for", f"{trained} tokens; it knows {model.vocabulary:,}"
+    yield "chat template", "yes" if model.has_chat_template else "no"
+    sizes = (
+        f"{pair} {'unknown' if count is None else size(count)}"
+        for pair, count in model.kv_bytes.items()
+    )
+    yield "KV cache", f"{', '.join(sizes)} at {plural(model.context, 'token')}"
+
+
+def _shape(model: Model) -> str:
+    heads = " or ".join(map(str, model.kv_heads))
+    sizes = f"{model.key_length}"
+    if model.value_length != model.key_length:
+        sizes = f"{model.key_length} (K) and {model.value_length} (V)"
+    kind = f"{model.architecture} {model.file_type}".strip()
+    noun = "KV head" if heads == "1" else "KV heads"
+    return f"{kind}, {plural(model.layers, 'layer')}, {heads} {noun}, head size {sizes}"
+
+
+def _types(diagnosis: Diagnosis) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("type", no_wrap=True)
+    table.add_column("llama-server", no_wrap=True)
+    table.add_column("head size")
+    for each in diagnosis.types:
+        table.add_row(each.name, _acceptance(each), _fit(each))
+    return table
+
+
+def _acceptance(facts: TypeFacts) -> Text:
+    if facts.is_accepted is None:
+        return Text("unknown", style="dim")
+    if facts.is_accepted:
+        return Text("accepts it", style="green")
+    return Text("refuses it", style="red")
+
+
+def _fit(facts: TypeFacts) -> Text:
+    if facts.misfit is None:
+        return Text("unknown", style="dim")
+    if facts.misfit:
+        return Text(visible(facts.misfit), style="red")
+    return Text("fits", style="green")
+
+
+def _problems(diagnosis: Diagnosis) -> Iterator[Text]:
+    if not diagnosis.problems:
+        yield Text("Nothing is missing.", style="green")
+    for problem in diagnosis.problems:
+        yield from _lines(problem)
+
+
+def _lines(problem: Problem) -> Iterator[Text]:
+    word, style = ("error", "bold red") if problem.stops else ("note", "bold yellow")
+    first, *others = problem.what.splitlines()
+    yield Text.assemble((f"{word}: ", style), visible(first))
+    for line in others:
+        yield Text(visible(line))
+    yield Text.assemble(("  mend: ", "bold cyan"), visible(problem.mend))

@@ -1,0 +1,1 @@
+"""Corpora: texts, and the functions asked for in them."""

@@ -1,0 +1,109 @@
+"""Languages: each module knows the functions of one kind of source text.
+
+A language is one file in this folder, found by being there. It offers:
+
+* ``SUFFIXES``: of its files, lower case, with the dot.
+* ``COMMENT``: how a comment line is written, ``{}`` for its words.
+* ``functions(text)``: the functions of a text whose lines end with newlines, as
+  they stand there, in the order of their lines. It raises `Unparsable`.
+
+Modules that begin with an underscore are shared by languages, and are none.
+"""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from codeneedle.corpora.needles import Function
+from codeneedle.errors import RequestError
+
+
+class Unparsable(RequestError):  # noqa: N818 - named after the fact
+    """A text is not what its suffix says, or is newer than our parser."""
+
+    def __init__(self, *, language: str, line: int | None, reason: str) -> None:
+        where = "" if line is None else f" (line {line})"
+        super().__init__(
+            f"this is no {language} that can be parsed: {reason}{where}",
+            hint="Mend that place, or leave the file out of the corpus.",
+        )
+        self.line = line
+
+
+class UnknownLanguage(RequestError):  # noqa: N818 - named after the fact
+    """A file whose suffix no language has."""
+
+    def __init__(self, *, file: str) -> None:
+        super().__init__(
+            f"the language of {file} is not known",
+            hint=f"Files end with {', '.join(suffixes())}; a corpus file"
+            " can name the language of others.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """
+    What a module of this folder offers.
+
+    Attributes:
+        name: Of the module: ``python``.
+        suffixes: Of its files, lower case, with the dot.
+        comment: A comment line, ``{}`` for its words.
+        functions: Finds the functions of a text.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    comment: str
+    functions: Callable[[str], list[Function]]
+
+
+@functools.cache
+def known() -> Mapping[str, Language]:
+    """Every language by its name; parsers are imported at the first call."""
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    return {name: _language(name) for name in sorted(names) if name[0] != "_"}
+
+
+def suffixes() -> list[str]:
+    """Every suffix that a language has, in the order of the languages."""
+    return [suffix for language in known().values() for suffix in language.suffixes]
+
+
+def of_suffix(suffix: str) -> Language | None:
+    """The language whose files end with *suffix*, in either case; None if none."""
+    for language in known().values():
+        if suffix.lower() in language.suffixes:
+            return language
+    return None
+
+
+def functions_in(text: str, suffix: str) -> list[Function]:
+    """
+    The functions of *text*, in the order of their lines.
+
+    Args:
+        text: A whole file; its lines end with newlines, it has no byte order mark.
+        suffix: Of its file name, with the dot.
+
+    Raises:
+        UnknownLanguage: If no language has that suffix.
+        Unparsable: If the text is not in that language.
+    """
+    language = of_suffix(suffix)
+    if language is None:
+        raise UnknownLanguage(file=f"a '{suffix}' file")
+    return language.functions(text)
+
+
+def _language(name: str) -> Language:
+    module = importlib.import_module(f"{__name__}.{name}")
+    return Language(
+        name=name,
+        suffixes=module.SUFFIXES,
+        comment=module.COMMENT,
+        functions=module.functions,
+    )

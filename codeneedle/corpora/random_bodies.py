@@ -1,0 +1,277 @@
+"""
+The generator of incompressible corpora: seeded Python functions with
+random bodies.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_letters, digits
+
+from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.errors import RequestError
+from codeneedle.records.store import FolderUnwritable
+from codeneedle.system.files import write_whole
+from codeneedle.text import plural, size
+
+ALPHABET = ascii_letters + digits
+"""Of literals and of all but the first character of a name: 62 characters."""
+
+FIRST_ALPHABET = ascii_letters
+"""Of the first character of a name: 52 characters."""
+
+HEADER = "# Random bodies, construction 1: "
+"""How every text begins; the number changes when the construction does."""
+
+MAX_BYTES = 16_000_000
+"""Longest text that is made: no longer file is read, and no context holds as much."""
+
+# Our own list, not the interpreter's: the bytes must not depend on its version.
+_KEYWORDS = frozenset({
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "case",
+    "class", "continue", "def", "del", "elif", "else", "except", "finally", "for",
+    "from", "global", "if", "import", "in", "is", "lambda", "lazy", "match",
+    "nonlocal", "not", "or", "pass", "raise", "return", "try", "type", "while",
+    "with", "yield",
+})  # fmt: skip
+
+
+class BadKnob(RequestError):  # noqa: N818 - named after the fact
+    """A knob of the generator stands where nothing can be generated."""
+
+    def __init__(self, *, knob: str, need: str) -> None:
+        super().__init__(
+            f"random bodies need another value of {knob}",
+            hint=f"{knob} must be {need}.",
+        )
+
+
+class TooFewNames(RequestError):  # noqa: N818 - named after the fact
+    """The names are too short to be as many as asked, each of them once."""
+
+    def __init__(self, *, needed: int, name_length: int) -> None:
+        super().__init__(
+            f"{needed} different names of {name_length} characters do not exist",
+            hint="Choose a greater name_length, or fewer functions or lines.",
+        )
+
+
+class TooMuchText(RequestError):  # noqa: N818 - named after the fact
+    """The knobs ask for more than any context can hold."""
+
+    def __init__(self, *, size_bytes: int) -> None:
+        super().__init__(
+            f"these knobs make {size_bytes / 1e6:.0f} MB,"
+            f" the limit is {MAX_BYTES / 1e6:.0f} MB",
+            hint="Choose fewer functions, fewer lines, or shorter names and literals.",
+        )
+
+
+INDENT = 4
+"""Blanks before a body line, as people write Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """
+    What decides every byte of the text.
+
+    Attributes:
+        functions: How many; at least 1.
+        lines: Body lines of each; at least 20, the number that is asked for.
+        value_length: Characters of each literal; at least 1.
+        name_length: Characters of each name; at least 1.
+        seed: Any integer of 64 bits.
+        indent: Blanks before each body line; at least 1.
+
+    Raises:
+        BadKnob: If a knob is no integer, or out of its range.
+        TooFewNames: If the names are too short to be all different.
+        TooMuchText: If the text would be longer than `MAX_BYTES`.
+    """
+
+    functions: int = 200
+    lines: int = ASKED_LINES
+    value_length: int = 24
+    name_length: int = 16
+    seed: int = 42
+    indent: int = INDENT
+
+    def __post_init__(self) -> None:
+        self._check("seed", least=-(2**63), most=2**63 - 1)
+        self._check("functions", least=1)
+        self._check("lines", least=ASKED_LINES)
+        self._check("value_length", least=1)
+        self._check("name_length", least=1)
+        self._check("indent", least=1)
+        if self.size_bytes > MAX_BYTES:
+            raise TooMuchText(size_bytes=self.size_bytes)
+        names = self.functions * (self.lines + 1)
+        # Half of those that exist: fresh ones stay quick to find.
+        exist = len(FIRST_ALPHABET) * len(ALPHABET) ** (min(self.name_length, 8) - 1)
+        if 2 * names > exist:
+            raise TooFewNames(needed=names, name_length=self.name_length)
+
+    def _check(self, knob: str, *, least: int, most: int = MAX_BYTES) -> None:
+        value = getattr(self, knob)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadKnob(knob=knob, need="a whole number")
+        if not least <= value <= most:
+            raise BadKnob(knob=knob, need=f"from {least} to {most}")
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the functions, without the header; exact."""
+        line = len(' = ""\n') + self.indent + self.name_length + self.value_length
+        return self.functions * (
+            len("\n\ndef ():\n") + self.name_length + self.lines * line
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"functions={self.functions} lines={self.lines}"
+            f" value_length={self.value_length} name_length={self.name_length}"
+            f" seed={self.seed}"
+            # Said only where it is unusual: the header is part of the text, and
+            # texts of earlier versions keep their bytes.
+            f"{f' indent={self.indent}' if self.indent != INDENT else ''}"
+        )
+
+
+MINI = Knobs(functions=16, value_length=4, name_length=4, indent=1)
+"""5 KB with lines of 15 characters: what a tiny model reads 36 times in minutes."""
+
+
+def generate(
+    *,
+    functions: int = 200,
+    value_length: int = 24,
+    lines: int = ASKED_LINES,
+    name_length: int = 16,
+    seed: int = 42,
+) -> str:
+    """
+    The text that these knobs make; see `Knobs` for ranges and errors.
+
+    The defaults make 201 KB.
+    """
+    return text_of(
+        Knobs(
+            functions=functions,
+            lines=lines,
+            value_length=value_length,
+            name_length=name_length,
+            seed=seed,
+        )
+    )
+
+
+def text_of(knobs: Knobs) -> str:
+    """
+    Python functions whose bodies are ``<random name> = "<random literal>"`` lines.
+
+    The construction, which fixes every byte on any platform and Python:
+
+    1. The random bytes are SHA-256 of ``<seed>:0``, of ``<seed>:1``, and so on,
+       in ASCII, one digest after the other.
+    2. A character of an alphabet of n is drawn from the next byte that is less
+       than the greatest multiple of n up to 256, as the byte modulo n; greater
+       bytes are skipped. So all characters are equally likely.
+    3. A name is a letter and then letters or digits. A keyword of Python, or a
+       name that the text already has, is dropped and drawn anew.
+    4. In reading order: the name of a function, then the name and the literal of
+       each of its lines.
+
+    A character of `ALPHABET` carries log2(62) = 5.954 bits, the first one of a
+    name log2(52) = 5.700 bits; the default line of 40 random characters 237.9.
+
+    Returns:
+        A header line that states the knobs, then the functions, each after two
+        blank lines. ASCII, ends with a newline. With the same other knobs, more
+        functions continue the text of fewer.
+    """
+    stream = _random_bytes(knobs.seed)
+    names = _names(stream, length=knobs.name_length)
+    indent = " " * knobs.indent
+    parts = [f"{HEADER}{knobs}\n"]
+    for _ in range(knobs.functions):
+        parts.append(f"\n\ndef {next(names)}():\n")
+        for _ in range(knobs.lines):
+            name = next(names)
+            literal = _draw(stream, ALPHABET, knobs.value_length)
+            parts.append(f'{indent}{name} = "{literal}"\n')
+    return "".join(parts)
+
+
+def _random_bytes(seed: int) -> Iterator[int]:
+    for counter in itertools.count():
+        yield from hashlib.sha256(f"{seed}:{counter}".encode("ascii")).digest()
+
+
+def _draw(stream: Iterator[int], alphabet: str, length: int) -> str:
+    fair = 256 - 256 % len(alphabet)
+    bytes_ = itertools.islice((byte for byte in stream if byte < fair), length)
+    return "".join(alphabet[byte % len(alphabet)] for byte in bytes_)
+
+
+def _names(stream: Iterator[int], *, length: int) -> Iterator[str]:
+    """Names from *stream*, drawn when they are asked for, none of them twice."""
+    taken = set(_KEYWORDS)
+    while True:
+        name = _draw(stream, FIRST_ALPHABET, 1) + _draw(stream, ALPHABET, length - 1)
+        if name not in taken:
+            taken.add(name)
+            yield name
+
+
+class FileInTheWay(RequestError):  # noqa: N818 - named after the fact
+    """A file that we did not write stands where a corpus should go."""
+
+    def __init__(self, *, path: Path) -> None:
+        super().__init__(
+            f"{path} is there already, and is no generated corpus",
+            hint="Choose another --out, or move that file away.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A generated corpus, where it is, and what tells it from others."""
+
+    path: Path
+    knobs: Knobs
+    size_bytes: int
+    sha256: str
+
+    def __str__(self) -> str:
+        functions = plural(self.knobs.functions, "function")
+        return (
+            f"{self.path}: {functions}, {size(self.size_bytes)}, sha256 {self.sha256}"
+        )
+
+
+def write(knobs: Knobs, path: Path) -> Written:
+    """
+    Generate the text of *knobs* into *path*; an earlier one there is replaced.
+
+    Raises:
+        FileInTheWay: If something else is there.
+        FolderUnwritable: If the disk refuses.
+    """
+    data = text_of(knobs).encode()
+    try:
+        if path.exists() and not _is_generated(path):
+            raise FileInTheWay(path=path)
+        write_whole(path, data)
+    except OSError as error:
+        raise FolderUnwritable(folder=path.parent, reason=str(error)) from error
+    return Written(path, knobs, len(data), hashlib.sha256(data).hexdigest())
+
+
+def _is_generated(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(HEADER)) == HEADER.encode()

@@ -1,1 +1,0 @@
-"""Engines: each serves a model with the cache types of a cell."""

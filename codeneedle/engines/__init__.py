@@ -1,0 +1,1 @@
+"""Engines: each serves a model with a chosen KV cache."""

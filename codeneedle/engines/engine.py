@@ -1,0 +1,1 @@
+"""The engine protocol: a way to serve one model with a chosen KV cache."""

@@ -1,0 +1,367 @@
+"""
+The llama-server log parser: effective settings, causes of failures, differences from
+what was asked.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.grid import Pair
+from codeneedle.records.record import Effective, KvBuffer, Status
+from codeneedle.system.processes import END_BYTES, ENDED, OMISSION
+
+LINE_CHARACTERS = 500
+"""Of a line, what is looked at; a model's own words may make lines of megabytes."""
+
+
+_NEW_CONTEXT = "constructing llama_context"
+"""Begins a context; a second one belongs to a draft model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """
+    Why a server failed, or what it does instead of what it was asked for.
+
+    Attributes:
+        status: How the cell ends.
+        reason: The line of the log that says so, without its prefix.
+    """
+
+    status: Status
+    reason: str
+
+
+def read(log_text: str) -> Effective:
+    """
+    What is effective, from a log written with ``-lv 4``.
+
+    Of a server that also holds a draft model, the first context counts.
+    """
+    everything = list(_lines(log_text))
+    lines = list(_first_context(everything))
+    offloaded = _numbers(_OFFLOADED, everything)
+    return Effective(
+        build=_last(_BUILD, everything),
+        context=_context(everything),
+        flash_attention=_flash_attention(lines),
+        kv=tuple(_kv_buffers(lines)),
+        rotation_k=_first_number(_ROTATION_K, lines),
+        rotation_v=_first_number(_ROTATION_V, lines),
+        offloaded_layers=offloaded[0] if offloaded else None,
+        total_layers=offloaded[1] if offloaded else None,
+        graph_splits=max(map(int, _all(_SPLITS, lines)), default=None),
+        devices=tuple(dict.fromkeys(_all(_KV_DEVICE, lines))),
+        compute_mib=_compute_mib(lines),
+        threads=_first_number(_THREADS, everything),
+    )
+
+
+def trouble(log_text: str) -> Trouble | None:
+    """Why the server failed, if its log tells; the first of the clearest signs."""
+    return _first_sign(_TROUBLES, log_text)
+
+
+def fallback(log_text: str) -> Trouble | None:
+    """What the server does instead of fast attention on the asked types, if it does."""
+    return _first_sign(_FALLBACKS, log_text)
+
+
+def printable(line: str) -> str:
+    """The beginning of *line*, safe to show anywhere: no escapes, no controls."""
+    shown = line[:LINE_CHARACTERS]
+    if shown.isprintable():
+        return shown
+    bare = _ANSI.sub("", shown)
+    return "".join(c if c.isprintable() or c == "\t" else " " for c in bare)
+
+
+def evidence(log_text: str) -> tuple[str, ...]:
+    """The lines that tell whether what runs is what was asked for."""
+    signs = (_KV, _FLASH, _FLASH_RESOLVED, _OFFLOADED, *_CONTEXTS)
+    lines = [line for line in _lines(log_text) if any(s.search(line) for s in signs)]
+    return tuple(dict.fromkeys(" ".join(line.split()) for line in lines))
+
+
+def last_words(log_text: str, *, lines: int = 12) -> tuple[str, ...]:
+    """The last *lines* of a log that tell anything, safe to show anywhere."""
+    telling = [
+        line
+        for line in _lines(log_text)
+        if line.strip() and not any(noise in line for noise in _NOISE)
+    ]
+    return tuple(line.rstrip() for line in telling[-lines:])
+
+
+_PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|.)?")
+_NOISE = ("memory_breakdown", "cleaning up before exit", "to show complete usage")
+
+_COUNT = r"\d{1,15}(?!\d)"
+_MIB = r"\d{1,15}(?:\.\d+)?"
+"""Numbers as a server writes them: no more digits than a float can tell apart."""
+
+_BUILD = re.compile(r"\bbuild:? (\d+ \([^)]*\))")
+_CONTEXTS = (
+    re.compile(rf"\bn_ctx_slot = ({_COUNT})"),
+    re.compile(rf"\bn_ctx(?:_seq|_per_seq)\s+= ({_COUNT})"),
+    re.compile(rf"llama_context: n_ctx\s+= ({_COUNT})"),
+)
+_FLASH = re.compile(r"\bflash_attn\s+= (\w+)")
+_FLASH_RESOLVED = re.compile(
+    r"Flash Attention (?:was auto, set to |not supported, set to )?(enabled|disabled)"
+)
+_KV = re.compile(
+    rf"llama_kv_cache\w*: size =\s*{_MIB} MiB "
+    rf"\(\s*({_COUNT}) cells,\s*({_COUNT}) layers,[^)]*\), "
+    rf"K \((\w+)\):\s*({_MIB}) MiB, V \((\w+)\):\s*({_MIB}) MiB"
+)
+_KV_DEVICE = re.compile(r"llama_kv_cache\w*:\s+(\S+) KV buffer size =")
+_ROTATION_K = re.compile(rf"\b(?:n|attn)_rot_k = ({_COUNT})")
+_ROTATION_V = re.compile(rf"\b(?:n|attn)_rot_v = ({_COUNT})")
+_OFFLOADED = re.compile(rf"offloaded ({_COUNT})/({_COUNT}) layers to GPU")
+_SPLITS = re.compile(rf"\bsplits = ({_COUNT})")
+_COMPUTE = re.compile(rf"(?<!\S)(\S+)\s+compute buffer size =\s*({_MIB}) MiB")
+_THREADS = re.compile(rf"\bn_threads = ({_COUNT})")
+
+_TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
+    (Status.CRASHED, re.compile(f"^{ENDED}")),
+    (
+        Status.UNSUPPORTED,
+        re.compile(
+            r"Unsupported cache type"
+            r"|V cache (?:quantization )?(?:was requested, but this )?requires"
+            r" flash(?:_attn| attention)"
+            r"|block size \d+ does not divide"
+            r"|cannot run the operation \(SET_ROWS\)"
+            r"|SPLIT_MODE_TENSOR (?:and|requires|not)",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        Status.OUT_OF_MEMORY,
+        re.compile(
+            # Without pinned memory, or an old prompt, a server only gets slower.
+            r"^(?!.*(?:pinned memory|prompt cache)).*"
+            r"(?:out of memory|ErrorOutOf(?:Device|Host)?Memory"
+            r"|CallbackErrorOutOfMemory|bad_alloc|length_error"
+            r"|(?:failed|unable) to allocate"
+            r"|GGML_ASSERT\(ctx->mem_buffer != NULL\))",
+            re.IGNORECASE,
+        ),
+    ),
+    (Status.CRASHED, re.compile(r"gguf_init_from_\w+: (?:invalid|failed|bad|un)")),
+    (
+        Status.CRASHED,
+        re.compile(
+            r"couldn't bind|address already in use|error while handling argument"
+            r"|invalid argument|unknown argument|error loading model|GGML_ASSERT"
+            r"|CUDA error|terminate called|Thread creation failed",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        Status.CRASHED,
+        re.compile(r"exiting due to|failed to (?:load|create|initialize)"),
+    ),
+)
+"""Most telling first: many a line that follows an error only says that it failed."""
+
+_FALLBACKS: Sequence[tuple[Status, re.Pattern[str]]] = (
+    (Status.FALLBACK_F16, re.compile(r"converting K and V to f16")),
+    (
+        Status.FALLBACK_CPU,
+        re.compile(
+            r"Flash Attention (?:tensor )?is assigned to device CPU"
+            r"|Flash Attention (?:was auto|not supported), set to disabled"
+        ),
+    ),
+)
+
+
+def _lines(log_text: str) -> Iterator[str]:
+    """Those that are not blank, safe to show anywhere."""
+    for shown in map(printable, log_text.splitlines()):
+        if shown and not shown.isspace():
+            yield _PREFIX.sub("", shown)
+
+
+def _first_context(lines: Iterable[str]) -> Iterator[str]:
+    contexts = 0
+    for line in lines:
+        contexts += _NEW_CONTEXT in line
+        if contexts > 1:
+            return
+        yield line
+
+
+def _first_sign(
+    signs: Sequence[tuple[Status, re.Pattern[str]]], log_text: str
+) -> Trouble | None:
+    lines = list(_lines(log_text))
+    for status, sign in signs:
+        for line in lines:
+            if sign.search(line):
+                return Trouble(status, " ".join(line.split()))
+    return None
+
+
+def _kv_buffers(lines: Iterable[str]) -> Iterator[KvBuffer]:
+    for line in lines:
+        found = _KV.search(line)
+        if found:
+            cells, layers, k_type, k_mib, v_type, v_mib = found.groups()
+            yield KvBuffer(
+                cells=int(cells),
+                layers=int(layers),
+                k_type=k_type,
+                v_type=v_type,
+                k_mib=float(k_mib),
+                v_mib=float(v_mib),
+            )
+
+
+def _context(lines: Sequence[str]) -> int | None:
+    for pattern in _CONTEXTS:
+        found = _first_number(pattern, lines)
+        if found is not None:
+            return found
+    return None
+
+
+def _flash_attention(lines: Sequence[str]) -> str | None:
+    stated = _last(_FLASH, lines)
+    return _last(_FLASH_RESOLVED, lines) or stated if stated == "auto" else stated
+
+
+def _compute_mib(lines: Iterable[str]) -> float | None:
+    found: dict[str, float] = {}
+    for line in lines:
+        match = _COMPUTE.search(line)
+        if match:  # a graph that is reserved again says so again
+            found[match[1]] = float(match[2])
+    return round(sum(found.values()), 2) if found else None
+
+
+def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        found = pattern.search(line)
+        if found:
+            yield found.group(1)
+
+
+def _last(pattern: re.Pattern[str], lines: Iterable[str]) -> str | None:
+    return next(iter([*_all(pattern, lines)][::-1]), None)
+
+
+def _first_number(pattern: re.Pattern[str], lines: Iterable[str]) -> int | None:
+    found = next(_all(pattern, lines), None)
+    return None if found is None else int(found)
+
+
+def _numbers(pattern: re.Pattern[str], lines: Iterable[str]) -> tuple[int, ...]:
+    for line in lines:
+        found = pattern.search(line)
+        if found:
+            return tuple(int(number) for number in found.groups())
+    return ()
+
+
+_FAREWELL = b"cleaning up before exit"
+_LAST_BYTES = 16 << 10
+
+
+def bids_farewell(path: Path) -> bool:
+    """Whether a server's log says, near its end, that it was told to end."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-min(_LAST_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
+            return _FAREWELL in file.read()
+    except OSError:
+        return False
+
+
+def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
+    """The first and last *end_bytes* of a log; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            text = file.read(end_bytes)
+            rest = max(0, size - len(text))
+            if rest > end_bytes:
+                file.seek(size - end_bytes)
+                text += OMISSION
+            text += file.read(end_bytes) if rest else b""
+    except OSError:
+        return ""
+    return text.decode(errors="replace")
+
+
+CONTEXT_STEP = 256
+"""llama.cpp rounds a context up to a multiple of this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """
+    What a server was asked for.
+
+    Attributes:
+        pair: Cache types; None where they do not matter.
+        context: Size of the context, in tokens.
+        rotation: Whether quantized values may be rotated.
+        all_layers: Whether all of them are to be on the accelerator, if there is one.
+    """
+
+    pair: Pair | None
+    context: int
+    rotation: bool = True
+    all_layers: bool = False
+
+
+def mismatches(asked: Asked, effective: Effective) -> tuple[str, ...]:
+    """
+    In what *effective* differs from what was asked, one phrase each.
+
+    What the log does not tell is no difference, except the cache types: without
+    them nothing that is measured would mean anything. Where no types were asked
+    for, nothing is measured.
+    """
+    if asked.pair is None:
+        return ()
+    found = list(_wrong_types(asked.pair, effective.kv))
+    found += _wrong_context(asked.context, effective.context)
+    if effective.flash_attention == "disabled":
+        found.append("flash attention is off, not on")
+    if not asked.rotation and (effective.rotation_k or effective.rotation_v):
+        found.append("values are rotated, though they should not be")
+    if asked.all_layers:
+        found += _wrong_offload(effective)
+    return tuple(found)
+
+
+def _wrong_types(pair: Pair, buffers: Sequence[KvBuffer]) -> Iterator[str]:
+    if not buffers:
+        yield "the log names no KV cache, so its types cannot be verified"
+    for buffer in buffers:
+        if buffer.k_type != pair.k:
+            yield f"K is {buffer.k_type}, not {pair.k}"
+        # Models that keep K and V in one have no V of their own.
+        if buffer.v_type != pair.v and buffer.v_mib > 0:
+            yield f"V is {buffer.v_type}, not {pair.v}"
+
+
+def _wrong_context(asked: int, effective: int | None) -> Iterator[str]:
+    padded = -(-asked // CONTEXT_STEP) * CONTEXT_STEP
+    if effective is not None and not asked <= effective <= padded:
+        yield f"the context is {effective} tokens, not {asked}"
+
+
+def _wrong_offload(effective: Effective) -> Iterator[str]:
+    on_device, layers = effective.offloaded_layers, effective.total_layers
+    # None of them: there is no accelerator.
+    if on_device and layers and on_device < layers:
+        yield f"{on_device} of {layers} layers are on the accelerator, not all"

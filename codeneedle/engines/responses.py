@@ -1,0 +1,508 @@
+"""A server's HTTP responses and stream events, checked and decoded."""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from codeneedle.errors import CellError
+from codeneedle.records.record import Finish, Json, Status
+from codeneedle.text import harmless, size
+
+QUOTE_CHARACTERS = 200
+"""What an error quotes of an answer that makes no sense."""
+
+_Layout = TypeVar("_Layout")
+
+
+class WrongShape(CellError):  # noqa: N818 - named after the fact
+    """The server answered with something that is no answer."""
+
+    def __init__(self, *, expected: str, found: str) -> None:
+        super().__init__(
+            f"the server did not answer with {expected}: {quoted(found)}",
+            hint="Is this a llama-server? codeneedle doctor shows its build.",
+        )
+
+
+class StreamEnded(CellError):  # noqa: N818 - named after the fact
+    """A stream of tokens stopped without its last event."""
+
+    def __init__(self, *, tokens: int) -> None:
+        super().__init__(
+            f"the stream ended after {tokens} tokens, without its last event",
+            hint="The server's log tells what happened to it.",
+        )
+
+
+class Refused(CellError):  # noqa: N818 - named after the fact
+    """
+    The server answered with an error.
+
+    Attributes:
+        code: HTTP status.
+        kind: The server's word for it, such as ``invalid_request_error``.
+        message: What it said.
+    """
+
+    def __init__(self, *, code: int, kind: str, message: str) -> None:
+        super().__init__(
+            f"the server refused with {code} {kind}: {quoted(message)}",
+            hint="The server's log may tell more.",
+        )
+        self.code = code
+        self.kind = kind
+        self.message = message
+
+
+class PromptTooLong(Refused):
+    """
+    The prompt exceeds the context.
+
+    Attributes:
+        prompt_tokens: Length of the prompt.
+        context: Size of the context, in tokens.
+    """
+
+    def __init__(self, *, message: str, prompt_tokens: int, context: int) -> None:
+        super().__init__(code=400, kind=EXCEEDED, message=message)
+        self.hint = f"Use --context {-(-prompt_tokens // 256) * 256} or more."
+        self.prompt_tokens = prompt_tokens
+        self.context = context
+
+
+class ServerGone(CellError):  # noqa: N818 - named after the fact
+    """Nobody is there, or the connection broke; the process may have died."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(
+            f"the connection to the server failed: {reason}",
+            hint="The server's log tells what happened to it.",
+        )
+
+
+class ServerSilent(CellError):  # noqa: N818 - named after the fact
+    """The server is connected and says nothing."""
+
+    status = Status.TIMED_OUT.value
+
+    def __init__(self, *, silence_s: float) -> None:
+        super().__init__(
+            f"the server said nothing for {silence_s:g} s",
+            hint="Too slow a pair for this machine? Leave it out, or try a smaller "
+            "context.",
+        )
+
+
+class OverlongReply(CellError):  # noqa: N818 - named after the fact
+    """The server sends more than any answer to our question could have."""
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        super().__init__(
+            f"the server's answer is longer than {size(limit_bytes)}",
+            hint="Is this a llama-server? codeneedle doctor shows its build.",
+        )
+
+
+class Readiness(StrEnum):
+    """How far a server is."""
+
+    READY = "ready"
+    LOADING = "loading"
+    SILENT = "silent"
+    STRANGER = "stranger"
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What ``/tokenize`` says: numbers of tokens."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPiece:
+    """
+    A token and its part of the text.
+
+    Attributes:
+        id: Its number.
+        piece: The part; its bytes, where they are no text of their own.
+    """
+
+    id: int
+    piece: str | tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Length of the part, in bytes of UTF-8."""
+        if isinstance(self.piece, str):
+            # Lone surrogates cannot be encoded; no vocabulary has them.
+            return len(self.piece.encode(errors="replace"))
+        return len(self.piece)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What ``/tokenize`` says if it is asked for the parts of the text, too."""
+
+    tokens: tuple[TokenPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What ``/apply-template`` says: a chat as one text."""
+
+    prompt: str
+
+
+EXCEEDED = "exceed_context_size_error"
+"""What llama-server calls a prompt that is longer than its context."""
+
+
+def parsed(data: bytes, *, expected: str) -> Json:
+    """
+    The JSON object that *data* is; bytes that are no UTF-8 become U+FFFD.
+
+    Raises:
+        WrongShape: If it is anything else.
+    """
+    text = data.decode(errors="replace")
+    try:
+        # Not msgspec's decoder: this one also reads the NaN of older builds.
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WrongShape(expected=expected, found=text) from error
+    if not isinstance(found, dict):
+        raise WrongShape(expected=expected, found=text)
+    return found
+
+
+def refusal(data: bytes, *, code: int) -> Refused:
+    """The error that a server states in *data*, or one that quotes it."""
+    try:
+        stated = shaped(
+            parsed(data, expected="an error"), _Refusal, expected="an error"
+        ).error
+    except WrongShape:
+        text = data[: 4 * QUOTE_CHARACTERS].decode(errors="replace")
+        return Refused(code=code, kind="answer", message=text)
+    if stated.type == EXCEEDED and stated.n_prompt_tokens and stated.n_ctx:
+        return PromptTooLong(
+            message=harmless(stated.message),
+            prompt_tokens=stated.n_prompt_tokens,
+            context=stated.n_ctx,
+        )
+    # An error in the middle of a stream comes after a 200, and has its own code.
+    code = stated.code if isinstance(stated.code, int) else code
+    kind, message = harmless(stated.type), harmless(stated.message)
+    return Refused(code=code, kind=kind, message=message)
+
+
+def shaped(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
+    """
+    Check what came as JSON against *layout*; what it does not name is ignored.
+
+    Raises:
+        WrongShape: If it does not fit.
+    """
+    try:
+        return msgspec.convert(answer, type=layout)
+    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+        raise WrongShape(expected=expected, found=f"{error} in {answer}") from error
+
+
+def quoted(text: str) -> str:
+    """The beginning of *text*, in one line and without control characters."""
+    start = harmless(text[:QUOTE_CHARACTERS])
+    line = " ".join("".join(c if c.isprintable() else " " for c in start).split())
+    return f"'{line}…'" if len(text) > QUOTE_CHARACTERS else f"'{line}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stated:
+    message: str = ""
+    type: str = "error"
+    code: int | str | None = None
+    n_prompt_tokens: int | None = None
+    n_ctx: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    error: _Stated
+
+
+LOWEST_LOGPROB = -104.0
+"""
+Stands for a probability of zero, NaN or nothing.
+
+The smallest number that a 32-bit float can hold is exp(-103.97); llama-server
+says -3.4e38 where a probability is less, and null where it is NaN.
+"""
+
+LONGEST_TOKEN = 1024
+"""Characters; the longest of known vocabularies, runs of blanks, have some hundred."""
+
+DIGITS = 4
+"""Decimals kept of log-probabilities and milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """
+    What a model said, and what the server says about that.
+
+    Attributes:
+        text: The answer, verbatim; lone surrogates are U+FFFD.
+        reasoning: What it thought before, where the server keeps that apart.
+        finish: Why it ended: ``cut`` if we had enough.
+        prompt_tokens: Length of the prompt, in tokens.
+        cached_tokens: Of these, taken from the cache.
+        prompt_ms: Time to read the others.
+        predicted_tokens: Tokens written.
+        predicted_ms: Time to write them.
+        wall_s: From request to the end of the reply, seen from here.
+        logprobs: Per token, natural logarithm of its probability. Bytes of a
+            character that takes several tokens are told apart by no server, so
+            there may be fewer of these than tokens.
+        gaps: Per token, its log-probability minus the best other one's.
+        lengths: Per token, the characters that it added to the text.
+        ids: Per token, its number; empty where the server does not tell.
+        drafted: Tokens that were guessed before they were computed.
+        accepted: Of these, the right ones.
+    """
+
+    text: str
+    reasoning: str = ""
+    finish: Finish
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_ms: float = 0.0
+    predicted_tokens: int = 0
+    predicted_ms: float = 0.0
+    wall_s: float = 0.0
+    logprobs: tuple[float, ...] = ()
+    gaps: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A token that might have come, with its log-probability."""
+
+    id: int = -1
+    logprob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token that came, and the most probable ones in its place."""
+
+    id: int = -1
+    logprob: float | None = None
+    top_logprobs: tuple[Other, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Counts and milliseconds so far, as the server states them."""
+
+    cache_n: int = 0
+    prompt_n: int = 0
+    prompt_ms: float | None = 0.0
+    predicted_n: int = 0
+    predicted_ms: float | None = 0.0
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One event of a stream, whichever endpoint sent it."""
+
+    text: str = ""
+    reasoning: str = ""
+    tokens: tuple[Token, ...] = ()
+    ids: tuple[int, ...] = ()
+    timings: Timings | None = None
+    finish: Finish | None = None
+
+
+def reply_of(
+    events: Iterable[Json],
+    *,
+    read: Callable[[Json], Piece],
+    enough: Callable[[str], bool],
+    max_tokens: int,
+) -> Reply:
+    """
+    Put a stream's *events* together, up to the first token with which it is enough.
+
+    *enough* is asked of the text so far, after each event with a line break: how
+    the bytes were cut on their way makes no difference.
+
+    Raises:
+        OverlongReply: If it is longer than *max_tokens* tokens can be.
+        WrongShape: If an event is none.
+        StreamEnded: If there is no last event, and it never was enough.
+    """
+    said = _Said()
+    for event in events:
+        piece = read(event)
+        said.add(piece)
+        if said.characters > LONGEST_TOKEN * max_tokens:
+            raise OverlongReply(limit_bytes=LONGEST_TOKEN * max_tokens)
+        if "\n" in piece.text and piece.finish is None and enough(said.text):
+            said.finish = "cut"
+            break
+    if said.finish is None:
+        raise StreamEnded(tokens=len(said.logprobs))
+    return said.reply(said.finish)
+
+
+def completion_piece(event: Json) -> Piece:
+    """Read an event of ``/completion``."""
+    found = shaped(event, _CompletionEvent, expected="an event of a completion")
+    limited = found.stop_type == "limit" or found.stopped_limit
+    ending: Finish = "length" if limited else "stop"
+    return Piece(
+        text=found.content,
+        tokens=found.completion_probabilities,
+        # Events on the progress of reading name a token, though none has come.
+        ids=() if found.stop or found.prompt_progress else found.tokens,
+        timings=found.timings,
+        finish=ending if found.stop else None,
+    )
+
+
+def chat_piece(event: Json) -> Piece:
+    """Read an event of ``/v1/chat/completions``."""
+    found = shaped(event, _ChatEvent, expected="an event of a chat")
+    if not found.choices:  # the one that states usage
+        return Piece(timings=found.timings)
+    choice = found.choices[0]
+    reason = choice.finish_reason
+    ending: Finish = "length" if reason == "length" else "stop"
+    return Piece(
+        text=choice.delta.content or "",
+        reasoning=choice.delta.reasoning_content or "",
+        tokens=(choice.logprobs and choice.logprobs.content) or (),
+        timings=found.timings,
+        finish=ending if reason else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CompletionEvent:
+    content: str
+    tokens: tuple[int, ...] = ()
+    prompt_progress: object = None
+    stop: bool = False
+    stop_type: str = ""
+    stopped_limit: bool = False  # what older builds say instead
+    timings: Timings | None = None
+    completion_probabilities: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Logprobs:
+    content: tuple[Token, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    delta: _Delta
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ChatEvent:
+    choices: tuple[_Choice, ...]
+    timings: Timings | None = None
+
+
+@dataclass(slots=True)
+class _Said:
+    """A reply while it grows."""
+
+    characters: int = 0
+    texts: list[str] = field(default_factory=list)
+    reasonings: list[str] = field(default_factory=list)
+    finish: Finish | None = None
+    timings: Timings = field(default_factory=Timings)
+    logprobs: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+    def add(self, piece: Piece) -> None:
+        self.texts.append(harmless(piece.text))
+        self.reasonings.append(harmless(piece.reasoning))
+        self.characters += len(piece.text) + len(piece.reasoning)
+        self.timings = piece.timings or self.timings
+        self.finish = self.finish or piece.finish
+        self.ids += piece.ids
+        for token in piece.tokens:
+            self.logprobs.append(_rounded(_logarithm(token.logprob)))
+            self.gaps.append(_rounded(_gap(token)))
+            self.lengths.append(0)
+        # Servers send a token with its text, or several with theirs.
+        if self.lengths:
+            self.lengths[-1] += len(piece.text)
+
+    @property
+    def text(self) -> str:
+        # Joined when it is asked for: each event would copy all that came before.
+        self.texts[:] = ["".join(self.texts)]
+        return self.texts[0]
+
+    def reply(self, finish: Finish) -> Reply:
+        timings = self.timings
+        return Reply(
+            text=self.text,
+            reasoning="".join(self.reasonings),
+            finish=finish,
+            prompt_tokens=timings.cache_n + timings.prompt_n,
+            cached_tokens=timings.cache_n,
+            prompt_ms=_rounded(timings.prompt_ms or 0.0),
+            predicted_tokens=timings.predicted_n,
+            predicted_ms=_rounded(timings.predicted_ms or 0.0),
+            logprobs=tuple(self.logprobs),
+            gaps=tuple(self.gaps),
+            lengths=tuple(self.lengths),
+            ids=tuple(self.ids),
+            drafted=timings.draft_n,
+            accepted=timings.draft_n_accepted,
+        )
+
+
+def _gap(token: Token) -> float:
+    """Zero where the server names no other token: it is no observation of a lead."""
+    others = [_logarithm(o.logprob) for o in token.top_logprobs if o.id != token.id]
+    return _logarithm(token.logprob) - max(others) if others else 0.0
+
+
+def _logarithm(logprob: float | None) -> float:
+    if logprob is None or math.isnan(logprob):
+        return LOWEST_LOGPROB
+    return min(0.0, max(LOWEST_LOGPROB, logprob))
+
+
+def _rounded(number: float) -> float:
+    # Adding zero turns -0.0 into 0.0.
+    return round(number, DIGITS) + 0.0 if math.isfinite(number) else 0.0

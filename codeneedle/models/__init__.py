@@ -1,0 +1,1 @@
+"""Model files, and what can be computed from their headers."""

@@ -1,0 +1,318 @@
+"""
+The header of a GGUF file, read from bytes: metadata, tensors, and the length the file
+must have.
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+
+# fmt: off
+TENSOR_TYPES: dict[int, tuple[int, int]] = {
+    0: (1, 4), 1: (1, 2), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8),
+    28: (1, 8), 30: (1, 2),
+    2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40),
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176),
+    14: (256, 210), 15: (256, 292), 16: (256, 66), 17: (256, 74), 18: (256, 98),
+    19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136),
+    29: (256, 56), 34: (256, 54), 35: (256, 66),
+    39: (32, 17), 40: (64, 36), 41: (128, 18),
+}
+# fmt: on
+"""
+Values per block and bytes per block, by ``enum ggml_type``.
+
+Types that are not here count as nothing, so that a newer file is not called
+too short. Source: ``ggml.h`` and ``GGML_QUANT_SIZES`` of the ``gguf`` package.
+"""
+
+# fmt: off
+FILE_TYPES: dict[int, str] = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
+    10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S",
+    15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS",
+    20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S",
+    25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
+    30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0",
+    38: "MXFP4_MOE", 39: "NVFP4", 40: "Q1_0",
+}
+# fmt: on
+"""What ``general.file_type`` means. Source: ``enum llama_ftype`` of ``llama.h``."""
+
+
+Value = int | float | bool | str | tuple[int | float | bool, ...]
+Buffer = bytes | bytearray | memoryview
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+"""Version 1 had 32-bit counts and no model that is still around."""
+
+MOST_KEYS = 1 << 16
+MOST_ELEMENTS = 1 << 24
+MOST_DIMENSIONS = 8
+MOST_TENSORS = 1 << 17
+MOST_BYTES = 1 << 56
+"""Far more than any model has: beyond these, a file is damaged, not large."""
+
+LONGEST_TEXT = 4 << 20
+"""Longer strings are walked over; chat templates have some 10 KB."""
+
+LONGEST_NAME = (1 << 16) - 1
+"""Bytes; the specification's limit for keys."""
+
+LONGEST_ARRAY = 1 << 12
+"""Longer arrays are only counted: vocabularies are, lists of layers are not."""
+
+MOST_KEPT = 4 << 20
+"""Bytes of texts and arrays that are kept of one file; what exceeds them is walked
+over, since a file of gigabytes can be all header."""
+
+DEFAULT_ALIGNMENT = 32
+"""Bytes; where the data of tensors begin, unless ``general.alignment`` says else."""
+
+# fmt: off
+_LOOKS: tuple[tuple[bytes, str], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer: the file itself was not fetched"),
+    (b"PK\x03\x04", "a zip archive, as PyTorch checkpoints are"),
+    (b"\x80\x02", "a pickled PyTorch checkpoint"),
+    (b"tjgg", "a model in the old GGML format"),
+    (b"lmgg", "a model in the old GGML format"),
+    (b"fmgg", "a model in the old GGML format"),
+    (b"<!doctype html", "a web page, so the download went wrong"),
+    (b"<html", "a web page, so the download went wrong"),
+    (b"{", "a JSON file"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\x7fELF", "a program"),
+    (b"#!", "a script"),
+)
+# fmt: on
+"""How files begin that people take for models. Old GGML magics are byte-swapped."""
+
+_STRING, _ARRAY = 8, 9
+_SCALARS: dict[int, struct.Struct] = {
+    kind: struct.Struct(f"<{code}")
+    for kind, code in {
+        **dict(enumerate("BbHhIif?")),
+        **dict(enumerate("Qqd", start=10)),
+    }.items()
+}
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class BadHeader(ValueError):  # noqa: N818 - named after the fact
+    """The bytes are no header that we can read; the message says what they are."""
+
+
+class EndsTooSoon(BadHeader):
+    """The header is longer than the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """
+    What a GGUF file says of itself.
+
+    Attributes:
+        version: Of the format.
+        values: Of the keys that hold numbers, texts and short lists of numbers.
+        lengths: Elements of every key that holds a list.
+        tensors: How many there are.
+        needed_bytes: Least length of a file that holds all of their data.
+    """
+
+    version: int
+    values: dict[str, Value]
+    lengths: dict[str, int]
+    tensors: int
+    needed_bytes: int
+
+
+def parse(data: Buffer) -> Header:
+    """
+    Read the header at the start of *data*, which is the whole file.
+
+    Raises:
+        EndsTooSoon: If the file is shorter than its header.
+        BadHeader: If it is no GGUF, of another version, or damaged.
+    """
+    reader = _Reader(data)
+    version = _version(reader)
+    tensors, keys = reader.count(), reader.count()
+    if keys > MOST_KEYS or tensors > MOST_TENSORS:
+        raise BadHeader(f"it claims to have {keys} keys and {tensors} tensors")
+    values: dict[str, Value] = {}
+    lengths: dict[str, int] = {}
+    for _ in range(keys):
+        _read_key(reader, values, lengths)
+    extent = _extent(reader, tensors)
+    start = _aligned(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
+    return Header(
+        version=version,
+        values=values,
+        lengths=lengths,
+        tensors=tensors,
+        needed_bytes=start + extent if tensors else reader.at,
+    )
+
+
+def looks_like(start: bytes) -> str:
+    """What a file is that begins with *start*, as a phrase."""
+    if start[8:10] == b'{"':
+        return "a safetensors file"
+    if not start.strip(b"\0"):
+        return "a stretch of zeros: a download that has only just begun"
+    for beginning, phrase in _LOOKS:
+        if start.lstrip().lower().startswith(beginning.lower()):
+            return phrase
+    return "a text file" if start.isascii() and 0 not in start else "something else"
+
+
+class _Reader:
+    """A position in bytes that never passes their end."""
+
+    def __init__(self, data: Buffer) -> None:
+        self.at = 0
+        self._data = data
+        self._end = len(data)
+        self._room = MOST_KEPT
+
+    def skip(self, size: int) -> int:
+        """Move on by *size* bytes; where they begin."""
+        start = self.at
+        if size > self._end - start:
+            raise EndsTooSoon("it ends in the middle of its header")
+        self.at = start + size
+        return start
+
+    def number(self, layout: struct.Struct) -> int | float | bool:
+        start = self.skip(layout.size)
+        value: int | float | bool = layout.unpack_from(self._data, start)[0]
+        return value
+
+    def count(self) -> int:
+        return int(self.number(_U64))
+
+    def small(self) -> int:
+        return int(self.number(_U32))
+
+    def take(self, size: int) -> bytes:
+        start = self.skip(size)
+        return bytes(self._data[start : start + size])
+
+    def text(self) -> str | None:
+        """The next string; None if it is too long to be of interest."""
+        size = self.count()
+        if size > LONGEST_TEXT or not self.keeps(size):
+            self.skip(size)
+            return None
+        return self.take(size).decode(errors="replace")
+
+    def keeps(self, size: int) -> bool:
+        """Whether there is room for *size* bytes more; they count if there is."""
+        if size > self._room:
+            return False
+        self._room -= size
+        return True
+
+    def skip_texts(self, count: int) -> None:
+        # Written out: a vocabulary has hundreds of thousands of these.
+        data, at, last = self._data, self.at, self._end - _U64.size
+        unpack = _U64.unpack_from
+        for _ in range(count):
+            if at > last:
+                raise EndsTooSoon("it ends in the middle of its vocabulary")
+            at += _U64.size + unpack(data, at)[0]
+        self.at = at
+        self.skip(0)
+
+    def numbers(
+        self, layout: struct.Struct, count: int
+    ) -> tuple[int | float | bool, ...]:
+        start = self.skip(layout.size * count)
+        code = layout.format[1:]
+        return struct.unpack_from(f"<{count}{code}", self._data, start)
+
+
+def _version(reader: _Reader) -> int:
+    if reader.take(len(MAGIC)) != MAGIC:
+        raise BadHeader("it does not begin with the letters GGUF")
+    version = reader.small()
+    # A big-endian 3 reads as 3 << 24.
+    if version and not version & 0xFFFF:
+        raise BadHeader("it was written for a machine with another byte order")
+    if version not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        raise BadHeader(f"it has GGUF version {version}, we know {known}")
+    return version
+
+
+def _read_key(
+    reader: _Reader, values: dict[str, Value], lengths: dict[str, int]
+) -> None:
+    name = reader.text()
+    # A stretch of zeros would otherwise read as millions of nameless keys.
+    if not name or name in values or name in lengths:
+        raise BadHeader("its list of keys is damaged")
+    kind = reader.small()
+    if kind == _STRING:
+        text = reader.text()
+        values[name] = "" if text is None else text
+    elif kind == _ARRAY:
+        _read_array(reader, name, values, lengths)
+    else:
+        values[name] = reader.number(_scalar(kind))
+
+
+def _read_array(
+    reader: _Reader, name: str, values: dict[str, Value], lengths: dict[str, int]
+) -> None:
+    kind, count = reader.small(), reader.count()
+    if count > MOST_ELEMENTS:
+        raise BadHeader(f"a list in it claims to have {count} elements")
+    lengths[name] = count
+    if kind == _STRING:
+        reader.skip_texts(count)
+        return
+    layout = _scalar(kind)
+    if count > LONGEST_ARRAY or not reader.keeps(layout.size * count):
+        reader.skip(layout.size * count)
+    else:
+        values[name] = reader.numbers(layout, count)
+
+
+def _scalar(kind: int) -> struct.Struct:
+    layout = _SCALARS.get(kind)
+    if layout is None:
+        raise BadHeader(f"it holds a value of an unknown kind ({kind})")
+    return layout
+
+
+def _extent(reader: _Reader, tensors: int) -> int:
+    """Bytes from the start of the data to the end of the last tensor."""
+    extent = 0
+    for _ in range(tensors):
+        name = reader.count()
+        if not 0 < name <= LONGEST_NAME:
+            raise BadHeader("its list of tensors is damaged")
+        reader.skip(name)
+        extent = max(extent, _end(reader))
+    if extent > MOST_BYTES:
+        raise BadHeader(f"its tensors claim to take {extent} bytes")
+    return extent
+
+
+def _end(reader: _Reader) -> int:
+    """Where the data of the next tensor end, counted from where all begin."""
+    dimensions = reader.small()
+    if dimensions > MOST_DIMENSIONS:
+        raise BadHeader(f"it holds a tensor of {dimensions} dimensions")
+    elements = math.prod(reader.count() for _ in range(dimensions))
+    values, size = TENSOR_TYPES.get(reader.small(), (1, 0))
+    return reader.count() + elements // values * size
+
+
+def _aligned(at: int, alignment: object) -> int:
+    if not isinstance(alignment, int) or not 0 < alignment <= LONGEST_TEXT:
+        raise BadHeader("its tensors are aligned to no number of bytes")
+    return -(-at // alignment) * alignment

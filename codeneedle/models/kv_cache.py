@@ -1,0 +1,467 @@
+"""
+Predicted KV cache memory of a pair, the longest context that fits, and which types the
+head sizes allow.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from codeneedle.grid import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
+from codeneedle.models.weights import Weights
+
+CONTEXT_STEP = 256
+"""llama.cpp rounds a context up to this, in tokens: ``llama-context.cpp``."""
+
+UBATCH = 512
+"""Tokens computed at once by default; a sliding window holds that many more."""
+
+# fmt: off
+PLAIN = frozenset(
+    {
+        "llama", "deci", "falcon", "grok", "gpt2", "gptj", "gptneox", "mpt",
+        "baichuan", "starcoder", "refact", "bloom", "stablelm", "qwen", "qwen2",
+        "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "phi2",
+        "phi3", "phimoe", "plamo", "codeshell", "orion", "internlm2", "minicpm",
+        "minicpm3", "gemma", "starcoder2", "xverse", "command-r", "dbrx", "olmo",
+        "olmoe", "openelm", "arctic", "deepseek", "deepseek2", "chatglm", "glm4",
+        "glm4moe", "bitnet", "jais", "jais2", "nemotron", "exaone", "granite",
+        "granitemoe", "chameleon", "plm", "bailingmoe", "bailingmoe2", "dots1",
+        "arcee", "ernie4_5", "ernie4_5-moe", "hunyuan-moe", "hunyuan-dense",
+        "smollm3", "seed_oss", "grovemoe", "apertus", "minimax-m2",
+        "pangu-embedded", "mistral3", "mistral4", "maincoder",
+    }
+)
+# fmt: on
+"""Architectures where every layer keeps the whole context, whatever the file says."""
+
+# fmt: off
+HYBRID = frozenset(
+    {
+        "jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe",
+        "nemotron_h", "nemotron_h_moe", "qwen3next", "qwen35", "qwen35moe",
+        "kimi-linear",
+    }
+)
+# fmt: on
+"""Architectures where some layers keep a small state instead of K and V."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """
+    Which layers of an architecture see only a window, unless the file says else.
+
+    Attributes:
+        period: Every how many-th layer sees everything; None: the file must say.
+        dense_first: Whether that layer is the first of its period, not the last.
+        default: Size of the window where the file names none, in tokens.
+        forced: Size of the window where there is one, whatever the file says.
+    """
+
+    period: int | None = None
+    dense_first: bool = False
+    default: int = 0
+    forced: int = 0
+
+
+WINDOWED = {
+    "afmoe": _Window(period=4),
+    "cohere2": _Window(period=4),
+    "cohere2moe": _Window(period=4, dense_first=True),
+    "exaone-moe": _Window(period=4, default=128),
+    "gemma2": _Window(period=2, default=4096),
+    "gemma3": _Window(period=6),
+    "gemma3n": _Window(period=5),
+    "gemma4": _Window(),
+    "gpt-oss": _Window(period=2),
+    "granite_swa": _Window(),
+    "laguna": _Window(period=4, dense_first=True),
+    "llama4": _Window(period=4, default=8192, forced=8192),
+    "maple": _Window(),
+    "mellum": _Window(period=4),
+    "mimo2": _Window(),
+    "muse-glimmer": _Window(period=4),
+    "olmo2": _Window(period=4),
+    "plamo3": _Window(period=8),
+    "smallthinker": _Window(period=4, dense_first=True, forced=4096),
+    "spark2_5": _Window(),
+    "step35": _Window(),
+}
+"""Source: ``load_arch_hparams`` of each file in ``src/models`` of b11434."""
+
+GEMMA3N_KV_LAYERS = 20
+"""The layers after these reuse the caches of the last two of them."""
+
+HYBRID_INTERVAL = 4
+"""Every how many-th layer of a qwen3next keeps K and V, by default."""
+
+
+def kv_bytes(
+    weights: Weights, pair: Pair, context: int, *, ubatch: int = UBATCH
+) -> int | None:
+    """
+    Predicted size of the KV cache, in bytes.
+
+    A layer keeps, per token, ``head size * KV heads`` values of K and as many of
+    V; models with a latent attention keep K alone. A layer with a sliding window
+    keeps the window and one micro-batch instead of the context. The states of
+    recurrent layers are not counted: they do not depend on the cache types.
+
+    Args:
+        weights: The model.
+        pair: Types of K and V.
+        context: In tokens, of the one slot that there is.
+        ubatch: Tokens computed at once.
+
+    Returns:
+        None where we do not know the architecture or a type, or where the types
+        cannot be served with this model.
+
+    Source:
+        ``llama-kv-cache.cpp``, ``llama-kv-cache-iswa.cpp`` and
+        ``llama_model::create_memory`` of llama.cpp b11434.
+    """
+    windows = _windows(weights)
+    if windows is None or refusal(weights, pair) is not None:
+        return None
+    if pair.k not in BITS_PER_ELEMENT or pair.v not in BITS_PER_ELEMENT:
+        return None
+    cells = _rounded_up(context)
+    bits = 0.0
+    for layer in _layers_with_cache(weights):
+        window = windows[layer]
+        kept = _rounded_up(min(cells, window + ubatch)) if window else cells
+        k_size, v_size = _row(weights, has_window=bool(window))
+        row_bits = k_size * BITS_PER_ELEMENT[pair.k] + v_size * BITS_PER_ELEMENT[pair.v]
+        bits += kept * weights.kv_heads[layer] * row_bits
+    return int(bits) // 8
+
+
+def refusal(weights: Weights, pair: Pair) -> str | None:
+    """Why llama-server would not take *pair* for this model, as a phrase."""
+    if weights.is_mla and pair.k != pair.v:
+        return f"{weights.architecture} keeps K and V as one, so their types are equal"
+    k_sizes, v_sizes = _head_sizes(weights)
+    return _misfit(pair.k, k_sizes) or _misfit(pair.v, v_sizes)
+
+
+def why_not(weights: Weights, cache_type: str) -> str | None:
+    """
+    Why *cache_type* cannot hold the heads of this model, as a phrase.
+
+    None where it fits, and where we do not know the type: the server decides.
+    """
+    k_sizes, v_sizes = _head_sizes(weights)
+    return _misfit(cache_type, k_sizes | v_sizes)
+
+
+def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
+    """The head sizes of K and of V."""
+    k_sizes, v_sizes = {weights.key_length}, {weights.value_length}
+    if weights.sliding_window:
+        k_sizes.add(weights.key_length_swa)
+        v_sizes.add(weights.value_length_swa)
+    return k_sizes, v_sizes
+
+
+def _misfit(cache_type: str, head_sizes: set[int]) -> str | None:
+    block = BLOCK_SIZE.get(cache_type, 1)
+    for size in sorted(head_sizes):
+        if size % block:
+            return f"block of {block} does not divide head size {size}"
+    return None
+
+
+def _row(weights: Weights, *, has_window: bool) -> tuple[int, int]:
+    """Values of K and of V that a KV head keeps per token."""
+    if weights.is_mla:
+        return weights.key_length, 0
+    if has_window:
+        return weights.key_length_swa, weights.value_length_swa
+    return weights.key_length, weights.value_length
+
+
+def _layers_with_cache(weights: Weights) -> list[int]:
+    last = weights.layers
+    if weights.architecture == "gemma3n":
+        last = min(last, GEMMA3N_KV_LAYERS)
+    elif weights.architecture == "gemma4":
+        last -= weights.shared_kv_layers
+    recurrent = _recurrent(weights)
+    return [layer for layer in range(last) if not recurrent[layer]]
+
+
+def _recurrent(weights: Weights) -> tuple[bool, ...]:
+    """Which layers keep no K and V although they have KV heads."""
+    none = (False,) * weights.layers
+    if weights.architecture not in {"qwen3next", "qwen35", "qwen35moe"}:
+        return none  # elsewhere such layers have no KV heads
+    if weights.recurrent_layers:
+        return weights.recurrent_layers
+    interval = weights.full_attention_interval or HYBRID_INTERVAL
+    return tuple((layer + 1) % interval != 0 for layer in range(weights.layers))
+
+
+def _windows(weights: Weights) -> tuple[int, ...] | None:
+    """The window of each layer in tokens, 0 for none; None if we do not know."""
+    everything = (0,) * weights.layers
+    if weights.has_indexer:
+        return None  # an index is kept beside K and V
+    if weights.architecture in PLAIN:
+        return everything
+    if weights.architecture in HYBRID:
+        return None if weights.sliding_window else everything
+    known = WINDOWED.get(weights.architecture)
+    return None if known is None else _pattern(weights, known)
+
+
+def _pattern(weights: Weights, known: _Window) -> tuple[int, ...] | None:
+    asked = weights.sliding_window
+    size = known.default if asked is None else asked and (known.forced or asked)
+    if not size:
+        return (0,) * weights.layers
+    pattern = weights.window_pattern
+    if isinstance(pattern, tuple):
+        return tuple(size if has_window else 0 for has_window in pattern)
+    # A single number in the file is a period, as the one we know is.
+    period = known.period if pattern is None else pattern
+    if period is None:
+        return None
+    dense = 0 if known.dense_first else period - 1
+    return tuple(
+        size if period == 0 or layer % period != dense else 0
+        for layer in range(weights.layers)
+    )
+
+
+def _rounded_up(tokens: int) -> int:
+    return math.ceil(tokens / CONTEXT_STEP) * CONTEXT_STEP
+
+
+CONTEXTS = (1_024, 4_096, 16_384, 32_768, 65_536, 131_072)
+"""Tokens; where weights were trained for fewer, the longer ones tell nothing."""
+
+LONGEST_CONTEXT = 1 << 22
+"""Tokens that are thought of at most, where weights do not say what they can."""
+
+RESERVE_BYTES = 512 << 20
+"""For what belongs to no model: the system, the program, a driver's own memory."""
+
+HIDDEN_COPIES = 8
+"""Hidden states of a micro-batch that are alive at once; their width is small."""
+
+MASK_BYTES = 6
+"""
+Per position and token of a micro-batch: the attention mask in f32 and in f16. The
+latter alone was measured with b11434 and flash attention; older builds keep both.
+"""
+
+_DEVICE = re.compile(r"(?P<backend>[A-Za-z_-]+)\S* .*\((?P<mib>\d+) MiB\)")
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """
+    Memory that a server may fill.
+
+    Attributes:
+        size_bytes: All of it, whether free at the moment or not.
+        where: Whose it is, as a phrase.
+    """
+
+    size_bytes: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairMemory:
+    """
+    What one pair takes.
+
+    Attributes:
+        pair: The cache types.
+        kv_bytes: Size of the KV cache at each context of the plan; None where it
+            cannot be predicted.
+        longest_context: Tokens that fit; 0 where not even the shortest context
+            does, None where it cannot be predicted.
+        refusal: Why it cannot be served with these weights; None if it can.
+    """
+
+    pair: Pair
+    kv_bytes: tuple[int | None, ...]
+    longest_context: int | None
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """
+    What every pair of a grid takes.
+
+    Attributes:
+        contexts: In tokens, shortest first.
+        pairs: Largest first; of pairs of equal size, those of a more precise K.
+        weights_bytes: Size of the weights.
+        allowance_bytes: What is kept for compute buffers at each context.
+        room: What all of it must fit into.
+        training_context: Tokens that the weights were trained for; 0 if unknown.
+    """
+
+    contexts: tuple[int, ...]
+    pairs: tuple[PairMemory, ...]
+    weights_bytes: int
+    allowance_bytes: tuple[int, ...]
+    room: Room
+    training_context: int
+
+
+def predicted(
+    weights: Weights,
+    pairs: Iterable[Pair],
+    room: Room,
+    *,
+    contexts: Sequence[int] | None = None,
+) -> MemoryPlan:
+    """
+    The memory of all *pairs*.
+
+    Args:
+        weights: The model.
+        pairs: In any order.
+        room: What it must fit into.
+        contexts: In tokens; by default those of `CONTEXTS` that the weights were
+            trained for, and the training context itself.
+    """
+    contexts = contexts or usual_contexts(weights.training_context)
+    found = (_pair_memory(weights, pair, room, contexts) for pair in pairs)
+    return MemoryPlan(
+        contexts=tuple(contexts),
+        pairs=tuple(sorted(found, key=_largest_first)),
+        weights_bytes=weights.size_bytes,
+        allowance_bytes=tuple(allowance_bytes(weights, each) for each in contexts),
+        room=room,
+        training_context=weights.training_context,
+    )
+
+
+def usual_contexts(training_context: int) -> tuple[int, ...]:
+    """`CONTEXTS` up to the training context, and that; all if it is 0, unknown."""
+    if not training_context:
+        return CONTEXTS
+    shorter = (context for context in CONTEXTS if context < training_context)
+    return (*shorter, training_context)
+
+
+def allowance_bytes(weights: Weights, context: int) -> int:
+    """
+    What is kept for compute buffers, in bytes: an estimate, meant to be too large.
+
+    A micro-batch has a score in f32 for each token of the vocabulary, some hidden
+    states, and a mask over the context. Attention reads a quantized cache by
+    turning K and V of one layer into f16 first on several devices, which costs
+    that layer's size. `RESERVE_BYTES` come on top.
+    """
+    scores = 4 * UBATCH * weights.vocabulary
+    hidden = 4 * UBATCH * weights.embedding * HIDDEN_COPIES
+    mask = MASK_BYTES * UBATCH * context
+    heads = max(weights.kv_heads, default=0)
+    layer = 2 * context * heads * (weights.key_length + weights.value_length)
+    return scores + hidden + mask + layer + RESERVE_BYTES
+
+
+def longest_context(weights: Weights, pair: Pair, room: Room) -> int | None:
+    """
+    The longest context that fits beside the weights, in tokens.
+
+    A multiple of `CONTEXT_STEP`, or what the weights were trained for, which it
+    never exceeds. 0 where nothing fits, None where it cannot be predicted.
+    """
+    if kv_bytes(weights, pair, CONTEXT_STEP) is None:
+        return None
+    most = weights.training_context or LONGEST_CONTEXT
+    if _fits(weights, pair, room, most):
+        return most
+    fits, too_long = 0, -(-most // CONTEXT_STEP)
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        if _fits(weights, pair, room, middle * CONTEXT_STEP):
+            fits = middle
+        else:
+            too_long = middle
+    return fits * CONTEXT_STEP
+
+
+def kv_parts(weights: Weights, pair: Pair, context: int) -> tuple[float, float] | None:
+    """
+    Predicted size of K and of V, in bytes; None where `kv_bytes` is.
+
+    The whole is linear in the bits of K and in those of V, so that two predictions
+    with other types tell the share of each.
+    """
+    whole = kv_bytes(weights, pair, context)
+    if whole is None:
+        return None
+    if weights.is_mla:
+        return float(whole), 0.0
+    both = kv_bytes(weights, Pair("f16", "f16"), context) or 0
+    wide = kv_bytes(weights, Pair("f32", "f16"), context) or 0
+    k_bytes = (wide - both) / 16 * BITS_PER_ELEMENT[pair.k]
+    return k_bytes, whole - k_bytes
+
+
+def room_of(devices: Iterable[str], memory_bytes: int) -> Room:
+    """
+    The memory of the accelerators; the machine's where there is none.
+
+    Several accelerators share a model, so they add up. Those of another kind of
+    backend most often are the same ones once more: the largest kind counts.
+
+    Args:
+        devices: As llama-server lists them: ``CUDA0 NVIDIA L4 (22563 MiB)``.
+        memory_bytes: Memory of the machine.
+    """
+    sizes = sorted(found for found in map(_device_size, devices) if found)
+    kinds = [
+        (sum(size for _, size in kind), backend)
+        for backend, kind in groupby(sizes, key=lambda found: found[0])
+    ]
+    size_bytes, backend = max(kinds, default=(0, ""))
+    if not size_bytes:
+        return Room(memory_bytes, "of this machine")
+    count = sum(name == backend for name, _ in sizes)
+    return Room(size_bytes, f"of {backend}" + (f", {count} devices" * (count > 1)))
+
+
+def _device_size(device: str) -> tuple[str, int] | None:
+    """The backend of a device and its memory in bytes; None if it tells no size."""
+    found = _DEVICE.fullmatch(device)
+    if found is None or not int(found["mib"]):
+        return None
+    return found["backend"], int(found["mib"]) * _MIB
+
+
+def _pair_memory(
+    weights: Weights, pair: Pair, room: Room, contexts: Sequence[int]
+) -> PairMemory:
+    return PairMemory(
+        pair=pair,
+        kv_bytes=tuple(kv_bytes(weights, pair, context) for context in contexts),
+        longest_context=longest_context(weights, pair, room),
+        refusal=refusal(weights, pair),
+    )
+
+
+def _fits(weights: Weights, pair: Pair, room: Room, context: int) -> bool:
+    cache = kv_bytes(weights, pair, context) or 0
+    needed = weights.size_bytes + cache + allowance_bytes(weights, context)
+    return needed <= room.size_bytes
+
+
+def _largest_first(memory: PairMemory) -> tuple[float, ...]:
+    last = memory.kv_bytes[-1]
+    k, v = precision(memory.pair.k), precision(memory.pair.v)
+    return (last is None, -(last or 0), *k, *v)

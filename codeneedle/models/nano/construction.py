@@ -1,0 +1,371 @@
+"""
+The weights of the built-in model, constructed: an induction circuit,
+layer by layer.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+TOKENS = 260
+"""Vocabulary: 256 bytes, begin, end, padding, and one that never occurs."""
+
+BEGIN = 256
+"""The token that every context begins with."""
+
+HEAD = 64
+"""Dimensions of a head; llama.cpp rotates quantized caches in blocks of 64."""
+
+SLOTS = 16
+"""Bytes of the window that are kept one by one."""
+
+SEEN = SLOTS - 1
+"""Slots that a match compares: a key's window begins one slot later."""
+
+VALUE_DIMS = 16
+"""Dimensions of the code by which a byte is handed on to the output."""
+
+FEED_FORWARD = 96
+"""Width of the feed-forward layers: two for each dimension that is squared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matcher:
+    """
+    What is trained: which bytes and which differences matter to a match.
+
+    Attributes:
+        codes: Shape (260, c): a byte as it stands in a slot; rows of length one.
+        hashes: One (h, seen) matrix for each layer beyond the slots, of what a
+            place has seen so far; *seen* is 15 c at first and grows by h.
+        query: Shape (47, seen): projects what was seen up to here.
+        key: Shape (47, seen): projects what was seen before an earlier place.
+        energies: Mean squared length of each hash, measured on text.
+        key_energy: Mean squared length of a key, measured on text.
+    """
+
+    codes: Array
+    hashes: tuple[Array, ...]
+    query: Array
+    key: Array
+    energies: tuple[float, ...]
+    key_energy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """
+    Weights of one layer with a single head, as x @ w.T uses them.
+
+    Attributes:
+        query: Shape (64, width).
+        query_bias: Shape (64,).
+        key: Shape (64, width).
+        key_bias: Shape (64,).
+        value: Shape (64, width).
+        output: Shape (width, 64).
+        expand: Shape (96, width): both inputs of the feed-forward product.
+        shrink: Shape (width, 96).
+    """
+
+    query: Array
+    query_bias: Array
+    key: Array
+    key_bias: Array
+    value: Array
+    output: Array
+    expand: Array
+    shrink: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """
+    All weights.
+
+    Attributes:
+        embedding: Shape (260, width).
+        layers: In order of use.
+        readout: Shape (260, width).
+        frequencies: Shape (32,): radians per token of each pair of dimensions.
+    """
+
+    embedding: Array
+    layers: tuple[Layer, ...]
+    readout: Array
+    frequencies: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """
+    Where in a token's vector what stands.
+
+    Attributes:
+        code: Dimensions of a slot.
+        hashes: How many layers write hashes.
+        hash_dims: Dimensions of each.
+    """
+
+    code: int
+    hashes: int
+    hash_dims: int
+
+    def slots(self, start: int, stop: int) -> slice:
+        """Codes of the bytes *start* to *stop* - 1 places back."""
+        return slice(start * self.code, stop * self.code)
+
+    def hash(self, level: int, *, of_key: bool) -> slice:
+        """What a layer wrote for queries (ends here) or keys (ends one before)."""
+        start = SLOTS * self.code + (2 * level + of_key) * self.hash_dims
+        return slice(start, start + self.hash_dims)
+
+    @property
+    def value(self) -> slice:
+        """Code by which the own byte is handed on."""
+        start = SLOTS * self.code + 2 * self.hashes * self.hash_dims
+        return slice(start, start + VALUE_DIMS)
+
+    @property
+    def said(self) -> slice:
+        """Code of the byte that the match found."""
+        return slice(self.value.stop, self.value.stop + VALUE_DIMS)
+
+    @property
+    def square(self) -> int:
+        """Squared length of the token's key."""
+        stop: int = self.said.stop
+        return stop
+
+    @property
+    def width(self) -> int:
+        """Dimensions of a token's vector; llama.cpp likes multiples of 32."""
+        return -(-(self.square + 1) // 32) * 32
+
+    def view(self, levels: int, *, of_key: bool) -> list[slice]:
+        """What a place has seen after so many hashes, nearest byte first."""
+        near = self.slots(of_key, of_key + SEEN)
+        return [near, *(self.hash(level, of_key=of_key) for level in range(levels))]
+
+
+def value_codes() -> Array:
+    """
+    Codes of length one for all tokens; special tokens get none and are never said.
+
+    Returns:
+        Shape (260, 16). Two bytes' codes have a scalar product of at most 1/4,
+        so a byte that is said stands out clearly from 255 others in 16 dimensions.
+
+    Source:
+        The Nordstrom-Robinson code as the Gray image of the octacode over Z4:
+        Hammons, Kumar, Calderbank, Sloane, Sole, The Z4-linearity of Kerdock,
+        Preparata, Goethals, and related codes, IEEE Trans. IT 40(2), 1994.
+    """
+    first = [3, 1, 2, 1, 0, 0, 0]
+    generator = np.array([[*np.roll(first, n), 1] for n in range(4)])
+    digits = np.indices((4, 4, 4, 4)).reshape(4, 256).T
+    gray = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]])
+    words = gray[digits @ generator % 4].reshape(256, VALUE_DIMS)
+    # With each word its negative is one; a text's bytes are seldom 128 apart.
+    half = words[words[:, 0] > 0]
+    codes = np.zeros((TOKENS, VALUE_DIMS))
+    codes[:256] = np.concatenate([half, -half]) / math.sqrt(VALUE_DIMS)
+    return codes
+
+
+def orthonormal(columns: int) -> Array:
+    """
+    Shape (64, columns): orthonormal columns that spread each number over all 64.
+
+    A head's value carries what it copies in this basis, so that a cache's
+    quantization meets many numbers of like size. Entries are n / 32: exact.
+    """
+    hadamard = np.ones((1, 1))
+    while len(hadamard) < HEAD:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    # One transform alone would be undone where llama.cpp applies the same.
+    chance = hashlib.sha256(b"signs").digest()[: HEAD // 8]
+    bits = np.unpackbits(np.frombuffer(chance, np.uint8)).astype(np.float64)
+    product = (hadamard * (1 - 2 * bits)) @ hadamard
+    return np.asarray(product[:, :columns] / HEAD, np.float64)
+
+
+EPSILON = 1e-5
+"""Keeps root-mean-square normalization away from zero."""
+
+RULER = (2.8459, 2.3995, 1.0556, 0.6331, 0.196, 0.0521, 0.001432, 0.0012675)
+"""
+Frequencies of the ruler, in radians per token.
+
+Found by random search: the mean of their cosines is 1 at distance zero and at most
+0.83 at any other below 39,000 tokens, 0.88 below 65,536.
+"""
+
+LOOK_BACK_NATS = 72.0
+"""
+Attention score of the place that a look-back is after.
+
+Its rivals stay 0.12 of that, 8.6 nats, below; quantized keys shift scores by one.
+"""
+
+VALUE_SCALE = 32.0
+"""Length of a value code: a constant share of every token, whatever its text."""
+
+SQUARE_SCALE = 1 / 64
+"""Keeps the squared length of a key about as small as what stands beside it."""
+
+QUERY_OF_SQUARE = 16.0
+"""Constant in each query that meets the squared length: keeps the key's part small."""
+
+LOGIT = 20.0
+"""Logit of a byte that has all the attention; any other has at most a quarter."""
+
+
+def model(matcher: Matcher) -> Model:
+    """Write all weights: four layers of slots, the hashes, and the match."""
+    layout = Layout(matcher.codes.shape[1], len(matcher.hashes), len(matcher.hashes[0]))
+    values = value_codes()
+    embedding, readout = np.zeros((2, TOKENS, layout.width))
+    embedding[:, layout.slots(0, 1)] = matcher.codes
+    embedding[:, layout.value] = VALUE_SCALE * values
+    # What is said has length one beside all that stands there already.
+    length = _rms(_energy(matcher, weighed=True) + 1, layout.width)
+    readout[:, layout.said] = LOGIT * length * values
+    layers = [
+        *(_slot_layer(layout, 2**n) for n in range(4)),
+        *(_hash_layer(layout, matcher, n) for n in range(layout.hashes)),
+        _match_layer(layout, matcher),
+    ]
+    _weigh_keys(layers[-2], layout, matcher)
+    return Model(
+        embedding=embedding,
+        layers=tuple(layers),
+        readout=readout,
+        frequencies=np.array([*RULER, *[0.0] * (HEAD // 2 - len(RULER))]),
+    )
+
+
+def _slot_layer(layout: Layout, back: int) -> Layer:
+    """Fetch the *back* slots that the token so many places back has filled."""
+    layer = _look_back(layout, back)
+    known = layout.slots(0, back)
+    carrier = orthonormal(known.stop)
+    # Normalization has divided by this; what is copied must keep its length.
+    layer.value[:, known] = carrier * _rms(back + VALUE_SCALE**2, layout.width)
+    layer.output[layout.slots(back, 2 * back)] = carrier.T
+    return layer
+
+
+def _hash_layer(layout: Layout, matcher: Matcher, level: int) -> Layer:
+    """Fetch two hashes of all that was seen, as a query and as a key would see it."""
+    layer = _look_back(layout, SLOTS * 2**level)
+    carrier = orthonormal(2 * layout.hash_dims)
+    length = _rms(_energy(matcher, level), layout.width)
+    for of_key in (False, True):
+        part = carrier[:, layout.hash_dims * of_key :][:, : layout.hash_dims]
+        seen = layout.view(level, of_key=of_key)
+        _spread(layer.value, seen, part @ matcher.hashes[level] * length)
+        layer.output[layout.hash(level, of_key=of_key)] = part.T
+    return layer
+
+
+def _look_back(layout: Layout, back: int) -> Layer:
+    """
+    A layer that attends to one distance, whatever the text; what it copies is blank.
+
+    Query and key are the same for all tokens: biases. On each pair of the ruler the
+    key points to angle 0 and the query to -(frequency x back); rotary position adds
+    (frequency x position) to both, so they agree on all pairs *back* places apart.
+    """
+    layer = _blank(layout)
+    # A pair contributes length**2, all pairs n of them, and attention divides.
+    length = math.sqrt(LOOK_BACK_NATS * math.sqrt(HEAD) / len(RULER))
+    for pair, frequency in enumerate(RULER):
+        angle = -frequency * back
+        # Rounded: the last digits of a cosine differ between C libraries.
+        layer.query_bias[2 * pair] = round(length * math.cos(angle), 4)
+        layer.query_bias[2 * pair + 1] = round(length * math.sin(angle), 4)
+        layer.key_bias[2 * pair] = round(length, 4)
+    return layer
+
+
+def _weigh_keys(layer: Layer, layout: Layout, matcher: Matcher) -> None:
+    """
+    Let the feed-forward part of *layer* write down each key's squared length.
+
+    Its product is silu(a) b, with a and b linear in the input. With a = b = u in one
+    half and a = b = -u in the other, each square is whole, because the sigmoids of u
+    and -u add up to one: silu(u) u + silu(-u) (-u) = u**2.
+    """
+    key = matcher.key * _rms(_energy(matcher), layout.width)
+    view = layout.view(layout.hashes, of_key=True)
+    _spread(layer.expand[: len(key)], view, key)
+    _spread(layer.expand[len(key) : 2 * len(key)], view, -key)
+    layer.shrink[layout.square, : 2 * len(key)] = SQUARE_SCALE
+
+
+def _match_layer(layout: Layout, matcher: Matcher) -> Layer:
+    """Attend to the places whose window before them is like the one that ends here."""
+    layer = _blank(layout)
+    length = _rms(_energy(matcher, weighed=True), layout.width)
+    # The matcher states scores in nats; attention divides by the root of 64.
+    sharp = length * math.sqrt(math.sqrt(HEAD))
+    free = slice(2 * len(RULER), HEAD - 1)
+    query_view = layout.view(layout.hashes, of_key=False)
+    key_view = layout.view(layout.hashes, of_key=True)
+    _spread(layer.query[free], query_view, matcher.query * sharp)
+    _spread(layer.key[free], key_view, matcher.key * sharp)
+    # The last dimension subtracts half the squared length, less its mean: softmax
+    # does not see what all keys have in common, and small numbers quantize better.
+    half = 0.5 * math.sqrt(HEAD) / QUERY_OF_SQUARE
+    layer.query_bias[-1] = QUERY_OF_SQUARE
+    layer.key_bias[-1] = half * matcher.key_energy
+    layer.key[-1, layout.square] = -half / SQUARE_SCALE * length
+    carrier = orthonormal(VALUE_DIMS)
+    layer.value[:, layout.value] = carrier * length
+    layer.output[layout.said] = carrier.T / VALUE_SCALE
+    return layer
+
+
+def _blank(layout: Layout) -> Layer:
+    """A layer that does nothing yet; its arrays are there to be written."""
+    width = layout.width
+    return Layer(
+        query=np.zeros((HEAD, width)),
+        query_bias=np.zeros(HEAD),
+        key=np.zeros((HEAD, width)),
+        key_bias=np.zeros(HEAD),
+        value=np.zeros((HEAD, width)),
+        output=np.zeros((width, HEAD)),
+        expand=np.zeros((FEED_FORWARD, width)),
+        shrink=np.zeros((width, FEED_FORWARD)),
+    )
+
+
+def _spread(target: Array, places: Sequence[slice], columns: Array) -> None:
+    """Add consecutive *columns* at the *places* where their inputs stand."""
+    start = 0
+    for place in places:
+        stop = start + place.stop - place.start
+        target[:, place] += columns[:, start:stop]
+        start = stop
+
+
+def _energy(
+    matcher: Matcher, hashes: int | None = None, *, weighed: bool = False
+) -> float:
+    """Squared length of a token's vector when so many hashes, or all, are filled."""
+    # Exact for slots and value code, whose lengths are one and VALUE_SCALE.
+    energy = SLOTS + VALUE_SCALE**2 + 2 * math.fsum(matcher.energies[:hashes])
+    return energy + (SQUARE_SCALE * matcher.key_energy) ** 2 * weighed
+
+
+def _rms(energy: float, width: int) -> float:
+    """Root mean square of a vector's elements, by which normalization divides."""
+    return math.sqrt(energy / width + EPSILON)

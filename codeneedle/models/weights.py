@@ -1,0 +1,616 @@
+"""
+Model files: found, checked for completeness, their hyperparameters read, their hashes
+cached.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import mmap
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from codeneedle.errors import MachineError, RequestError, did_you_mean
+from codeneedle.models.gguf import (
+    FILE_TYPES,
+    BadHeader,
+    EndsTooSoon,
+    Header,
+    looks_like,
+    parse,
+)
+from codeneedle.system.files import cache_folder, expanded, identity, why, write_whole
+from codeneedle.text import size as size_phrase
+
+_NAME = re.compile(r"[\w.-]{1,64}")
+"""Of an architecture; part of the names of keys."""
+
+MOST_LAYERS = 512
+"""``LLAMA_MAX_LAYERS`` of llama.cpp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """
+    A model file, or the parts of one, by what its header says.
+
+    Attributes:
+        files: The parts in order; one where the model is not split.
+        size_bytes: Length of all of them.
+        architecture: What llama.cpp calls it: ``qwen3``.
+        name: As its author calls it; may be empty.
+        size_label: ``4B``, ``30B-A3B``; may be empty.
+        file_type: Quantization of the weights: ``Q4_K_M``; may be empty.
+        layers: Layers that answer; those that only draft ahead are not counted.
+        embedding: Width of the residual stream.
+        heads: Attention heads of each layer.
+        kv_heads: Heads of K and V of each layer; 0 where a layer keeps none.
+        key_length: Head size of K.
+        value_length: Head size of V.
+        key_length_swa: Head size of K in layers with a sliding window.
+        value_length_swa: Head size of V in those.
+        is_mla: Whether K and V are compressed into one latent vector.
+        shared_kv_layers: Last layers that reuse the cache of earlier ones.
+        sliding_window: Its size in tokens; None where the file has no such key.
+        window_pattern: Which layers have a window, or every how many-th has
+            none; None where the file does not say.
+        recurrent_layers: Which layers keep a state instead of K and V; empty
+            where the file does not say.
+        full_attention_interval: Every how many-th layer of a hybrid keeps K and
+            V; None where the file does not say.
+        has_state: Whether it has a state-space or another recurrent part.
+        has_indexer: Whether it keeps an index beside K and V (sparse attention).
+        training_context: Context it was trained on, in tokens; 0 if unknown.
+        vocabulary: Tokens it knows.
+        chat_template: Text of its template; None where it has none.
+        identity: By what the files are told from others in their place; empty where
+            there are none.
+    """
+
+    files: tuple[Path, ...]
+    size_bytes: int
+    architecture: str
+    name: str
+    size_label: str
+    file_type: str
+    layers: int
+    embedding: int
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    key_length: int
+    value_length: int
+    key_length_swa: int
+    value_length_swa: int
+    is_mla: bool
+    shared_kv_layers: int
+    sliding_window: int | None
+    window_pattern: int | tuple[bool, ...] | None
+    recurrent_layers: tuple[bool, ...]
+    full_attention_interval: int | None
+    has_state: bool
+    has_indexer: bool
+    training_context: int
+    vocabulary: int
+    chat_template: str | None
+    identity: str = ""
+
+    @property
+    def path(self) -> Path:
+        """What llama-server is given: the file, or the first part of it."""
+        return self.files[0]
+
+
+def weights_of(
+    header: Header, *, files: Sequence[Path], size_bytes: int, identity: str = ""
+) -> Weights:
+    """
+    Take from *header* what a sweep wants to know.
+
+    Defaults are those of llama.cpp, ``llama_model_base::load_hparams``.
+
+    Raises:
+        BadHeader: If a number is missing that every language model has.
+    """
+    keys = _Keys(header)
+    block_count = keys.least("block_count", at_least=1)
+    if block_count > MOST_LAYERS:
+        raise BadHeader(f"it claims to have {block_count} layers")
+    layers = max(block_count - keys.whole("nextn_predict_layers", 0), 1)
+    embedding = keys.least("embedding_length", at_least=1)
+    heads = keys.per_layer("attention.head_count", layers, (0,) * layers)
+    head_size = embedding // heads[0] if heads[0] else 0
+    key_length = keys.whole("attention.key_length", head_size)
+    value_length = keys.whole("attention.value_length", head_size)
+    return Weights(
+        files=tuple(files),
+        size_bytes=size_bytes,
+        architecture=keys.architecture,
+        name=keys.text("general.name"),
+        size_label=keys.text("general.size_label"),
+        file_type=keys.file_type(),
+        layers=layers,
+        embedding=embedding,
+        heads=heads,
+        kv_heads=keys.per_layer("attention.head_count_kv", layers, heads),
+        key_length=key_length,
+        value_length=value_length,
+        key_length_swa=keys.whole("attention.key_length_swa", key_length),
+        value_length_swa=keys.whole("attention.value_length_swa", value_length),
+        is_mla=bool(
+            keys.whole("attention.key_length_mla", 0)
+            and keys.whole("attention.value_length_mla", 0)
+        ),
+        shared_kv_layers=keys.whole("attention.shared_kv_layers", 0),
+        sliding_window=keys.maybe("attention.sliding_window"),
+        window_pattern=keys.pattern("attention.sliding_window_pattern", layers),
+        recurrent_layers=keys.flags("attention.recurrent_layers", layers),
+        full_attention_interval=keys.maybe("full_attention_interval"),
+        has_state=keys.has_any("ssm.", "wkv.", "shortconv.", "kda."),
+        has_indexer=keys.has_any("attention.indexer."),
+        training_context=keys.whole("context_length", 0),
+        vocabulary=header.lengths.get("tokenizer.ggml.tokens")
+        or keys.whole("vocab_size", 0),
+        chat_template=keys.text("tokenizer.chat_template") or None,
+        identity=identity,
+    )
+
+
+def _whole(number: float) -> int | None:
+    """*number* without its fraction; None of infinity, and of what is no number."""
+    return int(number) if math.isfinite(number) else None
+
+
+class _Keys:
+    """The keys of one architecture, by what follows its name."""
+
+    def __init__(self, header: Header) -> None:
+        self._values = header.values
+        self.architecture = self.text("general.architecture")
+        if not _NAME.fullmatch(self.architecture):
+            raise BadHeader("it names no architecture")
+
+    def text(self, name: str) -> str:
+        value = self._values.get(name)
+        return value if isinstance(value, str) else ""
+
+    def file_type(self) -> str:
+        number = self._values.get("general.file_type")
+        return FILE_TYPES.get(number, "") if isinstance(number, int) else ""
+
+    def maybe(self, name: str) -> int | None:
+        value = self._values.get(f"{self.architecture}.{name}")
+        if isinstance(value, tuple):
+            # Written per layer where a single number would do.
+            value = value[0] if value else None
+        return _whole(value) if isinstance(value, (int, float)) else None
+
+    def whole(self, name: str, default: int) -> int:
+        value = self.maybe(name)
+        return default if value is None or value < 0 else value
+
+    def least(self, name: str, *, at_least: int) -> int:
+        value = self.maybe(name)
+        if value is None or value < at_least:
+            raise BadHeader(f"its key '{self.architecture}.{name}' is missing")
+        return value
+
+    def per_layer(
+        self, name: str, layers: int, default: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        value = self._values.get(f"{self.architecture}.{name}")
+        if isinstance(value, tuple) and len(value) >= layers:
+            return tuple(max(_whole(each) or 0, 0) for each in value[:layers])
+        single = self.maybe(name)
+        return default if single is None else (max(single, 0),) * layers
+
+    def flags(self, name: str, layers: int) -> tuple[bool, ...]:
+        value = self._values.get(f"{self.architecture}.{name}")
+        if not isinstance(value, tuple) or len(value) < layers:
+            return ()
+        return tuple(bool(each) for each in value[:layers])
+
+    def pattern(self, name: str, layers: int) -> int | tuple[bool, ...] | None:
+        return self.flags(name, layers) or self.maybe(name)
+
+    def has_any(self, *prefixes: str) -> bool:
+        starts = tuple(f"{self.architecture}.{prefix}" for prefix in prefixes)
+        return any(name.startswith(starts) for name in self._values)
+
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+"""Names of split models, as ``llama-gguf-split`` makes them and llama.cpp asks."""
+
+_LONGEST_NAME = 100
+_OFFERED = 5
+
+
+class WeightsMissing(MachineError):  # noqa: N818 - named after the fact
+    """There is no such file."""
+
+    def __init__(self, *, path: Path, nearby: Sequence[str]) -> None:
+        hint = (
+            did_you_mean(path.name, nearby)
+            if nearby
+            else "Give the path of a GGUF file, or leave --model out."
+        )
+        super().__init__(f"there are no weights at {path}", hint=hint)
+
+
+class WeightsAreFolder(MachineError):  # noqa: N818 - named after the fact
+    """A folder, where a file was asked for."""
+
+    def __init__(self, *, path: Path, inside: Sequence[str]) -> None:
+        offered = ", ".join(str(path / name) for name in inside[:_OFFERED])
+        super().__init__(
+            f"{path} is a folder, not a GGUF file",
+            hint=f"In it: {offered}." if inside else "There is no GGUF file in it.",
+        )
+
+
+class WeightsUnreadable(MachineError):  # noqa: N818 - named after the fact
+    """The system does not let us read the file."""
+
+    def __init__(self, *, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be read: {reason}",
+            hint=f"Look at it with: ls -l {path}",
+        )
+
+
+class NotGguf(MachineError):  # noqa: N818 - named after the fact
+    """Something else than a GGUF file."""
+
+    def __init__(self, *, path: Path, looks_like: str) -> None:
+        super().__init__(
+            f"{path} is not a GGUF file but {looks_like}",
+            hint="Download a .gguf of the model, or convert it with llama.cpp's "
+            "convert_hf_to_gguf.py.",
+        )
+
+
+class WeightsTruncated(MachineError):  # noqa: N818 - named after the fact
+    """The file ends before its contents do."""
+
+    def __init__(self, *, path: Path, has_bytes: int, needs_bytes: int | None) -> None:
+        has, of = size_phrase(has_bytes), ""
+        if needs_bytes and has == size_phrase(needs_bytes):
+            has, of = f"{has_bytes:,}", f" of {needs_bytes:,} bytes"
+        elif needs_bytes:
+            of = f" of {size_phrase(needs_bytes)}"
+        super().__init__(
+            f"{path} is cut short: it has {has}{of}",
+            hint="The download did not finish; resume or repeat it.",
+        )
+
+
+class PartMissing(MachineError):  # noqa: N818 - named after the fact
+    """A split model, and not all of it."""
+
+    def __init__(self, *, missing: Sequence[Path], count: int) -> None:
+        names = ", ".join(path.name for path in missing[:_OFFERED])
+        super().__init__(
+            f"{len(missing)} of the {count} parts of this model are missing: {names}",
+            hint=f"Put all parts into {missing[0].parent}, under their own names.",
+        )
+
+
+class PartForeign(MachineError):  # noqa: N818 - named after the fact
+    """A part of another model, or of another splitting of it."""
+
+    def __init__(self, *, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} does not belong to the parts beside it: {reason}",
+            hint="Download all parts of one model again, into a folder of their own.",
+        )
+
+
+class WeightsUnsupported(MachineError):  # noqa: N818 - named after the fact
+    """A GGUF file, but none that a sweep can run."""
+
+    def __init__(self, *, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be used: {reason}",
+            hint="Give the GGUF file of a language model, made by a current llama.cpp.",
+        )
+
+
+def read_header(path: Path) -> Weights:
+    """
+    What the model at *path* says of itself, the file found to be whole.
+
+    Args:
+        path: A GGUF file, or any part of a split one.
+
+    Raises:
+        MachineError: If there is no usable model; each situation has its class.
+    """
+    files = _parts(_checked(expanded(path)))
+    # Before they are read: what changes from here on is noticed.
+    told_by = identity_of(files)
+    headers = [_header(file) for file in files]
+    _refuse_other_kinds(files, headers)
+    _refuse_foreign_parts(files, headers)
+    size_bytes = sum(map(_size, files))
+    try:
+        return weights_of(
+            headers[0], files=files, size_bytes=size_bytes, identity=told_by
+        )
+    except BadHeader as error:
+        raise WeightsUnsupported(path=files[0], reason=str(error)) from error
+
+
+def identity_of(files: Sequence[Path]) -> str:
+    """
+    By what *files* are told from others that may take their place, as one line each.
+
+    Raises:
+        WeightsMissing: If one of them is gone.
+        WeightsUnreadable: If the system does not let us look.
+    """
+    try:
+        return "\n".join(map(identity, files))
+    except FileNotFoundError as error:
+        raise WeightsMissing(path=Path(error.filename), nearby=()) from error
+    except OSError as error:
+        raise WeightsUnreadable(path=files[0], reason=why(error)) from error
+
+
+def short_name(path: Path) -> str:
+    """
+    A name for a folder, from the file's: ``qwen3-4b-q4_k_m``.
+
+    Lower case, because some file systems do not tell the cases apart.
+    """
+    part = _PART.fullmatch(path.name)
+    stem = part["stem"] if part else path.name.removesuffix(".gguf")
+    slug = re.sub(r"[^a-z0-9._]+", "-", stem.lower()).strip("-._")
+    return slug[:_LONGEST_NAME] or "model"
+
+
+def _checked(path: Path) -> Path:
+    try:
+        if path.is_dir():
+            raise WeightsAreFolder(path=path, inside=_models_in(path))
+        if not path.exists():
+            raise WeightsMissing(path=path, nearby=_models_in(path.parent))
+    except OSError as error:
+        raise WeightsUnreadable(path=path, reason=why(error)) from error
+    if not path.is_file():
+        raise NotGguf(path=path, looks_like="no regular file")
+    return path
+
+
+def _models_in(folder: Path) -> list[str]:
+    """Names of the models in *folder*, a split one by its first part."""
+    if not folder.is_dir():
+        return []
+    names = sorted(file.name for file in folder.glob("*.gguf"))
+    parts = {name: _PART.fullmatch(name) for name in names}
+    return [
+        name
+        for name, part in parts.items()
+        if (part is None or int(part["number"]) == 1) and not name.startswith("mmproj")
+    ]
+
+
+def _parts(path: Path) -> tuple[Path, ...]:
+    part = _PART.fullmatch(path.name)
+    if part is None or not int(part["count"]):
+        return (path,)
+    count = int(part["count"])
+    parts = tuple(
+        path.with_name(f"{part['stem']}-{number:05}-of-{count:05}.gguf")
+        for number in range(1, count + 1)
+    )
+    missing = [each for each in parts if not each.is_file()]
+    if missing:
+        raise PartMissing(missing=missing, count=count)
+    return parts
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise WeightsUnreadable(path=path, reason=why(error)) from error
+
+
+def _header(path: Path) -> Header:
+    size = _size(path)
+    if not size:
+        raise NotGguf(path=path, looks_like="an empty file")
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            start = bytes(data[:64])
+            header = parse(data)
+    except OSError as error:
+        raise WeightsUnreadable(path=path, reason=why(error)) from error
+    except EndsTooSoon as error:
+        if start[:4] == b"GGUF":
+            raise WeightsTruncated(
+                path=path, has_bytes=size, needs_bytes=None
+            ) from error
+        raise NotGguf(path=path, looks_like=looks_like(start)) from error
+    except BadHeader as error:
+        if start[:4] == b"GGUF":
+            raise WeightsUnsupported(path=path, reason=str(error)) from error
+        raise NotGguf(path=path, looks_like=looks_like(start)) from error
+    if size < header.needed_bytes:
+        raise WeightsTruncated(
+            path=path, has_bytes=size, needs_bytes=header.needed_bytes
+        )
+    return header
+
+
+def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> None:
+    values = headers[0].values
+    kind = values.get("general.type", "model")
+    if kind == "adapter":
+        raise WeightsUnsupported(path=files[0], reason="it is a LoRA adapter")
+    if kind == "mmproj" or values.get("general.architecture") == "clip":
+        raise WeightsUnsupported(path=files[0], reason="it is a projector for images")
+    if not sum(header.tensors for header in headers):
+        raise WeightsUnsupported(path=files[0], reason="it holds a vocabulary alone")
+    count = values.get("split.count", 0)
+    if isinstance(count, int) and count > 1 and len(files) == 1:
+        raise WeightsUnsupported(
+            path=files[0],
+            reason=f"it is one of {count} parts, but was renamed: llama.cpp finds the "
+            "others by names such as model-00001-of-00002.gguf",
+        )
+
+
+def _refuse_foreign_parts(files: Sequence[Path], headers: Sequence[Header]) -> None:
+    """Hold parts against what each says of its splitting, as far as it does."""
+    if len(files) == 1:
+        return
+    for number, (file, header) in enumerate(zip(files, headers, strict=True)):
+        said = header.values.get
+        if said("split.no", number) != number:
+            reason = f"it says that it is number {said('split.no')} from 0"
+            raise PartForeign(path=file, reason=reason)
+        if said("split.count", len(files)) != len(files):
+            reason = f"it says that there are {said('split.count')} of them"
+            raise PartForeign(path=file, reason=reason)
+    found = sum(header.tensors for header in headers)
+    told = headers[0].values.get("split.tensors.count", found)
+    if told != found:
+        reason = f"it tells of {told} tensors, together they have {found}"
+        raise PartForeign(path=files[0], reason=reason)
+
+
+_CHUNK_BYTES = 4 << 20
+_SHORT_HASH = 12
+_TRIES = 3
+
+
+class WeightsInMotion(MachineError):  # noqa: N818 - named after the fact
+    """The file was written to while it was looked at."""
+
+    def __init__(self, *, path: Path) -> None:
+        super().__init__(
+            f"{path} changes while it is read",
+            hint="Is it still being downloaded or copied? Wait for the end of that.",
+        )
+
+
+class WeightsReplaced(RequestError):  # noqa: N818 - named after the fact
+    """Other weights lie where those were that the sweep began with."""
+
+    def __init__(self, *, path: Path, was: str, now: str) -> None:
+        super().__init__(
+            f"the weights at {path} were replaced while the sweep ran: "
+            f"sha256 {was[:_SHORT_HASH]}, now {now[:_SHORT_HASH]}",
+            hint="What has finished is kept. Put the former file back and sweep "
+            "again, or choose another folder with --out.",
+        )
+
+
+def sha256(
+    weights: Weights, *, progress: Callable[[int, int], None] | None = None
+) -> str:
+    """
+    The hash of the file, or of all parts in order, as hexadecimal digits.
+
+    Remembered in the cache folder for as long as `files.identity` is the same.
+
+    Args:
+        weights: The model.
+        progress: Called with the bytes read so far and the bytes there are.
+
+    Raises:
+        MachineError: If a file is gone, cannot be read, or has changed since its
+            header was read, so that it says something else.
+    """
+    digest = _sha256(weights, progress)
+    if identity_of(weights.files) != weights.identity and not _says_the_same(weights):
+        raise WeightsInMotion(path=weights.path)
+    return digest
+
+
+def refuse_replaced(weights: Weights, *, expected: str) -> None:
+    """
+    Stop if the files are not those any more that *weights* was read from.
+
+    A few microseconds as long as nothing touches them. Touched ones are hashed
+    again: those that were merely renamed, linked to or restored are the same.
+
+    Args:
+        weights: The model as it was.
+        expected: Its hash.
+
+    Raises:
+        WeightsReplaced: If they have another hash.
+        MachineError: If a file is gone, cannot be read, or changes all the time.
+    """
+    # Made-up weights are no files.
+    if weights.identity and identity_of(weights.files) != weights.identity:
+        found = _sha256(weights, None)
+        if found != expected:
+            raise WeightsReplaced(path=weights.path, was=expected, now=found)
+
+
+def _says_the_same(weights: Weights) -> bool:
+    now = read_header(weights.path)
+    return replace(now, identity=weights.identity) == weights
+
+
+def _sha256(weights: Weights, progress: Callable[[int, int], None] | None) -> str:
+    """The hash of files that stay what they are while they are read."""
+    for _ in range(_TRIES):
+        identity = identity_of(weights.files)
+        note = _note(identity)
+        remembered = _remembered(note)
+        digest = remembered or _digest(weights, progress)
+        # Not so if somebody writes to them; but a link or a backup is soon made.
+        if identity_of(weights.files) == identity:
+            if not remembered:
+                _remember(note, weights.path, digest)
+            return digest
+    raise WeightsInMotion(path=weights.path)
+
+
+def _remember(note: Path, path: Path, digest: str) -> None:
+    # A cache that cannot be written costs time, nothing else.
+    with contextlib.suppress(OSError):
+        content = json.dumps({"file": str(path), "sha256": digest})
+        write_whole(note, content.encode())
+
+
+def _note(identity: str) -> Path:
+    data = identity.encode(errors="surrogateescape")
+    name = hashlib.sha256(data).hexdigest()[:32]
+    return cache_folder() / "weights" / f"{name}.json"
+
+
+def _remembered(note: Path) -> str | None:
+    try:
+        digest = json.loads(note.read_bytes())["sha256"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    is_digest = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)
+    return digest if is_digest else None
+
+
+def _digest(weights: Weights, progress: Callable[[int, int], None] | None) -> str:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    done = 0
+    for path in weights.files:
+        try:
+            with path.open("rb", buffering=0) as file:
+                while count := file.readinto(buffer):
+                    digest.update(buffer[:count])
+                    done += count
+                    if progress is not None:
+                        progress(done, weights.size_bytes)
+        except OSError as error:
+            raise WeightsUnreadable(path=path, reason=why(error)) from error
+    return digest.hexdigest()

@@ -1,0 +1,67 @@
+"""The wording of recall prompts, as a chat or as a completion."""
+
+from enum import StrEnum
+
+from codeneedle.engines.client import Message
+from codeneedle.records.record import NeedleFacts
+
+# 1 - first version
+PROMPT_VERSION = 1
+"""Raised with every change of wording: replies to different prompts never mix."""
+
+NO_THINK_PREFILL = "<think>\n\n</think>\n\n"
+"""What ``--prefill-no-think`` puts into the model's mouth: thinking, done already."""
+
+
+NO_THINK_ARGS = {"enable_thinking": False}
+"""Variables of chat templates that switch thinking off, where they know them."""
+
+
+class PromptForm(StrEnum):
+    """How a needle is asked for."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+
+
+def completion_prompt(corpus: str, needle: NeedleFacts) -> str:
+    """
+    Corpus, then the signature again: the model goes on with the body.
+
+    The corpus comes first and is the same for every needle, so that a server
+    reads it once and takes it from its cache from then on.
+    """
+    return f"{corpus}\n\n# recall\n{needle.signature}\n"
+
+
+def chat_messages(
+    corpus: str, needle: NeedleFacts, *, prefill_no_think: bool = False
+) -> tuple[Message, ...]:
+    """Corpus first, question last, for the same reason; perhaps a prefilled answer."""
+    asked = Message("user", f"{corpus}\n---\n{question(needle)}")
+    if prefill_no_think:
+        return (asked, Message("assistant", NO_THINK_PREFILL))
+    return (asked,)
+
+
+def question(needle: NeedleFacts) -> str:
+    """
+    What a chat model is asked, the real signature quoted.
+
+    It names the count of lines that the truth has, blank ones included, so that
+    a model which obeys to the letter gets them all.
+    """
+    return (
+        f"The text above contains a function that begins with {_quoted(needle)}. "
+        f"Repeat the first {len(needle.lines)} lines of its body, beginning with the "
+        "line right after that signature. Copy them verbatim: every character, "
+        "comment and blank line, with the same indentation. Answer with these "
+        "lines alone: no signature, no explanation, no code fence."
+    )
+
+
+def _quoted(needle: NeedleFacts) -> str:
+    signature = needle.signature.strip()
+    if "\n" in signature or "`" in signature:
+        return f"these lines:\n```\n{needle.signature}\n```\n"
+    return f"`{signature}`"

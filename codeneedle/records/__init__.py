@@ -1,0 +1,1 @@
+"""Stored records, setups, and the folders they are in."""

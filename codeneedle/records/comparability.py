@@ -1,0 +1,143 @@
+"""Which setups are comparable: what must not differ, and what may grow."""
+
+import hashlib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import msgspec
+
+from codeneedle.errors import RequestError
+from codeneedle.grid import Pair, by_precision
+from codeneedle.records.record import CellRecord, ForeignRecord, Json, Setup
+
+_NOT_COMPARED = frozenset(
+    {"created", "types_k", "types_v", "probes", "identity", "trial", "schema"}
+)
+_DIGITS = 16
+
+SPECULATION = "recall speculation"
+"""The one setting that a run may lack for being older than it."""
+
+
+class OtherSetup(RequestError):  # noqa: N818 - named after the fact
+    """The run folder holds records of another setup; they must not mix."""
+
+    def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
+        remedy = "Choose another folder with --out, or move that one away."
+        if key == SPECULATION:
+            plainly = "--no-speculate" if stored == "None" else "--speculate"
+            remedy = f"Go on with {plainly}. Or: {remedy[0].lower()}{remedy[1:]}"
+        super().__init__(
+            f"{folder} holds a run with another {key}: {stored}, now {wanted}",
+            hint=remedy,
+        )
+
+
+def widened(stored: Setup, wanted: Setup) -> Setup:
+    """The stored setup with the types and probes of both: it grows, never shrinks."""
+    return replace(
+        stored,
+        probes={**stored.probes, **wanted.probes},
+        types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
+        types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
+    )
+
+
+def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
+    """
+    Stop if records of *wanted* must not stand beside those of *stored*.
+
+    Raises:
+        OtherSetup: Naming the first difference, and both values.
+    """
+    for field in fields(Setup):
+        if field.name in _NOT_COMPARED:
+            continue
+        was, now = getattr(stored, field.name), getattr(wanted, field.name)
+        if was != now:
+            key, was, now = _first_difference(field.name, was, now)
+            raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
+    for probe in stored.probes.keys() & wanted.probes.keys():
+        _refuse_other_settings(
+            probe, stored.probes[probe], wanted.probes[probe], folder=folder
+        )
+
+
+def identity(setup: Setup) -> str:
+    """
+    A hash of what must not differ in *setup*, but for the settings of probes.
+
+    Where the text comes from is left out, too: it is a phrase.
+    """
+    facts = {
+        field.name: getattr(setup, field.name)
+        for field in fields(Setup)
+        if field.name not in _NOT_COMPARED
+    }
+    return _hash({**facts, "corpus": replace(setup.corpus, origin="")})
+
+
+def stamp(setup: Setup, probe: str) -> str:
+    """By what a record of *probe* names *setup*; empty if that has no identity."""
+    settings = setup.probes.get(probe)
+    if not (setup.identity and settings):
+        return setup.identity
+    return f"{setup.identity}-{_hash(settings)}"
+
+
+def refuse_foreign(
+    record: CellRecord, pair: Pair, probe: str, *, setup: Setup | None, file: str
+) -> None:
+    """
+    Stop if *record* is not that of *pair* and *probe* under *setup*.
+
+    Args:
+        record: What was found.
+        pair: Whose record should be there.
+        probe: Likewise.
+        setup: That of the run folder; None if nobody knows.
+        file: Where it was found.
+
+    Raises:
+        ForeignRecord: Naming what it is one of.
+    """
+    if (record.pair, record.probe) != (pair, probe):
+        raise ForeignRecord(file=file, of=f"{record.pair}, {record.probe}")
+    own = stamp(setup, probe) if setup else ""
+    # Records of the first schema name no setup.
+    if own and record.setup not in {"", own}:
+        raise ForeignRecord(file=file, of="another setup")
+
+
+def _hash(facts: object) -> str:
+    data = msgspec.json.encode(facts, order="sorted")
+    return hashlib.sha256(data).hexdigest()[:_DIGITS]
+
+
+def _refuse_other_settings(
+    probe: str, stored: Json, wanted: Json, *, folder: Path
+) -> None:
+    for key in sorted(stored.keys() | wanted.keys()):
+        was, now = stored.get(key), wanted.get(key)
+        if was != now:
+            raise OtherSetup(
+                folder=folder,
+                key=f"{probe} {key}",
+                stored=repr(was),
+                wanted=repr(now),
+            )
+
+
+def _first_difference(key: str, was: object, now: object) -> tuple[str, str, str]:
+    """Descend into nested facts, so that the message names one value, not twenty."""
+    if type(was) is type(now) and hasattr(type(was), "__dataclass_fields__"):
+        for field in fields(was):  # type: ignore[arg-type]
+            a, b = getattr(was, field.name), getattr(now, field.name)
+            if a != b:
+                return _first_difference(f"{key} {field.name}", a, b)
+    if isinstance(was, tuple) and isinstance(now, tuple) and len(was) != len(now):
+        return f"number of {key}", str(len(was)), str(len(now))
+    if isinstance(was, tuple) and isinstance(now, tuple):
+        at = next(i for i, (a, b) in enumerate(zip(was, now, strict=True)) if a != b)
+        return _first_difference(f"{key} {at + 1}", was[at], now[at])
+    return key, repr(was), repr(now)

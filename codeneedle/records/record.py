@@ -1,0 +1,486 @@
+"""
+The stored data model: setups, cell records, rounds, phases and effective server
+settings.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from codeneedle.errors import RequestError
+from codeneedle.grid import Pair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvBuffer:
+    """
+    One KV cache of a server, from its log. Sliding-window models have two.
+
+    Attributes:
+        cells: Positions it holds, in tokens.
+        layers: Layers that use it.
+        k_type: Effective element type of K.
+        v_type: Effective element type of V.
+        k_mib: Size of K, in MiB.
+        v_mib: Size of V, in MiB.
+    """
+
+    cells: int
+    layers: int
+    k_type: str
+    v_type: str
+    k_mib: float
+    v_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """
+    What a server says is running, whatever it was asked for.
+
+    Fields are None where the log has no such line.
+
+    Attributes:
+        build: Version and build number, as the server states them.
+        context: Context of the one slot, in tokens.
+        flash_attention: ``enabled``, ``disabled`` or ``auto``.
+        kv: Its KV caches; empty where the log names none.
+        rotation_k: Size of the Hadamard rotation of K, in values; 0 is none.
+        rotation_v: Size of the rotation of V.
+        offloaded_layers: Layers on the accelerator.
+        total_layers: Layers that could be there.
+        graph_splits: Parts the compute graph falls into.
+        devices: Names of the devices that hold KV caches, in order.
+        compute_mib: Compute buffers of all devices, in MiB.
+        threads: CPU threads it computes with.
+    """
+
+    build: str | None = None
+    context: int | None = None
+    flash_attention: str | None = None
+    kv: tuple[KvBuffer, ...] = ()
+    rotation_k: int | None = None
+    rotation_v: int | None = None
+    offloaded_layers: int | None = None
+    total_layers: int | None = None
+    graph_splits: int | None = None
+    devices: tuple[str, ...] = ()
+    compute_mib: float | None = None
+    threads: int | None = None
+
+    @property
+    def kv_mib(self) -> float | None:
+        """Size of all KV caches, in MiB; None where the log named none."""
+        if not self.kv:
+            return None
+        return sum(buffer.k_mib + buffer.v_mib for buffer in self.kv)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """
+    Where the time of a cell went, in seconds; None for phases not reached.
+
+    Attributes:
+        between_s: From the end of the last cell's server to this launch; None of
+            the first cell of a sitting.
+        ready_s: From launch to a verified server.
+        start_s: From there to the first question.
+        measure_s: Probing, the priming round included.
+        stop_s: From the last answer to the end of the server's process group.
+        trial_s: What the first cell took for asking rounds both ways, beside all
+            this.
+    """
+
+    between_s: float | None = None
+    ready_s: float | None = None
+    start_s: float | None = None
+    measure_s: float | None = None
+    stop_s: float | None = None
+    trial_s: float | None = None
+
+    @property
+    def total_s(self) -> float:
+        """The cell itself, without what came before it and its trial, in seconds."""
+        own = (self.ready_s, self.start_s, self.measure_s, self.stop_s)
+        return sum(phase or 0.0 for phase in own)
+
+    @property
+    def waiting_s(self) -> float:
+        """What was not probing, in seconds: the price of a fresh server."""
+        waits = (self.between_s, self.ready_s, self.start_s, self.stop_s)
+        return sum(phase or 0.0 for phase in waits)
+
+
+Json = dict[str, Any]
+
+# 1 - first version
+# 2 - files are sealed with a checksum, and records name their setup
+SCHEMA = 2
+
+
+class RecordTooNew(RequestError):  # noqa: N818 - named after the fact
+    """Written by a later codeneedle."""
+
+    def __init__(self, *, found: int, file: str) -> None:
+        super().__init__(
+            f"{file} has schema {found}, this codeneedle knows up to {SCHEMA}",
+            hint="Update codeneedle, or choose another folder.",
+        )
+
+
+class BadRecord(RequestError):  # noqa: N818 - named after the fact
+    """Not a record: truncated, edited, or something else altogether."""
+
+    def __init__(
+        self,
+        *,
+        file: str,
+        reason: str,
+        hint: str = "Delete the file and sweep again: only its cell is repeated.",
+    ) -> None:
+        super().__init__(f"{file} cannot be read: {reason}", hint=hint)
+        self.reason = reason
+
+
+class ForeignRecord(BadRecord):
+    """A record, but not one of this cell or of this run folder."""
+
+    def __init__(self, *, file: str, of: str) -> None:
+        super().__init__(
+            file=file,
+            reason=f"it is one of {of}",
+            hint="Move the file to where it belongs, and sweep again.",
+        )
+
+
+class BadSetup(BadRecord):
+    """Not a setup: what the records beside it were made under is unknown."""
+
+    def __init__(self, *, file: str, reason: str) -> None:
+        super().__init__(
+            file=file,
+            reason=reason,
+            hint="Sweep again as before: records tell whether they belong to that. "
+            "Or choose another folder with --out.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """
+    Rounds that were asked both ways, before speculation is trusted.
+
+    Attributes:
+        pair: Of the cell that was asked, ``K/V``.
+        rounds: How many.
+        tokens: Tokens that were compared.
+        difference: Where the replies part, as a phrase; empty if nowhere.
+    """
+
+    pair: str
+    rounds: int
+    tokens: int
+    difference: str = ""
+
+    @property
+    def phrase(self) -> str:
+        """For reports."""
+        if self.difference:
+            return f"off: {self.difference}"
+        return f"same {self.tokens} tokens both ways in {self.rounds} rounds"
+
+
+class Status(StrEnum):
+    """How a cell ended. Only a finished one has numbers to average."""
+
+    FINISHED = "finished"
+    UNSUPPORTED = "unsupported"
+    FALLBACK_CPU = "fallback-cpu"
+    FALLBACK_F16 = "fallback-f16"
+    OUT_OF_MEMORY = "out-of-memory"
+    TIMED_OUT = "timed-out"
+    CRASHED = "crashed"
+    MISMATCHED = "mismatched"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRecord:
+    """
+    What one probe saw of one cell, or why it saw nothing.
+
+    Attributes:
+        pair: The cache types asked for.
+        probe: Name of the probe.
+        status: How it ended.
+        started: When it began, ISO 8601 with zone.
+        reason: One line on any status but ``finished``; empty for that.
+        position: Place in the running order, from 1.
+        command: The server's arguments; secrets are never among them.
+        effective: What really ran.
+        phases: Where the time went.
+        peak_rss_bytes: Largest resident size of the server process that was seen.
+        device_bytes: What the process held on accelerators when it was through.
+        log_excerpt: The lines of the log that decided something, or its last words.
+        observation: What the probe saw; its own module reads it.
+        setup: The setup that it was measured under, by `comparability.stamp`;
+            empty in records of schema 1.
+        schema: Version of this layout.
+    """
+
+    pair: Pair
+    probe: str
+    status: Status
+    started: str
+    reason: str = ""
+    position: int = 0
+    command: tuple[str, ...] = ()
+    effective: Effective = field(default_factory=Effective)
+    phases: Phases = field(default_factory=Phases)
+    peak_rss_bytes: int | None = None
+    device_bytes: int | None = None
+    log_excerpt: tuple[str, ...] = ()
+    observation: Json | None = None
+    setup: str = ""
+    schema: int = SCHEMA
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its numbers may be used."""
+        return self.status is Status.FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedleFacts:
+    """
+    One needle of a setup, with the truth it is scored against.
+
+    Attributes:
+        name: Qualified name of the function.
+        signature: Its signature lines, verbatim, joined by newlines.
+        line: Line of the signature in the corpus as it was sent, from 1.
+        depth: Place in that corpus, from 0 (top) to 1 (end).
+        lines: The lines that are asked for, verbatim; exactly 20 are not blank.
+        more: Some lines of the body after those, for `bonus`; may be empty.
+        budget: Tokens that a reply may have at most; 0 until they were counted.
+    """
+
+    name: str
+    signature: str
+    line: int
+    depth: float
+    lines: tuple[str, ...]
+    more: tuple[str, ...] = ()
+    budget: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusFacts:
+    """
+    The corpus as it was sent.
+
+    Attributes:
+        name: Short name, also a folder of the run.
+        origin: Where the text comes from, as a phrase.
+        kind: ``incompressible``, ``unseen`` or ``memorised``.
+        sha256: Of the text as sent, UTF-8.
+        characters: Length of the text as sent.
+        source_sha256: Of the whole text, before fitting.
+        sample_k: Needles wanted.
+        sample_seed: Seed of the choice.
+        tokens: Its length by the server's tokenizer.
+        functions: Functions with enough lines in the text as sent.
+        functions_before: The same before fitting; larger if it was trimmed.
+    """
+
+    name: str
+    origin: str
+    kind: str
+    sha256: str
+    characters: int
+    source_sha256: str
+    sample_k: int
+    sample_seed: int
+    tokens: int
+    functions: int
+    functions_before: int
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether the context was too short for the whole corpus."""
+        return self.functions < self.functions_before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsFacts:
+    """
+    The weights of a setup.
+
+    Attributes:
+        name: Short name, also a folder of the run.
+        sha256: Of the file; of all files in order, where they are split.
+        size_bytes: Length of the file or files.
+    """
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """
+    The facts that must be equal for records to be comparable.
+
+    Attributes:
+        prompt_version: Version of the wording of prompts.
+        prompt_form: ``chat`` or ``completion``.
+        thinking: How thinking was switched off, as a phrase.
+        corpus: The text.
+        needles: What is asked, in asking order.
+        weights: The model.
+        llama: Build of llama-server, as it states it.
+        machine: Processor, memory, devices and system, as a phrase.
+        context: Context size, in tokens.
+        rotation: Whether quantized values were rotated, where possible.
+        server_args: Further arguments of the user's for llama-server.
+        seed: Seed of sampling and of the running order.
+        types_k: K types, as asked for; not compared.
+        types_v: V types, as asked for; not compared.
+        created: When the run folder was made, ISO 8601; not compared.
+        probes: Settings of each probe that was run, by its name; a probe that is
+            new to the folder adds its own.
+        identity: A hash of all that is compared, but for the probes' settings, from
+            when the run folder was made; empty until then. Not compared.
+        trial: How the first cell answered with speculation and without; None until
+            it was asked. Not compared.
+        schema: Version of this layout.
+    """
+
+    prompt_version: int
+    prompt_form: str
+    thinking: str
+    corpus: CorpusFacts
+    needles: tuple[NeedleFacts, ...]
+    weights: WeightsFacts
+    llama: str
+    machine: str
+    context: int
+    server_args: tuple[str, ...]
+    seed: int
+    types_k: tuple[str, ...]
+    types_v: tuple[str, ...]
+    created: str
+    rotation: bool = True
+    probes: dict[str, Json] = field(default_factory=dict)
+    identity: str = ""
+    trial: Trial | None = None
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    A run folder, read.
+
+    Attributes:
+        name: ``corpus/model``, as its folder is called.
+        setup: What its records have in common.
+        records: One per cell and probe that was tried, in no particular order.
+    """
+
+    name: str
+    setup: Setup
+    records: tuple[CellRecord, ...]
+
+
+Finish = Literal["stop", "length", "cut"]
+"""Why a reply ended: the model said so, the token limit, or we had enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """
+    One needle asked of one cell.
+
+    Attributes:
+        needle: Name of the function.
+        prompt_sha256: Of the prompt's text as sent, UTF-8.
+        reply: What the model said, verbatim; empty on an error.
+        error: Why there is no reply to score; empty if there is one.
+        finish: Why the reply ended; None on an error.
+        prompt_tokens: Length of the prompt, in tokens.
+        cached_tokens: Of these, taken from the cache.
+        prompt_ms: Time to read the others.
+        predicted_tokens: Length of the reply, in tokens.
+        predicted_ms: Time to write them.
+        wall_s: From request to the end of the reply, seen from here.
+        logprobs: Per token of the reply, natural logarithm of its probability.
+        gaps: Per token, its log-probability minus the best other one's; how
+            close the token was to being another. Never negative when greedy.
+        lengths: Per token, the characters that it added to the reply.
+        retries: Why earlier attempts failed on the way; quality is never re-rolled.
+        drafted: Tokens that the server guessed from the text before computing them.
+        accepted: Of these, the right ones.
+        places: Where in the reply the gaps were asked for, in characters, ascending;
+            empty where they are those of all its tokens. A server that speculates
+            tells no probabilities of the tokens that it guessed.
+    """
+
+    needle: str
+    prompt_sha256: str
+    reply: str = ""
+    error: str = ""
+    finish: Finish | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_ms: float = 0.0
+    predicted_tokens: int = 0
+    predicted_ms: float = 0.0
+    wall_s: float = 0.0
+    logprobs: tuple[float, ...] = ()
+    gaps: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+    retries: tuple[str, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
+    places: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """
+    The observation of the recall probe.
+
+    Attributes:
+        rounds: The scored rounds, in asking order.
+        priming: The unscored round before them.
+        plain: Rounds that a server without speculation was asked, to compare; those
+            of the first cell only.
+    """
+
+    rounds: tuple[Round, ...]
+    priming: Round | None = None
+    plain: tuple[Round, ...] = ()
+
+
+def read_recall(observation: Json, *, file: str) -> Recall:
+    """
+    Read what the recall probe stored.
+
+    Raises:
+        BadRecord: If it is something else.
+    """
+    try:
+        return msgspec.convert(observation, type=Recall)
+    except msgspec.ValidationError as error:
+        raise BadRecord(file=file, reason=str(error)) from error
+
+
+def observation_of(recall: Recall) -> Json:
+    """*recall* as it will be read back from disk."""
+    observation: Json = msgspec.json.decode(msgspec.json.encode(recall), type=Json)
+    return observation

@@ -1,0 +1,407 @@
+"""The plan of a sweep, and KV memory predicted beside measured, for a terminal."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from codeneedle.errors import MachineError
+from codeneedle.grid import Pair, by_precision, precision
+from codeneedle.models.kv_cache import (
+    MemoryPlan,
+    PairMemory,
+    kv_bytes,
+    kv_parts,
+    predicted,
+    refusal,
+    room_of,
+)
+from codeneedle.models.weights import Weights, read_header
+from codeneedle.records.record import (
+    CellRecord,
+    Effective,
+    KvBuffer,
+    Run,
+    Setup,
+    Status,
+)
+from codeneedle.report.captions import corpus_line
+from codeneedle.report.cells import NO_VALUE_WORD, status_word
+from codeneedle.sweep.plan import Plan
+from codeneedle.system import machine
+from codeneedle.text import duration, mib, plural, size, visible
+
+UNKNOWN = "?"
+"""Of what cannot be predicted."""
+
+DIFFERS_MARK = "!"
+"""Behind a measured size that is not the predicted one."""
+
+ROUNDING_MIB = 0.005
+"""Logs give two decimals of each cache."""
+
+HEADINGS = ("K", "predicted", "V", "predicted", "per 1K", "compute", "peak")
+"""Of measured sizes, the pair left out; ``device`` follows where a driver tells."""
+
+_COARSE_FROM = 10
+"""MiB per 1,000 tokens from which one decimal is enough."""
+
+_WHOLE_FROM = 1_000
+"""MiB from which decimals tell nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """
+    What the log of one cell says of its memory, beside what was predicted.
+
+    Attributes:
+        pair: The cache types.
+        k_mib: Size of K, in MiB.
+        v_mib: Size of V, in MiB.
+        predicted: Predicted sizes of K and V, in MiB; None without a prediction.
+        per_1k_mib: Both for 1,000 tokens of the context, in MiB.
+        compute_mib: Compute buffers, in MiB; None where the log names none.
+        peak_mib: Largest resident size of the process, in MiB; None if not seen.
+        device_mib: What it held on accelerators, in MiB; None if no driver told.
+        tolerance_mib: How far K or V may be off by the rounding of the log.
+    """
+
+    pair: Pair
+    k_mib: float
+    v_mib: float
+    predicted: tuple[float, float] | None
+    per_1k_mib: float
+    compute_mib: float | None
+    peak_mib: float | None
+    device_mib: float | None
+    tolerance_mib: float
+
+    @property
+    def differs(self) -> tuple[bool, bool]:
+        """Whether K, and whether V, took something else than was predicted."""
+        if self.predicted is None:
+            return False, False
+        k_mib, v_mib = self.predicted
+        return (
+            abs(k_mib - self.k_mib) > self.tolerance_mib,
+            abs(v_mib - self.v_mib) > self.tolerance_mib,
+        )
+
+
+def planned_memory(plan: Plan) -> MemoryPlan:
+    """What the pairs of *plan* would take of this machine, or of its devices."""
+    room = room_of(plan.server.devices, machine.facts().memory_bytes)
+    return predicted(plan.weights, plan.pairs, room)
+
+
+def memory_view(plan: Plan) -> RenderableType:
+    """A row per pair of *plan*, the largest first, and what the limit rests on."""
+    return memory_table(planned_memory(plan))
+
+
+def memory_table(memory: MemoryPlan) -> RenderableType:
+    """A row per pair: its KV cache at each context, and the longest one."""
+    table = _table()
+    for context in memory.contexts:
+        table.add_column(_tokens(context), justify="right", no_wrap=True)
+    table.add_column("longest", justify="right", no_wrap=True)
+    for each in memory.pairs:
+        sizes = (_predicted(count) for count in each.kv_bytes)
+        table.add_row(visible(str(each.pair)), *sizes, _longest(each, memory))
+    return Group(
+        Text("predicted KV cache, MiB, by context in tokens", style="bold"),
+        table,
+        *(Text(visible(line)) for line in _grounds(memory)),
+    )
+
+
+def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
+    """
+    What each pair of *run* took, beside what the header of its weights predicts.
+
+    Args:
+        run: Records of any probes; of each pair, those of the longest context count.
+        weights: The model; looked for where the records say it was, if None.
+    """
+    found = measured(run, weights or weights_of_run(run))
+    table = _table()
+    table.padding = (0, 1, 0, 0)  # nine columns in 80 characters
+    # Most machines have no driver that tells.
+    on_device = any(each.device_mib is not None for each in found)
+    for heading in (*HEADINGS, *(["device"] if on_device else [])):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        cells = _measured_row(each, on_device=on_device)
+        table.add_row(visible(str(each.pair)), *cells)
+    return Group(
+        Text(f"{visible(run.name)}: measured memory, MiB", style="bold"),
+        table,
+        *(Text(line) for line in _verdict(found)),
+    )
+
+
+def measured(run: Run, weights: Weights | None) -> list[Measured]:
+    """What the records of *run* say, a pair each, the most precise first."""
+    chosen: dict[Pair, CellRecord] = {}
+    for record in run.records:
+        known = chosen.get(record.pair)
+        if record.effective.kv and (
+            known is None or _context(record) > _context(known)
+        ):
+            chosen[record.pair] = record
+    ordered = sorted(chosen, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
+    return [_measured(chosen[pair], weights) for pair in ordered]
+
+
+def weights_of_run(run: Run) -> Weights | None:
+    """The header of the weights that *run* was made with, if they are still there."""
+    for record in run.records:
+        command = record.command
+        with suppress(ValueError, IndexError, MachineError):
+            weights = read_header(Path(command[command.index("--model") + 1]))
+            same = weights.size_bytes == run.setup.weights.size_bytes
+            return weights if same else None
+    return None
+
+
+def _measured(record: CellRecord, weights: Weights | None) -> Measured:
+    buffers = record.effective.kv
+    k_mib = sum(buffer.k_mib for buffer in buffers)
+    v_mib = sum(buffer.v_mib for buffer in buffers)
+    peak, held = record.peak_rss_bytes, record.device_bytes
+    return Measured(
+        pair=record.pair,
+        k_mib=k_mib,
+        v_mib=v_mib,
+        predicted=_prediction(record, weights),
+        per_1k_mib=(k_mib + v_mib) / _context(record) * 1000,
+        compute_mib=record.effective.compute_mib,
+        peak_mib=None if peak is None else mib(peak),
+        device_mib=None if held is None else mib(held),
+        # A hair more than the rounding: binary fractions are not decimal ones.
+        tolerance_mib=ROUNDING_MIB * len(buffers) + 1e-6,
+    )
+
+
+def _prediction(
+    record: CellRecord, weights: Weights | None
+) -> tuple[float, float] | None:
+    # Predicted for what was asked: a fallback to other types is a difference.
+    parts = weights and kv_parts(weights, record.pair, _context(record))
+    return (mib(parts[0]), mib(parts[1])) if parts else None
+
+
+def _context(record: CellRecord) -> int:
+    effective: Effective = record.effective
+    return effective.context or _longest_cache(effective.kv)
+
+
+def _longest_cache(buffers: Iterable[KvBuffer]) -> int:
+    return max((buffer.cells for buffer in buffers), default=0) or 1
+
+
+def _measured_row(each: Measured, *, on_device: bool) -> Iterator[str]:
+    predictions = each.predicted or (None, None)
+    sizes = zip((each.k_mib, each.v_mib), predictions, each.differs, strict=True)
+    for found, expected, differs in sizes:
+        # The blank keeps the digits of all rows below each other. A difference may
+        # be in the decimals alone.
+        digits = 2 if differs else _digits(found, 2)
+        yield f"{found:,.{digits}f}{DIFFERS_MARK if differs else ' '}"
+        yield UNKNOWN if expected is None else f"{expected:,.{digits}f}"
+    yield f"{each.per_1k_mib:.{1 if each.per_1k_mib >= _COARSE_FROM else 3}f}"
+    further = (each.device_mib,) if on_device else ()
+    for rest in (each.compute_mib, each.peak_mib, *further):
+        yield NO_VALUE_WORD if rest is None else f"{rest:,.{_digits(rest, 1)}f}"
+
+
+def _digits(size_mib: float, usual: int) -> int:
+    """Decimals of a size: none where they tell nothing, and 80 columns are few."""
+    return 0 if size_mib >= _WHOLE_FROM else usual
+
+
+def _verdict(found: Sequence[Measured]) -> Iterator[str]:
+    predictable = [each for each in found if each.predicted]
+    off = [each for each in predictable if any(each.differs)]
+    if not found:
+        yield "no log of these cells names a KV cache"
+    elif not predictable:
+        yield "no prediction: the weights are gone, have changed, or are not known"
+    elif off:
+        named = ", ".join(visible(str(each.pair)) for each in off)
+        yield f"{DIFFERS_MARK} not as predicted: {named}"
+    else:
+        pairs = plural(len(predictable), "pair")
+        yield f"K and V are as predicted, to the rounding of the log: {pairs}"
+
+
+def _table() -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("K/V", style="bold", no_wrap=True)
+    return table
+
+
+def _tokens(context: int) -> str:
+    """``4K``; tokens one by one where they are no multiple of 1,024."""
+    return f"{context:,}" if context % 1024 else f"{context // 1024}K"
+
+
+def _predicted(count: int | None) -> str:
+    if count is None:
+        return UNKNOWN
+    return f"{mib(count):,.{_digits(mib(count), 1)}f}"
+
+
+def _longest(each: PairMemory, memory: MemoryPlan) -> str:
+    if each.refusal:
+        return "cannot"
+    if each.longest_context is None:
+        return UNKNOWN
+    limit = "*" if each.longest_context == memory.training_context else " "
+    return f"{each.longest_context:,}{limit}"
+
+
+def _grounds(memory: MemoryPlan) -> Iterator[str]:
+    low, high = memory.allowance_bytes[0], memory.allowance_bytes[-1]
+    yield (
+        f"longest: what fits into the {size(memory.room.size_bytes)} "
+        f"{memory.room.where}, beside {size(memory.weights_bytes)} of weights and "
+        f"{size(low)} to {size(high)} for compute buffers"
+    )
+    longest = {each.longest_context for each in memory.pairs}
+    if memory.training_context and memory.training_context in longest:
+        yield "* all that the weights were trained for"
+    yield from (
+        f"cannot: {why}"
+        for why in sorted({p.refusal for p in memory.pairs if p.refusal})
+    )
+    if any(each.kv_bytes[-1] is None and not each.refusal for each in memory.pairs):
+        yield f"{UNKNOWN} not known of this architecture or cache type"
+
+
+DONE_MARK = "+"
+"""Behind the size of a cell that has finished."""
+
+FIRST_PAIRS = 3
+"""Of the running order, those that are told."""
+
+
+def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
+    """
+    The grid with its predicted KV memory, what is done, and what would be sent.
+
+    Args:
+        plan: A checked plan.
+        probes: Names of the probes to run; what is done is told of the first.
+    """
+    stored = (plan.store.record(pair, probes[0]) for pair in plan.pairs)
+    records = {record.pair: record for record in stored if record}
+    setup = plan.store.setup()
+    return Group(
+        _facts(plan, setup, records),
+        Text(),
+        Text("predicted KV cache, MiB", style="bold"),
+        _grid(plan, records),
+        *(Text(line) for line in _legend(plan, records)),
+        Text(),
+        memory_view(plan),
+        *(Text(f"note: {note}", style="yellow") for note in plan.notes),
+    )
+
+
+def _facts(plan: Plan, setup: Setup | None, records: dict[Pair, CellRecord]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for word, phrase in _phrases(plan, setup, records):
+        table.add_row(word, visible(phrase))
+    return table
+
+
+def _phrases(
+    plan: Plan, setup: Setup | None, records: dict[Pair, CellRecord]
+) -> Iterator[tuple[str, str]]:
+    yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
+    yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
+    yield (
+        "context",
+        f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
+    )
+    if plan.speculation and "recall" in plan.request.probes:
+        yield "recall", f"speculation {plan.speculation.phrase}"
+    yield "llama.cpp", f"{plan.server.version}, {plan.tools.server}"
+    yield "records", str(plan.store.folder)
+    yield "cells", _cells(plan, records)
+    yield "time", _time(plan, records)
+    yield "order", _order(plan)
+
+
+def _corpus_estimate(plan: Plan) -> str:
+    corpus = plan.corpus
+    functions = plural(corpus.functions_in_all, "function")
+    return (
+        f"{corpus.name}: {corpus.origin}; {corpus.kind}; {size(corpus.size_bytes)}, "
+        f"{functions} of 20 lines or more; tokens are counted, and it is trimmed to "
+        "the context if need be, when the sweep starts"
+    )
+
+
+def _cells(plan: Plan, records: dict[Pair, CellRecord]) -> str:
+    finished = sum(record.is_finished for record in records.values())
+    failed = len(records) - finished
+    said = f"{finished} of {len(plan.pairs)} finished"
+    return f"{said}, {failed} without numbers" if failed else said
+
+
+def _time(plan: Plan, records: dict[Pair, CellRecord]) -> str:
+    spent = [r.phases.total_s for r in records.values() if r.is_finished]
+    if not spent:
+        return "known after the first cell"
+    mean = sum(spent) / len(spent)
+    # An interrupted cell is played again.
+    done = sum(r.status is not Status.INTERRUPTED for r in records.values())
+    left = len(plan.pairs) - done
+    return f"about {duration(mean * left)} left, {duration(mean)} a cell"
+
+
+def _order(plan: Plan) -> str:
+    first = ", ".join(map(str, plan.pairs[:FIRST_PAIRS]))
+    return first if len(plan.pairs) <= FIRST_PAIRS else f"{first}, ..."
+
+
+def _grid(plan: Plan, records: dict[Pair, CellRecord]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("K \\ V", style="bold", no_wrap=True)
+    columns = by_precision(plan.request.v_types)
+    for v in columns:
+        table.add_column(v, justify="right", no_wrap=True, min_width=8)
+    for k in by_precision(plan.request.k_types):
+        table.add_row(k, *(_cell(plan, Pair(k, v), records) for v in columns))
+    return table
+
+
+def _cell(plan: Plan, pair: Pair, records: dict[Pair, CellRecord]) -> str:
+    if refusal(plan.weights, pair):
+        return "cannot"
+    record = records.get(pair)
+    if record and not record.is_finished:
+        return status_word(record.status)
+    predicted = kv_bytes(plan.weights, pair, plan.context)
+    shown = "?" if predicted is None else f"{mib(predicted):,.1f}"
+    return f"{shown}{DONE_MARK if record else ' '}"
+
+
+def _legend(plan: Plan, records: dict[Pair, CellRecord]) -> Iterator[str]:
+    if any(record.is_finished for record in records.values()):
+        yield f"{DONE_MARK} finished"
+    reasons = {refusal(plan.weights, pair) for pair in plan.pairs} - {None}
+    yield from (f"cannot: {reason}" for reason in sorted(filter(None, reasons)))
+    for record in records.values():
+        if not record.is_finished:
+            yield visible(f"{record.pair} {record.status}: {record.reason}")

@@ -1,0 +1,1 @@
+"""Scoring of answers against the expected lines."""

@@ -1,0 +1,1 @@
+"""Sweeps: requested, planned, prepared, run."""

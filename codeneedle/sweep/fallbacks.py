@@ -1,0 +1,197 @@
+"""
+Finds finished cells whose own numbers show that attention fell back to the CPU or to
+f16.
+"""
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from codeneedle.analysis.metrics import Metric
+from codeneedle.engines.llama_cpp.log import Trouble
+from codeneedle.grid import Pair, most_precise
+from codeneedle.records.record import CellRecord, Status
+from codeneedle.scoring.rounds import Reading
+from codeneedle.sweep.runner import CellEnded, Event, Player
+from codeneedle.text import plural
+
+SLOWEST_SHARE = 0.25
+"""
+Of the fastest symmetric pair's speed at reading prompts, the least that is believed.
+
+Kernels for quantized caches cost some tens of percent; pairs without a kernel were
+reported to be 8 to 45 times slower.
+"""
+
+_HOST = "CPU"
+
+Speed = Callable[[CellRecord], float | None]
+"""How fast a cell read prompts, in tokens per second; None if its record has no say."""
+
+
+def suspects(
+    records: Iterable[CellRecord], *, speed: Speed, has_device: bool
+) -> dict[Pair, Trouble]:
+    """
+    The finished cells that cannot have run as they were asked to, and why not.
+
+    A graph in more parts than another pair's means that some of it runs elsewhere.
+    On an accelerator a prompt that is read many times slower means the same. On a
+    processor alone it means nothing: there quantized attention is that slow. A cell
+    with another number of layers on the accelerator than most is held against none.
+
+    Args:
+        records: Of one probe, at most one per pair; those not finished do not count.
+        speed: How fast a cell read prompts.
+        has_device: Whether the machine has an accelerator.
+    """
+    finished = [record for record in records if record.is_finished]
+    elsewhere = dict(_otherwise_offloaded(finished))
+    alike = [record for record in finished if record.pair not in elsewhere]
+    slow = dict(_slow(alike, speed)) if has_device else {}
+    # The parts are told by the scheduler itself, and so are the better reason.
+    return slow | dict(_in_more_parts(alike)) | elsewhere
+
+
+def _otherwise_offloaded(
+    finished: Sequence[CellRecord],
+) -> Iterator[tuple[Pair, Trouble]]:
+    layers = {
+        record.pair: record.effective.offloaded_layers
+        for record in finished
+        if record.effective.offloaded_layers is not None
+    }
+    if not layers:
+        return
+    times = Counter(layers.values())
+    most = max(times.values())
+    # Where two numbers are as frequent, the most precise pair's is the right one.
+    usual = most_precise(pair for pair in layers if times[layers[pair]] == most)
+    for pair, count in layers.items():
+        if count != layers[usual]:
+            reason = (
+                f"{plural(count, 'layer')} on the accelerator, "
+                f"{layers[usual]} for {usual}"
+            )
+            yield pair, Trouble(Status.MISMATCHED, reason)
+
+
+def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, Trouble]]:
+    parts = {
+        record.pair: record.effective.graph_splits
+        for record in finished
+        if record.effective.graph_splits is not None
+    }
+    fewest = min(parts.values(), default=0)
+    for pair, count in parts.items():
+        if count > fewest:
+            whole = most_precise(each for each in parts if parts[each] == fewest)
+            reason = f"the graph falls into {count} parts, {fewest} for {whole}"
+            yield pair, Trouble(Status.FALLBACK_CPU, reason)
+
+
+def _slow(
+    finished: Sequence[CellRecord], speed: Speed
+) -> Iterator[tuple[Pair, Trouble]]:
+    found = {record.pair: speed(record) for record in finished if _on_device(record)}
+    speeds = {pair: value for pair, value in found.items() if value}
+    symmetric = [pair for pair in speeds if pair.k == pair.v]
+    if not symmetric:
+        return
+    fastest = max(symmetric, key=lambda pair: speeds[pair])
+    for pair, value in speeds.items():
+        if value < SLOWEST_SHARE * speeds[fastest]:
+            reason = (
+                f"it reads {value:,.0f} tokens/s of a prompt, "
+                f"{fastest} reads {speeds[fastest]:,.0f}"
+            )
+            yield pair, Trouble(Status.FALLBACK_CPU, reason)
+
+
+def _on_device(record: CellRecord) -> bool:
+    """Whether its KV cache may lie on an accelerator; elsewhere slowness is no sign."""
+    return set(record.effective.devices) != {_HOST}
+
+
+PROMPT_SPEEDS = frozenset({"prefill", "pp"})
+"""Names of the metrics that tell, in tokens per second, how fast prompts are read."""
+
+
+def judged(
+    events: Generator[Event, None, None], player: Player
+) -> Generator[Event, None, None]:
+    """
+    The *events* of a sweep, with cells marked as fallbacks as soon as they show.
+
+    Each cell that ends is held against all that have finished, and these against
+    it: what fell back first looks normal until something better has run. A marked
+    cell is on disk with its new status and reason, its observation kept, before it
+    is told, as one more `CellEnded` where its first one was told already.
+
+    Args:
+        events: Of one probe, each record on disk before it is told.
+        player: What plays them.
+    """
+    court = _Court(player)
+    with contextlib.closing(events):
+        for event in events:
+            if not isinstance(event, CellEnded):
+                yield event
+                continue
+            marked = court.marked(event.record)
+            # The screen counts on the cell itself to be told first.
+            yield CellEnded(marked.pop(event.record.pair, event.record))
+            yield from map(CellEnded, marked.values())
+
+
+@dataclass(slots=True)
+class _Court:
+    """All records of one probe, and what is known of them together."""
+
+    player: Player
+    records: dict[Pair, CellRecord] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.records = {record.pair: record for record in _stored(self.player)}
+
+    def marked(self, ended: CellRecord) -> dict[Pair, CellRecord]:
+        """Records that have to be marked, now that *ended* is there; stored so."""
+        self.records[ended.pair] = ended
+        found = suspects(
+            self.records.values(),
+            speed=self._speed,
+            has_device=bool(self.player.plan.server.devices),
+        )
+        marked = {
+            pair: replace(
+                self.records[pair], status=trouble.status, reason=trouble.reason
+            )
+            for pair, trouble in found.items()
+        }
+        for record in marked.values():
+            self.player.plan.store.add(record)
+        self.records |= marked
+        return marked
+
+    def _speed(self, record: CellRecord) -> float | None:
+        """The slowest of what was seen: a fallback slows down every prompt."""
+        metric = _prompt_speed(self.player.probe.metrics)
+        if metric is None:
+            return None
+        values = metric.values(record, self.player.setup, Reading())
+        return min(values, default=None)
+
+
+def _prompt_speed(metrics: tuple[Metric, ...]) -> Metric | None:
+    return next((metric for metric in metrics if metric.name in PROMPT_SPEEDS), None)
+
+
+def _stored(player: Player) -> Iterator[CellRecord]:
+    """All of the probe's records in the folder, of this grid and of earlier ones."""
+    setup = player.setup
+    for k, v in itertools.product(setup.types_k, setup.types_v):
+        record = player.plan.store.record(Pair(k, v), player.probe.name)
+        if record is not None:
+            yield record

@@ -1,0 +1,388 @@
+"""What a user asks of a sweep: options, sweep files and pages."""
+
+import itertools
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from codeneedle.corpora.registry import NAME
+from codeneedle.errors import RequestError, UnknownName, did_you_mean
+from codeneedle.grid import DEFAULT_TYPES, by_precision
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.system.files import expanded
+
+_Value = TypeVar("_Value")
+
+DEFAULT_OUT = Path("sweeps")
+"""Where run folders go unless a person says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """
+    Arguments for llama-server that are tried against others.
+
+    Attributes:
+        name: What a page of the grid is called.
+        args: The arguments.
+    """
+
+    name: str
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """
+    What a person asked for; None where they left it to us.
+
+    The grid is K x V. Of what else has several values, each combination is a page
+    of that grid with a run folder of its own; see `pages`.
+
+    Attributes:
+        corpus: Name or path of the text.
+        models: Paths of weights; empty for the built-in model.
+        k_types: Types of the grid's rows.
+        v_types: Types of its columns.
+        probes: Names of what measures.
+        contexts: Context sizes, in tokens; empty for what suits the model.
+        rotations: Whether quantized values are rotated, as llama.cpp does unless
+            it is told not to.
+        variants: Arguments for llama-server that are tried against each other.
+        prompt_form: How needles are asked for.
+        prefill_no_think: Whether to begin the answer with an empty thought.
+        fit: Whether a corpus that is too long is trimmed, rather than refused.
+        seed: Of sampling and of the running order.
+        server_args: Further arguments for llama-server; a page's own come last.
+        llama_server: Path of the binary.
+        out: Folder of all run folders.
+        divergence_contexts: Contexts to compare distributions at, in tokens;
+            empty for what suits the model.
+        chunks: Chunks of text to compare distributions on.
+        text: File to compare distributions on; None for the corpus.
+        depths: Depths to measure speed at, in tokens; empty for what suits.
+        repetitions: Measurements of speed at each depth.
+        skip_fallback: Whether a cell that falls back ends before it is measured.
+        speculate: Whether the text may draft its own recall, where the binary can.
+        page: What this page is called; empty if it is the only one.
+    """
+
+    corpus: str | None = None
+    models: tuple[Path, ...] = ()
+    k_types: tuple[str, ...] = DEFAULT_TYPES
+    v_types: tuple[str, ...] = DEFAULT_TYPES
+    probes: tuple[str, ...] = ("recall",)
+    contexts: tuple[int, ...] = ()
+    rotations: tuple[bool, ...] = (True,)
+    variants: tuple[Variant, ...] = ()
+    prompt_form: PromptForm | None = None
+    prefill_no_think: bool = False
+    fit: bool = True
+    seed: int = 42
+    server_args: tuple[str, ...] = ()
+    llama_server: Path | None = None
+    out: Path = DEFAULT_OUT
+    divergence_contexts: tuple[int, ...] = ()
+    chunks: int | None = None
+    text: Path | None = None
+    depths: tuple[int, ...] = ()
+    repetitions: int | None = None
+    skip_fallback: bool = False
+    speculate: bool = True
+    page: str = ""
+
+    @property
+    def model(self) -> Path | None:
+        """The weights of this page; None for the built-in model."""
+        return self.models[0] if self.models else None
+
+    @property
+    def context(self) -> int | None:
+        """The context of this page, in tokens; None for what suits the model."""
+        return self.contexts[0] if self.contexts else None
+
+    @property
+    def rotation(self) -> bool:
+        """Whether this page rotates quantized values."""
+        return self.rotations[0]
+
+
+def pages(request: Request) -> list[Request]:
+    """
+    The pages of *request*, each with one value where it has several.
+
+    A page is called after the values that the pages differ in. Weights are
+    outermost, so that their file stays in memory from one page to the next; they
+    have a folder of their own and need no name.
+    """
+    return [
+        replace(
+            request,
+            models=models,
+            contexts=contexts,
+            rotations=rotations,
+            variants=variants,
+            server_args=(*request.server_args, *_args(variants)),
+            page="+".join(_names(request, contexts, rotations, variants)),
+        )
+        for models, contexts, rotations, variants in itertools.product(
+            _singles(request.models),
+            _singles(request.contexts),
+            _singles(request.rotations),
+            _singles(request.variants),
+        )
+    ]
+
+
+def _singles(values: Iterable[_Value]) -> list[tuple[_Value, ...]]:
+    return [(value,) for value in values] or [()]
+
+
+def _args(variants: tuple[Variant, ...]) -> tuple[str, ...]:
+    return variants[0].args if variants else ()
+
+
+def _names(
+    request: Request,
+    contexts: tuple[int, ...],
+    rotations: tuple[bool, ...],
+    variants: tuple[Variant, ...],
+) -> Iterator[str]:
+    if len(request.contexts) > 1:
+        yield f"context-{contexts[0]}"
+    # Off is told even where it is alone: it is not what llama.cpp does.
+    if len(request.rotations) > 1 or not rotations[0]:
+        yield "rotation-on" if rotations[0] else "rotation-off"
+    if len(request.variants) > 1:
+        yield variants[0].name
+
+
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Context = Annotated[int, msgspec.Meta(ge=256)]
+_Types = tuple[str, ...]
+
+
+class BadSweepFile(RequestError):  # noqa: N818 - named after the fact
+    """The sweep file can be mended, and the command be run again."""
+
+    def __init__(self, *, file: str, reason: str, hint: str) -> None:
+        super().__init__(f"{file}: {reason}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The table ``[divergence]``: see `request.Request`."""
+
+    contexts: tuple[_Context, ...] = ()
+    chunks: _Positive | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """The table ``[throughput]``: see `request.Request`."""
+
+    depths: tuple[_Natural, ...] = ()
+    repetitions: _Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFile:
+    """
+    A sweep file, checked for its form. Every key may be left out.
+
+    Attributes:
+        corpus: Name or path of the text.
+        models: Paths of weights, relative to where the command is run.
+        types: Cache types of both axes.
+        k_types: Types of K alone.
+        v_types: Types of V alone.
+        probes: What measures.
+        contexts: Context sizes, in tokens.
+        rotation: ``["on", "off"]`` tries both.
+        server_args: Arguments of all pages.
+        variants: Arguments by name, each a page.
+        prompt_form: How needles are asked for.
+        prefill_no_think: Whether to begin answers with an empty thought.
+        skip_fallback: Whether a cell that falls back ends before it is measured.
+        speculate: Whether the text may draft its own recall.
+        fit: Whether a corpus that is too long is trimmed.
+        seed: Of sampling and order.
+        divergence: Settings of that probe.
+        throughput: Settings of that probe.
+    """
+
+    corpus: str | None = None
+    models: tuple[str, ...] = ()
+    types: _Types = ()
+    k_types: _Types = ()
+    v_types: _Types = ()
+    probes: tuple[str, ...] = ()
+    contexts: tuple[_Context, ...] = ()
+    rotation: tuple[str, ...] = ()
+    server_args: tuple[str, ...] = ()
+    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    prompt_form: PromptForm | None = None
+    prefill_no_think: bool = False
+    skip_fallback: bool = False
+    speculate: bool = True
+    fit: bool = True
+    seed: int = 42
+    divergence: Divergence = field(default_factory=Divergence)
+    throughput: Throughput = field(default_factory=Throughput)
+
+
+def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
+    """
+    The sweep file called *name*: one in *folder*, else one that comes with us.
+
+    Raises:
+        UnknownName: If there is none of that name.
+        BadSweepFile: If it cannot be read, has a key that nobody knows, or a
+            value that cannot be.
+    """
+    text = _text(name, folder)
+    if text is None:
+        raise UnknownName(kind="sweep", name=name, known=sweep_names(folder))
+    file = f"{name}.toml"
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number without end, too
+        raise BadSweepFile(
+            file=file, reason=f"is no TOML: {error}", hint="Mend that line."
+        ) from error
+    _refuse_unknown(table, SweepFile, file=file)
+    for key, layout in (("divergence", Divergence), ("throughput", Throughput)):
+        if isinstance(table.get(key), dict):
+            _refuse_unknown(table[key], layout, file=file, within=f" in [{key}]")
+    _refuse_empty(table, file=file)
+    try:
+        read = msgspec.convert(table, type=SweepFile)
+    except msgspec.ValidationError as error:
+        raise BadSweepFile(
+            file=file, reason=str(error), hint="Give that key another value."
+        ) from error
+    _refuse_unsafe(read.variants, file=file)
+    return read
+
+
+def sweep_names(folder: Path = Path("sweeps")) -> list[str]:
+    """Sweeps that can be run by name, those in *folder* first."""
+    here = sorted(
+        path.stem
+        for path in folder.glob("*.toml")
+        if path.is_file() and NAME.fullmatch(path.stem)
+    )
+    return list(dict.fromkeys([*here, *sorted(name for name, _ in _shipped())]))
+
+
+def asked_for(read: SweepFile) -> dict[str, Any]:
+    """The fields of a `Request` that *read* gives; the others are left out."""
+    given = {
+        "corpus": read.corpus,
+        "models": tuple(dict.fromkeys(map(_path, read.models))),
+        "k_types": tuple(by_precision(read.k_types or read.types)),
+        "v_types": tuple(by_precision(read.v_types or read.types)),
+        "probes": read.probes,
+        "contexts": tuple(dict.fromkeys(read.contexts)),
+        "rotations": rotations(read.rotation),
+        "server_args": read.server_args,
+        "variants": tuple(Variant(*item) for item in read.variants.items()),
+        "prompt_form": read.prompt_form,
+        "prefill_no_think": read.prefill_no_think,
+        "skip_fallback": read.skip_fallback,
+        "speculate": read.speculate,
+        "fit": read.fit,
+        "seed": read.seed,
+        "divergence_contexts": read.divergence.contexts,
+        "chunks": read.divergence.chunks,
+        "text": _path(read.divergence.text) if read.divergence.text else None,
+        "depths": read.throughput.depths,
+        "repetitions": read.throughput.repetitions,
+    }
+    return {name: value for name, value in given.items() if value not in (None, ())}
+
+
+def rotations(words: tuple[str, ...]) -> tuple[bool, ...]:
+    """
+    ``on`` and ``off`` as whether quantized values are rotated.
+
+    Raises:
+        UnknownName: If a word is neither.
+    """
+    known = {"on": True, "off": False}
+    for word in words:
+        if word not in known:
+            raise UnknownName(kind="rotation", name=word, known=list(known))
+    return tuple(dict.fromkeys(known[word] for word in words))
+
+
+def _path(text: str) -> Path:
+    # No shell reads a sweep file, so its ~ is ours to read.
+    return expanded(text)
+
+
+def _text(name: str, folder: Path) -> str | None:
+    if not NAME.fullmatch(name):
+        return None
+    path = folder / f"{name}.toml"
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8-sig")  # some editors leave a mark
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSweepFile(
+            file=str(path), reason=f"cannot be read: {error}", hint="Look at the file."
+        ) from error
+    return dict(_shipped()).get(name)
+
+
+def _shipped() -> Iterator[tuple[str, str]]:
+    """Name and text of each sweep file that comes with the package."""
+    for file in resources.files("codeneedle").joinpath("sweep", "files").iterdir():
+        if file.name.endswith(".toml"):
+            yield file.name.removesuffix(".toml"), file.read_text(encoding="utf-8")
+
+
+def _refuse_unknown(
+    table: Mapping[str, object], layout: type, *, file: str, within: str = ""
+) -> None:
+    """Stop at a key that we would ignore: a typo must not quietly run a default."""
+    known = [each.name for each in fields(layout)]
+    for key in table:
+        if key not in known:
+            raise BadSweepFile(
+                file=file,
+                reason=f"unknown key '{key}'{within}",
+                hint=did_you_mean(key, known),
+            )
+
+
+def _refuse_unsafe(variants: Iterable[str], *, file: str) -> None:
+    """Stop at a variant that could not be part of a folder's name."""
+    for name in variants:
+        if not NAME.fullmatch(name):
+            raise BadSweepFile(
+                file=file,
+                reason=f"'{name}' in [variants] cannot name a folder",
+                hint="Use letters, digits, dots, dashes and underscores.",
+            )
+
+
+def _refuse_empty(table: Mapping[str, object], *, file: str) -> None:
+    """Stop at an empty list or text: it must not quietly run a default."""
+    for key, value in table.items():
+        if value in ([], ""):
+            raise BadSweepFile(
+                file=file,
+                reason=f"'{key}' is empty",
+                hint="Give it a value, or leave the key out.",
+            )
+        # A variant without arguments is one: what the others are compared with.
+        if isinstance(value, dict) and key != "variants":
+            _refuse_empty(value, file=file)

@@ -1,0 +1,91 @@
+"""Numbers, durations and sizes as text, and text from elsewhere made safe to show."""
+
+import functools
+import re
+import unicodedata
+
+_KIB = 1024
+
+
+def duration(seconds: float) -> str:
+    """``8.2 s``, ``3:07``, ``1:02:03`` or ``2 d 4 h``."""
+    if round(seconds, 1) < 60:  # noqa: PLR2004 - a minute, as it is printed
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:  # noqa: PLR2004 - two days
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def size(count: float) -> str:
+    """Bytes as ``512 B``, ``1.7 MiB`` or ``15.9 GiB``."""
+    unit = "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        # As it is printed: 1024.0 KiB is 1.0 MiB.
+        if round(count, 1) < _KIB or unit == "TiB":
+            break
+        count /= _KIB
+    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def mib(count: float) -> float:
+    """Bytes in MiB."""
+    return count / _KIB**2
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 cell``, ``36 cells``, ``1,024 tokens``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def harmless(text: str) -> str:
+    """*text* with lone surrogates, which no file can hold, made U+FFFD."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""
+Categories that show nothing, or do something: controls, formatting (zero-width
+and direction marks among it), lone surrogates, code points of no known look, line
+and paragraph separators.
+"""
+
+
+def visible(text: str) -> str:
+    r"""
+    Write every invisible character of *text* as Python would: ``\x1b``, ``\u202e``.
+
+    Line ends and tabs are escaped, too: the result is one line. Spaces other than
+    the plain one become visible, since a reply that differs by one is otherwise a
+    riddle. A backslash stays one, so the result cannot always be read back.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_visible, text))
+
+
+def field(text: str) -> str:
+    """
+    *text* as a field of CSV: visible, and no formula.
+
+    Spreadsheets compute what begins with one of ``=+-@``; with an apostrophe before
+    it, they show it. Numbers are not written by this.
+    """
+    shown = visible(text)
+    return f"'{shown}" if shown.startswith(_FORMULAS) else shown
+
+
+_FORMULAS = ("=", "+", "-", "@")
+
+
+@functools.lru_cache(maxsize=4096)
+def _visible(character: str) -> str:
+    category = unicodedata.category(character)
+    is_odd_space = category == "Zs" and character != " "
+    if category not in _HIDDEN and not is_odd_space:
+        return character
+    return character.encode("unicode_escape").decode("ascii")

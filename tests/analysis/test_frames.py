@@ -1,0 +1,167 @@
+"""Records as grids of cells."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from made_records import failed_record, made_run, made_setup
+
+from codeneedle.analysis import frames
+from codeneedle.analysis.recall import METRICS
+from codeneedle.grid import Pair
+from codeneedle.records.record import CellRecord, Run, Status
+from codeneedle.scoring.rounds import Reading
+
+MATCHED = next(metric for metric in METRICS if metric.name == "matched")
+PASS = next(metric for metric in METRICS if metric.name == "pass")
+READING = Reading()
+SMALL = made_setup(needles=2, types_k=["q4_0", "bf16"], types_v=["q8_0", "bf16"])
+
+
+def small_run(*, failed: Sequence[CellRecord] = (), untried: Sequence[str] = ()) -> Run:
+    """Two by two cells of two rounds."""
+    return made_run(
+        lambda pair, at: 20 if pair.k == "bf16" else 4 + at,
+        setup=SMALL,
+        failed=failed,
+        untried=untried,
+    )
+
+
+def pairs_of(cells: frames.Cells) -> list[str]:
+    return [str(cell.pair) for cell in cells]
+
+
+def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
+    """
+    K goes down and V across, whatever the order of setup and records.
+    """
+    cells = frames.cells_frame(small_run(), MATCHED, READING)
+
+    assert ["bf16/bf16", "bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"] == pairs_of(cells)
+    assert [20.0, 20.0, 4.5, 4.5] == [cell.value for cell in cells]
+
+
+def test_cells_that_did_not_finish_are_gaps() -> None:
+    """
+    A gap is NaN, never a zero, and its status and reason are kept.
+    """
+    run = small_run(
+        failed=[failed_record("q4_0/q8_0", Status.CRASHED, "signal 11")],
+        untried=["q4_0/bf16"],
+    )
+
+    cells = frames.cells_frame(run, MATCHED, READING)
+    *_, untried, failed = cells
+
+    assert ["q4_0/bf16", "q4_0/q8_0"] == pairs_of([untried, failed])
+    assert not failed.has_value
+    assert "signal 11" == failed.reason
+    assert frames.NOT_RUN == untried.status
+    assert 0 == untried.n
+
+
+def test_a_cell_tells_how_many_observations_it_rests_on() -> None:
+    """
+    Value and count come from the rounds.
+    """
+    last = frames.cells_frame(small_run(), MATCHED, READING)[-1]
+
+    assert (4.5, 2) == (last.value, last.n)
+
+
+def test_sums_are_not_averaged() -> None:
+    """
+    Passes are counted over the rounds of a cell.
+    """
+    cells = frames.cells_frame(made_run(), PASS, READING)
+
+    assert 16.0 == cells[0].value
+
+
+def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
+    """
+    The grid widens to what the records hold.
+    """
+    run = made_run(setup=SMALL)
+    stranger = failed_record("turbo3/q8_0", Status.UNSUPPORTED)
+    run = replace(run, records=(*run.records, stranger))
+
+    cells = frames.cells_frame(run, MATCHED, READING)
+
+    assert ["bf16", "q4_0", "turbo3"] == frames.k_types(cells)
+
+
+def test_records_of_other_probes_are_left_out() -> None:
+    """
+    A run is narrowed to one probe before it is framed.
+    """
+    run = small_run()
+    others = [replace(record, probe="other") for record in run.records]
+    both = replace(run, records=(*run.records, *others))
+
+    assert run.records == frames.of_probe(both, "recall").records
+    with pytest.raises(ValueError, match="narrow"):
+        frames.cells_frame(both, MATCHED, READING)
+
+
+def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
+    """
+    A reference that crashed is none.
+    """
+    run = small_run(failed=[failed_record("bf16/bf16")])
+
+    cells = frames.cells_frame(run, MATCHED, READING)
+
+    assert Pair("bf16", "q8_0") == frames.reference(cells)
+
+
+def test_a_run_without_a_finished_cell_has_no_reference() -> None:
+    """
+    Nothing is compared with nothing.
+    """
+    cells = frames.cells_frame(replace(small_run(), records=()), MATCHED, READING)
+
+    assert frames.reference(cells) is None
+
+
+def test_the_reference_is_the_pair_that_records_name() -> None:
+    """
+    However precise another one is; where they name several, there is none.
+    """
+    run = small_run()
+    one = replace(MATCHED, reference=lambda _: "q4_0/q8_0")
+    several = replace(MATCHED, reference=lambda record: str(record.pair))
+    missing = replace(MATCHED, reference=lambda _: "f16/f16")
+
+    cells = frames.cells_frames(run, [one], READING)["matched"]
+
+    assert Pair("q4_0", "q8_0") == frames.reference(cells)
+    assert None is frames.reference(frames.cells_frame(run, several, READING))
+    assert None is frames.reference(frames.cells_frame(run, missing, READING))
+
+
+def test_cells_that_did_not_finish_name_no_reference() -> None:
+    """
+    What is left of them is not asked.
+    """
+    run = small_run(failed=[failed_record("q4_0/q8_0")], untried=["q4_0/bf16"])
+    metric = replace(MATCHED, reference=lambda record: str(record.pair))
+
+    cells = frames.cells_frame(run, metric, READING)
+
+    assert ["bf16/bf16", "bf16/q8_0"] == list(map(str, frames.named_references(cells)))
+
+
+def test_a_hundred_by_a_hundred_grid_is_framed() -> None:
+    """
+    Types that nobody knows keep their order.
+    """
+    types = [f"t{at}" for at in range(100)]
+    run = made_run(setup=made_setup(needles=1, types_k=types, types_v=types))
+
+    cells = frames.cells_frame(run, MATCHED, READING)
+
+    assert 10_000 == len(cells)
+    assert types == frames.v_types(cells)
+    assert 20.0 == min(cell.value for cell in cells)

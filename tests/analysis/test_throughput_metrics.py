@@ -1,0 +1,244 @@
+"""Ratios of speeds, and where a pair overtakes the reference."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from made_records import failed_record, made_setup
+
+from codeneedle.analysis.throughput import (
+    METRICS,
+    NAME,
+    Crossover,
+    DepthSpeeds,
+    Settings,
+    Throughput,
+    Trend,
+    crossover,
+    json_of,
+    more_metrics,
+    ratios,
+    throughput_of,
+)
+from codeneedle.grid import Pair
+from codeneedle.records.record import BadRecord, Run, Status
+from codeneedle.scoring.rounds import Reading
+
+F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
+TG = METRICS[0]
+
+
+def measured(pair, speeds):
+    """A finished record that writes at *speeds*, by depth; None is a gap."""
+    stored = Throughput(
+        speeds=tuple(
+            DepthSpeeds(depth=depth, tg=(speed, speed), pp=(1.0,))
+            if speed
+            else DepthSpeeds(depth=depth, status="out-of-memory", gap="full")
+            for depth, speed in speeds.items()
+        ),
+        build="1 (a)",
+        cpu="",
+        gpu="",
+        backends="CPU",
+        threads=1,
+    )
+    record = replace(failed_record(pair), probe=NAME, status=Status.FINISHED, reason="")
+    return replace(record, observation=json_of(stored))
+
+
+def run_of(*records, depths=(0, 100)):
+    """A run with these records."""
+    settings = Settings(
+        depths=depths,
+        repetitions=2,
+        prompt_tokens=1,
+        generated_tokens=1,
+        arguments={},
+    )
+    setup = replace(made_setup(), probes={NAME: json_of(settings)})
+    return Run(name="c/m", setup=setup, records=records)
+
+
+def crossing(ratios_by_depth):
+    """The crossover of a pair that is faster by these ratios."""
+    theirs = dict.fromkeys(ratios_by_depth, 100.0)
+    ours = {depth: ratio * 100.0 for depth, ratio in ratios_by_depth.items()}
+    return crossover(measured(Q8, ours), measured(F16, theirs))
+
+
+@pytest.mark.parametrize(
+    ("by_depth", "expected"),
+    [
+        ({0: 1.1, 100: 1.2}, Crossover(Trend.ALWAYS)),
+        ({0: 0.9, 100: 0.8}, Crossover(Trend.NEVER)),
+        ({0: 1.0, 100: 1.0}, Crossover(Trend.NEVER)),
+        ({0: 0.5, 100: 1.5}, Crossover(Trend.FROM, 50.0)),
+        ({0: 0.5, 100: 0.75, 200: 1.25}, Crossover(Trend.FROM, 150.0)),
+        ({0: 1.0, 100: 1.5}, Crossover(Trend.FROM, 0.0)),
+        ({0: 1.5, 100: 0.5}, Crossover(Trend.UNTIL, 50.0)),
+        ({0: 1.5, 100: 0.5, 200: 1.5}, Crossover(Trend.FROM, 150.0)),
+        ({7: 1.5}, Crossover(Trend.ALWAYS)),
+        ({}, None),
+    ],
+)
+def test_the_crossover_by_examples(by_depth, expected):
+    """
+    The last crossing counts, because it decides what deeper contexts cost.
+    """
+    assert expected == crossing(by_depth)
+
+
+RATIOS = st.dictionaries(
+    st.integers(0, 100_000), st.floats(0.01, 100), min_size=1, max_size=6
+).map(lambda by_depth: dict(sorted(by_depth.items())))
+
+
+@given(RATIOS)
+def test_a_crossover_lies_within_the_measured_range(by_depth):
+    """
+    It is never extrapolated.
+    """
+    found = crossing(by_depth)
+
+    assert found is not None
+    if found.depth is None:
+        assert found.trend in {Trend.ALWAYS, Trend.NEVER}
+    else:
+        assert min(by_depth) <= found.depth <= max(by_depth)
+
+
+@given(RATIOS)
+def test_the_end_of_the_range_decides_the_trend(by_depth):
+    """
+    Whoever is ahead at the deepest depth is ahead from the crossover on.
+    """
+    is_ahead = crossing(by_depth).trend in {Trend.ALWAYS, Trend.FROM}
+
+    assert (list(by_depth.values())[-1] * 100.0 > 100.0) == is_ahead
+
+
+@given(RATIOS)
+def test_exchanging_the_two_mirrors_the_trend(by_depth):
+    """
+    Where one overtakes, the other falls behind.
+    """
+    assume(all(abs(ratio - 1) > 1e-9 for ratio in by_depth.values()))
+    theirs = measured(F16, dict.fromkeys(by_depth, 1.0))
+    mirrored = {
+        Trend.ALWAYS: Trend.NEVER,
+        Trend.NEVER: Trend.ALWAYS,
+        Trend.FROM: Trend.UNTIL,
+        Trend.UNTIL: Trend.FROM,
+    }
+    ours = measured(Q8, by_depth)
+
+    assert mirrored[crossover(ours, theirs).trend] == crossover(theirs, ours).trend
+
+
+def test_a_pair_never_overtakes_itself():
+    """
+    The reference against itself has no crossover.
+    """
+    record = measured(F16, {0: 3.0, 100: 2.0})
+
+    assert Crossover(Trend.NEVER) == crossover(record, record)
+
+
+def test_only_depths_that_both_have_count():
+    """
+    A gap on either side shortens the range.
+    """
+    ours = measured(Q8, {0: 50.0, 100: 150.0, 200: None})
+    theirs = measured(F16, {0: 100.0, 100: 100.0, 200: 1.0})
+
+    assert Crossover(Trend.FROM, 50.0) == crossover(ours, theirs)
+
+
+def test_a_cell_that_fell_back_has_no_crossover():
+    """
+    Its speed is not that of its types.
+    """
+    ours = replace(measured(Q8, {0: 90.0}), status=Status.FALLBACK_F16)
+
+    assert crossover(ours, measured(F16, {0: 100.0})) is None
+
+
+def test_a_crossover_reads_as_a_phrase():
+    """
+    A cell of a table says it all.
+    """
+    assert "from 12,345 tokens" == str(Crossover(Trend.FROM, 12345.4))
+    assert "never" == str(Crossover(Trend.NEVER))
+
+
+def test_ratios_are_of_means():
+    """
+    The reference has ratio 1, and half its speed is 0.5.
+    """
+    run = run_of(measured(F16, {100: 8.0}), measured(Q8, {100: 4.0}))
+
+    assert {F16: 1.0, Q8: 0.5} == ratios(run, F16, TG)
+
+
+def test_gaps_and_failures_have_no_ratio():
+    """
+    They are absent, never zero; without the reference, so are all.
+    """
+    slow = replace(measured(Pair("q4_0", "q4_0"), {100: 1.0}), status=Status.CRASHED)
+    gap = measured(Q8, {0: 4.0, 100: None})
+    run = run_of(measured(F16, {100: 8.0}), gap, slow)
+
+    assert {F16: 1.0} == ratios(run, F16, TG)
+    assert {} == ratios(run, Q8, TG)
+
+
+def test_records_of_other_probes_are_left_alone():
+    """
+    A run holds them side by side.
+    """
+    recalled = replace(failed_record(Q8), status=Status.FINISHED)
+    run = run_of(measured(F16, {100: 8.0}), recalled)
+
+    assert {F16: 1.0} == ratios(run, F16, TG)
+
+
+def test_each_depth_of_the_settings_has_its_metrics():
+    """
+    Names tell test and depth; a run without the probe has none.
+    """
+    assert ["tg@0", "pp@0", "tg@9", "pp@9"] == [
+        metric.name for metric in more_metrics(run_of(depths=(0, 9)).setup)
+    ]
+    assert () == more_metrics(made_setup())
+
+
+def test_a_run_without_settings_has_no_values():
+    """
+    Which depth is the deepest is only told by the settings.
+    """
+    values = TG.values(measured(F16, {0: 1.0}), made_setup(), Reading())
+
+    assert () == values
+
+
+@pytest.mark.parametrize("observation", [None, {}, {"speeds": "fast"}])
+def test_another_observation_is_refused(observation):
+    """
+    A record that was edited is named, with what is wrong.
+    """
+    record = replace(measured(F16, {0: 1.0}), observation=observation)
+
+    with pytest.raises(BadRecord, match=r"f16-f16\.throughput\.json"):
+        throughput_of(record)
+
+
+def test_other_settings_are_refused():
+    """
+    So is a setup that was edited.
+    """
+    setup = replace(made_setup(), probes={NAME: {"depths": "all"}})
+
+    with pytest.raises(BadRecord, match=r"setup\.json"):
+        more_metrics(setup)

@@ -1,0 +1,233 @@
+"""The command line, as far as it gets without a server."""
+
+import hashlib
+import json
+import re
+from importlib.metadata import version
+
+import pytest
+from made_records import made_run
+
+from codeneedle.records.store import Store, run_folder
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """A folder in which a sweep on made-up weights has finished."""
+    run = made_run()
+    store = Store(
+        run_folder(
+            tmp_path / "sweeps",
+            corpus=run.setup.corpus.name,
+            model=run.setup.weights.name,
+        )
+    )
+    store.adopt(run.setup)
+    for record in run.records:
+        store.add(record)
+    return run
+
+
+def test_help_names_every_command(codeneedle):
+    """
+    What there is to do can be seen at a glance.
+    """
+    shown = codeneedle("--help").stdout
+
+    for command in ("sweep", "plan", "grid", "heatmap", "show", "doctor", "llama"):
+        assert re.search(rf"^\W*{command}\b", shown, re.MULTILINE)
+
+
+def test_gen_corpus_writes_the_same_bytes_for_the_same_knobs(codeneedle, tmp_path):
+    """
+    The file and its hash are told, and a second run changes nothing.
+    """
+    first = codeneedle("gen-corpus", "--seed", "42")
+    data = (tmp_path / "corpora" / "random-bodies.py").read_bytes()
+    second = codeneedle("gen-corpus", "--seed", "42", "--out", "again.py")
+
+    assert 0 == first.returncode == second.returncode
+    assert hashlib.sha256(data).hexdigest() in first.stdout
+    assert data == (tmp_path / "again.py").read_bytes()
+
+
+def test_a_bad_knob_is_refused_with_a_hint(codeneedle, tmp_path):
+    """
+    Nothing is written where nothing can be generated.
+    """
+    refused = codeneedle("gen-corpus", "--functions", "0")
+
+    assert 2 == refused.returncode
+    assert "hint:" in refused.stderr
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_grid_shows_a_sweep_by_the_name_of_its_corpus(codeneedle, swept):
+    """
+    Summary, grid and what it was measured on.
+    """
+    shown = codeneedle("grid", "random-bodies")
+
+    assert 0 == shown.returncode
+    assert "K \\ V" in shown.stdout
+    assert swept.setup.weights.name in shown.stdout
+    assert swept.setup.machine in shown.stdout
+
+
+@pytest.mark.parametrize("metric", ["pass", "hallucinated", "margin", "decode", "kv"])
+def test_grid_shows_any_metric(codeneedle, swept, metric):
+    """
+    Every metric of the probe has its grid.
+    """
+    assert 0 == codeneedle("grid", "random", "--metric", metric).returncode
+
+
+def test_an_unknown_metric_is_answered_with_the_nearest(codeneedle, swept):
+    """
+    A typo costs a look.
+    """
+    refused = codeneedle("grid", "random-bodies", "--metric", "matchd")
+
+    assert 2 == refused.returncode
+    assert "'matched'" in refused.stderr
+
+
+def test_exports_are_for_programs(codeneedle, swept):
+    """
+    JSON parses, CSV has a row per pair, Markdown is a table.
+    """
+    as_json = json.loads(codeneedle("grid", "random-bodies", "--json").stdout)
+    as_csv = codeneedle("grid", "random-bodies", "--csv").stdout.splitlines()
+    as_markdown = codeneedle("grid", "random-bodies", "--markdown").stdout
+
+    assert as_json
+    assert 37 == len(as_csv)
+    assert "| :-- |" in as_markdown
+
+
+def test_heatmap_writes_two_pictures_and_tells_where(codeneedle, swept, tmp_path):
+    """
+    What is printed are paths that exist.
+    """
+    told = codeneedle("heatmap", "random-bodies").stdout.splitlines()
+
+    assert [".png", ".svg"] == [line[-4:] for line in told]
+    assert all((tmp_path / line).stat().st_size > 1000 for line in told)
+
+
+def test_show_tells_what_a_pair_answered(codeneedle, swept):
+    """
+    All rounds at a glance, or one of them line by line.
+    """
+    needle = swept.setup.needles[3]
+
+    whole = codeneedle("show", "random-bodies", "q4_0/q4_0")
+    one = codeneedle("show", "random-bodies", "q4_0/q4_0", needle.name)
+
+    assert needle.name in whole.stdout
+    assert needle.lines[0].strip() in one.stdout
+
+
+def test_an_unknown_sweep_is_answered_with_what_there_is(codeneedle, swept):
+    """
+    The nearest name is offered.
+    """
+    refused = codeneedle("grid", "random-bodys")
+
+    assert 2 == refused.returncode
+    assert "random-bodies" in refused.stderr
+
+
+def test_corpus_list_and_show_need_no_server(codeneedle):
+    """
+    One can look at the texts before anything is installed.
+    """
+    listed = codeneedle("corpus", "list").stdout
+    shown = codeneedle("corpus", "show", "random-bodies-mini").stdout
+
+    assert "http_server" in listed
+    assert 16 == len(re.findall(r"def \w+\(\):", shown))
+
+
+def test_a_sweep_without_llama_cpp_says_how_to_get_it(codeneedle, tmp_path):
+    """
+    Both ways are named: ours and Homebrew's.
+    """
+    refused = codeneedle(
+        "sweep", PATH="/nowhere", LLAMA_SERVER="", CODENEEDLE_CACHE=str(tmp_path)
+    )
+
+    assert 3 == refused.returncode
+    assert "codeneedle llama" in refused.stderr
+    assert "brew install llama.cpp" in refused.stderr
+
+
+def test_a_misspelt_corpus_is_refused_before_anything_starts(codeneedle, tmp_path):
+    """
+    The environment variable is read like the option.
+    """
+    refused = codeneedle("sweep", CORPUS="random-bodys")
+
+    assert 2 == refused.returncode
+    assert "random-bodies" in refused.stderr
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/../../b", ".."])
+def test_a_name_is_never_a_way_out(codeneedle, swept, name):
+    """
+    A sweep is looked up by name, not by path.
+    """
+    assert 2 == codeneedle("grid", name).returncode
+
+
+def test_an_empty_corpus_is_no_wish_for_the_default(codeneedle, tmp_path):
+    """
+    An unset shell variable must not start another sweep.
+    """
+    refused = codeneedle("sweep", "--corpus", "")
+
+    assert 2 == refused.returncode
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_two_forms_at_once_are_refused(codeneedle, swept):
+    """
+    Only one of them could stand on stdout.
+    """
+    assert 2 == codeneedle("grid", "random-bodies", "--csv", "--json").returncode
+    assert 2 == codeneedle("table", "random-bodies", "--csv", "--json").returncode
+
+
+def test_a_foreign_file_is_not_overwritten_by_a_corpus(codeneedle, tmp_path):
+    """
+    A slip of the keyboard costs no source code.
+    """
+    (tmp_path / "precious.py").write_text("x = 1\n")
+
+    refused = codeneedle("gen-corpus", "--functions", "2", "--out", "precious.py")
+
+    assert 2 == refused.returncode
+    assert "x = 1\n" == (tmp_path / "precious.py").read_text()
+
+
+def test_a_sweep_file_outranks_the_environment(codeneedle, tmp_path):
+    """
+    What a file says on purpose wins over a variable that was left behind.
+    """
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "mine.toml").write_text('corpus = "nowhere"\n')
+
+    refused = codeneedle("plan", "mine", CORPUS="random-bodies-mini")
+
+    assert "unknown corpus 'nowhere'" in refused.stderr
+
+
+def test_the_version_is_told(codeneedle):
+    """
+    That of the package, and nothing else.
+    """
+    told = codeneedle("--version")
+
+    assert f"codeneedle {version('codeneedle')}\n" == told.stdout
+    assert 0 == told.returncode

@@ -1,0 +1,76 @@
+"""Commands wait for what they use, and for nothing else."""
+
+import subprocess
+import sys
+
+import pytest
+from made_records import made_run
+
+from codeneedle.records.store import Store, run_folder
+
+HEAVY = {
+    "esprima",
+    "gguf",
+    "httpx",
+    "matplotlib",
+    "msgspec",
+    "numpy",
+    "pandas",
+    "rapidfuzz",
+    "scipy",
+    "seaborn",
+    "tree_sitter",
+}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A folder of run folders with one run."""
+    root = tmp_path_factory.mktemp("sweeps")
+    run = made_run()
+    corpus, model = run.setup.corpus.name, run.setup.weights.name
+    store = Store(run_folder(root, corpus=corpus, model=model))
+    store.adopt(run.setup)
+    for record in run.records:
+        store.add(record)
+    return root
+
+
+def loaded_by(*command):
+    """The modules of `HEAVY` that are there when *command* is through."""
+    program = (
+        "import sys\n"
+        "from codeneedle import cli\n"
+        f"sys.argv = {['codeneedle', *map(str, command)]!r}\n"
+        "try:\n"
+        "    cli.main()\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        f"print('loaded:', *({HEAVY!r} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.rpartition("loaded:")[2].split())
+
+
+@pytest.mark.parametrize("command", ["", "sweep", "grid", "table", "show", "corpus"])
+def test_help_waits_for_no_library_of_the_work(command):
+    """
+    Neither for numbers, nor for pictures, parsers or the network.
+    """
+    arguments = [command, "--help"] if command else ["--help"]
+
+    assert set() == loaded_by(*arguments)
+
+
+@pytest.mark.parametrize("command", ["grid", "table", "show", "memory"])
+def test_text_waits_for_no_pictures_and_no_data_frames(swept, command):
+    """
+    What is printed is made of plain values.
+    """
+    pair = ["q8_0/q4_0"] if command == "show" else []
+
+    loaded = loaded_by(command, "random", *pair, "--out", swept)
+
+    assert set() == loaded & {"matplotlib", "pandas", "scipy", "seaborn"}

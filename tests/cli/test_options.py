@@ -1,0 +1,249 @@
+"""From the words of a command line to one request."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from codeneedle.cli.options import asking
+from codeneedle.cli.sweep import probes_named
+from codeneedle.errors import UnknownName
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.sweep.request import Request, Variant
+
+STORED = """\
+corpus = "http_server"
+models = ["stored.gguf"]
+types = ["q8_0", "q4_0"]
+probes = ["recall", "throughput"]
+contexts = [4096, 8192]
+rotation = ["on", "off"]
+server_args = ["-t", "2"]
+prompt_form = "chat"
+prefill_no_think = true
+fit = false
+seed = 7
+[variants]
+swa = ["--swa-full"]
+[divergence]
+contexts = [512]
+chunks = 3
+text = "stored.txt"
+[throughput]
+depths = [0, 256]
+repetitions = 2
+"""
+"""A sweep file with every key."""
+
+
+@pytest.fixture
+def parse(tmp_path, monkeypatch):
+    """Parses a command line in a folder with a sweep file called mine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CORPUS", raising=False)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "mine.toml").write_text(STORED, encoding="utf-8")
+    requests = []
+    app = typer.Typer()
+
+    @app.command()
+    @asking
+    def caught(request: Request) -> None:
+        requests.append(request)
+
+    def parsed(*words, env=None):
+        told = CliRunner().invoke(app, list(words), env=env)
+        if isinstance(told.exception, UnknownName):
+            raise told.exception
+        return requests.pop() if told.exit_code == 0 else told
+
+    return parsed
+
+
+GIVEN = [
+    ("--corpus other", "corpus", "other"),
+    ("--model a.gguf", "models", (Path("a.gguf"),)),
+    ("--model ~/a.gguf", "models", (Path.home() / "a.gguf",)),
+    ("--k-types q4_0,f16", "k_types", ("f16", "q4_0")),
+    ("--v-types q5_1", "v_types", ("q5_1",)),
+    ("--probe divergence,recall,divergence", "probes", ("divergence", "recall")),
+    ("--context 1024", "contexts", (1024,)),
+    ("--rotation off", "rotations", (False,)),
+    ("--rotation off,on", "rotations", (False, True)),
+    ("--prompt-form completion", "prompt_form", PromptForm.COMPLETION),
+    ("--prefill-no-think", "prefill_no_think", True),
+    ("--fit", "fit", True),
+    ("--no-fit", "fit", False),
+    ("--divergence-context 512,1024", "divergence_contexts", (512, 1024)),
+    ("--chunks 4", "chunks", 4),
+    ("--text wiki.txt", "text", Path("wiki.txt")),
+    ("--depths 0,512", "depths", (0, 512)),
+    ("--repetitions 5", "repetitions", 5),
+    ("--skip-fallback", "skip_fallback", True),
+    ("--seed 0", "seed", 0),
+    ("--llama-server /opt/ls", "llama_server", Path("/opt/ls")),
+    ("--out elsewhere", "out", Path("elsewhere")),
+    ("-- -ngl 99", "server_args", ("-ngl", "99")),
+]
+"""Each option, the field of a request that it becomes, and its value there."""
+
+
+@pytest.mark.parametrize(("words", "field", "value"), GIVEN)
+def test_each_option_reaches_the_request(parse, words, field, value):
+    """
+    All else is as if nothing had been said.
+    """
+    assert Request(**{field: value}) == parse(*words.split())
+
+
+@pytest.mark.parametrize(("words", "field", "value"), GIVEN)
+def test_the_command_line_wins_over_a_sweep_file(parse, words, field, value):
+    """
+    One field is another, all others stay those of the file.
+    """
+    stored = parse("mine")
+    found = parse("mine", *words.split())
+
+    assert value == getattr(found, field)
+    assert [field] * (getattr(stored, field) != value) == [
+        name
+        for name in Request.__slots__
+        if getattr(found, name) != getattr(stored, name)
+    ]
+
+
+def test_a_sweep_file_wins_over_defaults(parse):
+    """
+    It may be named before or behind options.
+    """
+    found = parse("mine")
+
+    assert parse("--seed", "8", "mine") == parse("mine", "--seed", "8")
+    assert ("http_server", 7, False) == (found.corpus, found.seed, found.fit)
+    assert (Variant("swa", ("--swa-full",)),) == found.variants
+
+
+def test_both_axes_take_the_types_unless_one_has_its_own(parse):
+    """
+    The most precise first, however they were written.
+    """
+    found = parse("--types", " q4_0, bf16,q4_0", "--v-types", "q8_0")
+
+    assert (("bf16", "q4_0"), ("q8_0",)) == (found.k_types, found.v_types)
+
+
+def test_the_corpus_may_come_from_the_environment(parse):
+    """
+    The option wins over the variable, and an empty one says nothing.
+    """
+    assert "jquery" == parse(env={"CORPUS": "jquery"}).corpus
+    assert "mine" == parse("--corpus", "mine", env={"CORPUS": "jquery"}).corpus
+    assert None is parse(env={"CORPUS": ""}).corpus
+
+
+def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
+    """
+    What comes after -- is handed on as it is; a sweep's own arguments give way.
+    """
+    found = parse("mine", "--", "-ngl", "99", "--override-kv", "a=b,c")
+
+    assert ("-ngl", "99", "--override-kv", "a=b,c") == found.server_args
+    assert "http_server" == found.corpus
+    assert ("-ngl", "99") == parse("--", "-ngl", "99").server_args
+    assert None is parse("--", "-ngl", "99").corpus
+
+
+def test_a_shipped_sweep_runs_by_name(parse):
+    """
+    Without a file in the working folder.
+    """
+    assert ("bf16", "q4_0") == parse("corners").k_types
+
+
+def test_an_unknown_sweep_is_refused_with_the_nearest(parse):
+    """
+    Nothing is taken for a sweep that is none.
+    """
+    with pytest.raises(UnknownName) as caught:
+        parse("cornrs")
+
+    assert "unknown sweep 'cornrs'" == str(caught.value)
+    assert "Did you mean 'corners'?" == caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--depths 0,many",
+        "--depths 0.5",
+        "--divergence-context 4k",
+        "--context 128",
+        "--context many",
+        "--chunks 0",
+        "--repetitions 0",
+        "--seed x",
+        "--prompt-form chatty",
+        "--no-such-option",
+        "corners price",
+        "corners -- price",
+    ],
+)
+def test_what_cannot_be_is_refused(parse, words):
+    """
+    Words for numbers, numbers out of range, names that no option has, two sweeps.
+    """
+    assert 2 == parse(*words.split()).exit_code
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--types",
+        "--k-types",
+        "--v-types",
+        "--probe",
+        "--rotation",
+        "--depths",
+        "--divergence-context",
+    ],
+)
+@pytest.mark.parametrize("text", ["", " , "])
+def test_an_empty_list_is_refused(parse, option, text):
+    """
+    It never quietly runs a default; the option is named.
+    """
+    told = parse(option, text)
+
+    assert 2 == told.exit_code
+    assert option in told.output
+
+
+def test_an_unknown_rotation_is_refused_with_the_nearest(parse):
+    """
+    It is on or off.
+    """
+    with pytest.raises(UnknownName) as caught:
+        parse("--rotation", "on,of")
+
+    assert "Did you mean 'off'?" == caught.value.hint
+
+
+def test_probes_are_known_by_name_each_once():
+    """
+    In the order asked for.
+    """
+    found = probes_named(("throughput", "recall", "throughput"))
+
+    assert ["throughput", "recall"] == [probe.name for probe in found]
+
+
+def test_an_unknown_probe_is_refused_with_the_nearest():
+    """
+    Before anything is looked at.
+    """
+    with pytest.raises(UnknownName) as caught:
+        probes_named(("recall", "divergance"))
+
+    assert "unknown probe 'divergance'" == str(caught.value)
+    assert "Did you mean 'divergence'?" == caught.value.hint

@@ -1,0 +1,341 @@
+"""JavaScript functions: two parsers, one answer."""
+
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from codeneedle.corpora.languages import Unparsable, functions_in, javascript
+from codeneedle.corpora.languages.javascript import functions
+
+ES2017 = """\
+'use strict';
+function plain(a) {
+  return a;
+}
+
+const arrow = async (x) => {
+  return x;
+};
+
+var first = 1,
+    second = function () {
+      return 2;
+    };
+
+class Server {
+  constructor(a) {
+    this.a = a;
+    this.close = function () {
+      return 0;
+    };
+  }
+
+  async handle(req, res) {
+    return req;
+  }
+
+  static *all() {
+    yield 1; }
+
+  get size() {
+    return 1;
+  }
+
+  ['computed' + 1]() {
+    return 2;
+  }
+}
+
+var tools = {
+  run(x) {
+    return x;
+  },
+  'quoted-key': function (y) {
+    return y;
+  },
+  deep: {
+    inner: (z) => {
+      return z;
+    }
+  }
+};
+
+Tools.prototype . go = (function named(a) {
+  function nested() {
+    return a;
+  }
+  return nested;
+});
+
+call(function callback(error,
+                       data) {
+  return data; });
+
+call(function () { return 'no name'; }, x => x);
+const one = () => { return 1; };
+const expression = x => [
+  x,
+];
+"""
+
+NEWER = """\
+#!/usr/bin/env node
+import x from 'y';
+
+export default class Box {
+  #secret = 1;
+  static count = 0;
+
+  held = async (a) => {
+    return a?.b ?? 1;
+  };
+
+  #hidden() {
+    return this.#secret;
+  }
+
+  @decorated
+  @twice()
+  marked(a) {
+    return a;
+  }
+}
+
+export const later = async function* () {
+  for await (const a of b) yield a;
+};
+
+export default function () {
+  return 1n;
+}
+"""
+
+
+def both(text):
+    """The functions by each of the two parsers."""
+    by_esprima = javascript._by_esprima(text)
+    assert by_esprima is not None
+    return by_esprima.functions(text), javascript._by_tree_sitter(text).functions(text)
+
+
+def named(found, name):
+    (function,) = (function for function in found if function.name == name)
+    return function
+
+
+def assert_verbatim(text, found):
+    """Every function is a stretch of the text's own lines."""
+    lines = text.split("\n")
+    for function in found:
+        stands = [*function.signature.split("\n"), *function.body]
+        end = function.end - function.closing_lines
+        assert stands == lines[function.line - 1 : end]
+
+
+def test_the_two_parsers_find_the_same_functions():
+    """
+    Which parser reads a file makes no difference to its needles.
+    """
+    by_esprima, by_tree_sitter = both(ES2017)
+
+    assert by_esprima == by_tree_sitter
+    assert_verbatim(ES2017, by_esprima)
+
+
+def test_every_way_to_hold_a_function_gives_it_a_name():
+    """
+    Declarations, variables, methods, properties and assignments, qualified.
+    """
+    assert [
+        "plain",
+        "arrow",
+        "second",
+        "Server.constructor",
+        "Server.constructor.close",
+        "Server.handle",
+        "Server.all",
+        "Server.size",
+        "Server.['computed'+1]",
+        "tools.run",
+        "tools.quoted-key",
+        "tools.deep.inner",
+        "Tools.prototype.go",
+        "Tools.prototype.go.nested",
+        "callback",
+        "one",
+    ] == [function.name for function in functions(ES2017)]
+
+
+@pytest.mark.parametrize(
+    ("name", "signature", "body", "closing"),
+    [
+        ("arrow", "const arrow = async (x) => {", ("  return x;",), 1),
+        ("second", "    second = function () {", ("      return 2;",), 1),
+        ("Server.handle", "  async handle(req, res) {", ("    return req;",), 1),
+        ("Server.all", "  static *all() {", ("    yield 1; }",), 0),
+        (
+            "callback",
+            "call(function callback(error,\n                       data) {",
+            ("  return data; });",),
+            0,
+        ),
+        ("one", "const one = () => { return 1; };", (), 0),
+    ],
+)
+def test_a_body_lies_between_the_lines_of_its_braces(name, signature, body, closing):
+    """
+    A closing brace has a line of its own, or shares one that is of the body.
+    """
+    function = named(functions(ES2017), name)
+
+    assert signature == function.signature
+    assert body == function.body
+    assert closing == function.closing_lines
+
+
+def test_what_the_grammar_gets_wrong_is_read_by_esprima():
+    """
+    The two differ at the edges of the language; either may accept a text.
+    """
+    text = "var a = 1\n<!-- an old comment\nfunction f() {\n  return a;\n}\n"
+    with pytest.raises(Unparsable):
+        javascript._by_tree_sitter(text)
+
+    assert ["f"] == [function.name for function in functions(text)]
+
+
+def test_esprima_is_not_asked_about_long_texts():
+    """
+    It would take a minute for what is most likely no JavaScript anyway.
+    """
+    text = "var a = 1\n<!-- an old comment\n" + "f(a);\n" * 40_000
+
+    with pytest.raises(Unparsable):
+        functions(text)
+
+
+def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred():
+    """
+    Each holds the lines of all within it, so memory has to have an end.
+    """
+    text = "function f() {\n" * 1_000 + "}\n" * 1_000
+    found = functions(text)
+
+    assert 100 == len(found)
+    assert ".".join(["f"] * 100) == found[-1].name
+
+
+def test_functions_beside_the_named_have_no_name_of_it():
+    """
+    What stands in a key or on the left of an assignment is not within the named.
+    """
+    text = "x[function a() {\n  1;\n}] = function () {\n  var b = () => {\n  };\n};\n"
+    by_esprima, by_tree_sitter = both(text)
+
+    assert by_esprima == by_tree_sitter
+    assert "b" == by_esprima[-1].name.rsplit(".", 1)[-1]
+    assert 2 == len(by_esprima)
+
+
+def test_what_esprima_cannot_parse_is_read_by_tree_sitter():
+    """
+    Class fields, private names, decorators, optional chaining and the like.
+    """
+    found = functions(NEWER)
+
+    assert javascript._by_esprima(NEWER) is None
+    assert ["Box.held", "Box.#hidden", "Box.marked", "later", "default"] == [
+        function.name for function in found
+    ]
+    assert "  marked(a) {" == named(found, "Box.marked").signature
+    assert_verbatim(NEWER, found)
+
+
+def test_module_and_script_are_both_read_by_esprima():
+    """
+    Imports and exports need no second parser.
+    """
+    text = "import a from 'b';\nexport default () => {\n  a();\n};\n"
+    by_esprima, by_tree_sitter = both(text)
+
+    assert by_esprima == by_tree_sitter
+    assert ["default"] == [function.name for function in by_esprima]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/* a\u2028b\u2029c */\nfunction f() {\n  return `\u2028`; //\u2029\n}\n",
+        "var s = '\U0001f600é';\nfunction f() {\n  return '\U0001f600'; }\n",
+        "/* \U0001f600\n\x0c\x85 */\nvar é = function () {\n\treturn 1;\n};\n",
+        "\x0cfunction f()\n{\n\tif (1) {\n\t\treturn `a\n}` }\n}\n",
+        "function f() {\n  return 1;\n}",
+    ],
+    ids=["separators", "astral", "tabs", "brace below", "no end"],
+)
+def test_lines_are_those_of_the_file(text):
+    """
+    Only a newline ends a line, though to JavaScript U+2028 does too.
+    """
+    by_esprima, by_tree_sitter = both(text)
+
+    assert 1 == len(by_esprima)
+    assert by_esprima == by_tree_sitter
+    assert_verbatim(text, by_esprima)
+
+
+def test_a_brace_below_the_head_is_of_the_signature():
+    """
+    The signature runs to the line with the opening brace.
+    """
+    (function,) = functions("function f(a)\n{\n  return a;\n}\n")
+
+    assert "function f(a)\n{" == function.signature
+    assert ("  return a;",) == function.body
+    assert 4 == function.end
+
+
+def test_code_too_deep_for_esprima_is_read_all_the_same():
+    """
+    The recursion of a parser is not the user's concern.
+    """
+    text = f"function f() {{\n  return {'(' * 3_000}1{')' * 3_000};\n}}\n"
+
+    assert ["f"] == [function.name for function in functions(text)]
+
+
+@pytest.mark.parametrize(
+    "text", ["function f( {\n}\n", "let let = ;\n", "type A = 1\n"]
+)
+def test_what_is_no_javascript_is_unparsable(text):
+    """
+    The error is ours, and knows the line.
+    """
+    with pytest.raises(Unparsable) as caught:
+        functions(text)
+
+    assert "JavaScript" in str(caught.value)
+    assert 1 == caught.value.line
+
+
+@pytest.mark.parametrize("suffix", [".js", ".mjs", ".cjs", ".JS"])
+def test_javascript_goes_by_four_suffixes(suffix):
+    """
+    Whatever the module system, and in either case.
+    """
+    assert ["plain"] == [f.name for f in functions_in(ES2017, suffix)][:1]
+
+
+def test_both_parsers_read_jquery_alike():
+    """
+    In 10,000 lines of real code, each finds the same 422 functions, verbatim.
+    """
+    package = distribution("XStatic-jQuery")
+    file = Path(str(package.locate_file("xstatic/pkg/jquery/data/jquery.js")))
+    text = file.read_text(encoding="utf-8")
+    by_esprima, by_tree_sitter = both(text)
+
+    assert 422 == len(by_esprima)
+    assert by_esprima == by_tree_sitter
+    assert_verbatim(text, by_esprima)

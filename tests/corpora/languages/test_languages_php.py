@@ -1,0 +1,159 @@
+"""PHP functions: verbatim lines, and the numbers an editor shows."""
+
+import pytest
+
+from codeneedle.corpora.languages import Unparsable
+from codeneedle.corpora.languages.php import functions
+
+TEXT = """\
+<h1>é \U0001f600</h1>
+<?php
+namespace Shop\\Cart;
+
+#[Pure]
+function total(array $lines): int
+{
+    // why
+    return array_sum($lines);
+}
+
+abstract class Cart extends Base
+{
+    abstract public function weigh();
+
+    #[Route('/x')]
+    #[Other]
+    public static function add(
+        int $a = 1,
+    ): static {
+        $price = function ($x) use ($a) {
+            return <<<EOT
+}
+EOT;
+        };
+        return $price; }
+
+    private function &get(string $k) { return $this->$k; }
+}
+
+trait Counts { function count() {
+    return 1;
+} }
+
+enum Suit { case A; public function label(): string {
+    return 'a';
+} }
+
+$this->held = function () {
+    ?><b>}</b><?php
+};
+$short = fn($x) => $x;
+$nobody = array_map(function ($x) {
+    return $x;
+}, []);
+"""
+
+
+def named(name):
+    (function,) = (function for function in functions(TEXT) if function.name == name)
+    return function
+
+
+def test_functions_methods_and_assigned_closures_are_found():
+    """
+    Each by its name, qualified by class, trait, enum and function.
+    """
+    assert [
+        "total",
+        "Cart.add",
+        "Cart.add.$price",
+        "Cart.get",
+        "Counts.count",
+        "Suit.label",
+        "$this->held",
+    ] == [function.name for function in functions(TEXT)]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "signature", "body", "closing"),
+    [
+        (
+            "total",
+            6,
+            "function total(array $lines): int\n{",
+            ("    // why", "    return array_sum($lines);"),
+            1,
+        ),
+        (
+            "Cart.add.$price",
+            21,
+            "        $price = function ($x) use ($a) {",
+            ("            return <<<EOT", "}", "EOT;"),
+            1,
+        ),
+        (
+            "$this->held",
+            39,
+            "$this->held = function () {",
+            ("    ?><b>}</b><?php",),
+            1,
+        ),
+        (
+            "Cart.get",
+            28,
+            "    private function &get(string $k) { return $this->$k; }",
+            (),
+            0,
+        ),
+        (
+            "Counts.count",
+            31,
+            "trait Counts { function count() {",
+            ("    return 1;",),
+            1,
+        ),
+    ],
+)
+def test_a_function_is_its_lines(name, line, signature, body, closing):
+    """
+    Attributes stay out; a brace on a line of its own ends the signature.
+    """
+    function = named(name)
+
+    assert (line, signature) == (function.line, function.signature)
+    assert (body, closing) == (function.body, function.closing_lines)
+
+
+def test_attributes_are_not_of_the_signature():
+    """
+    A method begins with its modifiers, whatever attributes stand above.
+    """
+    function = named("Cart.add")
+
+    assert "    public static function add(" == function.signature.split("\n")[0]
+    assert "        return $price; }" == function.body[-1]
+
+
+def test_lines_are_those_of_the_file():
+    """
+    Every function is a stretch of the text's own lines.
+    """
+    text = TEXT.replace("// why", "// \x0c\x85\u2028 why").replace("    ", "\t")
+    lines = text.split("\n")
+
+    for function in functions(text):
+        end = function.end - function.closing_lines
+        stands = [*function.signature.split("\n"), *function.body]
+        assert stands == lines[function.line - 1 : end]
+    assert 7 == len(functions(text))
+
+
+def test_what_is_no_php_is_unparsable():
+    """
+    The error is ours, and knows the line.
+    """
+    with pytest.raises(Unparsable) as caught:
+        functions("<?php\n\nfunction f( {\n}\n")
+
+    assert "PHP" in str(caught.value)
+    assert 3 == caught.value.line

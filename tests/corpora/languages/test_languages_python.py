@@ -1,0 +1,246 @@
+"""Python functions: verbatim lines, and the numbers an editor shows."""
+
+import sysconfig
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeneedle.corpora.languages import Unparsable
+from codeneedle.corpora.languages.python import functions
+from codeneedle.corpora.reading import decoded
+
+STDLIB = Path(sysconfig.get_path("stdlib"))
+
+
+def only(text):
+    (function,) = functions(text)
+    return function
+
+
+def assert_verbatim(text):
+    """Every function is a stretch of the text's own lines; how many there are."""
+    lines = text.split("\n")
+    found = functions(text)
+    for function in found:
+        stands = [*function.signature.split("\n"), *function.body]
+        assert stands == lines[function.line - 1 : function.end]
+    return len(found)
+
+
+def test_a_plain_function_is_its_signature_and_its_body():
+    """
+    The signature is the def line; the body is all that follows.
+    """
+    function = only("x = 1\n\ndef f(a):\n    b = a\n    return b\n\ny = 2\n")
+
+    assert ("f", 3, "def f(a):") == (function.name, function.line, function.signature)
+    assert ("    b = a", "    return b") == function.body
+    assert 5 == function.end
+
+
+def test_decorators_are_not_of_the_signature():
+    """
+    A function begins with its def, whatever decorates it.
+    """
+    function = only("@a\n@b(\n    1,\n)\ndef f():\n    pass\n")
+
+    assert (5, "def f():") == (function.line, function.signature)
+
+
+def test_async_functions_begin_with_async():
+    """
+    The signature of a coroutine is its whole first line.
+    """
+    function = only("async def f(x):\n    await x\n")
+
+    assert "async def f(x):" == function.signature
+
+
+def test_names_are_qualified_by_classes_and_functions():
+    """
+    Methods and nested functions carry the names of what encloses them.
+    """
+    text = (
+        "class A:\n    class B:\n        def f(self):\n            def g():\n"
+        "                pass\n            return g\n"
+    )
+
+    assert ["A.B.f", "A.B.f.g"] == [function.name for function in functions(text)]
+
+
+def test_functions_in_branches_and_blocks_are_found():
+    """
+    A definition may stand below if, try, with, for, match and else.
+    """
+    text = (
+        "if a:\n    def f(): pass\nelse:\n    def g(): pass\n"
+        "try:\n    def h(): pass\nexcept E:\n    def i(): pass\n"
+        "match a:\n    case 1:\n        def j(): pass\n"
+    )
+
+    assert list("fghij") == [function.name for function in functions(text)]
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "def f(a: int = 1, *, b: str = ':') -> dict[str, int]:",
+        "def f(a=lambda x: x, b={1: 2}, c=[0][0:1]):",
+        "def f(  # a comment: with a colon\n    a,  # another :\n    b=(1,\n 2),\n):",
+        "def f(a) -> (\n    int  # why: because\n):",
+        "def f() -> lambda: int:",
+        "def f(a='''\n:\n''') -> 'x:y':",
+        "def f(a) \\\n  -> int \\\n  :",
+        'def f(a=f"{1:>{2}}", b=":") -> int:  # trailing: comment',
+        "async def f(\n\n\n):",
+        "async \\\n  def f():",
+        "def f(\n    # only: a comment\n):",
+        "def f(a=(lambda: {1: 2})()[0:1]) -> (lambda: 0):",
+    ],
+)
+def test_a_signature_ends_with_the_colon_that_opens_the_body(signature):
+    """
+    Colons in defaults, annotations, strings and comments do not end it.
+    """
+    function = only(f"{signature}\n    # first: a comment\n    return 1\n")
+
+    assert signature == function.signature
+    assert ("    # first: a comment", "    return 1") == function.body
+
+
+def test_leading_comments_and_docstrings_belong_to_the_body():
+    """
+    The body begins on the line below the signature.
+    """
+    function = only('def f():\n\n    # why\n    """What."""\n    return 1\n')
+
+    assert ("", "    # why", '    """What."""', "    return 1") == function.body
+
+
+def test_a_one_line_function_has_no_body_lines():
+    """
+    What stands on the signature's line is the signature's.
+    """
+    assert () == only("def f(): return 1\n").body
+
+
+def test_a_body_ends_with_its_last_statement():
+    """
+    Comments below the last statement are nobody's.
+    """
+    function = only('def f():\n    return """\n  a\n"""\n    # after\n')
+
+    assert ('    return """', "  a", '"""') == function.body
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n\tif 1:\n\t\treturn 2\n",
+        "x = 1\n\x0c\ndef f():\n    a = '\x0c'\n\x0c    return a\n",
+        "s = '\x1c\x1d\x85\u2028\u2029'\ndef f():\n    return '\x0b\u2028'\n",
+        "def f():\n    return '\U0001f600'\n\ndef ñandú():\n    return 'é'\n",
+        "def f():\n    return 1",
+        "class A:\n  def f(self):\n     x = '''\n\ndef g(): pass\n'''\n     return x\n",
+    ],
+    ids=["tabs", "form feed", "other separators", "astral", "no end", "in a string"],
+)
+def test_lines_are_those_of_the_file(text):
+    """
+    Only a newline ends a line, so numbers agree with an editor's.
+    """
+    assert 0 < assert_verbatim(text)
+
+
+def test_odd_bytes_of_a_file_shift_no_line():
+    """
+    A byte order mark, CRLF, lone CR and Latin-1 leave lines where an editor sees them.
+    """
+    data = b"\xef\xbb\xbf# \xe9\r\nx = 1\rdef f():\r\n    return '\xff'\r\n"
+    function = only(decoded(data[3:], label="x.py"))
+
+    assert (3, ("    return 'ÿ'",)) == (function.line, function.body)
+
+
+def test_warnings_about_the_text_stay_inside():
+    """
+    An invalid escape in a user's file is no warning of ours.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        function = only("def f(x):\n    assert (x, 1)\n    return '\\d' is x\n")
+
+    assert 2 == len(function.body)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("def f(:\n    pass\n", 1),
+        ("x = 1\nprint 'python 2'\n", 2),
+        ("x = '\0'\n", None),
+        ("(" * 10_000, None),
+        (f"x = {'-' * 50_000}1", None),
+        ("\n" * 4 + "  x = 1\n", 5),
+    ],
+)
+def test_what_is_no_python_is_unparsable(text, line):
+    """
+    The error is ours, and knows the line where there is one.
+    """
+    with pytest.raises(Unparsable) as caught:
+        functions(text)
+
+    assert "Python" in str(caught.value)
+    assert line is None or line == caught.value.line
+
+
+def test_deep_nesting_is_no_trouble():
+    """
+    The search for functions uses no recursion.
+    """
+    text = "".join(f"{' ' * depth}def f{depth}():\n" for depth in range(90))
+    found = functions(f"{text}{' ' * 90}pass\n")
+
+    assert 90 == len(found)
+    assert found[-1].name.endswith("f88.f89")
+
+
+def test_the_library_of_this_python_comes_out_verbatim():
+    """
+    In a hundred real files, every function is a stretch of its file's lines.
+    """
+    files = sorted(STDLIB.glob("*.py"))[:100]
+    count = 0
+    for file in files:
+        text = decoded(file.read_bytes(), label=file.name)
+        count += assert_verbatim(text)
+
+    assert 1_000 < count
+
+
+NAMES = st.from_regex(r"[a-z]{4,6}_", fullmatch=True)
+
+
+@given(
+    name=NAMES,
+    before=st.lists(st.sampled_from(["", "# c", "x = 1", "@d"]), max_size=4),
+    arguments=st.lists(NAMES, unique=True, max_size=4),
+    body=st.lists(st.sampled_from(["x = 1", "", "# c:", "y = {1: 2}"]), max_size=5),
+)
+def test_a_function_put_together_is_taken_apart(name, before, arguments, body):
+    """
+    Whatever surrounds a function, what went in comes out.
+    """
+    indented = [f"    {line}".rstrip() for line in body]
+    signature = f"def {name}({', '.join(arguments)}):"
+    before = [line for line in before if line != "@d"]
+    text = "\n".join([*before, signature, *indented, "    return 0", "z = 1"])
+    function = only(text)
+
+    assert (name, signature) == (function.name, function.signature)
+    assert (*indented, "    return 0") == function.body
+    assert len(before) + 1 == function.line

@@ -1,0 +1,221 @@
+"""Random bodies: the same bytes everywhere, and none that can be guessed."""
+
+import ast
+import hashlib
+import keyword
+import lzma
+import math
+import re
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codeneedle.corpora import random_bodies
+from codeneedle.corpora.random_bodies import (
+    ALPHABET,
+    MINI,
+    BadKnob,
+    Knobs,
+    generate,
+    text_of,
+)
+from codeneedle.errors import RequestError
+
+LINE = re.compile(r' +(\w+) = "(\w+)"')
+
+
+def definitions(text):
+    return [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)
+    ]
+
+
+def names_and_literals(text):
+    return [match.groups() for match in map(LINE.fullmatch, text.split("\n")) if match]
+
+
+def test_the_default_bytes_are_pinned():
+    """
+    The default knobs make one text, on every platform and Python.
+    """
+    found = hashlib.sha256(generate().encode("ascii")).hexdigest()
+
+    assert "0b3a1ffebec15aa1462f209914b7cad56a2d84f809caca5e95a5b9671c012be7" == found
+
+
+def test_the_bytes_of_the_mini_corpus_are_pinned():
+    """
+    The text of the built-in model's default sweep never changes by itself.
+    """
+    found = hashlib.sha256(text_of(MINI).encode("ascii")).hexdigest()
+
+    assert "b76dcf4c9aa808c64494965011b629ab33c7e7854f06b217ea9c04dcf52c67fe" == found
+
+
+def test_the_first_characters_follow_the_stated_construction():
+    """
+    The docstring is enough to compute the text with nothing but SHA-256.
+    """
+    stream = b"".join(hashlib.sha256(b"42:%d" % block).digest() for block in range(4))
+    first, *rest = stream
+    while first >= 208:
+        first, *rest = rest
+    others = [byte for byte in rest if byte < 248][:15]
+    name = ALPHABET[first % 52] + "".join(ALPHABET[byte % 62] for byte in others)
+
+    assert name == definitions(generate(functions=1))[0].name
+
+
+def test_the_defaults_make_about_200_kilobytes():
+    """
+    200 functions of 20 lines of about 50 bytes.
+    """
+    assert 200_000 < len(generate()) < 210_000
+
+
+def test_the_mini_corpus_is_about_5_kilobytes_in_lines_of_14_characters():
+    """
+    A tiny model reads it 36 times within minutes.
+    """
+    text = text_of(MINI)
+
+    assert 5_000 < len(text) < 5_200
+    assert {14} == {len(line) for line in text.split("\n") if LINE.fullmatch(line)}
+
+
+@given(
+    knobs=st.builds(
+        Knobs,
+        functions=st.integers(1, 5),
+        lines=st.integers(20, 30),
+        value_length=st.integers(1, 30),
+        name_length=st.integers(3, 20),
+        seed=st.integers(-(2**63), 2**63 - 1),
+    )
+)
+@settings(max_examples=40)
+def test_the_text_is_what_the_knobs_say(knobs):
+    """
+    Any knobs make valid Python of the stated shape, size and names.
+    """
+    text = text_of(knobs)
+    pairs = names_and_literals(text)
+    functions = definitions(text)
+    names = [*(name for name, _ in pairs), *(found.name for found in functions)]
+
+    assert knobs.functions == len(functions)
+    assert {knobs.lines} == {len(function.body) for function in functions}
+    assert {knobs.name_length} == set(map(len, names))
+    assert {knobs.value_length} == {len(literal) for _, literal in pairs}
+    assert len(names) == len(set(names))
+    assert knobs.size_bytes == len(text) - text.index("\n") - 1
+    assert str(knobs) in text.split("\n")[0]
+
+
+def test_short_names_are_never_keywords():
+    """
+    Where names are short enough to hit keywords, these are drawn anew.
+    """
+    text = generate(functions=40, name_length=2, value_length=1, seed=1)
+    names = {name for name, _ in names_and_literals(text)}
+
+    assert set() == names & {"as", "if", "in", "is", "or"}
+    assert 40 == len(definitions(text))
+
+
+def test_every_keyword_of_this_python_is_avoided():
+    """
+    Our list, kept apart so that the bytes cannot change, misses none.
+    """
+    assert {*keyword.kwlist, "match", "case", "type"} <= random_bodies._KEYWORDS
+
+
+@pytest.mark.parametrize("compressed", [zlib.compress, lzma.compress])
+def test_the_random_characters_do_not_compress(compressed):
+    """
+    No compressor gets below the entropy of the alphabet, and a good one gets near.
+    """
+    pairs = names_and_literals(generate())
+    characters = "".join(name[1:] + literal for name, literal in pairs)
+    entropy_bytes = len(characters) * math.log2(len(ALPHABET)) / 8
+    size = len(compressed(characters.encode()))
+
+    assert 1.0 <= size / entropy_bytes < 1.05
+
+
+def test_every_character_of_the_alphabet_is_equally_likely():
+    """
+    Rejection leaves no trace of 256 being no multiple of 62: chi-squared of the
+    counts stays below its 99.9 % point for 61 degrees of freedom.
+    """
+    characters = "".join(literal for _, literal in names_and_literals(generate()))
+    expected = len(characters) / len(ALPHABET)
+    counts = [characters.count(character) for character in ALPHABET]
+
+    assert sum((count - expected) ** 2 / expected for count in counts) < 100.9
+
+
+def test_more_functions_continue_the_text_of_fewer():
+    """
+    A corpus that grows keeps its needles.
+    """
+    _, _, few = generate(functions=3).partition("\n")
+    _, _, many = generate(functions=5).partition("\n")
+
+    assert many.startswith(few)
+
+
+def test_another_seed_makes_another_text():
+    """
+    Seeds share no line.
+    """
+    ours, theirs = (set(names_and_literals(generate(seed=seed))) for seed in (42, 43))
+
+    assert set() == ours & theirs
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        ("functions", 0),
+        ("functions", -1),
+        pytest.param("functions", 10**5000, id="huge"),
+        ("functions", 1.5),
+        ("lines", 19),
+        ("value_length", 0),
+        ("name_length", 0),
+        ("seed", "42"),
+        ("seed", None),
+        ("seed", True),
+        ("seed", 2**63),
+    ],
+)
+def test_a_knob_that_cannot_be_is_named(knob, value):
+    """
+    The error names the knob, and the hint says what it must be.
+    """
+    with pytest.raises(BadKnob) as caught:
+        generate(**{knob: value})
+
+    assert knob in str(caught.value)
+    assert f"{knob} must be" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("knobs", "advice"),
+    [
+        ({"name_length": 1}, "name_length"),
+        ({"name_length": 2, "functions": 100}, "name_length"),
+        ({"functions": 10**7}, "fewer functions"),
+    ],
+)
+def test_knobs_that_do_not_go_together_say_which_to_turn(knobs, advice):
+    """
+    Too few names, or too much text, is refused before anything is made.
+    """
+    with pytest.raises(RequestError) as caught:
+        generate(**knobs)
+
+    assert advice in caught.value.hint

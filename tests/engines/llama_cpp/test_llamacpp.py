@@ -1,0 +1,219 @@
+"""llama.cpp is found in a stated order, and asked once what it is."""
+
+import os
+
+import pytest
+from programs import asked_of, llama_like, script
+
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.installation import ask, find
+from codeneedle.errors import MachineError
+
+
+@pytest.fixture(autouse=True)
+def _empty_world(tmp_path, monkeypatch):
+    """No llama.cpp anywhere, and an empty cache folder."""
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("LLAMA_SERVER", raising=False)
+
+
+def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
+    """
+    Each place is looked at only if those before it say nothing.
+    """
+    built = llama_like(installation.built_folder() / "llama-server")
+    assert (built, "the cache folder") == (find().server, find().source)
+
+    on_path = llama_like(tmp_path / "bin" / "llama-server")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert (on_path, "PATH") == (find().server, find().source)
+
+    named = llama_like(tmp_path / "elsewhere" / "my-server")
+    monkeypatch.setenv("LLAMA_SERVER", str(named))
+    assert (named, "LLAMA_SERVER") == (find().server, find().source)
+
+    given = llama_like(tmp_path / "given")
+    found = find(llama_server=given)
+    assert (given, "--llama-server") == (found.server, found.source)
+
+
+def test_without_any_the_ways_to_get_one_are_named():
+    """
+    The hint names our own build and Homebrew's.
+    """
+    with pytest.raises(installation.LlamaMissing) as caught:
+        find()
+
+    assert "codeneedle llama" in caught.value.hint
+    assert "brew install llama.cpp" in caught.value.hint
+    assert 3 == caught.value.exit_code
+
+
+def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path):
+    """
+    What was named explicitly is never silently passed over.
+    """
+    (tmp_path / "file").touch()
+
+    for path, words in (
+        (tmp_path / "nothing", "does not exist"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "file", "is not executable"),
+    ):
+        with pytest.raises(installation.LlamaUnusable, match=words):
+            find(llama_server=path)
+
+
+def test_the_environment_is_no_less_explicit(tmp_path, monkeypatch):
+    """
+    A wrong LLAMA_SERVER is an error although PATH has a server.
+    """
+    llama_like(tmp_path / "llama-server")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("LLAMA_SERVER", "/nowhere/llama-server")
+
+    with pytest.raises(installation.LlamaUnusable, match="from LLAMA_SERVER"):
+        find()
+
+
+def test_the_other_programs_are_found_through_links_both_ways(tmp_path):
+    """
+    They may lie beside the link, as with Homebrew, or beside what it points to.
+    """
+    real = llama_like(tmp_path / "cellar" / "llama-server")
+    perplexity = script(tmp_path / "cellar" / "llama-perplexity", "")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "llama-server").symlink_to(real)
+    bench = script(tmp_path / "bin" / "llama-bench", "")
+
+    found = find(llama_server=tmp_path / "bin" / "llama-server")
+
+    assert tmp_path / "bin" / "llama-server" == found.server
+    assert perplexity == found.perplexity
+    assert bench == found.bench
+
+
+def test_missing_companions_are_none(tmp_path):
+    """
+    A server alone is enough to be found.
+    """
+    found = find(llama_server=llama_like(tmp_path / "llama-server"))
+
+    assert (None, None) == (found.perplexity, found.bench)
+
+
+def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
+    """
+    Free memory is left out of a device, because it changes from hour to hour.
+    """
+    server = llama_like(
+        tmp_path / "llama-server",
+        devices="  CUDA0: NVIDIA L4 (Ada) (22563 MiB, 22000 MiB free)",
+    )
+    facts = ask(server)
+
+    assert 11434 == facts.build
+    assert "0.6.0 (build 11434, commit abc)" == facts.version
+    assert "turbo3" in facts.k_types
+    assert ("f16", "q8_0") == facts.v_types
+    assert "--fit" in facts.options
+    assert ("CUDA0 NVIDIA L4 (Ada) (22563 MiB)",) == facts.devices
+
+
+def test_a_server_is_asked_once_until_its_file_changes(tmp_path):
+    """
+    Devices are asked for every time; the rest when size or time have changed.
+    """
+    server = llama_like(tmp_path / "llama-server")
+    first = ask(server)
+    assert first == ask(server)
+    assert ["--version", "--help"] + 2 * ["--list-devices"] == asked_of(server)
+
+    llama_like(server, version="version: 0.7.0 (build 12000, commit def)")
+    assert 12000 == ask(server).build
+
+
+def test_a_damaged_answer_is_asked_for_again(tmp_path):
+    """
+    What stands in the cache is worth no error.
+    """
+    server = llama_like(tmp_path / "llama-server")
+    facts = ask(server)
+    notes = list((tmp_path / "cache" / "llama.cpp" / "answers").iterdir())
+    notes[0].write_text('{"version": 7')
+
+    assert 1 == len(notes)
+    assert facts == ask(server)
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path):
+    """
+    Where the cache folder would be, there may be a file.
+    """
+    (tmp_path / "cache").touch()
+
+    assert 11434 == ask(llama_like(tmp_path / "llama-server")).build
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("echo 'cannot open shared object libggml.so' >&2; exit 127", "libggml.so"),
+        ("kill -4 $$", "signal 4"),
+    ],
+)
+def test_a_server_that_crashes_is_reported_with_its_last_words(tmp_path, body, words):
+    """
+    A missing library and a foreign processor are told apart.
+    """
+    with pytest.raises(installation.LlamaBroken, match=words):
+        ask(script(tmp_path / "llama-server", body))
+
+
+def test_a_program_that_is_something_else_is_reported(tmp_path):
+    """
+    Its own words stand in the error.
+    """
+    with pytest.raises(installation.NotLlamaServer, match="I am a teapot"):
+        ask(script(tmp_path / "llama-server", "echo I am a teapot"))
+
+
+def test_a_server_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    """
+    A question has a deadline.
+    """
+    monkeypatch.setattr(installation, "_ASK_TIMEOUT_S", 0.05)
+
+    with pytest.raises(MachineError, match="no answer"):
+        ask(script(tmp_path / "llama-server", "sleep 60"))
+
+
+def test_a_program_that_the_system_refuses_is_reported(tmp_path):
+    """
+    A binary of another system does not start at all.
+    """
+    path = script(tmp_path / "llama-server", "")
+    path.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(64))
+
+    with pytest.raises(MachineError, match="cannot be started"):
+        ask(path)
+
+
+@pytest.mark.real
+def test_the_real_server_answers_every_question(llama_server):
+    """
+    The pinned build lists the nine types of upstream and all options we use.
+    """
+    facts = ask(find(llama_server=llama_server).server)
+    upstream = {
+        *("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
+    }
+
+    assert upstream <= set(facts.k_types)
+    assert facts.k_types == facts.v_types
+    assert facts.build is not None
+    assert facts.options >= {
+        *("--fit", "--log-colors", "--reasoning-budget", "--swa-full", "--spec-type"),
+        *("--cache-ram", "--kv-unified", "--no-repack", "--list-devices"),
+    }

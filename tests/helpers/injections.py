@@ -1,0 +1,159 @@
+"""What was injected into sweeps, what people saw of it, and what it cost."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from codeneedle.errors import CodeneedleError
+from codeneedle.records.encoding import decode_record, decode_setup
+from codeneedle.records.store import CELLS, SETUP
+
+TINY = """\
+[generate]
+functions = 3
+value_length = 6
+name_length = 5
+seed = 7
+"""
+"""A corpus of three functions: a cell of the built-in model takes a second."""
+
+GRID = ("--corpus", "tiny", "--types", "q8_0,q4_0", "--context", "4096")
+"""Four cells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aftermath:
+    """
+    What is left after a fault.
+
+    Attributes:
+        cells_lost: Cells that had finished before, and have not any more.
+        files_damaged: Records and setups that cannot be read.
+        processes_left: Processes that still run in the folder.
+    """
+
+    cells_lost: int = 0
+    files_damaged: int = 0
+    processes_left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """
+    One fault, injected once.
+
+    Attributes:
+        group: Whose fault: ``ourselves``, ``server``, ``machine``, ``tools``,
+            ``files``, ``model``.
+        fault: A phrase; equal ones are counted together.
+        saw: The line that a person saw of it; empty if it was rightly unseen.
+        aftermath: What it cost.
+    """
+
+    group: str
+    fault: str
+    saw: str
+    aftermath: Aftermath = field(default_factory=Aftermath)
+
+
+@dataclass(slots=True)
+class Folder:
+    """
+    A working folder of a sweep, watched for what a fault does to it.
+
+    Attributes:
+        path: Where sweeps are started; all that they start has it as its working
+            directory.
+        finished: Record files that were seen to be finished.
+    """
+
+    path: Path
+    finished: set[Path] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Take note of the cells that have finished by now."""
+        self.finished |= {file for file in self._records() if _is_finished(file)}
+
+    def aftermath(self) -> Aftermath:
+        """What is lost, damaged or left, as things stand."""
+        setups = self.path.rglob(SETUP)
+        return Aftermath(
+            cells_lost=sum(not _is_finished(file) for file in self.finished),
+            files_damaged=sum(map(_is_damaged, [*self._records(), *setups])),
+            processes_left=len(processes_in(self.path)),
+        )
+
+    def _records(self) -> list[Path]:
+        return list(self.path.rglob(f"{CELLS}/*.json"))
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Processes whose working directory is *folder* or below; zombies are none."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            is_alive = process.status() != psutil.STATUS_ZOMBIE
+            if is_alive and Path(process.cwd()).is_relative_to(folder):
+                found.append(process.pid)
+    return found
+
+
+@contextlib.contextmanager
+def sweeping(
+    folder: Path, *arguments: str, **variables: str
+) -> Iterator[subprocess.Popen[str]]:
+    """
+    A sweep that is under way in *folder*, its output in one pipe, without a terminal.
+
+    It is killed at the end of the block, and what it started is not: that is for
+    the test to look at.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", "codeneedle", "sweep", *arguments],
+        cwd=folder,
+        env=os.environ | {"COLUMNS": "100", "NO_COLOR": "1"} | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        start_new_session=True,
+    ) as sweep:
+        try:
+            yield sweep
+        finally:
+            sweep.kill()
+
+
+def statuses(folder: Path) -> list[str]:
+    """Of all records below *folder*, by file name."""
+    files = sorted(folder.rglob(f"{CELLS}/*.json"))
+    return [json.loads(file.read_text(encoding="utf-8"))["status"] for file in files]
+
+
+def error_line(said: str) -> str:
+    """The first line of *said* that tells of a fault; else its last one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(("error:", "Error:"))]
+    return (telling or lines[-1:] or [""])[0]
+
+
+def _is_finished(file: Path) -> bool:
+    with contextlib.suppress(OSError, CodeneedleError):
+        return decode_record(file.read_bytes(), file=str(file)).is_finished
+    return False
+
+
+def _is_damaged(file: Path) -> bool:
+    decode = decode_setup if file.name == SETUP else decode_record
+    try:
+        decode(file.read_bytes(), file=str(file))
+    except (OSError, CodeneedleError):
+        return True
+    return False

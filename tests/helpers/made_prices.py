@@ -1,0 +1,123 @@
+"""Runs of several probes, with metrics that are made up."""
+
+from dataclasses import replace
+
+from made_records import failed_record, made_run, made_setup
+
+from codeneedle.analysis.metrics import Metric
+from codeneedle.grid import BITS_PER_ELEMENT, Pair
+from codeneedle.probes import recall
+from codeneedle.probes.probe import Probe
+from codeneedle.records.record import Effective, Status
+
+TYPES = ("bf16", "q8_0", "q4_0")
+SETUP = made_setup(needles=4, types_k=TYPES, types_v=TYPES)
+
+
+def made_metric(name, **changes):
+    """A metric that records hold under its own name."""
+    known = {
+        "name": name,
+        "label": f"the {name}",
+        "unit": "",
+        "better": "lower",
+        "bounds": (0, None),
+        "digits": 4,
+        "values": lambda record, _setup, _reading: record.observation.get(name, ()),
+        "in_table": True,
+    }
+    return Metric(**{**known, **changes})
+
+
+def made_probe(name, *metrics, **changes):
+    """A probe that is never asked to measure."""
+    return Probe(name=name, metrics=metrics, measure=None, **changes)
+
+
+KLD = made_metric(
+    "kld",
+    floor=True,
+    unit="nats",
+    reference=lambda record: record.observation.get("against"),
+)
+TOP1 = made_metric(
+    "top1", better="higher", unit="%", digits=2, error=lambda *_: 0.5, bounds=(0, 100)
+)
+PPL = made_metric("ppl", better="neither", digits=3)
+TG = made_metric(
+    "tg", better="higher", group="speed", relative=True, digits=1, unit="tokens/s"
+)
+QUIET = made_metric("quiet", in_table=False)
+DIVERGENCE = made_probe("divergence", KLD, TOP1, PPL, QUIET)
+THROUGHPUT = made_probe("throughput", TG)
+PROBES = (recall.PROBE, DIVERGENCE, THROUGHPUT)
+
+
+def lost(pair):
+    """Bits that a pair has fewer than bf16/bf16."""
+    return 32 - BITS_PER_ELEMENT[pair.k] - BITS_PER_ELEMENT[pair.v]
+
+
+def priced_run(
+    *,
+    floor=0.5,
+    matched=lambda _pair, _at: 20,
+    changes=(),
+    setup=SETUP,
+    against=None,
+):
+    """
+    A run of three probes over a 3x3 grid.
+
+    Args:
+        floor: KLD of the reference; others have as much more as they lost bits.
+        matched: As in `made_run`.
+        changes: Probe and pair, with the record in its place; None removes it.
+        setup: Of the run.
+        against: The pair that records name as the reference of their KLD.
+    """
+    run = made_run(matched, setup=setup)
+    records = {(record.probe, str(record.pair)): record for record in run.records}
+    start = lost(Pair.parse(against)) if against else 0
+    for record in run.records:
+        bare = replace(record, effective=Effective())
+        bits = lost(record.pair)
+        divergence = {
+            "against": against,
+            "kld": [floor + abs(bits - start)],
+            "top1": [100 - bits],
+            "ppl": [12.345],
+            "quiet": [bits],
+        }
+        speeds = {"tg": [200 - bits - 1, 200 - bits, 200 - bits + 1]}
+        for probe, seen in (("divergence", divergence), ("throughput", speeds)):
+            made = replace(bare, probe=probe, observation=seen)
+            records[probe, str(record.pair)] = made
+    records.update(dict(changes))
+    kept = tuple(record for record in records.values() if record is not None)
+    return replace(run, records=kept)
+
+
+def failed(probe, pair, status=Status.OUT_OF_MEMORY, reason="cannot allocate"):
+    """A change for `priced_run`: the cell has no numbers."""
+    return (probe, pair), replace(failed_record(pair, status, reason), probe=probe)
+
+
+def fell_back(probe, pair, **observation):
+    """A change for `priced_run`: measured, but not as it was asked for."""
+    record = replace(
+        failed_record(pair, Status.FALLBACK_CPU, "38 graph splits"),
+        probe=probe,
+        observation=observation,
+    )
+    return (probe, pair), record
+
+
+def pairs_of(table):
+    """The pairs of a table, from top to bottom."""
+    return [str(row.pair) for row in table.rows]
+
+
+def row_of(table, pair):
+    """The row of one pair."""
+    return next(row for row in table.rows if row.pair == Pair.parse(pair))

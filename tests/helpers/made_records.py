@@ -1,0 +1,192 @@
+"""Makes synthetic runs: sixteen needles, any grid, replies as broken as wished."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from codeneedle.grid import DEFAULT_TYPES, Pair
+from codeneedle.records.record import (
+    CellRecord,
+    CorpusFacts,
+    Effective,
+    KvBuffer,
+    NeedleFacts,
+    Phases,
+    Recall,
+    Round,
+    Run,
+    Setup,
+    Status,
+    WeightsFacts,
+    observation_of,
+)
+
+LETTERS = "abcdefghijklmnop"
+
+
+def made_needle(at: int = 0, *, of: int = 16) -> NeedleFacts:
+    """A function of 20 distinct lines and two more."""
+    lines = [f'    v{at}_{line:02} = "{at * 31 + line:08x}"' for line in range(22)]
+    return NeedleFacts(
+        name=f"f_{LETTERS[at]}",
+        signature=f"def f_{LETTERS[at]}():",
+        line=1 + at * 24,
+        depth=at / of,
+        lines=tuple(lines[:20]),
+        more=tuple(lines[20:]),
+    )
+
+
+def made_setup(
+    *,
+    needles: int = 16,
+    types_k: Sequence[str] = DEFAULT_TYPES,
+    types_v: Sequence[str] = DEFAULT_TYPES,
+) -> Setup:
+    """The facts of a run on made-up weights."""
+    return Setup(
+        prompt_version=1,
+        prompt_form="completion",
+        thinking="none",
+        corpus=CorpusFacts(
+            name="random-bodies",
+            origin="generated, seed 42",
+            kind="incompressible",
+            sha256="c0" * 32,
+            characters=8912,
+            source_sha256="c1" * 32,
+            sample_k=needles,
+            sample_seed=42,
+            tokens=8912,
+            functions=16,
+            functions_before=200,
+        ),
+        needles=tuple(made_needle(at, of=needles) for at in range(needles)),
+        weights=WeightsFacts(name="made-model", sha256="ab" * 32, size_bytes=1_700_000),
+        llama="b11434-abcdef0",
+        machine="Xeon, 2 cores, 8 GiB, Linux",
+        context=12288,
+        server_args=(),
+        seed=42,
+        types_k=tuple(types_k),
+        types_v=tuple(types_v),
+        created="2025-11-20T12:00:00+00:00",
+    )
+
+
+def made_reply(needle: NeedleFacts, *, matched: int = 20, junk: int = 0) -> str:
+    """The first *matched* lines, then *junk* lines that stand nowhere."""
+    return "\n".join(
+        [*needle.lines[:matched], *(f"    junk_{line} = 0" for line in range(junk))]
+    )
+
+
+def made_round(
+    needle: NeedleFacts, *, reply: str | None = None, gap: float = 4.0
+) -> Round:
+    """An answered round; *gap* is the smallest of its tokens' gaps."""
+    return Round(
+        needle=needle.name,
+        prompt_sha256="d0" * 32,
+        reply=made_reply(needle) if reply is None else reply,
+        finish="cut",
+        prompt_tokens=9000,
+        cached_tokens=8980,
+        prompt_ms=10.0,
+        predicted_tokens=400,
+        predicted_ms=500.0,
+        wall_s=0.6,
+        logprobs=(-0.01, -0.02),
+        gaps=(gap + 1, gap, gap + 2),
+    )
+
+
+def made_priming(needle: NeedleFacts) -> Round:
+    """The round that reads the whole corpus: 9,000 tokens in 3 seconds."""
+    return Round(
+        needle=needle.name,
+        prompt_sha256="d0" * 32,
+        reply="x",
+        finish="length",
+        prompt_tokens=9000,
+        prompt_ms=3000.0,
+        predicted_tokens=8,
+        predicted_ms=8.0,
+    )
+
+
+def made_record(
+    pair: str | Pair, rounds: Iterable[Round], *, priming: Round | None = None
+) -> CellRecord:
+    """A finished record of the recall probe, as it comes from disk."""
+    pair = Pair.parse(pair) if isinstance(pair, str) else pair
+    recall = Recall(rounds=tuple(rounds), priming=priming)
+    return CellRecord(
+        pair=pair,
+        probe="recall",
+        status=Status.FINISHED,
+        started="2025-11-20T12:00:00+00:00",
+        effective=Effective(kv=(_kv(pair),)),
+        phases=Phases(ready_s=0.5, measure_s=10.0, stop_s=0.2),
+        observation=observation_of(recall),
+    )
+
+
+def failed_record(
+    pair: str | Pair, status: Status = Status.CRASHED, reason: str = "it died"
+) -> CellRecord:
+    """A record of a cell that has no numbers."""
+    return CellRecord(
+        pair=Pair.parse(pair) if isinstance(pair, str) else pair,
+        probe="recall",
+        status=status,
+        started="2025-11-20T12:00:00+00:00",
+        reason=reason,
+    )
+
+
+def _kv(pair: Pair) -> KvBuffer:
+    return KvBuffer(
+        cells=12288, layers=6, k_type=pair.k, v_type=pair.v, k_mib=2.0, v_mib=1.5
+    )
+
+
+def made_run(
+    matched: Callable[[Pair, int], int] = lambda _pair, _at: 20,
+    *,
+    setup: Setup | None = None,
+    failed: Sequence[CellRecord] = (),
+    untried: Sequence[str] = (),
+) -> Run:
+    """
+    A run over the whole grid of *setup*.
+
+    Args:
+        matched: Of a pair and a round, how many lines match.
+        setup: The default one if None.
+        failed: Records that stand in the place of finished ones.
+        untried: Pairs without a record.
+    """
+    setup = setup or made_setup()
+    absent = {record.pair for record in failed} | set(map(Pair.parse, untried))
+    pairs = [Pair(k, v) for k in setup.types_k for v in setup.types_v]
+    finished = [_recalled(setup, pair, matched) for pair in pairs if pair not in absent]
+    return Run(
+        name="random-bodies/made-model",
+        setup=setup,
+        records=(*finished, *failed),
+    )
+
+
+def _recalled(
+    setup: Setup, pair: Pair, matched: Callable[[Pair, int], int]
+) -> CellRecord:
+    rounds = [
+        made_round(needle, reply=made_reply(needle, matched=matched(pair, at), junk=1))
+        for at, needle in enumerate(setup.needles)
+    ]
+    return made_record(pair, rounds, priming=made_priming(setup.needles[-1]))
+
+
+def renamed(run: Run, name: str) -> Run:
+    """The same run under another name."""
+    return replace(run, name=name)

@@ -1,0 +1,127 @@
+"""Headers are read whole, and damaged ones cost neither time nor memory."""
+
+import struct
+
+import pytest
+from gguf_files import SHAPE, gguf_bytes
+
+from codeneedle.models.gguf import BadHeader, EndsTooSoon, looks_like, parse
+
+
+def test_values_come_back_and_vocabularies_are_only_counted():
+    """
+    Numbers, texts and short lists are kept; a list of texts leaves its length.
+    """
+    header = parse(gguf_bytes({**SHAPE, "x.flags": [1, 0, 1], "x.f": 0.5, "x.b": True}))
+
+    assert 256 == header.values["llama.embedding_length"]
+    assert "llama" == header.values["general.architecture"]
+    assert (1, 0, 1) == header.values["x.flags"]
+    assert 0.5 == header.values["x.f"]
+    assert header.values["x.b"] is True
+    assert 3 == header.lengths["tokenizer.ggml.tokens"]
+    assert "tokenizer.ggml.tokens" not in header.values
+
+
+def test_a_whole_file_is_exactly_as_long_as_it_needs_to_be():
+    """
+    The needed length counts the header, its padding and the last tensor.
+    """
+    data = gguf_bytes(tensors=3)
+
+    assert len(data) == parse(data).needed_bytes
+
+
+def test_a_file_may_end_anywhere_in_its_header():
+    """
+    Every cut is noticed, none of them crashes.
+    """
+    data = gguf_bytes(data=False)
+
+    for length in range(4, len(data)):
+        with pytest.raises(EndsTooSoon):
+            parse(data[:length])
+
+
+@pytest.mark.parametrize(
+    ("offset", "what"),
+    [(8, "tensors"), (16, "keys"), (24, "length of the first name")],
+)
+def test_an_absurd_count_is_refused_without_believing_it(offset, what):
+    """
+    A count of 2^63 in the file is met with an error, not with an allocation.
+    """
+    data = bytearray(gguf_bytes())
+    struct.pack_into("<Q", data, offset, 1 << 63)
+
+    with pytest.raises(BadHeader):
+        parse(bytes(data))
+
+
+def test_an_absurd_list_is_refused():
+    """
+    A list that claims more elements than any model has is damage.
+    """
+    data = gguf_bytes()
+    at = data.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens") + 8
+    damaged = data[:at] + struct.pack("<Q", 1 << 40) + data[at + 8 :]
+
+    with pytest.raises(BadHeader, match="claims to have"):
+        parse(damaged)
+
+
+def test_zeros_are_no_keys():
+    """
+    A download with a hole of zeros is refused at the first of them.
+    """
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 60_000) + bytes(1_000_000)
+
+    with pytest.raises(BadHeader, match="damaged"):
+        parse(data)
+
+
+@pytest.mark.parametrize(
+    ("version", "order", "words"),
+    [
+        (1, "<", "version 1"),
+        (4, "<", "version 4"),
+        (3, ">", "byte order"),
+    ],
+)
+def test_other_versions_and_byte_orders_are_named(version, order, words):
+    """
+    What cannot be read says why.
+    """
+    with pytest.raises(BadHeader, match=words):
+        parse(gguf_bytes(version=version, order=order))
+
+
+def test_a_large_vocabulary_is_walked_over():
+    """
+    262,144 tokens leave their number behind, not themselves.
+    """
+    tokens = [f"token{n}" for n in range(262_144)]
+    header = parse(gguf_bytes({**SHAPE, "tokenizer.ggml.tokens": tokens}))
+
+    assert 262_144 == header.lengths["tokenizer.ggml.tokens"]
+    assert len(SHAPE) - 1 == len(header.values)
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS"),
+        (b'\x80\x10\0\0\0\0\0\0{"__metadata__', "safetensors"),
+        (b"PK\x03\x04rest", "zip"),
+        (b"  <!DOCTYPE html><html>", "web page"),
+        (b"tjgg\x03\0\0\0", "GGML"),
+        (bytes(64), "zeros"),
+        (b"# a model card", "text"),
+        (b"\xfe\xed\xfa\xce", "something else"),
+    ],
+)
+def test_other_files_are_recognised(start, words):
+    """
+    A person learns what they have in hand.
+    """
+    assert words in looks_like(start)

@@ -1,0 +1,247 @@
+"""Laws of stored files: whatever was written is read back, whatever else is refused."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_records import made_needle, made_record, made_round, made_setup
+from unhurried import outcome, unhurried
+
+from codeneedle.errors import RequestError
+from codeneedle.grid import Pair
+from codeneedle.records.encoding import decode_record, decode_setup, encode
+from codeneedle.records.record import (
+    SCHEMA,
+    BadRecord,
+    BadSetup,
+    CellRecord,
+    Effective,
+    KvBuffer,
+    NeedleFacts,
+    Phases,
+    Recall,
+    RecordTooNew,
+    Round,
+    Setup,
+    Status,
+    observation_of,
+    read_recall,
+)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    ["\x1b[2J", "\u202e", "../../etc", "=1+1", '"\\', "\0", "</script>", "\u2028"]
+)
+"""Hostile as any: terminal escapes, directions, paths, formulas, null characters."""
+
+FACTS = st.floats(allow_nan=False, allow_infinity=False, width=32)
+COUNTS = st.integers(0, 2**53)
+TEXTS = st.lists(TEXT, max_size=3).map(tuple)
+
+ROUNDS = st.builds(
+    Round,
+    needle=TEXT,
+    prompt_sha256=TEXT,
+    reply=TEXT,
+    error=TEXT,
+    finish=st.sampled_from([None, "stop", "length", "cut"]),
+    prompt_tokens=COUNTS,
+    cached_tokens=COUNTS,
+    prompt_ms=FACTS,
+    predicted_tokens=COUNTS,
+    wall_s=FACTS,
+    logprobs=st.lists(FACTS, max_size=3).map(tuple),
+    gaps=st.lists(FACTS, max_size=3).map(tuple),
+    lengths=st.lists(COUNTS, max_size=3).map(tuple),
+    retries=TEXTS,
+)
+RECALLS = st.builds(
+    Recall, rounds=st.lists(ROUNDS, max_size=3).map(tuple), priming=st.none() | ROUNDS
+)
+BUFFERS = st.builds(
+    KvBuffer,
+    cells=COUNTS,
+    layers=COUNTS,
+    k_type=TEXT,
+    v_type=TEXT,
+    k_mib=FACTS,
+    v_mib=FACTS,
+)
+RECORDS = st.builds(
+    CellRecord,
+    pair=st.builds(Pair, TEXT, TEXT),
+    probe=TEXT,
+    status=st.sampled_from(Status),
+    started=TEXT,
+    reason=TEXT,
+    position=COUNTS,
+    command=TEXTS,
+    effective=st.builds(
+        Effective,
+        build=st.none() | TEXT,
+        context=st.none() | COUNTS,
+        kv=st.lists(BUFFERS, max_size=2).map(tuple),
+        compute_mib=st.none() | FACTS,
+    ),
+    phases=st.builds(Phases, ready_s=st.none() | FACTS, measure_s=st.none() | FACTS),
+    peak_rss_bytes=st.none() | COUNTS,
+    log_excerpt=TEXTS,
+    observation=st.none() | RECALLS.map(observation_of),
+)
+NEEDLES = st.builds(
+    NeedleFacts,
+    name=TEXT,
+    signature=TEXT,
+    line=COUNTS,
+    depth=FACTS,
+    lines=TEXTS,
+    more=TEXTS,
+    budget=COUNTS,
+)
+SETUPS = st.builds(
+    lambda needles, texts, text, count: replace(
+        made_setup(),
+        needles=needles,
+        server_args=texts,
+        types_k=texts,
+        llama=text,
+        thinking=text,
+        context=count,
+        probes={text: {text: [text, count, None, True]}},
+    ),
+    st.lists(NEEDLES, max_size=3).map(tuple),
+    TEXTS,
+    TEXT,
+    COUNTS,
+)
+
+
+@unhurried
+@given(record=RECORDS)
+def test_any_record_reads_back_as_it_was_written(record):
+    """
+    Whatever a model, a server or a log said is in it unchanged, byte for byte.
+    """
+    data = encode(record)
+
+    assert record == decode_record(data, file="x")
+    assert data == encode(decode_record(data, file="x"))
+
+
+@unhurried
+@given(recall=RECALLS)
+def test_any_observation_reads_back_as_it_was_made(recall):
+    """
+    Replies, probabilities and errors survive the way through JSON.
+    """
+    assert recall == read_recall(observation_of(recall), file="x")
+
+
+@unhurried
+@given(setup=SETUPS)
+def test_any_setup_reads_back_as_it_was_written(setup):
+    """
+    So that a resumed sweep finds itself equal to what it was.
+    """
+    assert setup == decode_setup(encode(setup), file="x")
+
+
+@unhurried
+@given(record=RECORDS)
+def test_a_record_is_text_that_any_program_reads(record):
+    """
+    Strict JSON in UTF-8, without NaN, infinity and lone surrogates.
+    """
+
+    def refuse(constant):
+        pytest.fail(constant)
+
+    assert json.loads(encode(record).decode("utf-8"), parse_constant=refuse)
+
+
+RECORD = made_record("q8_0/q4_0", [made_round(made_needle())])
+WRITTEN = encode(RECORD)
+
+
+@unhurried
+@given(data=st.binary() | st.text().map(str.encode))
+def test_what_is_no_record_is_refused_with_a_hint(data):
+    """
+    No bytes make anything but a record or an error that a person can act on.
+    """
+    for decode, error in ((decode_record, BadRecord), (decode_setup, BadSetup)):
+        with pytest.raises(error) as caught:
+            decode(data, file="x.json")
+        assert "x.json" in str(caught.value)
+        assert caught.value.hint
+
+
+@unhurried
+@given(
+    at=st.integers(0, len(WRITTEN) - 1),
+    length=st.integers(0, 8),
+    junk=st.binary(max_size=8),
+)
+def test_a_damaged_record_is_refused_or_still_the_same(at, length, junk):
+    """
+    A damage is never read as another observation.
+    """
+    damaged = WRITTEN[:at] + junk + WRITTEN[at + length :]
+    read = outcome(decode_record, damaged, file="x")
+
+    assert read == RECORD or isinstance(read, RequestError)
+
+
+@unhurried
+@given(schema=st.integers(SCHEMA + 1, 10**30))
+def test_every_later_schema_is_too_new(schema):
+    """
+    Whatever later versions change: it is not guessed at.
+    """
+    data = json.dumps({"schema": schema, "anything": 1}).encode()
+
+    with pytest.raises(RecordTooNew) as caught:
+        decode_record(data, file="x")
+    assert str(schema) in str(caught.value)
+    assert caught.value.hint
+
+
+@unhurried
+@given(schema=st.integers(max_value=0) | st.booleans() | st.none() | TEXT | FACTS)
+def test_what_never_was_a_schema_is_no_record(schema):
+    """
+    There is no version to bring up to date from.
+    """
+    data = json.dumps({"schema": schema}).encode()
+
+    with pytest.raises(BadRecord):
+        decode_record(data, file="x")
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
+@pytest.mark.parametrize("stored", [RECORD, made_setup()], ids=["record", "setup"])
+def test_every_schema_there_was_has_a_way_to_the_current_one(schema, stored):
+    """
+    A file that states an old version is read, or refused for its contents: the steps
+    from each version to the next are all there.
+    """
+    raw = json.loads(encode(stored)) | {"schema": schema}
+    del raw["crc32"]
+    decode = decode_setup if isinstance(stored, Setup) else decode_record
+    read = outcome(decode, json.dumps(raw).encode(), file="x")
+
+    assert isinstance(read, BadRecord) or read.schema == SCHEMA
+
+
+def test_what_is_no_number_is_stored_as_nothing():
+    """
+    NaN and infinity are no observations; a record that holds them says so or nothing.
+    """
+    odd = replace(
+        RECORD,
+        phases=Phases(ready_s=math.nan, measure_s=math.inf, stop_s=1.0),
+    )
+
+    assert Phases(stop_s=1.0) == decode_record(encode(odd), file="x").phases

@@ -1,0 +1,300 @@
+"""Run folders: whole files, one setup, one sweep at a time."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from made_records import made_record, made_round, made_setup
+
+from codeneedle.grid import Pair
+from codeneedle.records.comparability import OtherSetup, identity, stamp
+from codeneedle.records.record import BadSetup, Status
+from codeneedle.records.store import FolderUnwritable, SetupMissing, Store, run_folder
+from codeneedle.system.files import FolderBusy
+
+PAIR = Pair("q8_0", "q4_0")
+SETUP = made_setup()
+
+
+def test_a_record_is_found_again(tmp_path):
+    """
+    What was added is there, for its pair and probe alone.
+    """
+    store = Store(tmp_path)
+    record = made_record(PAIR, [made_round(SETUP.needles[0])])
+
+    store.add(record)
+
+    assert record == store.record(PAIR, "recall")
+    assert None is store.record(PAIR, "throughput")
+    assert [record] == list(store.records())
+
+
+def test_deleting_a_file_forgets_the_cell(tmp_path):
+    """
+    The folder is the truth; there is no index to go stale.
+    """
+    store = Store(tmp_path)
+    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
+
+    (tmp_path / "cells" / "q8_0-q4_0.recall.json").unlink()
+
+    assert None is store.record(PAIR, "recall")
+
+
+def test_a_write_that_fails_leaves_the_old_record(tmp_path, monkeypatch):
+    """
+    A full disk costs the new record, never the old one.
+    """
+    store = Store(tmp_path)
+    record = made_record(PAIR, [made_round(SETUP.needles[0])])
+    store.add(record)
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FolderUnwritable, match="No space left"):
+        store.add(replace(record, reason="newer"))
+
+    assert record == store.record(PAIR, "recall")
+    left = [path.name for path in (tmp_path / "cells").iterdir()]
+    assert ["q8_0-q4_0.recall.json"] == left
+
+
+def test_another_setup_is_refused_naming_the_key_and_both_values(tmp_path):
+    """
+    Records of two contexts never share a folder.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+
+    with pytest.raises(OtherSetup, match="another context: 12288, now 4096"):
+        store.adopt(replace(SETUP, context=4096))
+
+
+def test_a_difference_deep_inside_is_named_by_its_path(tmp_path):
+    """
+    The message names one value, not a page of needles.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    weights = replace(SETUP.weights, sha256="other")
+
+    with pytest.raises(OtherSetup, match="another weights sha256"):
+        store.adopt(replace(SETUP, weights=weights))
+
+
+def test_a_grid_may_grow(tmp_path):
+    """
+    Types are no part of what must not differ, and both sittings' are kept.
+    """
+    store = Store(tmp_path)
+    store.adopt(replace(SETUP, types_k=("q8_0",)))
+
+    store.adopt(replace(SETUP, types_k=("q4_0", "bf16"), created="later"))
+
+    grown = store.setup()
+    assert grown
+    assert ("bf16", "q8_0", "q4_0") == grown.types_k
+    assert SETUP.created == grown.created
+
+
+def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path):
+    """
+    Two sweeps never write to one folder at once.
+    """
+    with (
+        Store(tmp_path).locked(),
+        pytest.raises(FolderBusy),
+        Store(tmp_path).locked(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\x00b"])
+def test_no_name_leads_out_of_the_root(tmp_path, name):
+    """
+    A name is a name, never a path.
+    """
+    with pytest.raises(ValueError, match="no safe folder name"):
+        run_folder(tmp_path, corpus=name, model="m")
+
+
+def test_a_damaged_record_is_a_cell_to_be_played_again(tmp_path):
+    """
+    One file that cannot be read hides no other, and says why it is a gap.
+    """
+    store = Store(tmp_path)
+    record = made_record(Pair("q8_0", "q8_0"), [made_round(SETUP.needles[0])])
+    store.add(record)
+    (tmp_path / "cells" / "q8_0-q4_0.recall.json").write_text('{"pair": ')
+
+    damaged, whole = store.records()
+
+    assert record == whole
+    assert PAIR == damaged.pair
+    assert Status.INTERRUPTED is damaged.status
+    assert "cannot be used" in damaged.reason
+
+
+def test_records_without_a_setup_are_not_adopted(tmp_path):
+    """
+    Nobody knows what they were measured under.
+    """
+    store = Store(tmp_path)
+    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
+
+    with pytest.raises(SetupMissing, match=r"no setup\.json"):
+        store.adopt(SETUP)
+
+
+def test_a_damaged_setup_is_not_to_be_deleted(tmp_path):
+    """
+    Without it the records would be anybody's.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    (tmp_path / "setup.json").write_text("{")
+
+    with pytest.raises(BadSetup) as caught:
+        store.setup()
+
+    assert "Sweep again as before" in caught.value.hint
+
+
+def test_what_stands_in_the_place_of_a_record_is_put_aside(tmp_path):
+    """
+    A damaged record may still hold what was measured, so that no record overwrites it.
+    """
+    store = Store(tmp_path)
+    record = made_record(PAIR, [made_round(SETUP.needles[0])])
+    file = tmp_path / "cells" / "q8_0-q4_0.recall.json"
+    file.parent.mkdir()
+
+    for damaged in (b"{", b"[]"):
+        file.write_bytes(damaged)
+        store.add(record)
+    file.unlink()
+    file.mkdir()
+    store.add(record)
+    store.add(record)
+
+    assert record == store.record(PAIR, "recall")
+    assert [record] == list(store.records())
+    aside = [f"{file.name}.damaged", *(f"{file.name}.damaged-{n}" for n in (2, 3))]
+    assert [file.name, *aside] == sorted(each.name for each in file.parent.iterdir())
+    assert b"{" == (file.parent / aside[0]).read_bytes()
+
+
+def test_a_record_of_another_cell_is_a_gap(tmp_path):
+    """
+    A file that was copied over another one is told by the pair inside.
+    """
+    store = Store(tmp_path)
+    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
+    file = tmp_path / "cells" / "q8_0-q4_0.recall.json"
+    (file.parent / "q4_0-q4_0.recall.json").write_bytes(file.read_bytes())
+
+    copy = store.record(Pair("q4_0", "q4_0"), "recall")
+
+    assert Status.INTERRUPTED is copy.status
+    assert "one of q8_0/q4_0, recall" in copy.reason
+
+
+def stamped(setup, *, probe="recall"):
+    """A record that was measured under *setup*, as an adopted one."""
+    record = made_record(PAIR, [made_round(SETUP.needles[0])])
+    setup = replace(setup, identity=identity(setup))
+    return replace(record, setup=stamp(setup, probe))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(SETUP, weights=replace(SETUP.weights, sha256="cd" * 32)),
+        replace(SETUP, context=4096),
+        replace(SETUP, probes={"recall": {"depth": 7}}),
+    ],
+)
+def test_a_record_of_another_setup_is_a_gap(tmp_path, other):
+    """
+    Whether weights, context or the settings of its probe: it names what it is of.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    store.add(stamped(other))
+
+    assert "one of another setup" in store.record(PAIR, "recall").reason
+    assert Status.INTERRUPTED is next(store.records()).status
+
+
+def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path):
+    """
+    Neither types nor another probe's settings make it a foreign one.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    store.add(stamped(SETUP))
+    store.adopt(replace(SETUP, types_k=("f32",), probes={"speed": {"depth": 7}}))
+
+    assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
+
+
+def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path):
+    """
+    Nothing that was measured is lost with the one file that says under what.
+    """
+    store = Store(tmp_path)
+    adopted = store.adopt(SETUP)
+    store.add(stamped(SETUP))
+    (tmp_path / "setup.json").unlink()
+
+    with pytest.raises(SetupMissing):
+        Store(tmp_path).adopt(replace(SETUP, context=4096))
+
+    assert adopted == Store(tmp_path).adopt(SETUP)
+    assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
+
+
+def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path):
+    """
+    The next one to be adopted is held against them.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    store.add(stamped(SETUP))
+    (tmp_path / "setup.json").write_text("{")
+
+    assert None is store.intact_setup()
+    assert tmp_path / "setup.json.damaged" == store.mend()
+    assert None is store.mend()
+    with pytest.raises(SetupMissing):
+        store.adopt(replace(SETUP, seed=7))
+    store.adopt(SETUP)
+    assert [stamped(SETUP)] == list(store.records())
+
+
+def test_a_damaged_setup_of_records_that_name_none_stays(tmp_path):
+    """
+    Those of the first schema could be of any.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
+    (tmp_path / "setup.json").write_text("{")
+
+    with pytest.raises(BadSetup):
+        store.mend()
+    assert "{" == (tmp_path / "setup.json").read_text()
+
+
+def test_a_lock_cuts_nothing_off(tmp_path):
+    """
+    Should its name lead to another file, that stays what it is.
+    """
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "lock").symlink_to("precious")
+
+    with Store(tmp_path).locked():
+        assert "kept" == (tmp_path / "precious").read_text()

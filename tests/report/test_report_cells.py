@@ -1,0 +1,131 @@
+"""How one cell looks."""
+
+import math
+
+import matplotlib as mpl
+import pytest
+from rich.style import Style
+
+from codeneedle.analysis.metrics import Metric
+from codeneedle.analysis.recall import METRICS
+from codeneedle.records.record import Status
+from codeneedle.report.cells import (
+    RAMP,
+    STATUS_WORDS,
+    Scale,
+    cell_style,
+    cell_text,
+    colour,
+    number,
+    status_word,
+    text_colour,
+)
+
+METRIC: dict[str, Metric] = {metric.name: metric for metric in METRICS}
+
+
+def luminance(red: float, green: float, blue: float) -> float:
+    """Relative luminance of a colour of 0 to 255 a channel, by WCAG 2.1."""
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (red / 255, green / 255, blue / 255)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(ground: tuple[int, int, int], text: str) -> float:
+    """Contrast ratio of *text*, black or white, on *ground*."""
+    light, dark = sorted(
+        (luminance(*ground), 0.0 if text == "#000000" else 1.0), reverse=True
+    )
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_every_status_has_a_short_word_of_its_own() -> None:
+    """
+    Words fit a column and cannot be confused.
+    """
+    words = [STATUS_WORDS[status] for status in Status]
+
+    assert sorted(set(words)) == sorted(words)
+    assert 8 >= max(map(len, words))
+
+
+def test_a_cell_shows_a_number_or_a_word() -> None:
+    """
+    Numbers come with the metric's decimals, gaps with their reason.
+    """
+    matched = METRIC["matched"]
+
+    assert "19.94" == cell_text(matched, 19.9375)
+    assert "oom" == cell_text(matched, Status.OUT_OF_MEMORY)
+    assert "." == cell_text(matched, None)
+    assert "-" == cell_text(matched, math.nan)
+    assert "." == status_word("")
+
+
+def test_zero_has_no_sign() -> None:
+    """
+    A difference that rounds to nothing is 0.00, neither plus nor minus.
+    """
+    assert "0.00" == number(-0.001, digits=2)
+    assert "0.00" == number(0.001, digits=2, sign=True)
+    assert "+0.31" == number(0.3125, digits=2, sign=True)
+
+
+def test_lighter_is_better() -> None:
+    """
+    The best of 0 to 20 matched lines is light; the best of missing ones is, too.
+    """
+    light, dark = RAMP[-1], RAMP[0]
+
+    assert "on #{:02x}{:02x}{:02x}".format(*light) in cell_style(METRIC["matched"], 20)
+    assert "on #{:02x}{:02x}{:02x}".format(*dark) in cell_style(METRIC["matched"], 0)
+    assert "on #{:02x}{:02x}{:02x}".format(*light) in cell_style(METRIC["missing"], 0)
+
+
+@pytest.mark.parametrize("value", [20.0, 0.0, math.nan, None, *Status])
+def test_styles_are_styles(value: float | Status | None) -> None:
+    """
+    Rich understands each, and no gap has a ground that could be taken for a value.
+    """
+    style = Style.parse(cell_style(METRIC["matched"], value))
+
+    assert (style.bgcolor is not None) == (value in {20.0, 0.0})
+
+
+def test_text_can_be_read_on_every_ground() -> None:
+    """
+    The contrast is at least 4.5 all along the scale, as WCAG AA asks.
+    """
+    grounds = [colour(step / 100) for step in range(101)]
+
+    assert 4.5 <= min(contrast(ground, text_colour(*ground)) for ground in grounds)
+
+
+def test_the_ramp_grows_lighter_with_every_step() -> None:
+    """
+    Who sees no colour sees the order all the same.
+    """
+    lightness = [luminance(*colour(step / 100)) for step in range(101)]
+
+    assert sorted(lightness) == lightness
+
+
+def test_the_ramp_is_viridis() -> None:
+    """
+    Its steps are those of the plotting library, up to 0.78.
+    """
+    viridis = mpl.colormaps["viridis"]
+    steps = [viridis(step / 8 * 0.78)[:3] for step in range(9)]
+
+    assert list(RAMP) == [tuple(round(part * 255) for part in step) for step in steps]
+
+
+def test_a_scale_may_be_given() -> None:
+    """
+    Where a metric has no natural end, the grid's own values give it.
+    """
+    half = cell_style(METRIC["decode"], 50.0, Scale(0, 100))
+
+    assert "on #{:02x}{:02x}{:02x}".format(*colour(0.5)) in half

@@ -1,0 +1,327 @@
+"""Grids and summaries for a terminal."""
+
+import io
+from dataclasses import replace
+
+from made_records import (
+    failed_record,
+    made_record,
+    made_round,
+    made_run,
+    made_setup,
+    renamed,
+)
+from rich.console import Console, RenderableType
+
+from codeneedle.analysis.metrics import Metric
+from codeneedle.analysis.recall import METRICS
+from codeneedle.records.record import Round, Run, Status
+from codeneedle.report.grid import grid, report, summary, summary_headings, summary_row
+from codeneedle.scoring.rounds import Reading
+
+METRIC = {metric.name: metric for metric in METRICS}
+MATCHED, PASS = METRIC["matched"], METRIC["pass"]
+READING = Reading()
+SMALL = made_setup(needles=2, types_k=["bf16", "q4_0"], types_v=["bf16", "q8_0"])
+
+
+def printed(view: RenderableType, *, width: int = 140, colour: bool = False) -> str:
+    """What a terminal of *width* columns gets."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=colour,
+        color_system="truecolor" if colour else None,
+    )
+    # As the command prints it: a line that is too long is not cut.
+    console.print(view, crop=False)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def lines_of(run: Run, metric: Metric = MATCHED) -> list[str]:
+    """The plain grid report of *run*, line by line, without trailing blanks."""
+    text = printed(grid(run, metric, READING))
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_the_summary_has_the_published_form() -> None:
+    """
+    Passes, matched lines, range and gradient, a row per run.
+    """
+    run = made_run(lambda pair, at: 15 if str(pair) == "q4_0/q4_0" else 20)
+
+    assert [
+        "run",
+        "pairs",
+        "pass /16 (mean +/- sd)",
+        "avg matched /20 (mean +/- sd)",
+        "matched range",
+        "gradient?",
+    ] == summary_headings([run], MATCHED, [PASS])
+    assert [
+        "random-bodies/made-model",
+        "36",
+        "16.00 +/- 0.00",
+        "19.86 +/- 0.82",
+        "15.00 - 20.00",
+        "none",
+    ] == summary_row(run, MATCHED, [PASS], READING)
+
+
+def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
+    """
+    A partial sweep is not passed off as a whole one.
+    """
+    run = made_run(failed=[failed_record("q4_0/q4_0")], untried=["q4_1/q4_0"])
+
+    assert "34 of 36" == summary_row(run, MATCHED, [PASS], READING)[1]
+
+
+def test_a_run_with_nothing_finished_has_no_numbers() -> None:
+    """
+    Nothing is averaged, and nothing breaks.
+    """
+    run = replace(made_run(setup=SMALL), records=())
+
+    row = summary_row(run, MATCHED, [PASS], READING)
+
+    assert ["0 of 4", "-", "-", "- - -", "too few cells"] == row[1:]
+    assert "not run" in printed(grid(run, MATCHED, READING))
+
+
+def test_runs_of_different_length_share_no_bound() -> None:
+    """
+    Passes of 2 and of 16 rounds stand in one column that promises neither.
+    """
+    headings = summary_headings([made_run(), made_run(setup=SMALL)], MATCHED, [PASS])
+
+    assert "pass (mean +/- sd)" == headings[2]
+
+
+def test_the_grid_has_k_down_and_v_across() -> None:
+    """
+    The reference is marked, and every number has its decimals.
+    """
+    run = made_run(
+        lambda pair, at: {"bf16": 20, "q4_0": 12}[pair.k] - (pair.v == "q8_0"),
+        setup=SMALL,
+    )
+
+    lines = lines_of(run)
+
+    assert [
+        "K \\ V   bf16    q8_0",
+        "bf16   20.00*  19.00",
+        "q4_0   12.00   11.00",
+    ] == lines[2:5]
+    assert "*  the reference, bf16/bf16" in lines
+
+
+def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
+    """
+    One line per status and reason, naming the pairs.
+    """
+    run = made_run(
+        setup=SMALL,
+        failed=[
+            failed_record("q4_0/q8_0", Status.OUT_OF_MEMORY, "needs 9 GiB, has 8"),
+        ],
+        untried=["q4_0/bf16"],
+    )
+
+    lines = lines_of(run)
+
+    assert "q4_0       .     oom" == lines[4]
+    assert "oom  q4_0/q8_0 out-of-memory: needs 9 GiB, has 8" in lines
+    assert ".    not run" in lines
+
+
+def test_many_pairs_with_one_reason_take_one_line() -> None:
+    """
+    The first few are named, the others counted.
+    """
+    failed = [
+        failed_record(f"{k}/q4_0", Status.UNSUPPORTED, "no kernel")
+        for k in ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+    ]
+
+    lines = lines_of(made_run(failed=failed))
+
+    named = "bf16/q4_0, q8_0/q4_0, q5_1/q4_0, q5_0/q4_0 and 2 more"
+    assert f"unsupp.  {named} unsupported: no kernel" in lines
+
+
+def test_cells_with_fewer_answers_are_named() -> None:
+    """
+    A mean over 1 of 2 rounds is not taken for one over both.
+    """
+    run = made_run(setup=SMALL, untried=["q4_0/q8_0"])
+    first, second = SMALL.needles
+    lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500")
+    partial = made_record("q4_0/q8_0", [lost, made_round(second)])
+    run = replace(run, records=(*run.records, partial))
+
+    assert "fewer than 2 values, at least 1, behind q4_0/q8_0" in lines_of(run)
+
+
+def test_the_grid_says_what_it_was_measured_on() -> None:
+    """
+    Model, corpus and its trimming, context, rounds, build, machine, date.
+    """
+    text = printed(grid(made_run(), MATCHED, READING))
+
+    for fact in (
+        "made-model",
+        "generated, seed 42; incompressible; 8,912 tokens",
+        "trimmed to 16 of 200 functions",
+        "12,288 tokens, 16 rounds, completion prompt",
+        "b11434-abcdef0",
+        "Xeon, 2 cores",
+        "2025-11-20",
+    ):
+        assert fact in text
+
+
+def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
+    """
+    It is an instrument for incompressible text, and says so on any other.
+    """
+    setup = replace(SMALL, weights=replace(SMALL.weights, name="needle-nano"))
+    unseen = replace(setup, corpus=replace(setup.corpus, kind="unseen"))
+
+    assert "instrument" not in printed(grid(made_run(setup=setup), MATCHED, READING))
+    assert "instrument" in printed(grid(made_run(setup=unseen), MATCHED, READING))
+
+
+def test_without_colour_the_text_is_plain() -> None:
+    """
+    A pipe gets no escapes, and the same words as a terminal.
+    """
+    view = report([made_run()], MATCHED, [PASS], READING)
+
+    assert "\x1b" not in printed(view)
+    assert "\x1b[" in printed(view, colour=True)
+
+
+def test_reasons_cannot_write_on_the_terminal() -> None:
+    """
+    An escape in a log line is shown, not obeyed, and markup is no markup.
+    """
+    failed = [failed_record("q4_0/q8_0", Status.CRASHED, "\x1b[2J [red]gone[/red]")]
+
+    text = printed(grid(made_run(setup=SMALL, failed=failed), MATCHED, READING))
+
+    assert r"crashed: \x1b[2J [red]gone[/red]" in text
+
+
+def test_a_wide_grid_is_never_folded() -> None:
+    """
+    A narrow terminal gets the same lines; columns stay below each other.
+    """
+    types = [f"type_{at}" for at in range(12)]
+    run = made_run(setup=made_setup(needles=1, types_k=types[:2], types_v=types))
+
+    rows = [
+        line
+        for line in printed(grid(run, MATCHED, READING), width=40).splitlines()
+        if line.startswith("type_")
+    ]
+
+    assert [12, 12] == [line.count("20.00") for line in rows]
+
+
+def test_each_run_has_its_row_and_its_grid() -> None:
+    """
+    Several runs share the summary, in the order given.
+    """
+    runs = [renamed(made_run(setup=SMALL), name) for name in ("b/x", "a/y")]
+
+    text = printed(report(runs, MATCHED, [PASS], READING))
+
+    assert text.index("b/x") < text.index("a/y")
+    assert 2 == text.count("K \\ V")
+    assert 2 == printed(summary(runs, MATCHED, [PASS], READING)).count("20.00 - 20.00")
+
+
+def test_a_metric_has_one_column_even_if_asked_for_twice() -> None:
+    """
+    A grid of passes does not show its passes beside its passes.
+    """
+    run = made_run(setup=SMALL)
+
+    assert ["run", "pairs", "pass /2 (mean +/- sd)"] == (
+        summary_headings([run], PASS, [PASS])[:3]
+    )
+    assert "2.00 - 2.00" == summary_row(run, PASS, [PASS], READING)[3]
+
+
+def test_the_mark_is_on_the_pair_that_records_name() -> None:
+    """
+    However precise others are: it is what the numbers were measured against.
+    """
+    metric = replace(MATCHED, reference=lambda _: "q4_0/q8_0")
+
+    text = printed(grid(made_run(setup=SMALL), metric, READING))
+
+    assert "*  the reference, q4_0/q8_0" in text
+    assert "q4_0   20.00   20.00*" in text
+
+
+def test_without_one_reference_nothing_is_marked() -> None:
+    """
+    The legend says which pairs the records name.
+    """
+    several = replace(MATCHED, reference=lambda record: f"{record.pair.k}/bf16")
+    missing = replace(MATCHED, reference=lambda _: "f16/f16")
+    run = made_run(setup=SMALL)
+
+    said = "measured against bf16/bf16 or q4_0/bf16: not comparable, no floor"
+    assert f"against  {said}" in printed(grid(run, several, READING))
+    said = "against  measured against f16/f16, which has no value"
+    assert said in printed(grid(run, missing, READING))
+    assert "20.00*" not in printed(grid(run, several, READING))
+
+
+def test_a_noise_floor_is_told() -> None:
+    """
+    Numbers that are not far above it say nothing.
+    """
+    metric = replace(MATCHED, floor=True)
+    said = "*  noise floor 20.00: the reference against itself"
+
+    assert said in lines_of(made_run(setup=SMALL), metric)
+    assert "noise floor" not in printed(grid(made_run(), MATCHED, READING))
+
+
+def test_a_probe_without_records_says_what_there_is() -> None:
+    """
+    A sweep of divergence has no matched lines, but KL divergences.
+    """
+    setup = replace(SMALL, probes={"recall": {}, "divergence": {}, "gone": {}})
+    run = replace(made_run(setup=setup), records=())
+    said = "no cell was measured by the probe of matched"
+
+    assert f"{said}; this run was set up for divergence (--metric kld)" in lines_of(run)
+    assert said in lines_of(replace(run, setup=SMALL))
+    assert said not in printed(grid(made_run(setup=setup), MATCHED, READING))
+
+
+def test_several_long_names_fit_a_narrow_terminal() -> None:
+    """
+    Each stands on a line above its row; no number is broken.
+    """
+    names = [f"a-corpus-with-a-long-name/some-model-{at}-Q4_K_M" for at in (1, 2)]
+    run = made_run(lambda pair, _at: 20 if pair.k == "bf16" else 9)
+    runs = [renamed(run, name) for name in names]
+    _, *row = summary_row(run, MATCHED, [PASS], READING)
+
+    text = printed(summary(runs, MATCHED, [PASS], READING), width=80)
+    lines = [line.rstrip() for line in text.splitlines()]
+
+    assert 80 >= max(map(len, lines))
+    assert [1, 1] == [lines.count(name) for name in names]
+    for name in names:
+        below = lines[lines.index(name) + 1]
+        assert row[:-1] == [word.strip() for word in below.split("|")][:-1]
+    assert row[-1] in " ".join(text.replace("|", " ").split())

@@ -1,0 +1,262 @@
+"""Heatmaps."""
+
+import math
+import struct
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+from made_records import failed_record, made_run, made_setup
+from matplotlib.figure import Figure
+
+from codeneedle.analysis.recall import METRICS
+from codeneedle.grid import Pair
+from codeneedle.records.record import Status
+from codeneedle.records.store import FolderUnwritable
+from codeneedle.report.cells import Scale
+from codeneedle.report.heatmap import (
+    LABELLED,
+    differences_picture,
+    draw,
+    paint,
+    values_picture,
+)
+from codeneedle.scoring.rounds import Reading
+
+METRIC = {metric.name: metric for metric in METRICS}
+MATCHED = METRIC["matched"]
+READING = Reading()
+SMALL = made_setup(types_k=["bf16", "q4_0"], types_v=["bf16", "q8_0", "q4_0"])
+RUN = made_run(
+    lambda pair, at: 20 if pair.k == "bf16" else 10 + at % 2,
+    setup=SMALL,
+    failed=[failed_record("q4_0/q8_0", Status.OUT_OF_MEMORY)],
+    untried=["q4_0/bf16"],
+)
+
+
+def words(figure: Figure) -> list[str]:
+    """All text in the grid, as it is drawn."""
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
+    """
+    Into a folder that need not exist, named after the metric.
+    """
+    png, svg = draw(RUN, MATCHED, READING, folder=tmp_path / "new")
+
+    assert ("heatmap-matched.png", "heatmap-matched.svg") == (png.name, svg.name)
+    assert b"\x89PNG" == png.read_bytes()[:4]
+    assert "</svg>" in svg.read_text(encoding="utf-8")
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
+    """
+    No date, no chance: a picture in a repository changes when its numbers do.
+    """
+    once = draw(RUN, MATCHED, READING, folder=tmp_path / "once")
+    again = draw(RUN, MATCHED, READING, folder=tmp_path / "again")
+
+    for first, second in zip(once, again, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_differences_go_to_files_of_their_own(tmp_path: Path) -> None:
+    """
+    The picture of the values is not written over.
+    """
+    png, _ = draw(RUN, MATCHED, READING, difference=True, folder=tmp_path)
+
+    assert "heatmap-matched-difference.png" == png.name
+
+
+def test_no_global_state_is_left_behind(tmp_path: Path) -> None:
+    """
+    Settings are as before, and no figure stays open.
+    """
+    before = dict(mpl.rcParams)
+
+    draw(RUN, MATCHED, READING, folder=tmp_path)
+
+    assert before == dict(mpl.rcParams)
+    assert [] == plt.get_fignums()
+
+
+def test_cells_hold_their_number_or_their_status() -> None:
+    """
+    Values with the metric's decimals; gaps say why they are gaps.
+    """
+    figure = paint(values_picture(RUN, MATCHED, READING))
+
+    assert ["20.00", "20.00", "20.00", "not run", "oom", "10.50"] == words(figure)
+
+
+def test_the_natural_scale_is_kept_unless_zoomed() -> None:
+    """
+    A flat grid looks flat.
+    """
+    flat = made_run(lambda pair, at: 20 - (pair.k == "q4_0" and at == 0))
+
+    assert Scale(0, 20) == values_picture(flat, MATCHED, READING).scale
+    assert 19 < values_picture(flat, MATCHED, READING, zoom=True).scale.low < 20
+
+
+def test_less_is_lighter_where_less_is_better() -> None:
+    """
+    Missing lines are bad, matched ones good; light is good in both pictures.
+    """
+    assert "lighter is lower" == values_picture(RUN, METRIC["missing"], READING).colours
+    assert "lighter is higher" == values_picture(RUN, MATCHED, READING).colours
+
+
+def test_differences_are_signed_and_centred() -> None:
+    """
+    The reference is zero, the worst pair at the end of the scale.
+    """
+    picture = differences_picture(RUN, MATCHED, READING)
+    labels = [square.label for row in picture.squares for square in row]
+
+    assert ["0.00", "0.00", "0.00", "not run", "oom", "-9.50"] == labels
+    assert Scale(-9.5, 9.5) == picture.scale
+    assert Pair("bf16", "bf16") == picture.reference
+
+
+def test_only_differences_that_can_be_told_are_bold() -> None:
+    """
+    And a note says what bold means.
+    """
+    picture = differences_picture(RUN, MATCHED, READING)
+    bold = [square.is_bold for row in picture.squares for square in row]
+
+    assert [False, False, False, False, False, True] == bold
+    assert any(note.startswith("Bold: the 95 % interval") for note in picture.notes)
+
+
+def test_the_picture_says_what_it_shows_and_on_what() -> None:
+    """
+    Metric, model, corpus, context, build, machine and date.
+    """
+    picture = values_picture(RUN, MATCHED, READING)
+    notes = "\n".join(picture.notes)
+
+    assert "Matched lines of 20 (mean of 16)" == picture.title
+    assert "lines" == picture.caption
+    assert "random-bodies/made-model" == picture.notes[0]
+    for fact in (
+        "made-model",
+        "context 12,288 tokens",
+        "random-bodies",
+        "b11434-abcdef0",
+        "Xeon",
+        "2025-11-20",
+    ):
+        assert fact in notes
+
+
+def test_a_run_without_numbers_can_be_drawn(tmp_path: Path) -> None:
+    """
+    Every cell is a gap, and neither picture breaks.
+    """
+    empty = replace(RUN, records=())
+
+    draw(empty, MATCHED, READING, folder=tmp_path)
+    draw(empty, MATCHED, READING, difference=True, folder=tmp_path)
+
+    said = "No cell was measured by the probe of matched"
+    assert said == values_picture(empty, MATCHED, READING).notes[-1]
+    squares = values_picture(empty, MATCHED, READING).squares
+    assert all(math.isnan(square.value) for row in squares for square in row)
+
+
+@pytest.mark.parametrize("name", ["a$b$c", "<b>&amp;", r"\frac{1}{2} $\alpha$"])
+def test_names_are_no_formulas(name: str, tmp_path: Path) -> None:
+    """
+    Dollars, tags and backslashes in names are drawn as they are.
+    """
+    setup = replace(SMALL, weights=replace(SMALL.weights, name=name))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(made_run(setup=setup), MATCHED, READING, folder=tmp_path)
+
+
+def test_letters_that_the_font_lacks_are_no_noise(tmp_path: Path) -> None:
+    """
+    A name in another script is drawn with boxes, without warnings.
+    """
+    setup = replace(SMALL, weights=replace(SMALL.weights, name="模型"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        png, _ = draw(made_run(setup=setup), MATCHED, READING, folder=tmp_path)
+
+    assert png.exists()
+
+
+def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) -> None:
+    """
+    Twelve V types make a wider picture than three.
+    """
+    wide = made_setup(
+        needles=1, types_k=["bf16"], types_v=[f"t{at}" for at in range(12)]
+    )
+
+    widths = []
+    for setup in (SMALL, wide):
+        png, _ = draw(made_run(setup=setup), MATCHED, READING, folder=tmp_path)
+        widths.append(struct.unpack(">I", png.read_bytes()[16:20])[0])
+    axes = paint(values_picture(RUN, MATCHED, READING)).axes[0]
+    figure = axes.figure
+    box = axes.get_position().bounds
+    inches = [box[2] * figure.get_figwidth() / 3, box[3] * figure.get_figheight() / 2]  # type: ignore[union-attr]
+
+    assert widths[0] < widths[1]
+    assert inches[0] == pytest.approx(inches[1])
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """
+    The error says where, and what to do.
+    """
+    taken = tmp_path / "taken"
+    taken.write_text("a file", encoding="utf-8")
+
+    with pytest.raises(FolderUnwritable, match="taken"):
+        draw(RUN, MATCHED, READING, folder=taken)
+
+
+def test_differences_are_to_the_pair_that_records_name() -> None:
+    """
+    However precise others are; where they name several, values are drawn.
+    """
+    one = replace(MATCHED, reference=lambda _: "q4_0/q4_0")
+    several = replace(MATCHED, reference=lambda record: str(record.pair))
+
+    picture = differences_picture(RUN, one, READING)
+    other = differences_picture(RUN, several, READING)
+
+    assert Pair("q4_0", "q4_0") == picture.reference
+    assert "+9.50" == picture.squares[0][0].label
+    assert None is other.reference
+    assert "20.00" == other.squares[0][0].label
+    assert other.notes[-1].startswith("Measured against bf16/bf16 or ")
+
+
+def test_a_grid_as_wide_as_a_wall_is_painted_without_labels() -> None:
+    """
+    Colours speak alone, on small cells; types stand beside them.
+    """
+    types = [f"made_{at:02}" for at in range(LABELLED + 1)]
+    setup = made_setup(needles=1, types_k=types, types_v=types)
+    picture = values_picture(made_run(setup=setup), METRIC["matched"], READING)
+
+    figure = paint(picture)
+    grid = figure.axes[0]
+
+    assert [] == list(grid.texts)
+    assert types == [label.get_text() for label in grid.get_xticklabels()]
+    assert max(figure.get_size_inches()) < 15

@@ -1,0 +1,229 @@
+"""What a report is about."""
+
+from dataclasses import replace
+
+import pytest
+from made_divergence import made_plan
+from made_prices import failed
+from made_records import made_run, made_setup
+
+from codeneedle.analysis.throughput import Settings, json_of
+from codeneedle.errors import UnknownName
+from codeneedle.grid import Pair
+from codeneedle.probes import PROBES, divergence
+from codeneedle.records.store import NoSuchRun, Store, run_folder
+from codeneedle.report.comparison import NeverRanks
+from codeneedle.report.selection import metric_named, price_tables, view, whole_runs
+from codeneedle.scoring.rounds import Reading
+
+TYPES = ("bf16", "q4_0")
+PLAIN = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
+SPEEDS = json_of(
+    Settings(
+        depths=(0, 256),
+        repetitions=1,
+        prompt_tokens=512,
+        generated_tokens=32,
+        arguments={},
+    )
+)
+READING = Reading()
+
+
+@pytest.fixture
+def setup(tmp_path):
+    """The setup of a run of all probes, with two contexts and two depths."""
+    plan = made_plan(tmp_path, divergence_contexts=(512, 1024), chunks=2)
+    compared = divergence.settings(plan, plan.corpus.text)
+    return replace(PLAIN, probes={"divergence": compared, "throughput": SPEEDS})
+
+
+def stored(root, run, *, model="made-model", corpus="random-bodies"):
+    """*run* in a folder below *root*."""
+    store = Store(run_folder(root, corpus=corpus, model=model))
+    store.adopt(run.setup)
+    for record in run.records:
+        store.add(record)
+    return store
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_every_metric_of_every_probe_has_a_name(probe):
+    """
+    And is found by it, without any run.
+    """
+    for metric in PROBES[probe].metrics:
+        assert (PROBES[probe], metric) == metric_named(metric.name, [])
+
+
+def test_no_two_probes_call_a_metric_alike():
+    """
+    But for memory, which is the same thing wherever it is read.
+    """
+    names = [
+        (metric.name, metric.group)
+        for probe in PROBES.values()
+        for metric in probe.metrics
+    ]
+    twice = {name for name, group in names if names.count((name, group)) > 1}
+
+    assert set() == {
+        name for name, group in names if name in twice and group != "memory"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "probe"),
+    [
+        ("kld@512", "divergence"),
+        ("kld@1024", "divergence"),
+        ("top1@1024", "divergence"),
+        ("tg@0", "throughput"),
+        ("pp@256", "throughput"),
+    ],
+)
+def test_settings_make_metrics_of_their_own(setup, name, probe):
+    """
+    One for each context and each depth that was measured.
+    """
+    run = replace(made_run(setup=PLAIN), setup=setup)
+
+    found, metric = metric_named(name, [run])
+
+    assert (probe, name) == (found.name, metric.name)
+
+
+def test_a_depth_that_was_not_measured_is_no_metric(setup):
+    """
+    The nearest is offered; runs without the probe know none.
+    """
+    with pytest.raises(UnknownName) as caught:
+        metric_named("tg@257", [replace(made_run(setup=PLAIN), setup=setup)])
+    assert "unknown metric 'tg@257'" == str(caught.value)
+    assert "tg@256" in caught.value.hint
+
+    with pytest.raises(UnknownName):
+        metric_named("tg@256", [made_run(setup=PLAIN)])
+
+
+def test_a_metric_of_one_run_is_shown_for_all(setup):
+    """
+    Those without it have gaps.
+    """
+    runs = [made_run(setup=PLAIN), replace(made_run(setup=PLAIN), setup=setup)]
+
+    assert "tg@256" == metric_named("tg@256", runs)[1].name
+
+
+def test_a_view_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
+    """
+    A program that asks for columns gets those of contexts and depths, too.
+    """
+    run = replace(made_run(setup=PLAIN), setup=setup)
+    for model in ("one", "two"):
+        stored(tmp_path, run, model=model)
+
+    names = [m.name for m in view(tmp_path, "random-bodies", "tg@0").probe.metrics]
+
+    plain = [metric.name for metric in PROBES["throughput"].metrics]
+    assert [*plain, "tg@0", "pp@0", "tg@256", "pp@256"] == names
+
+
+def test_a_view_has_the_records_of_one_probe(tmp_path):
+    """
+    That of the metric; what else is in the folder is not mixed in.
+    """
+    run = made_run(setup=PLAIN)
+    (_, other) = failed("throughput", "q4_0/q4_0")
+    stored(tmp_path, replace(run, records=(*run.records, other)))
+
+    recalled = view(tmp_path, "random-bodies", "matched")
+    timed = view(tmp_path, "random-bodies", "tg")
+
+    assert {"recall"} == {record.probe for record in recalled.runs[0].records}
+    assert (other,) == timed.runs[0].records
+    assert ("recall", "throughput") == (recalled.probe.name, timed.probe.name)
+
+
+def test_a_summary_tells_passes_beside_another_metric(tmp_path):
+    """
+    Never the metric itself once more.
+    """
+    stored(tmp_path, made_run(setup=PLAIN))
+
+    matched, passed = (
+        view(tmp_path, "random-bodies", metric) for metric in ("matched", "pass")
+    )
+
+    assert ["pass"] == [metric.name for metric in matched.also]
+    assert () == passed.also
+
+
+def test_pages_are_shown_by_one_name(tmp_path):
+    """
+    A prefix covers them, and so does the corpus.
+    """
+    run = made_run(setup=PLAIN)
+    for model in ("m+rotation-on", "m+rotation-off"):
+        stored(tmp_path, run, model=model)
+    stored(tmp_path, run, model="other")
+
+    both = {"random-bodies/m+rotation-on", "random-bodies/m+rotation-off"}
+    assert both == {run.name for run in whole_runs(tmp_path, "random-bodies/m")}
+    assert 3 == len(whole_runs(tmp_path, "random-bodies"))
+    assert 2 == len(price_tables(tmp_path, "random-bodies/m+", READING, sort=None))
+
+
+def test_a_table_has_all_probes_that_have_records(tmp_path):
+    """
+    A cell that failed is a row all the same.
+    """
+    run = made_run(setup=PLAIN)
+    (_, broken) = failed("throughput", "q4_0/q4_0")
+    stored(tmp_path, replace(run, records=(*run.records, broken)))
+
+    (table,) = price_tables(tmp_path, "random-bodies", READING, sort=None)
+
+    assert ("recall", "throughput") == table.probes
+    assert Pair("bf16", "bf16") == table.reference
+    assert 4 == len(table.rows)
+
+
+def test_a_table_is_sorted_by_what_ranks(tmp_path):
+    """
+    Perplexity does not; what nobody knows is refused with the nearest.
+    """
+    bad = Pair("q4_0", "q4_0")
+    run = made_run(lambda pair, _at: 3 if pair == bad else 20, setup=PLAIN)
+    (_, broken) = failed("divergence", "q4_0/q4_0")
+    stored(tmp_path, replace(run, records=(*run.records, broken)))
+
+    (table,) = price_tables(tmp_path, "random-bodies", READING, sort="matched")
+
+    assert bad == table.rows[-1].pair
+    for metric, error in (("ppl", NeverRanks), ("machted", UnknownName)):
+        with pytest.raises(error):
+            price_tables(tmp_path, "random-bodies", READING, sort=metric)
+
+
+def test_a_run_that_is_not_there_is_refused_with_the_nearest(tmp_path):
+    """
+    Whatever is to be shown of it.
+    """
+    stored(tmp_path, made_run(setup=PLAIN))
+
+    with pytest.raises(NoSuchRun) as caught:
+        view(tmp_path, "random-bodies/made-modle", "matched")
+
+    assert "'random-bodies/made-model'" in caught.value.hint
+
+
+def test_white_space_counts_where_it_is_asked_for(tmp_path):
+    """
+    The view hands on how replies are read.
+    """
+    stored(tmp_path, made_run(setup=PLAIN))
+
+    shown = view(tmp_path, "random-bodies", "matched", strict_indent=True)
+
+    assert Reading(strict_indent=True) == shown.reading

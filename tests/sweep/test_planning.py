@@ -1,0 +1,290 @@
+"""From a request to a plan: what is chosen, what is refused, what is said."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from made_plans import SERVER, TYPES, asking, made_world, planned
+
+from codeneedle.engines.llama_cpp.arguments import ReservedArgument
+from codeneedle.errors import UnknownName
+from codeneedle.grid import Pair
+from codeneedle.models.weights import WeightsMissing
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.records.store import FolderUnwritable
+from codeneedle.sweep import plan
+from codeneedle.sweep.plan import (
+    ContextTooLong,
+    DiskFull,
+    NothingToPrefill,
+    machine_phrase,
+)
+from codeneedle.sweep.request import Request, Variant, pages
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path, monkeypatch):
+    """A folder with a corpus and weights; nothing that could be started."""
+    made_world(tmp_path, monkeypatch)
+
+
+def test_a_plan_starts_nothing_and_makes_no_folder(tmp_path):
+    """
+    It knows the grid, the context and where records will go.
+    """
+    found = planned()
+
+    assert {Pair(k, v) for k in TYPES[2:] for v in TYPES[2:]} == set(found.pairs)
+    assert Path("sweeps/tiny/model") == found.store.folder
+    assert ("model", 8192, False) == (found.model, found.context, found.is_built_in)
+    assert not (tmp_path / "sweeps").exists()
+
+
+def test_each_page_has_a_folder_of_its_own():
+    """
+    Beside that of a sweep without pages, under one prefix.
+    """
+    asked = asking(rotations=(True, False), contexts=(1024, 2048))
+    folders = [plan.plan(page).store.folder.name for page in pages(asked)]
+
+    assert [
+        "model+context-1024+rotation-on",
+        "model+context-1024+rotation-off",
+        "model+context-2048+rotation-on",
+        "model+context-2048+rotation-off",
+    ] == folders
+
+
+def test_the_running_order_depends_on_the_seed_alone():
+    """
+    Not on the order in which types were written.
+    """
+    found = planned().pairs
+
+    assert found == planned(k_types=("q4_0", "q8_0")).pairs
+    assert set(found) == set(planned(seed=1).pairs)
+    assert found != planned(k_types=TYPES, v_types=TYPES, seed=1).pairs
+
+
+def test_the_corpus_suits_the_model_unless_one_is_named():
+    """
+    The built-in model has a shorter one.
+    """
+    model = (Path("model.gguf"),)
+
+    assert "random-bodies" == plan.chosen_corpus(Request(models=model))
+    assert "random-bodies-mini" == plan.chosen_corpus(Request())
+    assert "mine" == plan.chosen_corpus(Request(corpus="mine"))
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "trained", "expected"),
+    [
+        (True, (), 8192, 8192),
+        (True, (), 131072, 16384),
+        (True, (), 0, 16384),
+        (True, (4096,), 8192, 4096),
+        (True, (8192,), 8192, 8192),
+        (True, (99999,), 0, 99999),
+        (False, (), 65536, 18432),
+        (False, (), 4096, 4096),
+    ],
+)
+def test_the_context_is_the_one_asked_for_or_one_that_suits(
+    model, asked, trained, expected
+):
+    """
+    Never more than the weights were trained for, where they say it.
+    """
+    request = Request(models=(Path("model.gguf"),) * model, contexts=asked)
+    header = SimpleNamespace(training_context=trained)
+
+    assert expected == plan.chosen_context(request, header)
+
+
+def test_a_context_beyond_the_training_is_refused_with_the_longest():
+    """
+    A model that forgets is no finding about cache types.
+    """
+    with pytest.raises(ContextTooLong) as caught:
+        planned(contexts=(8193,))
+
+    assert "8,193" in str(caught.value)
+    assert "--context 8192" in caught.value.hint
+
+
+@pytest.mark.parametrize("argument", ["--rope-scaling", "--yarn-ext-factor=1"])
+def test_a_context_is_stretched_on_purpose(argument):
+    """
+    Who hands on rope arguments knows what the weights were trained for.
+    """
+    assert 16000 == planned(contexts=(16000,), server_args=(argument,)).context
+
+
+@pytest.mark.parametrize(
+    ("template", "built_in", "expected"),
+    [
+        ("{{ messages }}", False, PromptForm.CHAT),
+        ("", False, PromptForm.COMPLETION),
+        (None, False, PromptForm.COMPLETION),
+        ("{{ messages }}", True, PromptForm.COMPLETION),
+    ],
+)
+def test_a_template_makes_a_chat_but_for_the_built_in_model(
+    template, built_in, expected
+):
+    """
+    Base models go on with a text.
+    """
+    request = Request(models=() if built_in else (Path("model.gguf"),))
+    header = SimpleNamespace(chat_template=template)
+
+    assert expected == plan.default_form(request, header)
+
+
+def test_the_form_asked_for_is_taken():
+    """
+    Whatever the weights carry.
+    """
+    assert PromptForm.CHAT == planned(prompt_form=PromptForm.CHAT).prompt_form
+    assert PromptForm.COMPLETION == planned().prompt_form
+
+
+@pytest.mark.parametrize(("axis", "kind"), [("k_types", "K"), ("v_types", "V")])
+def test_a_type_that_the_binary_lacks_is_refused_with_the_nearest(axis, kind):
+    """
+    The axis is named.
+    """
+    with pytest.raises(UnknownName) as caught:
+        planned(**{axis: ("q8_0", "q4_o")})
+
+    assert f"unknown {kind} cache type 'q4_o'" == str(caught.value)
+    assert "Did you mean 'q4_0'?" == caught.value.hint
+
+
+def test_a_binary_that_tells_no_types_is_believed(monkeypatch):
+    """
+    A fork's own types work there; the server itself will refuse what it lacks.
+    """
+    silent = replace(SERVER, k_types=(), v_types=())
+    monkeypatch.setattr(plan.installation, "ask", lambda _: silent)
+
+    assert ("q6_0",) == planned(k_types=("q6_0",)).request.k_types
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt_form": PromptForm.COMPLETION}, "completion form"),
+        ({"models": ()}, "built-in model"),
+        ({"models": (), "prompt_form": PromptForm.CHAT}, "built-in model"),
+    ],
+)
+def test_an_empty_thought_is_refused_where_nothing_thinks(changes, words):
+    """
+    It would have no effect, or spoil each answer.
+    """
+    with pytest.raises(NothingToPrefill, match=words) as caught:
+        planned(prefill_no_think=True, **changes)
+
+    assert "--model" in caught.value.hint
+
+
+def test_an_empty_thought_is_taken_in_the_chat_form():
+    """
+    There it is the beginning of an answer.
+    """
+    assert planned(
+        prefill_no_think=True, prompt_form=PromptForm.CHAT
+    ).request.prefill_no_think
+
+
+def test_arguments_of_every_page_are_checked():
+    """
+    A variant may no more change the cache types than anybody else.
+    """
+    asked = asking(variants=(Variant("plain", ()), Variant("f16", ("-ctk", "f16"))))
+    plain, other = pages(asked)
+
+    assert plan.plan(plain)
+    with pytest.raises(ReservedArgument):
+        plan.plan(other)
+
+
+def test_weights_that_are_not_there_are_named():
+    """
+    With the nearest that is.
+    """
+    with pytest.raises(WeightsMissing) as caught:
+        planned(models=(Path("modle.gguf"),))
+
+    assert "'model.gguf'" in caught.value.hint
+
+
+def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
+    """
+    Not even the records would fit.
+    """
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+
+    with pytest.raises(DiskFull) as caught:
+        planned()
+
+    assert "--out" in caught.value.hint
+
+
+def test_a_folder_that_takes_no_records_is_noticed_before_the_start(monkeypatch):
+    """
+    The one that is there is named, however much of the path is missing.
+    """
+    monkeypatch.setattr(plan.os, "access", lambda *_: False)
+
+    with pytest.raises(FolderUnwritable):
+        planned(out=Path("far/away"))
+
+
+def test_a_person_is_told_of_the_built_in_model():
+    """
+    And that it is no judge of other texts than incompressible ones.
+    """
+    chosen = planned(models=(), corpus=None, contexts=(8192,)).notes
+    memorised = planned(models=(), corpus="http_server").notes
+
+    assert 1 == len(chosen)
+    assert "this is the built-in model" in chosen[0]
+    assert "corpus random-bodies-mini" in chosen[0]
+    assert "says nothing about cache types" in memorised[-1]
+    assert () == planned().notes
+
+
+def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
+    """
+    It is not handed on, and the option that does it is named.
+    """
+    monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
+
+    assert "--rotation off" in planned().notes[0]
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path):
+    """
+    The others are asked for.
+    """
+    body = "".join(f"    name_{n} = {n}\n" for n in range(24))
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "good.py").write_text(f"def first():\n{body}")
+    (tmp_path / "src" / "bad.py").write_text("def (:\n")
+
+    assert "bad.py" in planned(corpus="./src").notes[0]
+
+
+def test_devices_are_part_of_the_machine():
+    """
+    Numbers of another accelerator are others.
+    """
+    gpu = SimpleNamespace(devices=("CUDA0 NVIDIA L4 (22563 MiB)",))
+
+    assert machine_phrase(gpu).endswith("; CUDA0 NVIDIA L4 (22563 MiB)")
+    assert not machine_phrase(SERVER).endswith(";")

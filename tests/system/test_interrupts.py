@@ -1,0 +1,123 @@
+"""Signals that ask us to stop."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from codeneedle.system.signals import Terminated, held, patience, unwinding_on_signals
+
+
+@pytest.fixture(autouse=True)
+def unchanged_handlers():
+    """Every block puts the handlers back that it found."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    assert before == [signal.getsignal(number) for number in numbers]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_terminate_unwinds_the_stack(number):
+    """
+    It passes through every block, as Ctrl-C does, and knows its exit code.
+    """
+    left = []
+
+    def work():
+        try:
+            signal.raise_signal(number)
+        finally:
+            left.append("in order")
+
+    with pytest.raises(Terminated) as caught, unwinding_on_signals():
+        work()
+
+    assert ["in order"] == left
+    assert number == caught.value.number
+    assert isinstance(caught.value, KeyboardInterrupt)
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    """
+    A sweep under nohup goes on when its terminal is closed.
+    """
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with unwinding_on_signals():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_first_ctrl_c_is_a_wish_and_the_second_an_order():
+    """
+    Once ends after the current cell, twice at once.
+    """
+    with patience() as person:
+        asked = [person.asked_to_stop]
+        signal.raise_signal(signal.SIGINT)
+        asked.append(person.asked_to_stop)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    assert [False, True] == asked
+
+
+def test_held_signals_arrive_when_the_block_ends():
+    """
+    None is lost, and none comes before.
+    """
+    holds = []
+
+    def work():
+        with held() as hold:
+            signal.raise_signal(signal.SIGINT)
+            holds.append(list(hold.arrived))
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+
+    assert [[signal.SIGINT]] == holds
+
+
+def test_a_hold_may_be_released_early():
+    """
+    From then on signals arrive as they come.
+    """
+    with held() as hold:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            hold.release()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    assert [] == hold.arrived
+
+
+def test_a_wish_while_signals_are_held_is_still_only_a_wish():
+    """
+    Holding keeps the meaning of what it holds.
+    """
+    with patience() as person:
+        with held():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert person.asked_to_stop
+
+
+def test_other_threads_may_enter_every_block():
+    """
+    Signals come to the main thread alone, so elsewhere nothing is changed.
+    """
+    reached = []
+
+    def work():
+        with unwinding_on_signals(), patience(), held():
+            reached.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+    assert [True] == reached

@@ -1,0 +1,125 @@
+"""The machine is described in words that stay the same."""
+
+import dataclasses
+
+import psutil
+import pytest
+
+from codeneedle.system import machine
+from codeneedle.system.machine import MachineFacts, facts
+
+FACTS = MachineFacts(
+    system="Debian GNU/Linux 12",
+    architecture="x86_64",
+    processor="AMD EPYC 7B13",
+    physical_cores=4,
+    logical_cores=8,
+    usable_cores=8,
+    memory_bytes=(64 << 30) - 300_000_000,
+    available_bytes=1 << 30,
+    python="3.12.1",
+)
+
+
+@pytest.fixture
+def cgroup(tmp_path, monkeypatch):
+    """The folder of a container's limits, empty."""
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    return tmp_path
+
+
+def test_a_phrase_holds_what_numbers_depend_on():
+    """
+    Memory is rounded: the kernel keeps back a little of it.
+    """
+    assert (
+        "AMD EPYC 7B13, x86_64, 8 cores, 64 GiB, Debian GNU/Linux 12" == FACTS.phrase()
+    )
+
+
+def test_free_memory_and_python_do_not_change_the_phrase():
+    """
+    It is the same before and after lunch.
+    """
+    later = dataclasses.replace(FACTS, available_bytes=7, python="3.13.0")
+
+    assert FACTS.phrase() == later.phrase()
+
+
+def test_cores_that_we_may_not_use_are_not_counted():
+    """
+    Affinity and containers show in the phrase.
+    """
+    assert "2 of 8 cores" in dataclasses.replace(FACTS, usable_cores=2).phrase()
+
+
+def test_this_machine_can_be_described():
+    """
+    All numbers are positive and hang together.
+    """
+    found = facts()
+
+    assert 1 <= found.usable_cores <= found.logical_cores
+    assert 0 < found.available_bytes <= found.memory_bytes
+    assert found.system
+    assert found.architecture
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None), ("junk", None)],
+)
+def test_a_container_limits_the_cores(cgroup, limit, cores):
+    """
+    Half a core is one, no limit is none, nonsense is ignored.
+    """
+    (cgroup / "cpu.max").write_text(f"{limit}\n")
+
+    assert cores == machine._core_limit()
+    assert machine.usable_cores() <= (cores or 1_000_000)
+
+
+def test_a_container_limits_the_memory(cgroup):
+    """
+    What is free is the rest of its limit.
+    """
+    (cgroup / "memory.max").write_text("1073741824\n")
+    (cgroup / "memory.current").write_text("1000000000\n")
+
+    assert 1 << 30 == facts().memory_bytes
+    assert 73_741_824 == facts().available_bytes
+
+
+def test_without_limits_the_whole_machine_counts(cgroup):
+    """
+    Outside of containers these files are absent or say ``max``.
+    """
+    (cgroup / "memory.max").write_text("max\n")
+
+    assert psutil.virtual_memory().total == facts().memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("processor : 0\nmodel name\t: Intel(R)   Xeon(R)\n", "Intel(R) Xeon(R)"),
+        ("processor : 0\nModel : Raspberry Pi 5\n", "Raspberry Pi 5"),
+        ("nothing", ""),
+    ],
+)
+def test_a_processor_is_named_as_linux_names_it(tmp_path, monkeypatch, text, name):
+    """
+    Boards call it something else, some do not call it anything.
+    """
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr("sys.platform", "linux")
+
+    assert name == machine._processor()
+
+
+def test_free_disk_is_that_of_the_folder_to_be(tmp_path):
+    """
+    A folder that is not there yet lies on the disk of its parent.
+    """
+    assert machine.free_disk_bytes(tmp_path / "not" / "yet") > 0
