@@ -1,6 +1,22 @@
 """
-Every error that codeneedle raises on purpose, with a message, a hint
-and an exit code.
+Every error that codeneedle raises on purpose, with a message, a hint and an exit code.
+
+* CodeneedleError          exit 1   base; a person is meant to read it
+  + RequestError           exit 2   the request is wrong: ask again
+    - UnknownName                   no such name; the nearest known one is offered
+    - BadInput                      a file, option or value cannot be used
+    - BadRecord                     a stored file cannot be read
+    - OtherSetup                    the run folder belongs to another setup
+    - FolderBusy                    another codeneedle is using the run folder
+  + MachineError           exit 3   this machine cannot run it
+    - ToolMissing                   a program is not installed or too old
+    - ToolFailed                    a program ran and failed
+    - WeightsUnusable               the model file is missing, damaged or unsupported
+    - FolderUnusable                a folder cannot be written to, is full or is gone
+    - SystemRefuses                 memory, files, processes or disk ran out
+  + CellError              exit 1   one cell failed: becomes a record with a status
+
+Modules add a subclass only where somebody catches it or where its facts differ.
 """
 
 import difflib
@@ -8,6 +24,7 @@ import errno
 import os
 import re
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -52,12 +69,91 @@ class CellError(CodeneedleError):
     status: str = "crashed"
     log_excerpt: tuple[str, ...] = ()
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str,
+        status: str = "",
+        log_excerpt: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status or self.status
+        self.log_excerpt = log_excerpt
+
 
 class UnknownName(RequestError):  # noqa: N818 - named after the fact
     """A name that nothing has; the nearest known one is offered."""
 
     def __init__(self, *, kind: str, name: str, known: Collection[str]) -> None:
         super().__init__(f"unknown {kind} '{name}'", hint=did_you_mean(name, known))
+
+
+class BadInput(RequestError):  # noqa: N818 - named after the fact
+    """
+    A file, an option or a value of the user's that cannot be used.
+
+    Attributes:
+        source: What holds it: a path, or an option such as ``--context``.
+        key: Where in it: a key of a file; empty if it is the whole.
+        reason: What is wrong, without a full stop.
+    """
+
+    def __init__(
+        self, *, source: object, reason: str, hint: str, key: str = ""
+    ) -> None:
+        place = f"{source}, key '{key}'" if key else str(source)
+        super().__init__(f"{place}: {reason}", hint=hint)
+        self.source = str(source)
+        self.key = key
+        self.reason = reason
+
+
+class ToolMissing(MachineError):  # noqa: N818 - named after the fact
+    """A program that is needed is not there, or is too old for what is needed."""
+
+    def __init__(self, *, tool: str, reason: str, hint: str) -> None:
+        super().__init__(f"{tool} {reason}", hint=hint)
+        self.tool = tool
+
+
+class ToolFailed(MachineError):  # noqa: N818 - named after the fact
+    """
+    A program was started and failed, or could not be started.
+
+    Attributes:
+        tool: Name of the program.
+        log: Its log, if it has one.
+    """
+
+    def __init__(
+        self, *, tool: str, reason: str, hint: str = "", log: Path | None = None
+    ) -> None:
+        super().__init__(f"{tool} {reason}", hint=hint or f"See {log} for the cause.")
+        self.tool = tool
+        self.log = log
+
+
+class WeightsUnusable(MachineError):  # noqa: N818 - named after the fact
+    """A model file is missing, damaged, unsupported or changed while in use."""
+
+    def __init__(self, *, path: Path, reason: str, hint: str) -> None:
+        super().__init__(f"{path} {reason}", hint=hint)
+        self.path = path
+
+
+class FolderUnusable(MachineError):  # noqa: N818 - named after the fact
+    """A folder cannot be written to, has no room left, or has gone."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        reason: str,
+        hint: str = "Choose another folder with --out.",
+    ) -> None:
+        super().__init__(f"cannot write to {folder}: {reason}", hint=hint)
+        self.folder = folder
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
