@@ -5,9 +5,6 @@ Every error that codeneedle raises on purpose, with a message, a hint and an exi
   + RequestError           exit 2   the request is wrong: ask again
     - UnknownName                   no such name; the nearest known one is offered
     - BadInput                      a file, option or value cannot be used
-    - BadRecord                     a stored file cannot be read
-    - OtherSetup                    the run folder belongs to another setup
-    - FolderBusy                    another codeneedle is using the run folder
   + MachineError           exit 3   this machine cannot run it
     - ToolMissing                   a program is not installed or too old
     - ToolFailed                    a program ran and failed
@@ -16,7 +13,7 @@ Every error that codeneedle raises on purpose, with a message, a hint and an exi
     - SystemRefuses                 memory, files, processes or disk ran out
   + CellError              exit 1   one cell failed: becomes a record with a status
 
-Modules add a subclass only where somebody catches it or where its facts differ.
+Folders add a subclass (BadRecord, OtherSetup, FolderBusy ...) only where somebody catches it or where its facts differ.
 """
 
 import difflib
