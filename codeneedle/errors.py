@@ -13,7 +13,8 @@ Every error that codeneedle raises on purpose, with a message, a hint and an exi
     - SystemRefuses                 memory, files, processes or disk ran out
   + CellError              exit 1   one cell failed: becomes a record with a status
 
-Folders add a subclass (BadRecord, OtherSetup, FolderBusy ...) only where somebody catches it or where its facts differ.
+Other modules add a subclass (`BadRecord`, `OtherSetup`, `FolderBusy` ...) only where it
+is caught by name or where its facts differ.
 """
 
 import difflib
