@@ -13,8 +13,8 @@ import msgspec
 from codeneedle.records.record import Status
 
 ROOT = Path(__file__).parents[1]
-TESTS = ROOT / "tests"
-LOGS = TESTS / "logs"
+HELPERS = ROOT / "tests" / "helpers"
+LOGS = HELPERS / "logs"
 
 STRETCH_BYTES = 1 << 16
 """Longest input that is tried; nothing may take long over so little."""
@@ -23,9 +23,9 @@ PIECE_BYTES = 2 << 10
 
 
 def made(module: str) -> Any:
-    """A module of the tests that makes things."""
-    if str(TESTS) not in sys.path:
-        sys.path.append(str(TESTS))
+    """A helper module of the tests."""
+    if str(HELPERS) not in sys.path:
+        sys.path.append(str(HELPERS))
     return importlib.import_module(module)
 
 
@@ -224,7 +224,7 @@ def replies() -> list[bytes]:
 def python_texts() -> list[bytes]:
     """Definitions of every form."""
     return [
-        (TESTS / "made_servers.py").read_bytes(),
+        (HELPERS / "made_servers.py").read_bytes(),
         b"@a\nasync def f(a: int = (1, 2), *b, **c) -> 'x':\n    return 1\n",
         b"class A:\n  def f(self): return lambda: 0\n  def g(s) -> lambda: 1:\n    x\n",
         b'def f(x="""\n:""",\n   y=[\n]):  # :\n    def g():\n\tpass\n',

@@ -13,7 +13,6 @@ from programs import script
 
 HERE = Path(__file__).parent
 IMPATIENT = HERE / "impatient.py"
-TESTS = HERE.parent
 RUN = Path("sweeps/tiny/needle-nano")
 
 
@@ -27,7 +26,7 @@ def server(folder, faults):
     """
     chosen = folder / "cell-faults"
     misbehave(folder, faults)
-    python = f'"{sys.executable}" -I -S "{TESTS / "fake_llama.py"}"'
+    python = f'"{sys.executable}" -I -S "{HERE / "fake_llama.py"}"'
     return script(
         folder / "bin" / "llama-server", f'exec {python} --fake-folder "{chosen}" "$@"'
     )
@@ -70,7 +69,7 @@ def tools(folder, faults):
             file.unlink()
         for cell, fault in of_cells.items():
             (chosen / cell).write_text(fault, encoding="utf-8")
-        fake = TESTS / f"fake_{name}.py"
+        fake = HERE / f"fake_{name}.py"
         body = TOOL.format(
             chosen=chosen, folder=folder, python=sys.executable, fake=fake
         )

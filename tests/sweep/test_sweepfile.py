@@ -18,7 +18,7 @@ from codeneedle.sweep.request import (
 )
 
 SHIPPED = ["asymmetric", "corners", "kv-grid", "price"]
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 ALL_KEYS = """\
 corpus = "http_server"

@@ -293,10 +293,10 @@ def test_a_child_whose_block_was_never_left_ends_with_us(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from codeneedle import process
-block = process.running(["/bin/sleep", "3600"], env={}, log=Path(sys.argv[1]))
+from codeneedle.system import processes
+block = processes.running(["/bin/sleep", "3600"], env={}, log=Path(sys.argv[1]))
 child = block.__enter__()
-process.stop = lambda child: None
+processes.stop = lambda child: None
 print(child.pid)
 """
     answer = output_of(python(code, tmp_path / "log"), timeout_s=60)
