@@ -148,7 +148,7 @@ class FolderUnusable(MachineError):  # noqa: N818 - named after the fact
         *,
         folder: Path,
         reason: str,
-        hint: str = "Choose another folder with --out.",
+        hint: str = "Free some space or choose another folder with --out.",
     ) -> None:
         super().__init__(f"cannot write to {folder}: {reason}", hint=hint)
         self.folder = folder

@@ -11,8 +11,7 @@ from pathlib import Path
 from string import ascii_letters, digits
 
 from codeneedle.corpora.needles import ASKED_LINES
-from codeneedle.errors import RequestError
-from codeneedle.records.store import FolderUnwritable
+from codeneedle.errors import FolderUnusable, RequestError
 from codeneedle.system.files import write_whole
 from codeneedle.text import plural, size
 
@@ -258,7 +257,7 @@ def write(knobs: Knobs, path: Path) -> Written:
 
     Raises:
         FileInTheWay: If something else is there.
-        FolderUnwritable: If the disk refuses.
+        FolderUnusable: If the disk refuses.
     """
     data = text_of(knobs).encode()
     try:
@@ -266,7 +265,7 @@ def write(knobs: Knobs, path: Path) -> Written:
             raise FileInTheWay(path=path)
         write_whole(path, data)
     except OSError as error:
-        raise FolderUnwritable(folder=path.parent, reason=str(error)) from error
+        raise FolderUnusable(folder=path.parent, reason=str(error)) from error
     return Written(path, knobs, len(data), hashlib.sha256(data).hexdigest())
 
 

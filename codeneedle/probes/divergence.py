@@ -38,11 +38,11 @@ from codeneedle.engines.llama_cpp.perplexity import (
     computing,
     verify,
 )
-from codeneedle.errors import CellError, MachineError, RequestError
+from codeneedle.errors import CellError, FolderUnusable, MachineError, RequestError
 from codeneedle.grid import Pair, precision
 from codeneedle.probes.probe import Measurement, Probe, Stage, Step
 from codeneedle.records.record import BadRecord, Json, Phases
-from codeneedle.records.store import FolderUnwritable, Store
+from codeneedle.records.store import Store
 from codeneedle.sweep.plan import Plan, is_stretched
 from codeneedle.system import machine, processes
 from codeneedle.system.files import write_whole
@@ -593,7 +593,7 @@ class Part:
         try:
             yield
         except OSError as error:
-            raise FolderUnwritable(folder=folder, reason=str(error)) from error
+            raise FolderUnusable(folder=folder, reason=str(error)) from error
 
 
 def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:

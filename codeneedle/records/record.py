@@ -249,8 +249,17 @@ class CellRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its numbers may be used."""
+        """Whether its probe measured it to the end, as it was asked for."""
         return self.status is Status.FINISHED
+
+    @property
+    def has_numbers(self) -> bool:
+        """
+        Whether its numbers may be used: in grids, tables, pictures and statistics.
+
+        Those of a fallback cell may not: it ran, but not with the pair alone.
+        """
+        return self.is_finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

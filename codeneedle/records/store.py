@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from codeneedle.errors import MachineError, RequestError, did_you_mean
+from codeneedle.errors import FolderUnusable, RequestError, did_you_mean
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import (
     identity,
@@ -148,16 +148,6 @@ class SetupMissing(RequestError):  # noqa: N818 - named after the fact
         )
 
 
-class FolderUnwritable(MachineError):  # noqa: N818 - named after the fact
-    """Nothing can be written where records should go."""
-
-    def __init__(self, *, folder: Path, reason: str) -> None:
-        super().__init__(
-            f"cannot write to {folder}: {reason}",
-            hint="Free some space or choose another folder with --out.",
-        )
-
-
 class Store:
     """A run folder. Deleting a cell's file makes the cell run again."""
 
@@ -197,7 +187,7 @@ class Store:
 
         Raises:
             OtherSetup: If its records were made under another one.
-            FolderUnwritable: If the disk refuses.
+            FolderUnusable: If the disk refuses.
         """
         stored = self.compare(setup)
         if stored is not None:
@@ -218,7 +208,7 @@ class Store:
 
         Raises:
             SetupMissing: If somebody has taken it away.
-            FolderUnwritable: If the disk refuses.
+            FolderUnusable: If the disk refuses.
         """
         stored = self.setup()
         if stored is None:
@@ -312,7 +302,7 @@ class Store:
 
         Raises:
             FolderLost: If the locked folder was taken away.
-            FolderUnwritable: If the disk refuses.
+            FolderUnusable: If the disk refuses.
         """
         self._refuse_lost()
         pair, probe = record.pair, record.probe
@@ -352,7 +342,7 @@ class Store:
 
         Raises:
             FolderBusy: If another sweep is in it.
-            FolderUnwritable: If the disk refuses.
+            FolderUnusable: If the disk refuses.
         """
         with _translated(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -386,7 +376,7 @@ def _translated(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FolderUnwritable(folder=folder, reason=str(error)) from error
+        raise FolderUnusable(folder=folder, reason=str(error)) from error
 
 
 def run_folder(root: Path, *, corpus: str, model: str) -> Path:

@@ -23,9 +23,9 @@ from codeneedle.analysis import frames, stats
 from codeneedle.analysis.frames import Cells
 from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.stats import CONFIDENCE
+from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.records.record import Run
-from codeneedle.records.store import FolderUnwritable
 from codeneedle.report import captions
 from codeneedle.report.captions import reference_note, unmeasured_lines
 from codeneedle.report.cells import (
@@ -410,7 +410,7 @@ def draw(
         The paths of the PNG and of the SVG.
 
     Raises:
-        FolderUnwritable: If the disk refuses.
+        FolderUnusable: If the disk refuses.
     """
     picture = (
         differences_picture(run, metric, reading)
@@ -423,7 +423,7 @@ def draw(
         folder.mkdir(parents=True, exist_ok=True)
         save(picture, png=png, svg=svg)
     except OSError as error:
-        raise FolderUnwritable(folder=folder, reason=str(error)) from error
+        raise FolderUnusable(folder=folder, reason=str(error)) from error
     return png, svg
 
 

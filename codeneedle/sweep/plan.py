@@ -17,13 +17,13 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.log import Trouble
-from codeneedle.errors import MachineError, RequestError, UnknownName
+from codeneedle.errors import FolderUnusable, MachineError, RequestError, UnknownName
 from codeneedle.grid import Pair, shuffled_grid
 from codeneedle.models import weights
 from codeneedle.models.nano import model as nano
 from codeneedle.models.weights import Weights
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.store import FolderUnwritable, Store, run_folder
+from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Request
 from codeneedle.system import machine
 
@@ -245,5 +245,5 @@ def _writable(folder: Path) -> Store:
     if free < _LEAST_FREE_BYTES:
         raise DiskFull(folder=existing, free_bytes=free)
     if not os.access(existing, os.W_OK):
-        raise FolderUnwritable(folder=existing, reason="it is read-only for you")
+        raise FolderUnusable(folder=existing, reason="it is read-only for you")
     return Store(folder)

@@ -19,7 +19,7 @@ from codeneedle.engines.llama_cpp.server import (
     is_about_an_argument,
     serving,
 )
-from codeneedle.errors import CellError, MachineError, RequestError
+from codeneedle.errors import CellError, FolderUnusable, MachineError, RequestError
 from codeneedle.models import weights
 from codeneedle.probes.probe import Probe, thinking_args
 from codeneedle.probes.prompts import (
@@ -30,7 +30,6 @@ from codeneedle.probes.prompts import (
     completion_prompt,
 )
 from codeneedle.records.record import CorpusFacts, NeedleFacts, Setup, WeightsFacts
-from codeneedle.records.store import FolderUnwritable
 from codeneedle.sweep.plan import Plan, machine_phrase
 from codeneedle.system.processes import now
 
@@ -102,7 +101,7 @@ def counting(plan: Plan) -> Iterator[Counter]:
     Raises:
         BadServerArguments: If it does not take the arguments of a person.
         CannotCount: If it fails in another way.
-        FolderUnwritable: If the disk refuses.
+        FolderUnusable: If the disk refuses.
     """
     launch = Launch(
         binary=plan.tools.server,
@@ -117,7 +116,7 @@ def counting(plan: Plan) -> Iterator[Counter]:
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FolderUnwritable(folder=log.parent, reason=str(error)) from error
+        raise FolderUnusable(folder=log.parent, reason=str(error)) from error
     try:
         with serving(launch, log=log, folder=plan.store.folder) as served:
             yield Counter(served.client, plan)

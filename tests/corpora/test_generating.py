@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from codeneedle.corpora.random_bodies import BadKnob, Knobs, text_of, write
-from codeneedle.records.store import FolderUnwritable
+from codeneedle.errors import FolderUnusable
 
 FEW = Knobs(functions=2, value_length=6, name_length=5, lines=20, seed=7)
 
@@ -43,7 +43,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     """
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(FolderUnwritable) as caught:
+    with pytest.raises(FolderUnusable) as caught:
         write(FEW, tmp_path / "file" / "bodies.py")
 
     assert str(tmp_path / "file") in str(caught.value)

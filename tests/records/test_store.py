@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from made_records import made_record, made_round, made_setup
 
+from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import OtherSetup, identity, stamp
 from codeneedle.records.record import BadSetup, Status
-from codeneedle.records.store import FolderUnwritable, SetupMissing, Store, run_folder
+from codeneedle.records.store import SetupMissing, Store, run_folder
 from codeneedle.system.files import FolderBusy
 
 PAIR = Pair("q8_0", "q4_0")
@@ -54,7 +55,7 @@ def test_a_write_that_fails_leaves_the_old_record(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FolderUnwritable, match="No space left"):
+    with pytest.raises(FolderUnusable, match="No space left"):
         store.add(replace(record, reason="newer"))
 
     assert record == store.record(PAIR, "recall")

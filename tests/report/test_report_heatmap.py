@@ -13,9 +13,9 @@ from made_records import failed_record, made_run, made_setup
 from matplotlib.figure import Figure
 
 from codeneedle.analysis.recall import METRICS
+from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
-from codeneedle.records.store import FolderUnwritable
 from codeneedle.report.cells import Scale
 from codeneedle.report.heatmap import (
     LABELLED,
@@ -225,7 +225,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file", encoding="utf-8")
 
-    with pytest.raises(FolderUnwritable, match="taken"):
+    with pytest.raises(FolderUnusable, match="taken"):
         draw(RUN, MATCHED, READING, folder=taken)
 
 

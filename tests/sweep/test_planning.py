@@ -9,11 +9,10 @@ import pytest
 from made_plans import SERVER, TYPES, asking, made_world, planned
 
 from codeneedle.engines.llama_cpp.arguments import ReservedArgument
-from codeneedle.errors import UnknownName
+from codeneedle.errors import FolderUnusable, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.models.weights import WeightsMissing
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.store import FolderUnwritable
 from codeneedle.sweep import plan
 from codeneedle.sweep.plan import (
     ContextTooLong,
@@ -241,7 +240,7 @@ def test_a_folder_that_takes_no_records_is_noticed_before_the_start(monkeypatch)
     """
     monkeypatch.setattr(plan.os, "access", lambda *_: False)
 
-    with pytest.raises(FolderUnwritable):
+    with pytest.raises(FolderUnusable):
         planned(out=Path("far/away"))
 
 
