@@ -23,7 +23,7 @@ from codeneedle.analysis import divergence as divergence_metrics
 from codeneedle.analysis import throughput as throughput_metrics
 from codeneedle.analysis.divergence import Compared, Divergence
 from codeneedle.analysis.throughput import DepthSpeeds, Settings, Throughput
-from codeneedle.engines.llama_cpp.perplexity import Estimate, Statistics
+from codeneedle.engines.engine import Estimate, Statistics
 from codeneedle.grid import BITS_PER_ELEMENT, Pair, by_precision
 from codeneedle.records.record import (
     CellRecord,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.engines.llama_cpp.perplexity import Estimate, Statistics
+from codeneedle.engines.engine import Estimate, Statistics
 from codeneedle.records.record import BadRecord, CellRecord, Json, Setup
 from codeneedle.scoring.rounds import Reading
 

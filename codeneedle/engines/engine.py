@@ -1,1 +1,587 @@
-"""The engine protocol: a way to serve one model with a chosen KV cache."""
+"""
+The engine protocol: how a model is served with a chosen KV cache.
+
+It knows no program. `llama_cpp.server` implements it with llama.cpp; `cli` is the only
+place that chooses an implementation.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from codeneedle.engines.client import Chat, Completion, Message
+from codeneedle.engines.responses import Reply
+from codeneedle.errors import CellError
+from codeneedle.grid import Pair
+from codeneedle.models.weights import Weights
+from codeneedle.records.record import Effective, Status, Trouble
+
+
+class Ability(StrEnum):
+    """What a probe may need of an engine, beside answers."""
+
+    LOG_PROBABILITIES = "log-probabilities"
+    DIVERGENCE = "divergence"
+    SPEED = "speed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """
+    What an engine serves: the same for every cell of a run.
+
+    Attributes:
+        weights: Header and files of the model.
+        name: Short name of the model, for logs.
+        arguments: Further arguments of the user's for the engine.
+        rotation: Whether quantized values are rotated, where the engine can do that.
+        thinking: Whether the model may think before it answers.
+        speculate: Whether the text drafts its own recall, where the engine can do it.
+        is_tiny: Whether the model is so small that threads cost more than they save.
+    """
+
+    weights: Weights
+    name: str
+    arguments: tuple[str, ...] = ()
+    rotation: bool = True
+    thinking: bool = True
+    speculate: bool = False
+    is_tiny: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CellSpec:
+    """
+    What one server is asked for.
+
+    Attributes:
+        pair: Cache types.
+        context: Size of the context of its one slot, in tokens.
+    """
+
+    pair: Pair
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTypes:
+    """
+    The cache types that an engine accepts.
+
+    Attributes:
+        k: Types of K, as the engine spells them; empty if it does not tell.
+        v: Types of V; likewise.
+        pairs: The pairs that exist; None if each K type goes with each V type.
+    """
+
+    k: tuple[str, ...] = ()
+    v: tuple[str, ...] = ()
+    pairs: frozenset[Pair] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineIdentity:
+    """
+    What a setup stores of an engine: records of different ones are not comparable.
+
+    Attributes:
+        name: Of the engine: ``llama.cpp``.
+        version: As its server states it.
+        devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
+    """
+
+    name: str
+    version: str
+    devices: tuple[str, ...] = ()
+
+
+class Tokenizer(Protocol):
+    """The tokenizer and the chat template of a model."""
+
+    def count_tokens(self, text: str, *, add_special: bool = True) -> int:
+        """Length of *text* in tokens; with the special one that begins a prompt."""
+        ...
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """The lengths of *texts* in tokens, without special ones."""
+        ...
+
+    def tokens(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
+        """The tokens that `count_tokens` counts."""
+        ...
+
+    def render(
+        self,
+        messages: tuple[Message, ...],
+        template_args: Mapping[str, object] | None = None,
+    ) -> str:
+        """The prompt that the chat template makes of *messages*."""
+        ...
+
+
+class Replies(Protocol):
+    """Answers prompts."""
+
+    def complete(
+        self, question: Completion, *, enough: Callable[[str], bool] = ...
+    ) -> Reply:
+        """Continue a text until the model ends, or *enough* of the reply so far."""
+        ...
+
+    def chat(self, question: Chat, *, enough: Callable[[str], bool] = ...) -> Reply:
+        """Answer a conversation, likewise."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until the server is idle, so that it can be stopped."""
+        ...
+
+
+class Served(Protocol):
+    """A model that is ready to answer, for the length of a block."""
+
+    @property
+    def client(self) -> Replies:
+        """Sends prompts to it."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Counts tokens; None if the engine cannot, and lengths are estimated."""
+        ...
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What it was started with; never a secret."""
+        ...
+
+    def effective(self) -> Effective:
+        """What runs, as far as the engine tells by now."""
+        ...
+
+    def verify(self, cell: CellSpec) -> tuple[str, ...]:
+        """In what it differs from *cell*, one phrase each."""
+        ...
+
+    def fallback(self) -> Trouble | None:
+        """What it does instead of fast attention on the cache types, if anything."""
+        ...
+
+    def ends_within(self, limit_s: float) -> bool:
+        """Whether it ends on its own before *limit_s* seconds are over."""
+        ...
+
+    def peak_rss_bytes(self) -> int | None:
+        """Largest resident size seen so far; None if it was never seen."""
+        ...
+
+    def device_bytes(self) -> int | None:
+        """What it holds on accelerators now; None if that cannot be told."""
+        ...
+
+
+class Engine(Protocol):
+    """A way to serve one model with a chosen KV cache."""
+
+    @property
+    def name(self) -> str:
+        """``llama.cpp``."""
+        ...
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What it can do here, beside answering."""
+        ...
+
+    def require(self, ability: Ability) -> None:
+        """
+        Raise the error that says why *ability* is missing and how to get it.
+
+        Raises:
+            MachineError: If it is missing.
+        """
+        ...
+
+    def refuse_arguments(self) -> None:
+        """
+        Raise if the user's arguments would break the experiment.
+
+        Raises:
+            BadInput: Naming the argument and what to do instead.
+        """
+        ...
+
+    def identity(self) -> EngineIdentity:
+        """Version and devices."""
+        ...
+
+    def cache_types(self) -> CacheTypes:
+        """The types and pairs that it accepts."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know before a sweep starts, one sentence each."""
+        ...
+
+    @property
+    def stretches_context(self) -> bool:
+        """Whether the user's arguments extend the context beyond the training."""
+        ...
+
+    @property
+    def thinking_off(self) -> str:
+        """How the engine itself keeps the model from thinking; empty if it cannot."""
+        ...
+
+    @property
+    def speculation(self) -> str:
+        """How it drafts replies, as a phrase; empty if it does not."""
+        ...
+
+    def tokenizing(self, *, log: Path) -> AbstractContextManager[Tokenizer]:
+        """
+        A tokenizer without a KV cache, for the time before the first cell.
+
+        Raises:
+            BadInput: If the engine does not take the user's arguments.
+            ToolFailed: If it fails otherwise.
+        """
+        ...
+
+    def serving(self, cell: CellSpec, *, log: Path) -> AbstractContextManager[Served]:
+        """
+        A server of *cell* that is ready, for the length of a block.
+
+        Errors of the block that are a `CellError` leave it with what the server's log
+        tells about them.
+
+        Raises:
+            CellError: If it does not get ready, or ends within the block.
+            MachineError: If it cannot be started or stopped.
+        """
+        ...
+
+    def needs_preflight(self, pair: Pair) -> bool:
+        """Whether `preflight` may find something about *pair*."""
+        ...
+
+    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:
+        """What a server of *pair* would do instead of fast attention, if anything."""
+        ...
+
+    def divergence_tool(self) -> "DivergenceTool":
+        """
+        The tool behind `Ability.DIVERGENCE`.
+
+        Raises:
+            MachineError: If it is missing.
+        """
+        ...
+
+    def speed_tool(self) -> "SpeedTool":
+        """
+        The tool behind `Ability.SPEED`.
+
+        Raises:
+            MachineError: If it is missing or too old.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRun:
+    """
+    What a tool said of one run, beside its numbers.
+
+    Attributes:
+        command: What it was started with.
+        effective: What ran, as far as its log tells.
+        fallback: What it did instead of fast attention, if anything.
+    """
+
+    command: tuple[str, ...]
+    effective: Effective
+    fallback: Trouble | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """
+    A number with its standard error; None where the tool could not say one.
+
+    Attributes:
+        value: Finite.
+        error: Finite, never negative.
+    """
+
+    value: float
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """
+    Two distributions over the same tokens, compared: Q beside base.
+
+    Divergences are in nats, perplexities pure, shares and probabilities in percent.
+
+    Attributes:
+        ppl: Perplexity of Q.
+        ppl_base: Perplexity of base, as read back from its file.
+        ppl_ratio: The first by the second.
+        kld: Mean divergence of Q from base.
+        kld_max: The largest of all tokens.
+        kld_999: 99.9 % of tokens are below it.
+        kld_99: 99 % are.
+        kld_95: 95 % are; None of old builds, which leave it out.
+        kld_90: 90 % are.
+        kld_median: Half of them are.
+        kld_min: The smallest; rounding makes it a little less than nothing.
+        dp_mean: Mean change of the probability of the right token.
+        dp_rms: Root of the mean square of that change.
+        same_top: Share of tokens whose most likely token is the same.
+    """
+
+    ppl: Estimate
+    ppl_base: Estimate
+    ppl_ratio: Estimate
+    kld: Estimate
+    kld_max: float
+    kld_999: float
+    kld_99: float
+    kld_95: float | None
+    kld_90: float
+    kld_median: float
+    kld_min: float
+    dp_mean: Estimate
+    dp_rms: Estimate
+    same_top: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergenceTask:
+    """
+    A pair to be compared with the reference, on chunks of one text.
+
+    Attributes:
+        pair: Cache types.
+        reference: Those of the reference; may be the same.
+        context: Length of a chunk, in tokens.
+        chunks: Chunks, at most.
+        text: The text.
+        text_name: What it is called in messages.
+        weights_sha256: Of the model.
+        folder: The run folder; the reference's distributions are kept in it.
+    """
+
+    pair: Pair
+    reference: Pair
+    context: int
+    chunks: int
+    text: bytes
+    text_name: str
+    weights_sha256: str
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """
+    Distributions of the reference, as they are kept on disk.
+
+    Attributes:
+        chunks: Chunks of text.
+        ppl: Perplexity, before rounding.
+        seconds: How long they took to compute.
+    """
+
+    chunks: int
+    ppl: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """
+    A pair compared with the reference.
+
+    Attributes:
+        statistics: Of all scored tokens.
+        tokens: Tokens scored.
+        run: What the tool said of the pair's own run.
+        retries: How often the tool ran again because its output was incomplete.
+    """
+
+    statistics: Statistics
+    tokens: int
+    run: ToolRun
+    retries: int = 0
+
+
+class DivergenceTool(Protocol):
+    """Compares the next-token distributions of a pair with those of another."""
+
+    @property
+    def version(self) -> str:
+        """As it states it."""
+        ...
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The user's arguments for the engine that it takes, too."""
+        ...
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The others, which change nothing here."""
+        ...
+
+    def check(
+        self, *, text_name: str, text_bytes: int, context: int, chunks: int
+    ) -> None:
+        """
+        Raise if *chunks* of *context* tokens cannot be compared.
+
+        Raises:
+            BadInput: If the text is too short, or too few tokens would be scored.
+            MachineError: If the tool is too old for it.
+        """
+        ...
+
+    def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
+        """What the distributions of the reference would add to *folder*, in bytes."""
+        ...
+
+    def reference(self, task: DivergenceTask) -> Reference | None:
+        """The stored distributions of the reference, if they are those of *task*."""
+        ...
+
+    def write_reference(
+        self, task: DivergenceTask, *, log: Path, progress: Callable[[int], None]
+    ) -> Reference:
+        """
+        Compute and store the distributions of the reference.
+
+        Args:
+            task: Text, chunks and reference.
+            log: Receives what the tool says. Overwritten.
+            progress: Called with the number of chunks computed so far.
+
+        Raises:
+            BadInput: If the text turns out to be too short.
+            CellError: If the tool fails, or runs other cache types than asked for.
+        """
+        ...
+
+    def compare(
+        self,
+        task: DivergenceTask,
+        reference: Reference,
+        *,
+        log: Path,
+        progress: Callable[[int], None],
+    ) -> Comparison:
+        """
+        Compare the pair of *task* with *reference*; arguments as above.
+
+        Raises:
+            CellError: If the tool fails, or runs other cache types than asked for.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedTask:
+    """
+    Speed of one pair at one depth.
+
+    Attributes:
+        pair: Cache types.
+        depth: Tokens in the cache before each repetition.
+        prompt_tokens: Tokens to read per repetition.
+        generated_tokens: Tokens to write per repetition.
+        repetitions: Of each test.
+    """
+
+    pair: Pair
+    depth: int
+    prompt_tokens: int
+    generated_tokens: int
+    repetitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """
+    What was measured at one depth.
+
+    Attributes:
+        pp: Reading speed of each repetition, in tokens per second.
+        tg: Writing speed of each repetition, in tokens per second.
+        run: What the tool said beside it.
+        build: Number and commit of the tool.
+        cpu: Names of the processors.
+        gpu: Names of the accelerators; empty where there are none.
+        backends: Names of the accelerating backends.
+        threads: CPU threads.
+    """
+
+    pp: tuple[float, ...]
+    tg: tuple[float, ...]
+    run: ToolRun
+    build: str
+    cpu: str
+    gpu: str
+    backends: str
+    threads: int
+
+
+class SpeedTool(Protocol):
+    """Measures how fast a pair reads prompts and writes tokens."""
+
+    @property
+    def arguments(self) -> Mapping[str, str]:
+        """Its arguments that are the same for every cell, by name; stored."""
+        ...
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The user's arguments for the engine that it does not have."""
+        ...
+
+    def measure(
+        self,
+        task: SpeedTask,
+        *,
+        log: Path,
+        silence_s: float,
+        progress: Callable[[str], None],
+    ) -> Speeds:
+        """
+        Run both tests.
+
+        Args:
+            task: What to measure.
+            log: Receives what the tool says. Overwritten.
+            silence_s: How long the tool may say nothing, in seconds.
+            progress: Called with what the tool does, as a phrase.
+
+        Raises:
+            CellError: If the tool fails, or runs other cache types than asked for.
+        """
+        ...
+
+
+def mismatched(
+    differences: Sequence[str], *, log_excerpt: tuple[str, ...] = ()
+) -> CellError:
+    """The error for a server or tool that runs something else than asked for."""
+    return CellError(
+        f"what runs is not what was asked for: {'; '.join(differences)}",
+        hint="Is it a fork, or does an argument after '--' change it?",
+        status=Status.MISMATCHED,
+        log_excerpt=log_excerpt,
+    )

@@ -21,6 +21,7 @@ from codeneedle.analysis.divergence import (
     more_metrics,
     observation_of,
 )
+from codeneedle.engines.engine import Statistics
 from codeneedle.engines.llama_cpp import base_file, log, perplexity
 from codeneedle.engines.llama_cpp.arguments import shared_arguments
 from codeneedle.engines.llama_cpp.base_file import (
@@ -33,7 +34,6 @@ from codeneedle.engines.llama_cpp.base_file import (
 from codeneedle.engines.llama_cpp.perplexity import (
     Job,
     NoStatistics,
-    Statistics,
     command,
     computing,
     verify,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from codeneedle.analysis.metrics import Metric
 from codeneedle.engines.llama_cpp.arguments import Launch, Speculation
-from codeneedle.engines.llama_cpp.log import Trouble
 from codeneedle.engines.llama_cpp.server import (
     FellBack,
     Served,
@@ -18,7 +17,15 @@ from codeneedle.engines.llama_cpp.server import (
 )
 from codeneedle.grid import Pair
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.record import Effective, Json, Phases, Run, Setup, Trial
+from codeneedle.records.record import (
+    Effective,
+    Json,
+    Phases,
+    Run,
+    Setup,
+    Trial,
+    Trouble,
+)
 from codeneedle.sweep.plan import Plan
 from codeneedle.system.machine import usable_cores, used_bytes
 

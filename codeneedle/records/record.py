@@ -207,6 +207,20 @@ class Status(StrEnum):
     INTERRUPTED = "interrupted"
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """
+    Why a server failed, or what it does instead of what it was asked for.
+
+    Attributes:
+        status: How the cell ends.
+        reason: A line of its log, without prefix, or a phrase.
+    """
+
+    status: Status
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRecord:
     """

@@ -10,9 +10,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.engines.llama_cpp.log import Trouble
 from codeneedle.grid import Pair, most_precise
-from codeneedle.records.record import CellRecord, Status
+from codeneedle.records.record import CellRecord, Status, Trouble
 from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep.runner import CellEnded, Event, Player
 from codeneedle.text import plural

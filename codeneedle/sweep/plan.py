@@ -16,13 +16,13 @@ from codeneedle.engines.llama_cpp.arguments import (
     speculation_for,
 )
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
-from codeneedle.engines.llama_cpp.log import Trouble
 from codeneedle.errors import FolderUnusable, MachineError, RequestError, UnknownName
 from codeneedle.grid import Pair, shuffled_grid
 from codeneedle.models import weights
 from codeneedle.models.nano import model as nano
 from codeneedle.models.weights import Weights
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.records.record import Trouble
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Request
 from codeneedle.system import machine

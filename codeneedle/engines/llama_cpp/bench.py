@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from codeneedle.engines.llama_cpp.log import (
-    Trouble,
     last_words,
     printable,
     read_log,
@@ -19,7 +18,7 @@ from codeneedle.engines.llama_cpp.log import (
 from codeneedle.engines.llama_cpp.server import how, without_words
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
-from codeneedle.records.record import Status
+from codeneedle.records.record import Status, Trouble
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Lived, ends_within
 

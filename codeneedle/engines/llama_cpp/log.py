@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import Effective, KvBuffer, Status
+from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.processes import END_BYTES, ENDED, OMISSION
 
 LINE_CHARACTERS = 500
@@ -19,20 +19,6 @@ LINE_CHARACTERS = 500
 
 _NEW_CONTEXT = "constructing llama_context"
 """Begins a context; a second one belongs to a draft model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """
-    Why a server failed, or what it does instead of what it was asked for.
-
-    Attributes:
-        status: How the cell ends.
-        reason: The line of the log that says so, without its prefix.
-    """
-
-    status: Status
-    reason: str
 
 
 def read(log_text: str) -> Effective:

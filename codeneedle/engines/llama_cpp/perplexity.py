@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from codeneedle.engines.engine import Estimate, Statistics
 from codeneedle.engines.llama_cpp import log as serverlog
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -25,20 +26,6 @@ from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Lived, ends_within
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """
-    A number with its standard error; None where the tool could not say one.
-
-    Attributes:
-        value: Finite.
-        error: Finite, never negative.
-    """
-
-    value: float
-    error: float | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """
@@ -51,47 +38,6 @@ class Size:
 
     chunks: int
     context: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """
-    Two distributions over the same tokens, compared: Q beside base.
-
-    Divergences are in nats, perplexities pure, shares and probabilities in
-    percent, all with the decimals that the tool prints: six, and three of shares.
-
-    Attributes:
-        ppl: Perplexity of Q.
-        ppl_base: Perplexity of base, as read back from its file.
-        ppl_ratio: The first by the second.
-        kld: Mean divergence of Q from base.
-        kld_max: The largest of all tokens.
-        kld_999: 99.9 % of tokens are below it.
-        kld_99: 99 % are.
-        kld_95: 95 % are; None of old builds, which leave it out.
-        kld_90: 90 % are.
-        kld_median: Half of them are.
-        kld_min: The smallest; rounding makes it a little less than nothing.
-        dp_mean: Mean change of the probability of the right token.
-        dp_rms: Root of the mean square of that change.
-        same_top: Share of tokens whose most likely token is the same.
-    """
-
-    ppl: Estimate
-    ppl_base: Estimate
-    ppl_ratio: Estimate
-    kld: Estimate
-    kld_max: float
-    kld_999: float
-    kld_99: float
-    kld_95: float | None
-    kld_90: float
-    kld_median: float
-    kld_min: float
-    dp_mean: Estimate
-    dp_rms: Estimate
-    same_top: Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.engines.llama_cpp.log import (
     Asked,
-    Trouble,
     bids_farewell,
     evidence,
     fallback,
@@ -39,7 +38,7 @@ from codeneedle.engines.llama_cpp.log import (
 from codeneedle.engines.responses import Readiness, ServerGone, StreamEnded
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
-from codeneedle.records.record import Effective, Status
+from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
 from codeneedle.system.orphans import claimed
 from codeneedle.system.processes import Child, ends_within, running

@@ -15,9 +15,8 @@ from codeneedle.engines.llama_cpp.bench import (
     last_phase,
     read_result,
 )
-from codeneedle.engines.llama_cpp.log import Trouble
 from codeneedle.grid import Pair
-from codeneedle.records.record import Status
+from codeneedle.records.record import Status, Trouble
 
 LOGS = Path(__file__).parents[2] / "helpers" / "logs"
 REAL = (LOGS / "bench-q8_0-q4_0.txt").read_text()

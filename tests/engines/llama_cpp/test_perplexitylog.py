@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from codeneedle.engines.engine import Estimate
 from codeneedle.engines.llama_cpp.perplexity import (
-    Estimate,
     Size,
     TooShort,
     chunks_done,
