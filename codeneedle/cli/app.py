@@ -238,11 +238,10 @@ def grid(
     """Show a sweep's summary and its grid, K down and V across."""
     from codeneedle.report import export
     from codeneedle.report import grid as grid_module
-    from codeneedle.report.selection import view
+    from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, markdown=markdown)
-    whole = csv or json
-    shown = view(out, name, metric, strict_indent=strict_indent, all_metrics=whole)
+    shown = select(out, name, metric, strict_indent=strict_indent)
     if csv:
         text = export.grid_csv(shown.runs, shown.probe.metrics, shown.reading)
         typer.echo(text, nl=False)
@@ -273,9 +272,9 @@ def heatmap(
 ) -> None:
     """Draw a sweep's grid as PNG and SVG, and print where they are."""
     from codeneedle.report.heatmap import draw
-    from codeneedle.report.selection import view
+    from codeneedle.report.selection import select
 
-    shown = view(out, name, metric, strict_indent=strict_indent, all_metrics=False)
+    shown = select(out, name, metric, strict_indent=strict_indent)
     for run in shown.runs:
         pictures = draw(
             run,
@@ -309,8 +308,7 @@ def table(
 
     one_form(csv=csv, json=json, markdown=markdown)
     reading = Reading(strict_indent=strict_indent)
-    is_whole = csv or json
-    tables = price_tables(out, name, reading, sort=sort, shown_alone=not is_whole)
+    tables = price_tables(out, name, reading, sort=sort)
     if csv:
         typer.echo(export_module.table_csv(tables), nl=False)
     elif json:
@@ -325,9 +323,9 @@ def table(
 def memory(name: RunName, *, out: OutOption = DEFAULT_OUT) -> None:
     """Show the memory that each pair took, beside what was predicted."""
     from codeneedle.report.plan import measured_view
-    from codeneedle.report.selection import whole_runs
+    from codeneedle.report.selection import read_runs
 
-    for run in whole_runs(out, name, tokens=False):
+    for run in read_runs(out, name):
         _stdout().print(measured_view(run), crop=False)
 
 
@@ -344,9 +342,9 @@ def show(
 ) -> None:
     """Show what a pair answered: all rounds, or one of them line by line."""
     from codeneedle.report.answers import answers
-    from codeneedle.report.selection import view
+    from codeneedle.report.selection import select
 
-    shown = view(out, name, "matched", strict_indent=strict_indent)
+    shown = select(out, name, "matched", strict_indent=strict_indent)
     console = _stdout()
     for part in answers(
         shown.runs,

@@ -140,7 +140,6 @@ def price_table(
     reading: Reading,
     *,
     sort: str | None = None,
-    shown_alone: bool = False,
 ) -> PriceTable:
     """
     One row per pair of *run*, with the metrics of all *probes* that have records.
@@ -154,7 +153,6 @@ def price_table(
         reading: How stored replies are read.
         sort: Name of a metric; its best value comes first, pairs without one last.
             By default, and between equals, the most precise pair comes first.
-        shown_alone: Whether rows have entries of shown columns alone.
 
     Raises:
         UnknownName: If none of the columns is called *sort*.
@@ -164,9 +162,8 @@ def price_table(
     columns = tuple(_columns(run, probes, reading, reference, sort))
     _refuse_unsortable(sort, columns)
     recorded = {each.probe: _by_pair(each) for each in columns}
-    filled = [each for each in columns if each.is_shown or not shown_alone]
     rows = [
-        _row(pair, filled, recorded, reading, is_reference=pair == reference)
+        _row(pair, columns, recorded, reading, is_reference=pair == reference)
         for pair in itertools.starmap(Pair, itertools.product(*frames.axes(run)))
     ]
     chosen = next((each.metric for each in columns if each.metric.name == sort), None)

@@ -1,8 +1,6 @@
 """Which runs, probes and metrics a report is about."""
 
-import contextlib
 import functools
-import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,14 +13,13 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.records.store import find_runs
 from codeneedle.report.comparison import PriceTable, price_table
-from codeneedle.scoring import rounds
 from codeneedle.scoring.rounds import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class Selection:
     """
-    The subject of a report.
+    What a report is about.
 
     Attributes:
         runs: What the name covers, newest first; records of one probe each.
@@ -46,33 +43,26 @@ class View:
         )
 
 
-def view(
-    root: Path,
-    name: str,
-    metric: str,
-    *,
-    strict_indent: bool = False,
-    all_metrics: bool = True,
-) -> View:
+def select(
+    root: Path, name: str, metric: str, *, strict_indent: bool = False
+) -> Selection:
     """
-    Find what a person wants to see.
+    Read the runs called *name* and look *metric* up.
 
     Args:
         root: Folder of all run folders.
         name: A corpus, ``corpus/model``, or a prefix.
         metric: Name of a metric of any probe.
         strict_indent: Whether leading white space counts.
-        all_metrics: Whether all metrics of its probe can be shown, or it alone and
-            those of whole rounds, which takes half the time.
 
     Raises:
         NoSuchRun: If nothing has that name.
         UnknownName: If no probe has that metric.
         BadRecord: If a file cannot be read.
     """
-    found = whole_runs(root, name, tokens=all_metrics or _is_of_tokens(metric))
+    found = read_runs(root, name)
     probe, chosen = metric_named(metric, found)
-    return View(
+    return Selection(
         runs=tuple(of_probe(run, probe.name) for run in found),
         probe=_with_more_metrics(probe, found),
         metric=chosen,
@@ -86,7 +76,6 @@ def price_tables(
     reading: Reading,
     *,
     sort: str | None,
-    shown_alone: bool = False,
 ) -> list[PriceTable]:
     """
     The price of each pair of the runs called *name*, by all probes.
@@ -96,7 +85,6 @@ def price_tables(
         name: A corpus, ``corpus/model``, or a prefix.
         reading: How stored replies are read.
         sort: Name of the metric to sort by; None for the most precise first.
-        shown_alone: Whether rows have entries of shown columns alone.
 
     Raises:
         NoSuchRun: If nothing has that name.
@@ -107,9 +95,8 @@ def price_tables(
         price_table,
         probes=tuple(PROBES.values()),
         reading=reading,
-        shown_alone=shown_alone,
     )
-    runs = whole_runs(root, name)
+    runs = read_runs(root, name)
     try:
         return [priced(run, sort=sort) for run in runs]
     except UnknownName:
@@ -126,43 +113,18 @@ def _has(table: PriceTable, metric: str | None) -> bool:
     return any(column.metric.name == metric for column in table.columns)
 
 
-def whole_runs(root: Path, name: str, *, tokens: bool = True) -> list[Run]:
+def read_runs(root: Path, name: str) -> list[Run]:
     """
-    The runs called *name*, newest first, with the records of all probes in brief.
+    The runs called *name*, newest first, with the records of all probes.
 
     Args:
         root: Folder of all run folders.
         name: A corpus, ``corpus/model``, or a prefix.
-        tokens: Whether metrics of single tokens can be asked for.
 
     Raises:
         NoSuchRun: If nothing has that name.
     """
-    decoding = functools.partial(rounds.decoding, tokens=tokens)
-    with _nothing_collected():
-        return [run for store in find_runs(root, name) if (run := store.read(decoding))]
-
-
-@contextlib.contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """
-    Keep the collector of cycles out: what is read has none, and lives to the end.
-
-    It would look through all of it again and again: 3 of 10 s for 10,000 records.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _is_of_tokens(metric: str) -> bool:
-    known = (each for probe in PROBES.values() for each in probe.metrics)
-    return any(each.of_tokens for each in known if each.name == metric)
+    return [run for store in find_runs(root, name) if (run := store.read())]
 
 
 def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:

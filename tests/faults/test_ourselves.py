@@ -314,9 +314,9 @@ REPORTS = {
     "table": ("table", "tiny", "--csv"),
 }
 MOMENTS = {
-    "grid": ("codeneedle.report.selection:whole_runs",),
+    "grid": ("codeneedle.report.selection:read_runs",),
     "heatmap": ("codeneedle.report.heatmap:paint", "os:fsync"),
-    "table": ("codeneedle.report.selection:whole_runs",),
+    "table": ("codeneedle.report.selection:read_runs",),
 }
 
 

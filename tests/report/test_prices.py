@@ -313,15 +313,3 @@ def test_records_that_name_several_references_have_no_floor():
     assert (Pair("bf16", "bf16"), Pair("q8_0", "q8_0")) == kld.named
     assert math.isnan(kld.reference)
     assert all(math.isnan(row.entries["kld"].beside) for row in table.rows)
-
-
-def test_entries_that_nobody_sees_are_left_out_on_request():
-    """
-    The columns are still there: whoever sorts by one sees it.
-    """
-    table = priced(shown_alone=True)
-
-    (row, *_) = table.rows
-
-    assert {column.metric.name for column in table.shown} == row.entries.keys()
-    assert {column.metric.name for column in table.columns} > row.entries.keys()

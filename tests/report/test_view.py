@@ -13,7 +13,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, divergence
 from codeneedle.records.store import NoSuchRun, Store, run_folder
 from codeneedle.report.comparison import NeverRanks
-from codeneedle.report.selection import metric_named, price_tables, view, whole_runs
+from codeneedle.report.selection import metric_named, price_tables, read_runs, select
 from codeneedle.scoring.rounds import Reading
 
 TYPES = ("bf16", "q4_0")
@@ -115,7 +115,7 @@ def test_a_metric_of_one_run_is_shown_for_all(setup):
     assert "tg@256" == metric_named("tg@256", runs)[1].name
 
 
-def test_a_view_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
+def test_a_selection_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
     """
     A program that asks for columns gets those of contexts and depths, too.
     """
@@ -123,13 +123,13 @@ def test_a_view_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
     for model in ("one", "two"):
         stored(tmp_path, run, model=model)
 
-    names = [m.name for m in view(tmp_path, "random-bodies", "tg@0").probe.metrics]
+    names = [m.name for m in select(tmp_path, "random-bodies", "tg@0").probe.metrics]
 
     plain = [metric.name for metric in PROBES["throughput"].metrics]
     assert [*plain, "tg@0", "pp@0", "tg@256", "pp@256"] == names
 
 
-def test_a_view_has_the_records_of_one_probe(tmp_path):
+def test_a_selection_has_the_records_of_one_probe(tmp_path):
     """
     That of the metric; what else is in the folder is not mixed in.
     """
@@ -137,8 +137,8 @@ def test_a_view_has_the_records_of_one_probe(tmp_path):
     (_, other) = failed("throughput", "q4_0/q4_0")
     stored(tmp_path, replace(run, records=(*run.records, other)))
 
-    recalled = view(tmp_path, "random-bodies", "matched")
-    timed = view(tmp_path, "random-bodies", "tg")
+    recalled = select(tmp_path, "random-bodies", "matched")
+    timed = select(tmp_path, "random-bodies", "tg")
 
     assert {"recall"} == {record.probe for record in recalled.runs[0].records}
     assert (other,) == timed.runs[0].records
@@ -152,7 +152,7 @@ def test_a_summary_tells_passes_beside_another_metric(tmp_path):
     stored(tmp_path, made_run(setup=PLAIN))
 
     matched, passed = (
-        view(tmp_path, "random-bodies", metric) for metric in ("matched", "pass")
+        select(tmp_path, "random-bodies", metric) for metric in ("matched", "pass")
     )
 
     assert ["pass"] == [metric.name for metric in matched.also]
@@ -169,8 +169,8 @@ def test_pages_are_shown_by_one_name(tmp_path):
     stored(tmp_path, run, model="other")
 
     both = {"random-bodies/m+rotation-on", "random-bodies/m+rotation-off"}
-    assert both == {run.name for run in whole_runs(tmp_path, "random-bodies/m")}
-    assert 3 == len(whole_runs(tmp_path, "random-bodies"))
+    assert both == {run.name for run in read_runs(tmp_path, "random-bodies/m")}
+    assert 3 == len(read_runs(tmp_path, "random-bodies"))
     assert 2 == len(price_tables(tmp_path, "random-bodies/m+", READING, sort=None))
 
 
@@ -213,17 +213,17 @@ def test_a_run_that_is_not_there_is_refused_with_the_nearest(tmp_path):
     stored(tmp_path, made_run(setup=PLAIN))
 
     with pytest.raises(NoSuchRun) as caught:
-        view(tmp_path, "random-bodies/made-modle", "matched")
+        select(tmp_path, "random-bodies/made-modle", "matched")
 
     assert "'random-bodies/made-model'" in caught.value.hint
 
 
 def test_white_space_counts_where_it_is_asked_for(tmp_path):
     """
-    The view hands on how replies are read.
+    The selection says how replies are read.
     """
     stored(tmp_path, made_run(setup=PLAIN))
 
-    shown = view(tmp_path, "random-bodies", "matched", strict_indent=True)
+    shown = select(tmp_path, "random-bodies", "matched", strict_indent=True)
 
     assert Reading(strict_indent=True) == shown.reading

@@ -19,7 +19,7 @@ from codeneedle.records.encoding import decode_record, encode
 from codeneedle.records.record import BadRecord, Round
 from codeneedle.records.store import Store
 from codeneedle.report import export
-from codeneedle.report.selection import view
+from codeneedle.report.selection import select
 from codeneedle.scoring import rounds as scored_rounds
 from codeneedle.scoring.rounds import BriefRecord, Reading, asked_rounds, decoding
 
@@ -150,7 +150,7 @@ def test_a_report_reads_each_record_once_and_scores_each_reply_once(
     for memory in (scored_rounds._counts, scored_rounds._answer_end):
         memory.cache_clear()
 
-    shown = view(tmp_path, "corpus", "matched")
+    shown = select(tmp_path, "corpus", "matched")
     export.grid_csv(shown.runs, shown.probe.metrics, shown.reading)
 
     # The setup is one more.
