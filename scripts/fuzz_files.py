@@ -99,7 +99,7 @@ def _read_setup(data: bytes) -> None:
 
 def _measured(record: CellRecord, setup: Setup) -> None:
     probe = PROBES.get(record.probe)
-    if probe is None or not record.is_finished:
+    if probe is None or not record.has_numbers:
         return
     for metric in (*probe.metrics, *probe.more_metrics(setup)):
         values = metric.values(record, setup, Reading())

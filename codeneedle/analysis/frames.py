@@ -158,7 +158,7 @@ def _cell(
 ) -> Cell:
     if record is None:
         return Cell(pair=pair)
-    if not record.is_finished:
+    if not record.has_numbers:
         return Cell(pair=pair, status=record.status.value, reason=record.reason)
     values = metric.values(record, run.setup, reading)
     return Cell(

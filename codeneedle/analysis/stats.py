@@ -367,7 +367,7 @@ def told_pairs(
     """
     theirs = _values(_finished(run, reference), run, metric, reading)
     wanted = frozenset(pairs)
-    found = {record.pair: record for record in run.records if record.is_finished}
+    found = {record.pair: record for record in run.records if record.has_numbers}
     told, paired = set(), []
     for pair in wanted:
         ours = _values(found[pair], run, metric, reading)
@@ -395,7 +395,7 @@ def paired_gaps(
 
 def _finished(run: Run, pair: Pair) -> CellRecord:
     for record in run.records:
-        if record.pair == pair and record.is_finished:
+        if record.pair == pair and record.has_numbers:
             return record
     raise KeyError(pair)
 

@@ -208,7 +208,7 @@ def _crossing(left: tuple[int, float], right: tuple[int, float]) -> float:
 
 def _writing(record: CellRecord) -> dict[int, float]:
     """Mean writing speed by depth, of a finished record."""
-    if not record.is_finished:
+    if not record.has_numbers:
         return {}
     measured = (at for at in throughput_of(record).speeds if at.tg)
     return {at.depth: math.fsum(at.tg) / len(at.tg) for at in measured}
@@ -216,7 +216,7 @@ def _writing(record: CellRecord) -> dict[int, float]:
 
 def _means(run: Run, metric: Metric) -> Iterator[tuple[Pair, float]]:
     for record in run.records:
-        if record.probe != NAME or not record.is_finished:
+        if record.probe != NAME or not record.has_numbers:
             continue
         values = metric.values(record, run.setup, Reading())
         if values:

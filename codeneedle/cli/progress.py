@@ -244,11 +244,11 @@ class Progress:
     @property
     def failures(self) -> int:
         """Cells that are over and have no numbers."""
-        return self.done - sum(r.is_finished for r in self.records.values())
+        return self.done - sum(r.has_numbers for r in self.records.values())
 
     def left_s(self) -> float | None:
         """Seconds until the end, from the cells so far; None before the first."""
-        spent = [r.phases.total_s for r in self.records.values() if r.is_finished]
+        spent = [r.phases.total_s for r in self.records.values() if r.has_numbers]
         if not spent:
             return None
         current = time.monotonic() - self.cell_started if self.current else 0.0
@@ -290,7 +290,7 @@ class Screen:
         if isinstance(event, Noted):
             note_lines(self._console, [event.what])
         if isinstance(event, CellEnded) and (
-            self._live is None or not event.record.is_finished
+            self._live is None or not event.record.has_numbers
         ):
             self._console.print(cell_line(event.record, self._progress))
 
@@ -347,7 +347,7 @@ def cell_line(record: CellRecord, progress: Progress) -> Text:
     """One line on a cell that ended, for logs and pipes."""
     place = f"[{record.position:>2}/{len(progress.pairs)}]"
     text = Text(f"{place} {record.pair!s:<13} ")
-    if record.is_finished:
+    if record.has_numbers:
         numbers = (_phrase(m, record, progress) for m in progress.probe.metrics[:4])
         text.append("  ".join(numbers))
     else:
@@ -380,7 +380,7 @@ def _cell(progress: Progress, pair: Pair, metric: Metric) -> Text:
         return Text(done, style="bold reverse")
     if record is None or record.status is Status.INTERRUPTED:
         return Text(NOT_RUN_WORD, style="dim")
-    if not record.is_finished:
+    if not record.has_numbers:
         return Text(status_word(record.status), style="yellow")
     value = value_of(metric, record, progress.setup)
     if value is None:

@@ -51,7 +51,7 @@ def remarks(run: Run) -> tuple[str, ...]:
 
     Pairs of which the same can be said share a line.
     """
-    records = {r.pair: r for r in run.records if r.probe == NAME and r.is_finished}
+    records = {r.pair: r for r in run.records if r.probe == NAME and r.has_numbers}
     if not records:
         return ()
     reference = most_precise(records)

@@ -262,18 +262,14 @@ class CellRecord:
     schema: int = SCHEMA
 
     @property
-    def is_finished(self) -> bool:
-        """Whether its probe measured it to the end, as it was asked for."""
-        return self.status is Status.FINISHED
-
-    @property
     def has_numbers(self) -> bool:
         """
-        Whether its numbers may be used: in grids, tables, pictures and statistics.
+        Whether grids, tables, heatmaps and statistics may use its numbers.
 
-        Those of a fallback cell may not: it ran, but not with the pair alone.
+        Only a finished cell has any: one that fell back or was interrupted did not
+        measure what was asked for, whatever it stored.
         """
-        return self.is_finished
+        return self.status is Status.FINISHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,11 +235,11 @@ def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
     for heading in OVERVIEW_HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("ended", overflow="fold", min_width=6)
-    rounds = asked_rounds(record, run.setup) if record.is_finished else ()
+    rounds = asked_rounds(record, run.setup) if record.has_numbers else ()
     for asked in rounds:
         table.add_row(*map(Text, overview_row(asked, reading)))
     title = Text(f"{visible(run.name)}  {visible(str(record.pair))}", style="bold")
-    if not record.is_finished:
+    if not record.has_numbers:
         why = f"{record.status}: {visible(record.reason)}"
         return Group(title, Text(why))
     answered = sum(not asked.error for asked in rounds)
@@ -333,7 +333,7 @@ def _record(run: Run, pair: Pair) -> CellRecord | None:
 
 
 def _asked(run: Run, record: CellRecord, function: str) -> AskedRound:
-    rounds = asked_rounds(record, run.setup) if record.is_finished else ()
+    rounds = asked_rounds(record, run.setup) if record.has_numbers else ()
     for asked in rounds:
         if asked.needle.name == function or asked.needle.name.endswith(f".{function}"):
             return asked

@@ -182,11 +182,11 @@ def price_table(
 def usable(record: CellRecord) -> bool:
     """Whether a record has numbers to show: it finished, or fell back and went on."""
     fell_back = record.status in FALLBACKS and record.observation is not None
-    return record.is_finished or fell_back
+    return record.has_numbers or fell_back
 
 
 def _reference(run: Run) -> Pair | None:
-    finished = [record.pair for record in run.records if record.is_finished]
+    finished = [record.pair for record in run.records if record.has_numbers]
     return most_precise(finished) if finished else None
 
 
@@ -229,13 +229,13 @@ def _compared(column: Column, reference: Pair | None, reading: Reading) -> Colum
     named = _named_references(column)
     against = reference if not named else named[0] if len(named) == 1 else None
     record = _by_pair(column).get(against) if against else None
-    has_value = record is not None and record.is_finished
+    has_value = record is not None and record.has_numbers
     value = _value(column, record, reading) if has_value else math.nan
     return replace(column, against=against, named=named, reference=value)
 
 
 def _named_references(column: Column) -> tuple[Pair, ...]:
-    finished = (record for record in column.run.records if record.is_finished)
+    finished = (record for record in column.run.records if record.has_numbers)
     named = {frames.reference_named_by(column.metric, record) for record in finished}
     return tuple(Pair.parse(pair) for pair in sorted(named - {""}))
 
@@ -419,7 +419,7 @@ def _noise(judged: _Judged, metric: Metric) -> float:
 
 def _judged(table: PriceTable, column: Column, reading: Reading) -> Iterator[_Judged]:
     name = column.metric.name
-    finished = {each.pair: each for each in column.run.records if each.is_finished}
+    finished = {each.pair: each for each in column.run.records if each.has_numbers}
     if column.against not in finished or math.isnan(column.reference):
         return
     reference = finished[column.against]

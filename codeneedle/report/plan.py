@@ -353,14 +353,14 @@ def _corpus_estimate(plan: Plan) -> str:
 
 
 def _cells(plan: Plan, records: dict[Pair, CellRecord]) -> str:
-    finished = sum(record.is_finished for record in records.values())
+    finished = sum(record.has_numbers for record in records.values())
     failed = len(records) - finished
     said = f"{finished} of {len(plan.pairs)} finished"
     return f"{said}, {failed} without numbers" if failed else said
 
 
 def _time(plan: Plan, records: dict[Pair, CellRecord]) -> str:
-    spent = [r.phases.total_s for r in records.values() if r.is_finished]
+    spent = [r.phases.total_s for r in records.values() if r.has_numbers]
     if not spent:
         return "known after the first cell"
     mean = sum(spent) / len(spent)
@@ -390,7 +390,7 @@ def _cell(plan: Plan, pair: Pair, records: dict[Pair, CellRecord]) -> str:
     if refusal(plan.weights, pair):
         return "cannot"
     record = records.get(pair)
-    if record and not record.is_finished:
+    if record and not record.has_numbers:
         return status_word(record.status)
     predicted = kv_bytes(plan.weights, pair, plan.context)
     shown = "?" if predicted is None else f"{mib(predicted):,.1f}"
@@ -398,10 +398,10 @@ def _cell(plan: Plan, pair: Pair, records: dict[Pair, CellRecord]) -> str:
 
 
 def _legend(plan: Plan, records: dict[Pair, CellRecord]) -> Iterator[str]:
-    if any(record.is_finished for record in records.values()):
+    if any(record.has_numbers for record in records.values()):
         yield f"{DONE_MARK} finished"
     reasons = {refusal(plan.weights, pair) for pair in plan.pairs} - {None}
     yield from (f"cannot: {reason}" for reason in sorted(filter(None, reasons)))
     for record in records.values():
-        if not record.is_finished:
+        if not record.has_numbers:
             yield visible(f"{record.pair} {record.status}: {record.reason}")

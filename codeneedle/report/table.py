@@ -261,7 +261,7 @@ def _troubled(table: PriceTable) -> dict[tuple[str, str, str], list[Row]]:
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in table.rows:
         for probe, record in row.records.items():
-            if probe in shown and not record.is_finished:
+            if probe in shown and not record.has_numbers:
                 key = (probe, record.status.value, record.reason)
                 found.setdefault(key, []).append(row)
     return found

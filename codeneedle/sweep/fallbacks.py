@@ -46,7 +46,7 @@ def suspects(
         speed: How fast a cell read prompts.
         has_device: Whether the machine has an accelerator.
     """
-    finished = [record for record in records if record.is_finished]
+    finished = [record for record in records if record.has_numbers]
     elsewhere = dict(_otherwise_offloaded(finished))
     alike = [record for record in finished if record.pair not in elsewhere]
     slow = dict(_slow(alike, speed)) if has_device else {}

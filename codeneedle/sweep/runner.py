@@ -132,12 +132,12 @@ def pending(
 def any_finished(pairs: Sequence[Pair], store: Store, probe: str) -> bool:
     """Whether a cell of *pairs* has numbers."""
     records = (store.record(pair, probe) for pair in pairs)
-    return any(record is not None and record.is_finished for record in records)
+    return any(record is not None and record.has_numbers for record in records)
 
 
 def _refuse_if_full(record: CellRecord, store: Store) -> None:
     """Stop at a failure that is the disk's: what had no room in a log is missing."""
-    if record.is_finished or record.status is Status.INTERRUPTED:
+    if record.has_numbers or record.status is Status.INTERRUPTED:
         return
     free_bytes = free_disk_bytes(store.folder)
     if free_bytes < LEAST_FREE_BYTES:
@@ -147,7 +147,7 @@ def _refuse_if_full(record: CellRecord, store: Store) -> None:
 def _is_open(record: CellRecord | None, *, retry_failed: bool) -> bool:
     if record is None or record.status is Status.INTERRUPTED:
         return True
-    return retry_failed and not record.is_finished
+    return retry_failed and not record.has_numbers
 
 
 def _streak(streak: list[str], record: CellRecord) -> list[str]:
@@ -156,7 +156,7 @@ def _streak(streak: list[str], record: CellRecord) -> list[str]:
 
     A cell that fell back and was measured all the same is none.
     """
-    if record.is_finished or record.observation is not None:
+    if record.has_numbers or record.observation is not None:
         return []
     failure = f"{record.status}: {record.reason}"
     return [*streak, failure] if streak[:1] in ([], [failure]) else [failure]

@@ -146,7 +146,7 @@ def error_line(said: str) -> str:
 
 def _is_finished(file: Path) -> bool:
     with contextlib.suppress(OSError, CodeneedleError):
-        return decode_record(file.read_bytes(), file=str(file)).is_finished
+        return decode_record(file.read_bytes(), file=str(file)).has_numbers
     return False
 
 
