@@ -14,7 +14,7 @@ from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.engines.client import Chat, Client, Completion
 from codeneedle.engines.llama_cpp.arguments import difference
 from codeneedle.engines.llama_cpp.server import Served
-from codeneedle.engines.responses import Reply, ServerGone, StreamEnded
+from codeneedle.engines.responses import Reply, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes import prompts
 from codeneedle.probes.probe import Measurement, Probe, Stage, Step
@@ -226,7 +226,7 @@ class Asker:
         for wait_s in BACK_OFF_S:
             try:
                 return ask()
-            except (ServerGone, StreamEnded) as error:
+            except ServerGone as error:
                 # A line also breaks when a server dies, a moment before it is gone.
                 if self.served.ends_within(wait_s):
                     raise
