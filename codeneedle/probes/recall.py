@@ -459,7 +459,7 @@ def _compared(stage: Stage, plain: _Said, said: _Said) -> Trial:
     )
 
 
-def settings(plan: Plan, _text: str) -> Json:
+def conditions(plan: Plan, _text: str) -> Json:
     """How the corpus drafts its own recall: it decides which kernels run."""
     return {"speculation": plan.speculation.phrase} if plan.speculation else {}
 
@@ -471,5 +471,5 @@ def remarks(run: Run) -> tuple[str, ...]:
 
 
 PROBE = Probe(
-    name=NAME, metrics=METRICS, measure=measure, settings=settings, remarks=remarks
+    name=NAME, metrics=METRICS, measure=measure, conditions=conditions, remarks=remarks
 )
