@@ -135,7 +135,7 @@ def read_reply(data: bytes) -> None:
         content = sum(bool(line.strip()) for line in needle.lines)
         claim(0 <= scored.matched <= content, "no more is matched than was asked")
     claim(0 <= answer_end(needle, reply) <= len(reply), "an answer ends in its reply")
-    answer_lines(reply, signature=needle.signature)
+    answer_lines(needle, reply)
     enough_for(needle)(reply)
 
 

@@ -37,8 +37,6 @@ class Metric:
         reference: The pair that a record's values are measured against, for values
             that are: ``f16/f16``. None for others; these are compared with the
             most precise pair.
-        of_tokens: Whether its values come from single tokens, which are most of a
-            record: where none of such metrics is shown, they are not looked at.
     """
 
     name: str
@@ -55,7 +53,6 @@ class Metric:
     floor: bool = False
     error: Callable[[CellRecord, Setup, Reading], float | None] | None = None
     reference: Callable[[CellRecord], str | None] | None = None
-    of_tokens: bool = False
 
 
 Number = Callable[[CellRecord], float | None]

@@ -160,7 +160,6 @@ METRICS: tuple[Metric, ...] = (
         digits=2,
         values=_of_gaps(lambda margins: margins.least),
         in_table=True,
-        of_tokens=True,
     ),
     Metric(
         name="margin5",
@@ -170,7 +169,6 @@ METRICS: tuple[Metric, ...] = (
         bounds=(0, None),
         digits=2,
         values=_of_gaps(lambda margins: margins.fifth),
-        of_tokens=True,
     ),
     Metric(
         name="margin-mean",
@@ -180,7 +178,6 @@ METRICS: tuple[Metric, ...] = (
         bounds=(0, None),
         digits=2,
         values=_of_gaps(lambda margins: margins.mean),
-        of_tokens=True,
     ),
     Metric(
         name="prefill",

@@ -26,12 +26,6 @@ RESAMPLES = 9_999
 CONFIDENCE = 0.95
 """Share of bootstrap samples inside an interval."""
 
-_BLOCK = 128
-"""Cells that are screened at once: 10 MB of samples."""
-
-_EXACT_BELOW = 2.0**30
-"""Whole numbers below this add up without rounding, a few million of them."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
@@ -60,7 +54,11 @@ class Difference:
 
 def paired_difference(gaps: Numbers, *, is_sum: bool) -> Difference:
     """The `Difference` of two cells by their *gaps*, one per needle."""
-    resampled = _total(gaps[_draws(len(gaps))], is_sum=is_sum)
+    resampled = gaps @ _draws(len(gaps))
+    # Sums of the same gaps in another order differ in the last bits, also from zero.
+    resampled[np.abs(resampled) < _NOISE * np.abs(gaps).max()] = 0
+    if not is_sum:
+        resampled /= len(gaps)
     return _judged(gap_value(gaps, is_sum=is_sum), resampled, is_paired=True)
 
 
@@ -69,78 +67,17 @@ def gap_value(gaps: Numbers, *, is_sum: bool) -> float:
     return float(gaps.sum() if is_sum else gaps.mean())
 
 
-def are_told(gaps: Sequence[Numbers], *, is_sum: bool) -> list[bool]:
-    """
-    Whether the `paired_difference` of each of *gaps* is told: just the same verdicts.
-
-    A difference is told if all but a few samples lie to one side of zero. Their
-    number is counted in products of matrices, for many cells at once; where rounding
-    might change it, the cell is resampled by itself.
-
-    Args:
-        gaps: Of each cell, one per needle; all of the same length.
-        is_sum: Whether sums are compared, not means.
-    """
-    verdicts: list[bool] = []
-    for start in range(0, len(gaps), _BLOCK):
-        block = gaps[start : start + _BLOCK]
-        found = _screened(np.array(block))
-        verdicts += [
-            paired_difference(each, is_sum=is_sum).is_told
-            if verdict is None
-            else verdict
-            for each, verdict in zip(block, found, strict=True)
-        ]
-    return verdicts
-
-
-def _screened(gaps: Numbers) -> list[bool | None]:
-    """For each row of *gaps* whether it is told; None where that is too close."""
-    sums = gaps @ _weights(gaps.shape[1])
-    # Sums of whole numbers are exact; others are off by some units of the last place.
-    largest = np.abs(gaps).max(axis=1)
-    is_exact = (gaps == np.rint(gaps)).all(axis=1) & (largest < _EXACT_BELOW)
-    slack = np.where(is_exact, 0.0, 1e-9 * largest)[:, np.newaxis]
-    first = math.floor((1 - CONFIDENCE) / 2 * (RESAMPLES - 1))
-    return [
-        _verdict(*counts, last=first + 1)
-        for counts in zip(
-            np.count_nonzero(sums <= slack, axis=1).tolist(),
-            np.count_nonzero(sums >= -slack, axis=1).tolist(),
-            np.count_nonzero(sums <= -slack, axis=1).tolist(),
-            np.count_nonzero(sums >= slack, axis=1).tolist(),
-            strict=True,
-        )
-    ]
-
-
-def _verdict(
-    most_below: int, most_above: int, fewest_below: int, fewest_above: int, *, last: int
-) -> bool | None:
-    """
-    What numbers of samples tell that are not above zero, or not below it.
-
-    The interval ends between two samples: the one at *last* from either end, and the
-    one before it. What both say, it says.
-    """
-    if most_below < last or most_above < last:
-        return True
-    return False if fewest_below > last and fewest_above > last else None
+_NOISE = 1e-12
+"""Share of the largest gap below which a sum of gaps is zero but for rounding."""
 
 
 @functools.lru_cache(maxsize=4)
-def _draws(count: int) -> npt.NDArray[np.int64]:
-    """Which of *count* values each sample with replacement holds."""
-    chance = np.random.default_rng(SEED)
-    return chance.integers(count, size=(RESAMPLES, count))
-
-
-@functools.lru_cache(maxsize=4)
-def _weights(count: int) -> Numbers:
+def _draws(count: int) -> Numbers:
     """How often each of *count* values is in each sample, a column per sample."""
-    draws = _draws(count) + count * np.arange(RESAMPLES)[:, np.newaxis]
-    times = np.bincount(draws.ravel(), minlength=RESAMPLES * count)
-    return times.reshape(RESAMPLES, count).T.astype(np.float64)
+    chance = np.random.default_rng(SEED)
+    drawn = chance.integers(count, size=(RESAMPLES, count))
+    times = [np.count_nonzero(drawn == value, axis=1) for value in range(count)]
+    return np.array(times, dtype=np.float64)
 
 
 def difference_apart(ours: Numbers, theirs: Numbers, *, is_sum: bool) -> Difference:
@@ -359,28 +296,17 @@ def told_pairs(
     reading: Reading,
 ) -> frozenset[Pair]:
     """
-    Those of *pairs* whose `difference` to *reference* is told; faster than one by one.
+    Those of *pairs* whose `difference` to *reference* is told.
 
     Raises:
         KeyError: As of `difference`, of any of them.
         ValueError: Likewise.
     """
-    theirs = _values(_finished(run, reference), run, metric, reading)
-    wanted = frozenset(pairs)
-    found = {record.pair: record for record in run.records if record.has_numbers}
-    told, paired = set(), []
-    for pair in wanted:
-        ours = _values(found[pair], run, metric, reading)
-        gaps = paired_gaps(ours, theirs, run)
-        if gaps is not None:
-            paired.append((pair, gaps))
-        elif difference_apart(ours, theirs, is_sum=metric.is_sum).is_told:
-            told.add(pair)
-    verdicts = are_told([gaps for _, gaps in paired], is_sum=metric.is_sum)
-    told.update(
-        pair for (pair, _), is_told in zip(paired, verdicts, strict=True) if is_told
+    return frozenset(
+        pair
+        for pair in pairs
+        if difference(run, pair, reference, metric, reading).is_told
     )
-    return frozenset(told)
 
 
 def paired_gaps(

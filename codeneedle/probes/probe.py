@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from msgspec import Struct
-
 from codeneedle.analysis.metrics import Metric
 from codeneedle.engines.llama_cpp.arguments import Launch, Speculation
 from codeneedle.engines.llama_cpp.server import (
@@ -267,12 +265,8 @@ Measurement = Generator[Step, None, Json]
 """Yields where it is; returns the observation that is stored."""
 
 
-class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a probe that has none."""
-
-
-def no_conditions(_plan: Plan, _text: str) -> Json:
-    """Conditions of a probe whose setup says it all."""
+def no_settings(_plan: Plan, _text: str) -> Json:
+    """Of a probe whose setup says it all."""
     return {}
 
 
@@ -300,10 +294,7 @@ class Probe:
         name: What ``--probe`` takes; part of its records' file names.
         metrics: What its records can be asked for; the first is its headline.
         measure: Measures the cell of a stage, which serves the model if asked to.
-        settings: What a user may choose, all fields with a default: the table of the
-            probe's name in a sweep file, and the options that the fields' metadata
-            names.
-        conditions: What must be equal for its records to be comparable, beside the
+        settings: What must be equal for its records to be comparable, beside the
             setup. Takes the plan and the corpus as sent; checks all that can be
             checked before a cell starts, and raises what is wrong.
         more_metrics: Metrics that only these settings have.
@@ -314,8 +305,7 @@ class Probe:
     name: str
     metrics: tuple[Metric, ...]
     measure: Callable[[Stage], Measurement]
-    settings: type[Struct] = NoSettings
-    conditions: Callable[[Plan, str], Json] = no_conditions
+    settings: Callable[[Plan, str], Json] = no_settings
     more_metrics: Callable[[Setup], tuple[Metric, ...]] = no_more_metrics
     order: Callable[[Sequence[Pair]], Sequence[Pair]] = as_shuffled
     remarks: Callable[[Run], tuple[str, ...]] = no_remarks

@@ -14,7 +14,7 @@ from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.engines.client import Chat, Client, Completion
 from codeneedle.engines.llama_cpp.arguments import difference
 from codeneedle.engines.llama_cpp.server import Served
-from codeneedle.engines.responses import Reply, ServerGone
+from codeneedle.engines.responses import Reply, ServerGone, StreamEnded
 from codeneedle.errors import CellError
 from codeneedle.probes import prompts
 from codeneedle.probes.probe import Measurement, Probe, Stage, Step
@@ -58,11 +58,10 @@ def enough_for(needle: NeedleFacts) -> Callable[[str], bool]:
 def _is_enough(needle: NeedleFacts, complete: str) -> bool:
     if complete.count("\n") + 1 < ASKED_LINES:
         return False
-    answer = answer_lines(complete, signature=needle.signature)
-    lines = sum(bool(line.strip()) for line in answer)
-    if lines >= ASKED_LINES + SLACK_LINES:
+    answer = answer_lines(needle, complete)
+    if len(answer) >= ASKED_LINES + SLACK_LINES:
         return True
-    if lines < ASKED_LINES or not _is_whole(needle, complete):
+    if len(answer) < ASKED_LINES or not _is_whole(needle, complete):
         return False
     return _lines_after_start(complete) >= ASKED_LINES + TAIL_LINES
 
@@ -226,7 +225,7 @@ class Asker:
         for wait_s in BACK_OFF_S:
             try:
                 return ask()
-            except ServerGone as error:
+            except (ServerGone, StreamEnded) as error:
                 # A line also breaks when a server dies, a moment before it is gone.
                 if self.served.ends_within(wait_s):
                     raise
@@ -309,8 +308,7 @@ def _with_leads(asked: Round, found: Leads) -> Round:
 
 def _unanswered(needle: NeedleFacts, reply: Reply) -> str:
     """Why there is nothing to score, if so: an error of the round, never a zero."""
-    answer = answer_lines(reply.text, signature=needle.signature)
-    if any(line.strip() for line in answer):
+    if answer_lines(needle, reply.text):
         return ""
     thought = reply.reasoning or reply.text.strip()
     if thought and reply.finish == "length":
@@ -459,7 +457,7 @@ def _compared(stage: Stage, plain: _Said, said: _Said) -> Trial:
     )
 
 
-def conditions(plan: Plan, _text: str) -> Json:
+def settings(plan: Plan, _text: str) -> Json:
     """How the corpus drafts its own recall: it decides which kernels run."""
     return {"speculation": plan.speculation.phrase} if plan.speculation else {}
 
@@ -471,5 +469,5 @@ def remarks(run: Run) -> tuple[str, ...]:
 
 
 PROBE = Probe(
-    name=NAME, metrics=METRICS, measure=measure, conditions=conditions, remarks=remarks
+    name=NAME, metrics=METRICS, measure=measure, settings=settings, remarks=remarks
 )

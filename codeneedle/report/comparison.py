@@ -326,17 +326,14 @@ class _Judged:
     Attributes:
         pair: The one that is judged.
         difference: Its value less the reference's.
-        noise: How large a difference would be noise; NaN if unknown, or if it is
-            still to be drawn from the gaps.
+        noise: How large a difference would be noise; NaN if unknown.
         is_told: Whether it is larger than that.
-        gaps: What each needle has more than with the reference, where both have all.
     """
 
     pair: Pair
     difference: float
     noise: float
     is_told: bool
-    gaps: stats.Numbers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,39 +379,22 @@ def separations(table: PriceTable, reading: Reading) -> Iterator[Separation]:
         metric = column.metric
         if metric.better == "neither" or metric.group == "memory":
             continue
-        judged = _resolved(list(_judged(table, column, reading)), metric)
+        judged = list(_judged(table, column, reading))
         if judged:
             yield _separation(metric, judged)
 
 
 def _separation(metric: Metric, judged: list[_Judged]) -> Separation:
     most = max(judged, key=lambda each: abs(each.difference))
-    is_known = any(e.gaps is not None or not math.isnan(e.noise) for e in judged)
+    is_known = any(not math.isnan(each.noise) for each in judged)
     return Separation(
         metric=metric,
         compared=len(judged),
         told=sum(each.is_told for each in judged) if is_known else None,
         pair=most.pair,
         difference=most.difference,
-        noise=_noise(most, metric),
+        noise=most.noise,
     )
-
-
-def _resolved(judged: list[_Judged], metric: Metric) -> list[_Judged]:
-    """*judged*, with the verdicts of those that have gaps."""
-    gaps = [each.gaps for each in judged if each.gaps is not None]
-    told = iter(stats.are_told(gaps, is_sum=metric.is_sum))
-    return [
-        each if each.gaps is None else replace(each, is_told=next(told))
-        for each in judged
-    ]
-
-
-def _noise(judged: _Judged, metric: Metric) -> float:
-    if judged.gaps is None:
-        return judged.noise
-    found = stats.paired_difference(judged.gaps, is_sum=metric.is_sum)
-    return (found.high - found.low) / 2
 
 
 def _judged(table: PriceTable, column: Column, reading: Reading) -> Iterator[_Judged]:
@@ -452,8 +432,9 @@ def _compared_metrics(
         return _Judged(record.pair, gap, error, abs(gap) > error)
     gaps = stats.paired_gaps(ours, theirs, column.run)
     if gaps is not None:
-        mean = stats.gap_value(gaps, is_sum=metric.is_sum)
-        return _Judged(record.pair, mean, math.nan, is_told=False, gaps=gaps)
+        found = stats.paired_difference(gaps, is_sum=metric.is_sum)
+        half = (found.high - found.low) / 2
+        return _Judged(record.pair, found.mean, half, found.is_told)
     noise = half_interval(ours, theirs)
     return _Judged(record.pair, gap, noise, abs(gap) > noise)
 

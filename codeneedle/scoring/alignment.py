@@ -1,11 +1,10 @@
-"""Scores an answer against the expected lines by longest common subsequence."""
+"""Scores a reply against a needle's lines by longest common subsequence."""
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
-from rapidfuzz.distance import LCSseq
 
 from codeneedle.records.record import NeedleFacts
 
@@ -42,7 +41,7 @@ class Row:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """
-    A reply, aligned with its needle. Blank lines count nowhere.
+    A reply aligned with its needle. Blank lines are not counted.
 
     Attributes:
         rows: The alignment, in reading order.
@@ -51,7 +50,7 @@ class Score:
     rows: tuple[Row, ...]
 
     def count(self, mark: Mark) -> int:
-        """How many lines bear *mark*."""
+        """Number of lines with *mark*."""
         return sum(row.mark is mark for row in self.rows)
 
     @property
@@ -61,7 +60,7 @@ class Score:
 
     @property
     def passed(self) -> bool:
-        """Whether enough lines match for the published sweeps to call it a pass."""
+        """Whether the published sweeps would call it a pass."""
         return self.matched >= PASS_LINES
 
 
@@ -69,12 +68,11 @@ def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Sc
     """
     Align *reply* with the lines that *needle* asks for.
 
-    Lines match whole, trailing white space aside; repeating or reordering them
-    earns nothing. The reply is aligned with the asked lines and the few that
-    follow them in the source, so that a model which reads on earns a bonus
-    instead of a reproach. What matches nothing is hallucinated as long as the
-    answer lasts - up to the last matched line, and at least as many lines as
-    were asked for - and overrun after that.
+    Lines match whole, trailing white space aside; repeated or reordered lines match
+    once. The reply is aligned with the asked lines and the few that follow them in
+    the source, so that reading on is counted as bonus. A line that matches nothing is
+    hallucinated within the answer - up to the last matched line, and at least as many
+    lines as were asked for - and overrun behind it.
 
     Args:
         needle: The truth: n asked lines that are not blank, and some more.
@@ -83,17 +81,12 @@ def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Sc
 
     Returns:
         Each non-blank line of truth and reply with its mark.
-
-    Source:
-        Longest common subsequence of lines, by rapidfuzz's bit-parallel
-        ``LCSseq``. Hyyro, Bit-Parallel LCS-length Computation Revisited, 2004.
     """
-    asked = _content(needle.lines)
-    more = _content(needle.more)
-    produced = _content(answer_lines(reply, signature=needle.signature))
+    asked, more = _content(needle.lines), _content(needle.more)
+    produced = answer_lines(needle, reply)
     truth = [_key(line, strict_indent=strict_indent) for line in (*asked, *more)]
     given = [_key(line, strict_indent=strict_indent) for line in produced]
-    pairs = _aligned(truth, given)
+    pairs = _aligned(truth, given, asked=len(asked))
     last = max((g for t, g in pairs if t < len(asked)), default=-1)
     rows = _rows(
         truth=(*asked, *more),
@@ -105,72 +98,128 @@ def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Sc
     return Score(rows=tuple(rows))
 
 
+def answer_lines(needle: NeedleFacts, reply: str) -> list[str]:
+    """
+    The lines of *reply* that are the answer, verbatim, without blank ones.
+
+    Thinking blocks are removed, an unfinished one with all that follows it. Of a
+    reply with code fences, what stands inside them is the answer; a fence that
+    never closes lasts to the end. A repeated signature at the top is removed.
+
+    Where the needle's own lines hold such tags, fences or a signature, the reply is
+    also read with them left in; the reading that matches most asked lines is taken.
+    """
+    return [line.text for line in _answer(needle, reply)]
+
+
 def answer_end(needle: NeedleFacts, reply: str) -> int:
     """
     Where the answer in *reply* ends, in characters from its start.
 
-    That is behind its last matched or hallucinated line: the tail that follows
-    is the model's own idea, and no part of what it was asked.
+    That is behind the last line that is matched or hallucinated, its line break
+    included. What follows is not part of what the model was asked.
     """
+    lines = _answer(needle, reply)
     rows = [row for row in score(needle, reply).rows if row.produced is not None]
-    last = max((at for at, row in enumerate(rows) if row.mark in _ANSWER), default=-1)
-    sought = [row.produced for row in rows[: last + 1]]
-    end = at = found = 0
-    for line in _LINE.findall(reply):
-        at += len(line)
-        if found < len(sought) and line.rstrip("\r\n") == sought[found]:
-            end = at
-            found += 1
-    return len(reply) if found < len(sought) else end
+    ends = [
+        line.end
+        for line, row in zip(lines, rows, strict=True)
+        if row.mark in {Mark.MATCHED, Mark.HALLUCINATED}
+    ]
+    return max(ends, default=0)
 
 
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_ANSWER = {Mark.MATCHED, Mark.HALLUCINATED}
-
-
-def answer_lines(reply: str, *, signature: str) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Line:
     """
-    The lines of *reply* that are the answer, verbatim.
+    A line of a reply.
 
-    Thinking blocks go first, an unfinished one with all that follows it. Of a
-    reply with code fences, what stands inside them is the answer; a fence that
-    never closes lasts to the end. A repeated signature at the top is no part of it.
+    Attributes:
+        text: The line as it is read, without its line break.
+        end: Offset in the reply of the first character behind its line break.
     """
-    text = _THINKING.sub("", reply.replace("\r\n", "\n").replace("\r", "\n"))
-    lines = _inside_fences(text.split("\n"))
-    return _without_signature(lines, signature=signature)
+
+    text: str
+    end: int
 
 
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_TAG = re.compile(r"</?think(?:ing)?>")
 _THINKING = re.compile(
     r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)|</think(?:ing)?>", re.DOTALL
 )
+_THINKING_FIRST = re.compile(rf"\A\s*(?:{_THINKING.pattern})", re.DOTALL)
+_NEVER = re.compile(r"(?!)")
 _FENCE = re.compile(r"\s*(?:```|~~~)[\w+.#-]*\s*")
 
+_REMOVED = "\ud800"
+"""Stands for a removed character, so that offsets stay; no reply holds surrogates."""
 
-def _inside_fences(lines: Sequence[str]) -> list[str]:
-    fences = [at for at, line in enumerate(lines) if _FENCE.fullmatch(line)]
+
+def _answer(needle: NeedleFacts, reply: str) -> list[_Line]:
+    """The answer's lines that are not blank, by the best of the readings."""
+    readings = list(_readings(needle, reply))
+    if len(readings) == 1:
+        return readings[0]
+    asked = [line.strip() for line in _content(needle.lines)]
+
+    def matched(lines: Sequence[_Line]) -> int:
+        given = [line.text.strip() for line in lines]
+        return len(_aligned(asked, given, asked=len(asked)))
+
+    return max(readings, key=matched)
+
+
+def _readings(needle: NeedleFacts, reply: str) -> Iterator[list[_Line]]:
+    """Ways to read *reply*, without blank lines; the usual one is first."""
+    truth = [*needle.lines, *needle.more]
+    has_tags = any(map(_TAG.search, truth))
+    has_fences = any(map(_FENCE.fullmatch, truth))
+    patterns = [_THINKING, _THINKING_FIRST, _NEVER] if has_tags else [_THINKING]
+    head = [line.strip() for line in _content(needle.signature.split("\n"))]
+    top = [line.strip() for line in _content(needle.lines)[: len(head)]]
+    for pattern in patterns:
+        lines = _lines(reply, removed=pattern)
+        for inside in _inside_fences(lines, has_fences=has_fences):
+            content = [line for line in inside if line.text.strip()]
+            starts = [line.text.strip() for line in content[: len(head)]]
+            yield content[len(head) :] if starts == head else content
+            if starts == head == top:
+                yield content
+
+
+def _lines(reply: str, *, removed: re.Pattern[str]) -> list[_Line]:
+    """The lines of *reply* without what matches *removed*."""
+    text = removed.sub(lambda found: _REMOVED * len(found[0]), reply)
+    return [
+        _Line(line[0].rstrip("\r\n").replace(_REMOVED, ""), line.end())
+        for line in _LINE.finditer(text)
+    ]
+
+
+def _inside_fences(
+    lines: Sequence[_Line], *, has_fences: bool
+) -> Iterator[Sequence[_Line]]:
+    """Ways to read code fences; the usual one is first, the longer of two."""
+    fences = [at for at, line in enumerate(lines) if _FENCE.fullmatch(line.text)]
     if not fences:
-        return list(lines)
-    readings = [_between(lines, fences)]
+        yield lines
+        return
+    pairs = [_between(lines, fences)]
     if len(fences) % 2:
         # One is alone: the last never closed, or the first closes an answer that
-        # began inside (a prefilled reply does). The longer reading is the answer.
-        readings.append(_between(lines, [-1, *fences]))
-    return max(readings, key=lambda inside: len(_content(inside)))
+        # began inside (a prefilled reply does).
+        pairs.append(_between(lines, [-1, *fences]))
+    yield max(pairs, key=lambda inside: sum(bool(line.text.strip()) for line in inside))
+    if has_fences:
+        first, last = fences[0], fences[-1]
+        yield from (lines[first + 1 : last], lines[first + 1 :], lines[:last], lines)
 
 
-def _between(lines: Sequence[str], fences: Sequence[int]) -> list[str]:
-    inside: list[str] = []
-    for opens, closes in zip(fences[::2], [*fences[1::2], len(lines)], strict=False):
-        inside += lines[opens + 1 : closes]
-    return inside
-
-
-def _without_signature(lines: list[str], *, signature: str) -> list[str]:
-    head = [line.strip() for line in signature.split("\n")]
-    start = next((at for at, line in enumerate(lines) if line.strip()), 0)
-    top = [line.strip() for line in lines[start : start + len(head)]]
-    return lines[start + len(head) :] if top == head else lines
+def _between(lines: Sequence[_Line], fences: Sequence[int]) -> list[_Line]:
+    opening, closing = fences[::2], [*fences[1::2], len(lines)]
+    inside = (lines[at + 1 : to] for at, to in zip(opening, closing, strict=False))
+    return list(itertools.chain.from_iterable(inside))
 
 
 def _content(lines: Sequence[str]) -> list[str]:
@@ -181,13 +230,57 @@ def _key(line: str, *, strict_indent: bool) -> str:
     return line.rstrip() if strict_indent else line.strip()
 
 
-def _aligned(truth: Sequence[str], given: Sequence[str]) -> list[tuple[int, int]]:
-    """Index pairs of a longest common subsequence, ascending."""
-    return [
-        (block.a + offset, block.b + offset)
-        for block in LCSseq.opcodes(truth, given).as_matching_blocks()
-        for offset in range(block.size)
-    ]
+def _aligned(
+    truth: Sequence[str], given: Sequence[str], *, asked: int
+) -> list[tuple[int, int]]:
+    """
+    Index pairs of a longest common subsequence, ascending.
+
+    Of several longest ones it is one with the most of the first *asked* lines of
+    *truth*: a closing brace of the answer is not taken for one that follows it.
+
+    Source:
+        Wagner & Fischer, The String-to-String Correction Problem, 1974; O(n m), with
+        a match of an asked line worth a little more than one of a following line.
+    """
+    known = set(truth)
+    places = [g for g, line in enumerate(given) if line in known]
+    given = [given[g] for g in places]
+    best = _best_worths(truth, given, asked=asked)
+    pairs = []
+    t = g = 0
+    while t < len(truth) and g < len(given):
+        if truth[t] == given[g]:
+            pairs.append((t, places[g]))
+            t, g = t + 1, g + 1
+        elif best[t + 1][g] >= best[t][g + 1]:
+            t += 1
+        else:
+            g += 1
+    return pairs
+
+
+def _best_worths(
+    truth: Sequence[str], given: Sequence[str], *, asked: int
+) -> list[list[int]]:
+    """At [t][g] the worth of the best alignment of truth[t:] with given[g:]."""
+    row = [0] * (len(given) + 1)
+    table = [row]
+    for t in reversed(range(len(truth))):
+        line, below = truth[t], row
+        worth = len(truth) + 1 + (t < asked)
+        row = below.copy()
+        beside = 0
+        for g in reversed(range(len(given))):
+            if given[g] == line:
+                row[g] = beside = worth + below[g + 1]
+            elif beside > row[g]:
+                row[g] = beside
+            else:
+                beside = row[g]
+        table.append(row)
+    table.reverse()
+    return table
 
 
 def _rows(

@@ -1,0 +1,235 @@
+"""Stored rounds beside the truth: counts of lines, and margins of tokens."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_records import made_record, made_reply, made_round, made_setup
+
+from codeneedle.records.record import BadRecord, Round
+from codeneedle.scoring import rounds
+from codeneedle.scoring.rounds import (
+    AskedRound,
+    Counts,
+    Margins,
+    Reading,
+    asked_rounds,
+    counts_of,
+    margins,
+    margins_of,
+    percentile,
+    recall_of,
+)
+
+SETUP = made_setup(needles=3)
+FIRST, SECOND, _ = SETUP.needles
+LOST = Round(needle=SECOND.name, prompt_sha256="d0", error="HTTP 500")
+
+
+def test_a_round_is_counted_by_lines():
+    """
+    Twelve of twenty, with three lines that stand nowhere.
+    """
+    reply = made_reply(FIRST, matched=12, junk=3)
+    asked = AskedRound(FIRST, made_round(FIRST, reply=reply))
+
+    counts = asked.counts(Reading())
+
+    assert Counts(matched=12, missing=8, hallucinated=3, bonus=0, overrun=0) == counts
+
+
+@pytest.mark.parametrize(("matched", "passed"), [(7, False), (8, True)])
+def test_a_round_passes_from_eight_lines_on(matched, passed):
+    """
+    As the published sweeps count.
+    """
+    asked = AskedRound(
+        FIRST, made_round(FIRST, reply=made_reply(FIRST, matched=matched))
+    )
+
+    assert passed is asked.counts(Reading()).passed
+
+
+def test_indentation_counts_as_the_reading_says():
+    """
+    The same reply, read both ways.
+    """
+    bare = "\n".join(line.strip() for line in FIRST.lines)
+    asked = AskedRound(FIRST, made_round(FIRST, reply=bare))
+
+    assert 20 == asked.counts(Reading()).matched
+    assert 0 == asked.counts(Reading(strict_indent=True)).matched
+
+
+@pytest.mark.parametrize(
+    ("stored", "error"),
+    [
+        (made_round(FIRST), ""),
+        (made_round(FIRST, reply="x"), ""),
+        (made_round(FIRST, reply=" \n"), "empty answer"),
+        (made_round(FIRST, reply="<think>hm"), "empty answer"),
+        (LOST, "HTTP 500"),
+    ],
+)
+def test_a_round_without_an_answer_says_why(stored, error):
+    """
+    It is an error of the round, and no answer that matches nothing.
+    """
+    assert error == AskedRound(FIRST, stored).error
+
+
+def test_rounds_without_an_answer_have_neither_counts_nor_margins():
+    """
+    The others keep their order.
+    """
+    wrong = made_round(FIRST, reply="x", gap=2.0)
+    record = made_record("q8_0/q4_0", [wrong, LOST, made_round(FIRST, gap=1.0)])
+
+    assert [0, 20] == [c.matched for c in counts_of(record, SETUP, Reading())]
+    assert [2.0, 1.0] == [m.least for m in margins_of(record, SETUP)]
+
+
+def test_margins_are_those_of_the_answer_alone():
+    """
+    How sure a model is of what follows its answer tells nothing of the answer. A token
+    belongs to the answer if it begins before its end.
+    """
+    reply = made_reply(FIRST) + "\nx\ny\nz"
+    end = reply.index("\nx") + 1
+    count = len(reply)
+    gaps = tuple(float(count - at) for at in range(count))
+    stored = replace(made_round(FIRST, reply=reply), gaps=gaps, lengths=(1,) * count)
+    halves = replace(stored, gaps=(3.0, 2.0, 1.0), lengths=(end - 1, 2, count - end))
+
+    assert float(count - end + 1) == AskedRound(FIRST, stored).margins.least
+    assert 2.0 == AskedRound(FIRST, halves).margins.least
+
+
+def test_without_lengths_all_tokens_are_of_the_answer():
+    """
+    Servers that tell no lengths are read so; an answer of nothing has no token.
+    """
+    stored = replace(
+        made_round(FIRST, reply=made_reply(FIRST, junk=9)), gaps=(2.0, 1.0)
+    )
+    nothing = replace(made_round(FIRST, reply="<think>hm"), gaps=(1.0,), lengths=(9,))
+
+    assert 1.0 == AskedRound(FIRST, stored).margins.least
+    assert None is AskedRound(FIRST, nothing).margins
+
+
+@pytest.mark.parametrize(
+    "speculated", [{"drafted": 9, "accepted": 7}, {"places": (0, 7, 9)}]
+)
+def test_a_round_with_drafted_tokens_has_no_margins(speculated):
+    """
+    A speculating server tells no probabilities of the tokens it drafted; those of the
+    others are not those of the answer. Records of earlier versions hold gaps at some
+    places of the reply, which are not compared either.
+    """
+    stored = replace(made_round(FIRST), **speculated)
+    record = made_record("q8_0/q4_0", [stored])
+
+    assert [] == margins_of(record, SETUP)
+    assert [20] == [c.matched for c in counts_of(record, SETUP, Reading())]
+
+
+def test_a_needle_that_the_setup_does_not_have_is_a_bad_record():
+    """
+    Records and setup of different runs are told apart, not scored.
+    """
+    stranger = replace(made_round(FIRST), needle="somebody_else")
+
+    with pytest.raises(BadRecord, match=r"q8_0/q4_0.*no needle 'somebody_else'"):
+        asked_rounds(made_record("q8_0/q4_0", [stranger]), SETUP)
+
+
+@pytest.mark.parametrize("observation", [{"kld": 0.1}, None])
+def test_an_observation_of_another_probe_is_a_bad_record(observation):
+    """
+    What the recall probe did not store is refused.
+    """
+    record = replace(made_record("q8_0/q4_0", []), observation=observation)
+
+    with pytest.raises(BadRecord, match="the recall record of q8_0/q4_0"):
+        recall_of(record)
+
+
+def test_records_and_setups_that_are_equal_but_not_the_same_are_all_read():
+    """
+    What is remembered of a record belongs to that very object, and to its setup.
+    """
+    whole = made_record("q8_0/q4_0", [made_round(FIRST)])
+    broken = replace(whole, observation=made_record("f16/f16", [LOST]).observation)
+    other = replace(SETUP, needles=(replace(FIRST, lines=("x",)),))
+
+    assert not asked_rounds(whole, SETUP)[0].error
+    assert asked_rounds(broken, SETUP)[0].error
+    assert ("x",) == asked_rounds(whole, other)[0].needle.lines
+    assert asked_rounds(whole, SETUP) is asked_rounds(whole, SETUP)
+
+
+def test_equal_replies_are_scored_once(monkeypatch):
+    """
+    The cells of a good grid give equal replies; each is asked for many metrics.
+    """
+    scored = []
+    score = rounds.score
+    monkeypatch.setattr(
+        rounds, "score", lambda *a, **more: scored.append(a) or score(*a, **more)
+    )
+    reply = made_reply(FIRST, matched=5, junk=7)
+    records = [
+        made_record(pair, [made_round(FIRST, reply=reply)])
+        for pair in ("q8_0/q4_0", "f16/f16")
+    ]
+
+    for record in records * 2:
+        counts_of(record, SETUP, Reading())
+
+    assert 1 == len(scored)
+
+
+def test_the_margins_of_an_answer_are_its_least_gaps_and_their_mean():
+    """
+    The smallest, the 5th percentile and the mean, in nats; none of no gaps.
+    """
+    gaps = [float(gap) for gap in range(20, -1, -1)]
+
+    assert Margins(least=0.0, fifth=1.0, mean=10.0) == margins(gaps)
+    assert None is margins([])
+
+
+def test_the_mean_of_gaps_is_exact():
+    """
+    Cells with the same tokens have the same mean, in whatever order.
+    """
+    chance = random.Random(42)  # noqa: S311 - no secret
+    gaps = [round(abs(chance.gauss(15, 3)), 4) for _ in range(450)]
+
+    assert math.fsum(gaps) / 450 == margins(gaps).mean == margins(gaps[::-1]).mean
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [([10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0], 0.05, 0.5), ([7.0], 0.05, 7), ([9, 0], 1, 9)],
+)
+def test_percentiles_interpolate_between_order_statistics(values, share, expected):
+    """
+    The 5th percentile of 0 to 10 is 0.5; of a single value it is that value.
+    """
+    assert expected == percentile(values, share)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
+def test_a_percentile_lies_within_the_values(values, share):
+    """
+    From the least at 0 to the largest at 1.
+    """
+    slack = 1e-9 * max(values)
+
+    assert min(values) - slack <= percentile(values, share) <= max(values) + slack
+    assert (min(values), max(values)) == (percentile(values, 0), percentile(values, 1))
