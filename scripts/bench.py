@@ -1,148 +1,468 @@
 """
-How long things take, and where the time goes: one interleaved run on this machine.
+Benchmarks of codeneedle on this machine, with the built-in model.
 
-    python scripts/bench.py                        # all sections: some 20 minutes
-    python scripts/bench.py protocol time          # these alone, from the same cells
-    python scripts/bench.py protocol --pairs q8_0/q4_0 --repetitions 1
-    python scripts/bench.py --json bench.json      # keeps the raw numbers
+    python scripts/bench.py                           # all sections, about ten minutes
+    python scripts/bench.py cells --pairs q8_0/q4_0 --repetitions 1
+    python scripts/bench.py --json bench.json         # keeps the raw numbers
 
-Everything happens in a temporary folder, one thing at a time: no run of yours is
-touched, and your cache folder is only read. Progress goes to stderr, tables to stdout.
+Sections:
+    cells     seconds per cell of a sweep beside the published protocol, and the part
+              of a cell that is not measuring
+    start-up  commands that answer at once
+    records   reports of 1,000 records
 
-Exit codes: 0, it was measured; 2, there is no such section, pair or number; 3, this
-machine cannot: no llama.cpp; 130, interrupted.
+Everything happens in a temporary folder, one thing at a time; the user's runs are not
+touched, and of the cache folder the built-in model is copied. Progress goes to stderr, tables to stdout.
+
+Exit codes: 0, measured; 2, no such section, pair or number; 3, this machine cannot run
+it; 130, interrupted.
 """
 
 import argparse
+import contextlib
+import functools
 import json
+import os
+import shutil
+import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import bench_extraction
-import bench_protocol
-import bench_reports
-import bench_speculation
-from bench_place import Asked, Place, Stopped, busy_line, load, machine_phrase, place
-from bench_protocol import Compared
-from bench_shown import Section
+from published_protocol import PublishedCell, Questions, measure
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from codeneedle.errors import CodeneedleError
+from codeneedle.corpora import corpus
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
-from codeneedle.records.record import Json
-from codeneedle.system.processes import now
+from codeneedle.models.nano.model import built_in_model
+from codeneedle.records.record import CellRecord, Json, read_recall
+from codeneedle.records.store import Store
+from codeneedle.scoring.alignment import score
+from codeneedle.system import files, machine
+from codeneedle.system.processes import now, running
 from codeneedle.system.signals import unwinding_on_signals
-from codeneedle.text import duration
+from codeneedle.text import duration, mib
 
 INTERRUPTED = 130
+WIDTH = 110
+"""Columns of a table, at least."""
 
-WIDTH = 136
-"""Columns of text, at least."""
+CORPUS = "[generate]\nfunctions = {}\nvalue_length = 9\nname_length = 8\nseed = 42\n"
+"""With 16 functions: 9,020 bytes, each of them a token of the built-in model."""
+
+CONTEXT = 18_432
+MADE_RUNS = Path(__file__).with_name("made_runs.py")
+MADE = "made-corpus"
+START_UP_CELLS = 36
+START_UP = (("--help",), ("--version",), ("grid", MADE))
+REPORTS = (("grid", MADE), ("table", MADE), ("table", MADE, "--csv"), ("heatmap", MADE))
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1 << 10
+"""Of ``ru_maxrss``: bytes on macOS, KiB on Linux, getrusage(2)."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """
-    One run of the benchmark.
+    Settings of one run, and where it happens.
 
     Attributes:
-        place: Where.
-        sections: Their names, in order.
-        screen: Hears of progress.
+        folder: Temporary; removed at the end.
+        say: Reports progress.
+        repetitions: Of everything but start-up.
+        pairs: Pairs of cache types, in order.
+        functions: Of the corpus that is asked about.
+        reply_tokens: Most tokens of a reply of the published protocol.
+        calls: Of each command whose start-up is measured.
+        records: Pairs with a record in the section of that name.
     """
 
-    place: Place
-    sections: Sequence[str]
-    screen: Console
-    _compared: Compared | None = None
+    folder: Path
+    say: Callable[[str], None]
+    repetitions: int = 2
+    pairs: tuple[str, ...] = ("f16/f16", "q8_0/q8_0", "q4_0/q4_0")
+    functions: int = 16
+    reply_tokens: int = 1500
+    calls: int = 15
+    records: int = 1_000
 
-    def say(self, what: str) -> None:
-        """Tell how far it is."""
-        self.screen.print(f"  {what}", markup=False)
+    def fresh(self, name: str) -> Path:
+        """A new empty folder whose name begins with *name*."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
 
-    def compared(self) -> Compared:
-        """The cells that two sections are about, played once."""
-        if self._compared is None:
-            self._compared = bench_protocol.compared(
-                self.place,
-                self.say,
-                published="protocol" in self.sections,
-                sittings="time" in self.sections,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """
+    A section that was measured.
+
+    Attributes:
+        title: Above its table.
+        headings: Of the columns; the first holds words, the others numbers.
+        rows: One text for each column.
+        notes: Lines below the table.
+        raw: All numbers as they were measured, for ``--json``.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    raw: Json
+
+    def show(self, console: Console) -> None:
+        """Print it."""
+        table = Table(box=None)
+        for at, heading in enumerate(self.headings):
+            table.add_column(heading, justify="right" if at else "left", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*row)
+        console.print(Text(self.title, style="bold"))
+        console.print(table, crop=False)
+        for note in self.notes:
+            console.print(Text(note, style="dim"))
+        console.print()
+
+
+# --- numbers
+
+
+def spread(numbers: Iterable[float], digits: int = 1) -> str:
+    """Median with smallest and largest, ``4.2 (4.0 to 4.9)``; a dash if none."""
+    known = sorted(numbers)
+    if not known:
+        return "-"
+    middle, least, most = (
+        f"{number:,.{digits}f}"
+        for number in (statistics.median(known), known[0], known[-1])
+    )
+    return middle if least == most else f"{middle} ({least} to {most})"
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> tuple[float, ...]:
+    """One ratio per repetition: what slows the machine for a while slows both sides."""
+    return tuple(a / b for a, b in zip(above, below, strict=True))
+
+
+# --- programs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """
+    A program that ran to its end.
+
+    Attributes:
+        wall_s: From its start to its end, in seconds.
+        peak_bytes: Its largest resident size; at least that of this process, of
+            which it begins as a copy.
+    """
+
+    wall_s: float
+    peak_bytes: int
+
+
+def timed(argv: Sequence[str], *, log: Path) -> Timed:
+    """
+    Run *argv* to its end, alone; its output goes to *log*.
+
+    Raises:
+        MachineError: If it cannot be started, or ends with another code than 0.
+    """
+    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
+    began = time.perf_counter()
+    with running(argv, env=env, log=log) as child:
+        _, status, usage = os.wait4(child.pid, 0)
+        wall_s = time.perf_counter() - began
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-2:]
+        raise MachineError(
+            f"{' '.join(argv[1:])} exited with code {child.returncode}",
+            hint=f"End of its output: {' '.join(last)}",
+        )
+    return Timed(wall_s=wall_s, peak_bytes=usage.ru_maxrss * MAXRSS_UNIT)
+
+
+def codeneedle(*arguments: str, log: Path) -> Timed:
+    """Run the command with *arguments*; errors are those of `timed`."""
+    return timed((sys.executable, "-m", "codeneedle", *arguments), log=log)
+
+
+# --- cells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptCell:
+    """
+    One cell of a sweep.
+
+    Attributes:
+        wall_s: From the launch of its server to its end, in seconds, and what lay
+            between it and the cell before.
+        overhead_s: The part of it that is not measuring.
+        matched: Lines of 20 that came back, for each function.
+    """
+
+    wall_s: float
+    overhead_s: float
+    matched: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """
+    One repetition of one pair, both ways after each other.
+
+    Attributes:
+        command_s: All of ``codeneedle sweep`` for this one pair, in seconds.
+        swept: Its cell.
+        published: The cell by the published protocol.
+    """
+
+    command_s: float
+    swept: SweptCell
+    published: PublishedCell
+
+
+def cells(bench: Bench) -> Section:
+    """Seconds per cell, by a sweep and by the published protocol."""
+    where = _served_by()
+    path = bench.folder / "bench.toml"
+    path.write_text(CORPUS.format(bench.functions), encoding="utf-8")
+    turns: dict[str, list[Turn]] = {pair: [] for pair in bench.pairs}
+    for at in range(1, bench.repetitions + 1):
+        for pair, found in turns.items():
+            bench.say(f"repetition {at}: {pair}")
+            found.append(_turn(bench, path, Pair.parse(pair)))
+    bench.say("one sweep of several cells")
+    k_types = ",".join(dict.fromkeys(Pair.parse(pair).k for pair in bench.pairs))
+    _, _, several = _sweep(bench, path, k_types, Pair.parse(bench.pairs[-1]).v)
+    # Only cells after the first have a cell before them.
+    later = [cell.overhead_s for cell in several[1:]]
+    return cells_section(turns, later, where=where)
+
+
+def cells_section(
+    turns: Mapping[str, Sequence[Turn]], later: Sequence[float], *, where: str
+) -> Section:
+    """The table of *turns*, and the overhead of *later* cells of one sweep."""
+    every = [turn for of_pair in turns.values() for turn in of_pair]
+    lines = [n for turn in every for n in turn.swept.matched + turn.published.matched]
+    answers = f"{len(lines)} rounds with the same answers: 20 of 20 lines in each"
+    if set(lines) != {20}:
+        answers = "NOT the same answers: do not compare the times"
+    return Section(
+        title="cells: seconds, a sweep beside the published protocol",
+        headings=("pair", "published", "command", "cell", "published / cell", "other"),
+        rows=tuple(_row(pair, of_pair) for pair, of_pair in turns.items()),
+        notes=(
+            where,
+            "command: 'codeneedle sweep' for that pair alone; cell: as its record says",
+            f"other: not measuring; after the first cell of a sweep {spread(later, 2)}",
+            answers,
+        ),
+        raw={
+            "turns": {
+                pair: [asdict(t) for t in found] for pair, found in turns.items()
+            },
+            "overhead_s": list(later),
+        },
+    )
+
+
+def _row(pair: str, turns: Sequence[Turn]) -> tuple[str, ...]:
+    published = [turn.published.wall_s for turn in turns]
+    swept = [turn.swept.wall_s for turn in turns]
+    return (
+        pair,
+        spread(published),
+        spread(turn.command_s for turn in turns),
+        spread(swept),
+        spread(ratios(published, swept)),
+        spread((turn.swept.overhead_s for turn in turns), 2),
+    )
+
+
+def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
+    command_s, store, (cell,) = _sweep(bench, path, pair.k, pair.v)
+    setup = store.setup()
+    assert setup is not None  # noqa: S101 - it has just been written
+    questions = Questions(
+        text=corpus.load(str(path)).text,
+        needles=setup.needles,
+        context=CONTEXT,
+        reply_tokens=bench.reply_tokens,
+    )
+    published = measure(
+        pair,
+        questions,
+        server=installation.find().server,
+        weights=built_in_model(),
+        log=bench.fresh("published") / "server.log",
+    )
+    return Turn(command_s=command_s, swept=cell, published=published)
+
+
+def _sweep(
+    bench: Bench, path: Path, k_types: str, v_types: str
+) -> tuple[float, Store, list[SweptCell]]:
+    """Seconds of the whole command, its store, and its cells in running order."""
+    out = bench.fresh("sweeps")
+    done = codeneedle(
+        *("sweep", "--corpus", str(path), "--context", str(CONTEXT)),
+        *("--k-types", k_types, "--v-types", v_types, "--out", str(out)),
+        log=out.with_suffix(".log"),
+    )
+    (setup,) = out.rglob("setup.json")
+    store = Store(setup.parent)
+    records = sorted(store.records(), key=lambda record: record.position)
+    return done.wall_s, store, [_swept(store, record) for record in records]
+
+
+def _swept(store: Store, record: CellRecord) -> SweptCell:
+    setup = store.setup()
+    needles = setup.needles if setup else ()
+    rounds = read_recall(record.observation or {}, file=str(record.pair)).rounds
+    return SweptCell(
+        wall_s=record.phases.total_s + (record.phases.between_s or 0.0),
+        overhead_s=record.phases.waiting_s,
+        matched=tuple(
+            score(needle, asked.reply).matched
+            for needle, asked in zip(needles, rounds, strict=True)
+        ),
+    )
+
+
+def _served_by() -> str:
+    """What the cells were measured on."""
+    server = installation.ask(installation.find().server)
+    return (
+        f"{machine_line()}; llama.cpp {server.version}; weights of the built-in model"
+    )
+
+
+# --- commands that start no server
+
+
+def commands(
+    bench: Bench,
+    title: str,
+    wanted: Sequence[tuple[str, ...]],
+    *,
+    pairs: int,
+    times: int,
+) -> Section:
+    """Each of the *wanted* commands so many *times*, in turn, on a run of *pairs*."""
+    out = bench.fresh("made")
+    log = out.with_suffix(".log")
+    bench.say(f"making {pairs:,} records")
+    # In a child: programs that we start begin as large as we are.
+    timed([sys.executable, str(MADE_RUNS), str(out), "--cells", str(pairs)], log=log)
+    found: dict[str, list[Timed]] = {" ".join(command): [] for command in wanted}
+    for at in range(1, times + 1):
+        bench.say(f"repetition {at} of {times}")
+        for command in wanted:
+            where = ("--out", str(out)) if MADE in command else ()
+            found[" ".join(command)].append(codeneedle(*command, *where, log=log))
+    return Section(
+        title=f"{title}: seconds, with {pairs:,} records in the run folder",
+        headings=("command", "best", "median (range)", "peak MiB"),
+        rows=tuple(
+            (
+                name.replace(f" {MADE}", ""),
+                f"{min(call.wall_s for call in calls):.3f}",
+                spread((call.wall_s for call in calls), 3),
+                spread((mib(call.peak_bytes) for call in calls), 0),
             )
-        return self._compared
-
-    def section(self, name: str) -> Section:
-        """Measure the section of that *name*."""
-        return SECTIONS[name](self)
+            for name, calls in found.items()
+        ),
+        notes=(machine_line(), f"calls of each: {times}"),
+        raw={name: [asdict(call) for call in calls] for name, calls in found.items()},
+    )
 
 
 SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
-    "protocol": lambda b: bench_protocol.protocol_section(b.place, b.compared()),
-    "time": lambda b: bench_protocol.time_section(b.place, b.compared()),
-    "speculation": lambda b: bench_speculation.measured(b.place, b.say),
-    "start-up": lambda b: bench_reports.start_up(b.place, b.say),
-    "records": lambda b: bench_reports.records(b.place, b.say),
-    "extraction": lambda b: bench_extraction.measured(b.place, b.say),
+    "cells": cells,
+    "start-up": lambda bench: commands(
+        bench, "start-up", START_UP, pairs=START_UP_CELLS, times=bench.calls
+    ),
+    "records": lambda bench: commands(
+        bench, "records", REPORTS, pairs=bench.records, times=bench.repetitions
+    ),
 }
 
-SMALLER = (
-    *("functions", "reply-tokens", "rounds"),
-    *("calls", "loads", "cells", "tree-bytes"),
-)
-"""Settings to try the program itself with: what they give is not comparable."""
 
-SERVED = frozenset({"protocol", "time", "speculation"})
-"""Sections that need a llama-server."""
+# --- where and when
 
 
-def measured(bench: Bench, stdout: Console) -> Json:
-    """Measure and show all sections; what ``--json`` keeps."""
-    if SERVED & set(bench.sections):
-        bench.say(bench.place.model.phrase)
-    found: Json = {}
-    for name in bench.sections:
-        bench.screen.print(f"{name} ...", markup=False)
-        before, began = load(), time.perf_counter()
-        section = bench.section(name)
-        took_s = time.perf_counter() - began
-        section.show(stdout)
-        bench.screen.print(f"{name}: {duration(took_s)}", markup=False)
-        found[name] = {"load": before, "took_s": took_s, **section.raw}
-    return found
+@contextlib.contextmanager
+def own_cache() -> Iterator[Path]:
+    """
+    A temporary folder, and a cache folder in it for the programs that are measured.
+
+    The built-in model is copied there, and llama-server is named by the environment,
+    so that nothing is written to the user's cache folder but a missing model.
+    """
+    with tempfile.TemporaryDirectory(prefix="codeneedle-bench-") as name:
+        cache = Path(name) / "cache"
+        cache.mkdir()
+        shutil.copy(built_in_model(), cache)
+        ours = {files.VARIABLE: str(cache)}
+        with contextlib.suppress(CodeneedleError):  # told by the section that needs it
+            ours[installation.VARIABLE] = str(installation.find().server)
+        before = os.environ.copy()
+        os.environ.update(ours)
+        try:
+            yield Path(name)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
-def asked(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+@functools.cache
+def machine_line() -> str:
+    """Processor, cores, memory, system, Python and date."""
+    facts = machine.facts()
+    return f"{facts.phrase()}, Python {facts.python}; {now()[:10]}"
+
+
+def busy_line() -> str:
+    """A warning if more than half of the cores are in use; else empty."""
+    cores, load = machine.usable_cores(), os.getloadavg()[0]
+    return (
+        f"this machine is busy (load {load:.1f} on {cores} cores): numbers will be "
+        "rough, ratios less so"
+        if load > cores / 2
+        else ""
+    )
+
+
+# --- the command line
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         description=str(__doc__).strip().splitlines()[0],
         epilog=f"Sections: {', '.join(SECTIONS)}.",
     )
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="default: all")
-    parser.add_argument(
-        "--pairs", type=_pairs, metavar="K/V,...", help="pairs of cache types"
-    )
-    parser.add_argument("--repetitions", type=_count, help="default: 2")
+    parser.add_argument("--pairs", type=_pairs, metavar="K/V,...")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keeps raw numbers")
-    for name in SMALLER:
-        parser.add_argument(f"--{name}", type=_count, help=argparse.SUPPRESS)
-    for name in ("patterns", "drafts"):
-        parser.add_argument(f"--{name}", type=_counts, help=argparse.SUPPRESS)
+    for name in ("repetitions", "functions", "reply-tokens", "calls", "records"):
+        parser.add_argument(f"--{name}", type=_count, metavar="N")
     given = parser.parse_args(arguments)
     for name in given.sections:
         if name not in SECTIONS:
             parser.error(f"no section '{name}': there are {', '.join(SECTIONS)}")
     return given
-
-
-def settings(given: argparse.Namespace) -> Asked:
-    """What the command line says, and else the defaults."""
-    said = {field.name: getattr(given, field.name) for field in fields(Asked)}
-    return replace(
-        Asked(), **{name: value for name, value in said.items() if value is not None}
-    )
 
 
 def _pairs(text: str) -> tuple[str, ...]:
@@ -154,42 +474,46 @@ def _pairs(text: str) -> tuple[str, ...]:
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number from 1")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1")
     return int(text)
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_count(word) for word in text.split(","))
-
-
-def _wide() -> Console:
-    """Tables have many columns; a file and most windows have room."""
-    console = Console(highlight=False)
-    console.width = max(console.width, WIDTH)
-    return console
+def _measured(bench: Bench, names: Sequence[str], stdout: Console) -> Json:
+    """Measure and show the sections of those *names*; what ``--json`` keeps."""
+    found: Json = {}
+    for name in names:
+        began = time.perf_counter()
+        section = SECTIONS[name](bench)
+        section.show(stdout)
+        bench.say(f"{name}: {duration(time.perf_counter() - began)}")
+        found[name] = section.raw
+    return found
 
 
 def main() -> int:
     """Measure what is asked for; the exit code."""
-    given = asked()
-    screen, stdout = Console(stderr=True, highlight=False, soft_wrap=True), _wide()
+    given = vars(parsed())
+    names, kept = given.pop("sections") or tuple(SECTIONS), given.pop("json")
+    settings = {name: value for name, value in given.items() if value is not None}
+    screen = Console(stderr=True, highlight=False, soft_wrap=True)
+    stdout = Console(highlight=False)
+    stdout.width = max(stdout.width, WIDTH)
+    say = functools.partial(screen.print, markup=False)
     try:
-        with unwinding_on_signals(), place(settings(given)) as where:
-            screen.print(machine_phrase(), markup=False)
+        with unwinding_on_signals(), own_cache() as folder:
+            say(machine_line())
             if busy := busy_line():
-                screen.print(busy, style="yellow", markup=False)
-            bench = Bench(where, given.sections or tuple(SECTIONS), screen)
-            started = {"started": now(), "machine": machine_phrase()}
-            found = {**started, "settings": asdict(where.asked)}
-            found["sections"] = measured(bench, stdout)
-            if given.json:
-                given.json.write_text(json.dumps(found, indent=2), encoding="utf-8")
+                say(busy)
+            found = _measured(Bench(folder=folder, say=say, **settings), names, stdout)
     except KeyboardInterrupt:
-        screen.print("stopped: nothing is kept, and nothing is left behind")
+        say("interrupted: nothing is kept")
         return INTERRUPTED
-    except (Stopped, CodeneedleError) as error:
-        screen.print(f"error: {error}\n hint: {error.hint}", markup=False)
+    except CodeneedleError as error:
+        say(f"error: {error}\n hint: {error.hint}")
         return 3
+    if kept:
+        where = {"started": now(), "machine": machine_line(), "settings": settings}
+        kept.write_text(json.dumps({**where, "sections": found}, indent=2))
     return 0
 
 

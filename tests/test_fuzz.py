@@ -174,7 +174,7 @@ def test_a_line_that_comes_a_byte_at_a_time_is_put_together_once():
     line = b"data: " + b"x" * 100_000
     chunks = [bytes([byte]) for byte in line + b"\n"]
 
-    assert [line] == list(lines(chunks, silence_s=3600))
+    assert [line] == list(lines(chunks))
 
 
 def test_names_that_are_no_unicode_can_be_stored():

@@ -308,17 +308,38 @@ def request_of(  # noqa: PLR0913 - one parameter per option
         "server_args": server_args or None,
         "llama_server": llama_server,
         "out": out,
-        "divergence_contexts": numbers(divergence_context, "--divergence-context"),
-        "chunks": chunks,
-        "text": text,
-        "depths": numbers(depths, "--depths"),
-        "repetitions": repetitions,
         "skip_fallback": skip_fallback,
         "speculate": speculate,
     }
     stored = _stored(name) if name else {}
     chosen = {key: value for key, value in given.items() if value is not None}
-    return Request(**{**from_environment(), **stored, **chosen})
+    of_probes: dict[str, dict[str, Any]] = {
+        "divergence": {
+            "contexts": numbers(divergence_context, "--divergence-context"),
+            "chunks": chunks,
+            "text": text,
+        },
+        "throughput": {
+            "depths": numbers(depths, "--depths"),
+            "repetitions": repetitions,
+        },
+    }
+    stated_ones = {
+        probe: {key: value for key, value in fields.items() if value is not None}
+        for probe, fields in of_probes.items()
+    }
+    settings = _overruled(stored, {p: f for p, f in stated_ones.items() if f})
+    return Request(**{**from_environment(), **stored, **chosen, **settings})
+
+
+def _overruled(
+    stored: dict[str, Any], given: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    if not given:
+        return {}
+    from codeneedle.sweep import request
+
+    return {"settings": request.overruled(stored.get("settings", {}), given)}
 
 
 def _stored(name: str) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from codeneedle.analysis.metrics import Metric
 from codeneedle.corpora.reading import Listener
 from codeneedle.corpora.reading import Progress as ReadingProgress
 from codeneedle.engines.llama_cpp import build, installation
-from codeneedle.engines.llama_cpp.installation import LlamaMissing, Tools
+from codeneedle.engines.llama_cpp.installation import Tools
+from codeneedle.errors import ToolMissing
 from codeneedle.grid import Pair, by_precision
 from codeneedle.probes.probe import Probe, Step
 from codeneedle.records.record import CellRecord, Setup, Status
@@ -137,7 +138,7 @@ def ensure_llama(console: Console, *, anyway: bool = False) -> str:
 def _found() -> Tools | None:
     try:
         return installation.find()
-    except LlamaMissing:
+    except ToolMissing:
         return None
 
 

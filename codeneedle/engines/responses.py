@@ -14,28 +14,65 @@ from codeneedle.records.record import Finish, Json, Status
 from codeneedle.text import harmless, size
 
 QUOTE_CHARACTERS = 200
-"""What an error quotes of an answer that makes no sense."""
+"""What an error quotes of an answer that cannot be read."""
+
+EXCEEDED = "exceed_context_size_error"
+"""llama-server's error type for a prompt that is longer than its context."""
+
+LOWEST_LOGPROB = -104.0
+"""
+Stands for a probability of zero, NaN or nothing.
+
+The smallest number that a 32-bit float can hold is exp(-103.97); llama-server
+says -3.4e38 where a probability is less, and null where it is NaN.
+"""
+
+LONGEST_TOKEN = 1024
+"""Characters; the longest of known vocabularies, runs of blanks, have some hundred."""
+
+DIGITS = 4
+"""Decimals kept of log-probabilities and milliseconds."""
+
+NO_ID = -1
+"""Number of a token whose number the server does not tell."""
 
 _Layout = TypeVar("_Layout")
 
 
-class WrongShape(CellError):  # noqa: N818 - named after the fact
-    """The server answered with something that is no answer."""
+class ServerGone(CellError):  # noqa: N818 - named after the fact
+    """There is no connection, or it broke; the process may have ended."""
 
-    def __init__(self, *, expected: str, found: str) -> None:
+    def __init__(self, *, reason: str) -> None:
         super().__init__(
-            f"the server did not answer with {expected}: {quoted(found)}",
-            hint="Is this a llama-server? codeneedle doctor shows its build.",
+            f"the connection to the server failed: {reason}",
+            hint="See the server's log for the cause.",
         )
 
 
-class StreamEnded(CellError):  # noqa: N818 - named after the fact
-    """A stream of tokens stopped without its last event."""
+class ServerSilent(CellError):  # noqa: N818 - named after the fact
+    """The server is connected and sends nothing that counts."""
 
-    def __init__(self, *, tokens: int) -> None:
+    status = Status.TIMED_OUT.value
+
+    def __init__(self, *, silence_s: float) -> None:
         super().__init__(
-            f"the stream ended after {tokens} tokens, without its last event",
-            hint="The server's log tells what happened to it.",
+            f"the server said nothing for {silence_s:g} s",
+            hint="Too slow a pair for this machine? Leave it out, or try a smaller "
+            "context.",
+        )
+
+
+class BadReply(CellError):  # noqa: N818 - named after the fact
+    """The server's answer cannot be read, or is longer than any answer could be."""
+
+    def __init__(
+        self, *, expected: str = "", found: str = "", limit_bytes: int = 0
+    ) -> None:
+        super().__init__(
+            f"the server's answer is longer than {size(limit_bytes)}"
+            if limit_bytes
+            else f"the server did not answer with {expected}: {quoted(found)}",
+            hint="Is this a llama-server? codeneedle doctor shows its build.",
         )
 
 
@@ -45,7 +82,7 @@ class Refused(CellError):  # noqa: N818 - named after the fact
 
     Attributes:
         code: HTTP status.
-        kind: The server's word for it, such as ``invalid_request_error``.
+        kind: The server's type of the error, such as ``invalid_request_error``.
         message: What it said.
     """
 
@@ -70,46 +107,14 @@ class PromptTooLong(Refused):
 
     def __init__(self, *, message: str, prompt_tokens: int, context: int) -> None:
         super().__init__(code=400, kind=EXCEEDED, message=message)
-        self.hint = f"Use --context {-(-prompt_tokens // 256) * 256} or more."
+        # One token more than the prompt, so that there is room for a reply.
+        self.hint = f"Use --context {(prompt_tokens // 256 + 1) * 256} or more."
         self.prompt_tokens = prompt_tokens
         self.context = context
 
 
-class ServerGone(CellError):  # noqa: N818 - named after the fact
-    """Nobody is there, or the connection broke; the process may have died."""
-
-    def __init__(self, *, reason: str) -> None:
-        super().__init__(
-            f"the connection to the server failed: {reason}",
-            hint="The server's log tells what happened to it.",
-        )
-
-
-class ServerSilent(CellError):  # noqa: N818 - named after the fact
-    """The server is connected and says nothing."""
-
-    status = Status.TIMED_OUT.value
-
-    def __init__(self, *, silence_s: float) -> None:
-        super().__init__(
-            f"the server said nothing for {silence_s:g} s",
-            hint="Too slow a pair for this machine? Leave it out, or try a smaller "
-            "context.",
-        )
-
-
-class OverlongReply(CellError):  # noqa: N818 - named after the fact
-    """The server sends more than any answer to our question could have."""
-
-    def __init__(self, *, limit_bytes: int) -> None:
-        super().__init__(
-            f"the server's answer is longer than {size(limit_bytes)}",
-            hint="Is this a llama-server? codeneedle doctor shows its build.",
-        )
-
-
 class Readiness(StrEnum):
-    """How far a server is."""
+    """State of a server; a stranger is one that is not ours."""
 
     READY = "ready"
     LOADING = "loading"
@@ -119,7 +124,7 @@ class Readiness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What ``/tokenize`` says: numbers of tokens."""
+    """Answer of ``/tokenize``: numbers of tokens."""
 
     tokens: tuple[int, ...]
 
@@ -131,7 +136,7 @@ class TokenPiece:
 
     Attributes:
         id: Its number.
-        piece: The part; its bytes, where they are no text of their own.
+        piece: The part; its bytes, where they are no valid UTF-8.
     """
 
     id: int
@@ -148,20 +153,16 @@ class TokenPiece:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What ``/tokenize`` says if it is asked for the parts of the text, too."""
+    """Answer of ``/tokenize`` to a request with ``with_pieces``."""
 
     tokens: tuple[TokenPiece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What ``/apply-template`` says: a chat as one text."""
+    """Answer of ``/apply-template``: a chat as one text."""
 
     prompt: str
-
-
-EXCEEDED = "exceed_context_size_error"
-"""What llama-server calls a prompt that is longer than its context."""
 
 
 def parsed(data: bytes, *, expected: str) -> Json:
@@ -169,17 +170,28 @@ def parsed(data: bytes, *, expected: str) -> Json:
     The JSON object that *data* is; bytes that are no UTF-8 become U+FFFD.
 
     Raises:
-        WrongShape: If it is anything else.
+        BadReply: If it is anything else.
     """
     text = data.decode(errors="replace")
     try:
         # Not msgspec's decoder: this one also reads the NaN of older builds.
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WrongShape(expected=expected, found=text) from error
+        raise BadReply(expected=expected, found=text) from error
     if not isinstance(found, dict):
-        raise WrongShape(expected=expected, found=text)
+        raise BadReply(expected=expected, found=text)
     return found
+
+
+def refuse_beyond(limit: int, length: int) -> None:
+    """
+    Stop at an answer of more than *limit* bytes or characters.
+
+    Raises:
+        BadReply: If *length* is more.
+    """
+    if length > limit:
+        raise BadReply(limit_bytes=limit)
 
 
 def refusal(data: bytes, *, code: int) -> Refused:
@@ -188,7 +200,7 @@ def refusal(data: bytes, *, code: int) -> Refused:
         stated = shaped(
             parsed(data, expected="an error"), _Refusal, expected="an error"
         ).error
-    except WrongShape:
+    except BadReply:
         text = data[: 4 * QUOTE_CHARACTERS].decode(errors="replace")
         return Refused(code=code, kind="answer", message=text)
     if stated.type == EXCEEDED and stated.n_prompt_tokens and stated.n_ctx:
@@ -208,12 +220,12 @@ def shaped(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
     Check what came as JSON against *layout*; what it does not name is ignored.
 
     Raises:
-        WrongShape: If it does not fit.
+        BadReply: If it does not fit.
     """
     try:
         return msgspec.convert(answer, type=layout)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        raise WrongShape(expected=expected, found=f"{error} in {answer}") from error
+        raise BadReply(expected=expected, found=f"{error} in {answer}") from error
 
 
 def quoted(text: str) -> str:
@@ -237,44 +249,30 @@ class _Refusal:
     error: _Stated
 
 
-LOWEST_LOGPROB = -104.0
-"""
-Stands for a probability of zero, NaN or nothing.
-
-The smallest number that a 32-bit float can hold is exp(-103.97); llama-server
-says -3.4e38 where a probability is less, and null where it is NaN.
-"""
-
-LONGEST_TOKEN = 1024
-"""Characters; the longest of known vocabularies, runs of blanks, have some hundred."""
-
-DIGITS = 4
-"""Decimals kept of log-probabilities and milliseconds."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """
-    What a model said, and what the server says about that.
+    A model's reply, with the server's counts, times and probabilities.
 
     Attributes:
         text: The answer, verbatim; lone surrogates are U+FFFD.
-        reasoning: What it thought before, where the server keeps that apart.
-        finish: Why it ended: ``cut`` if we had enough.
+        reasoning: The thinking before it, where the server separates that.
+        finish: Why it ended; ``cut`` if we ended it.
         prompt_tokens: Length of the prompt, in tokens.
         cached_tokens: Of these, taken from the cache.
-        prompt_ms: Time to read the others.
+        prompt_ms: Time to read the others, in milliseconds.
         predicted_tokens: Tokens written.
-        predicted_ms: Time to write them.
-        wall_s: From request to the end of the reply, seen from here.
-        logprobs: Per token, natural logarithm of its probability. Bytes of a
-            character that takes several tokens are told apart by no server, so
-            there may be fewer of these than tokens.
-        gaps: Per token, its log-probability minus the best other one's.
+        predicted_ms: Time to write them, in milliseconds.
+        wall_s: From request to the end of the reply, in seconds, by our clock.
+        logprobs: Per token, natural logarithm of its probability. A server reports
+            one value for a character that takes several tokens, so there may be
+            fewer of these than tokens.
+        gaps: Per token, its log-probability minus that of the best other token;
+            empty if the server does not name the other token everywhere.
         lengths: Per token, the characters that it added to the text.
         ids: Per token, its number; empty where the server does not tell.
-        drafted: Tokens that were guessed before they were computed.
-        accepted: Of these, the right ones.
+        drafted: Tokens that speculation drafted.
+        accepted: Of these, the ones that were accepted.
     """
 
     text: str
@@ -296,24 +294,24 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A token that might have come, with its log-probability."""
+    """A candidate for a position, with its log-probability."""
 
-    id: int = -1
+    id: int = NO_ID
     logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that came, and the most probable ones in its place."""
+    """A generated token, and the most probable candidates for its position."""
 
-    id: int = -1
+    id: int = NO_ID
     logprob: float | None = None
     top_logprobs: tuple[Other, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Counts and milliseconds so far, as the server states them."""
+    """Counts of tokens and milliseconds so far, as the server states them."""
 
     cache_n: int = 0
     prompt_n: int = 0
@@ -325,7 +323,7 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class StreamEvent:
     """One event of a stream, whichever endpoint sent it."""
 
     text: str = ""
@@ -339,41 +337,47 @@ class Piece:
 def reply_of(
     events: Iterable[Json],
     *,
-    read: Callable[[Json], Piece],
+    read: Callable[[Json], StreamEvent],
     enough: Callable[[str], bool],
     max_tokens: int,
 ) -> Reply:
     """
-    Put a stream's *events* together, up to the first token with which it is enough.
+    Join a stream's *events* into one reply.
 
-    *enough* is asked of the text so far, after each event with a line break: how
-    the bytes were cut on their way makes no difference.
+    Args:
+        events: As decoded from JSON.
+        read: Reads one event of the endpoint in use.
+        enough: Called with the text so far after each event with a line break,
+            however the bytes arrived; ends the reply when it returns True.
+        max_tokens: Tokens that were asked for.
 
     Raises:
-        OverlongReply: If it is longer than *max_tokens* tokens can be.
-        WrongShape: If an event is none.
-        StreamEnded: If there is no last event, and it never was enough.
+        BadReply: If an event is none, or the reply is longer than *max_tokens*
+            tokens can be.
+        ServerGone: If the stream ends without a last event.
     """
-    said = _Said()
-    for event in events:
-        piece = read(event)
-        said.add(piece)
-        if said.characters > LONGEST_TOKEN * max_tokens:
-            raise OverlongReply(limit_bytes=LONGEST_TOKEN * max_tokens)
-        if "\n" in piece.text and piece.finish is None and enough(said.text):
-            said.finish = "cut"
+    partial = _PartialReply()
+    for each in events:
+        event = read(each)
+        partial.add(event)
+        refuse_beyond(LONGEST_TOKEN * max_tokens, partial.characters)
+        if "\n" in event.text and event.finish is None and enough(partial.joined()):
+            partial.finish = "cut"
             break
-    if said.finish is None:
-        raise StreamEnded(tokens=len(said.logprobs))
-    return said.reply(said.finish)
+    if partial.finish is None:
+        tokens = len(partial.logprobs)
+        raise ServerGone(
+            reason=f"the stream ended after {tokens} tokens, without its last event"
+        )
+    return partial.reply(partial.finish)
 
 
-def completion_piece(event: Json) -> Piece:
+def completion_event(event: Json) -> StreamEvent:
     """Read an event of ``/completion``."""
-    found = shaped(event, _CompletionEvent, expected="an event of a completion")
+    found = shaped(event, _Completion, expected="an event of a completion")
     limited = found.stop_type == "limit" or found.stopped_limit
     ending: Finish = "length" if limited else "stop"
-    return Piece(
+    return StreamEvent(
         text=found.content,
         tokens=found.completion_probabilities,
         # Events on the progress of reading name a token, though none has come.
@@ -383,15 +387,15 @@ def completion_piece(event: Json) -> Piece:
     )
 
 
-def chat_piece(event: Json) -> Piece:
+def chat_event(event: Json) -> StreamEvent:
     """Read an event of ``/v1/chat/completions``."""
-    found = shaped(event, _ChatEvent, expected="an event of a chat")
+    found = shaped(event, _Chat, expected="an event of a chat")
     if not found.choices:  # the one that states usage
-        return Piece(timings=found.timings)
+        return StreamEvent(timings=found.timings)
     choice = found.choices[0]
     reason = choice.finish_reason
     ending: Finish = "length" if reason == "length" else "stop"
-    return Piece(
+    return StreamEvent(
         text=choice.delta.content or "",
         reasoning=choice.delta.reasoning_content or "",
         tokens=(choice.logprobs and choice.logprobs.content) or (),
@@ -401,7 +405,7 @@ def chat_piece(event: Json) -> Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _CompletionEvent:
+class _Completion:
     content: str
     tokens: tuple[int, ...] = ()
     prompt_progress: object = None
@@ -431,14 +435,14 @@ class _Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class _ChatEvent:
+class _Chat:
     choices: tuple[_Choice, ...]
     timings: Timings | None = None
 
 
 @dataclass(slots=True)
-class _Said:
-    """A reply while it grows."""
+class _PartialReply:
+    """The part of a reply that has been received."""
 
     characters: int = 0
     texts: list[str] = field(default_factory=list)
@@ -446,35 +450,37 @@ class _Said:
     finish: Finish | None = None
     timings: Timings = field(default_factory=Timings)
     logprobs: list[float] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
+    gaps: list[float | None] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
 
-    def add(self, piece: Piece) -> None:
-        self.texts.append(harmless(piece.text))
-        self.reasonings.append(harmless(piece.reasoning))
-        self.characters += len(piece.text) + len(piece.reasoning)
-        self.timings = piece.timings or self.timings
-        self.finish = self.finish or piece.finish
-        self.ids += piece.ids
-        for token in piece.tokens:
+    def add(self, event: StreamEvent) -> None:
+        """Append one event."""
+        self.texts.append(harmless(event.text))
+        self.reasonings.append(harmless(event.reasoning))
+        self.characters += len(event.text) + len(event.reasoning)
+        self.timings = event.timings or self.timings
+        self.finish = self.finish or event.finish
+        self.ids += event.ids
+        for token in event.tokens:
             self.logprobs.append(_rounded(_logarithm(token.logprob)))
-            self.gaps.append(_rounded(_gap(token)))
+            self.gaps.append(_gap(token))
             self.lengths.append(0)
         # Servers send a token with its text, or several with theirs.
         if self.lengths:
-            self.lengths[-1] += len(piece.text)
+            self.lengths[-1] += len(event.text)
 
-    @property
-    def text(self) -> str:
-        # Joined when it is asked for: each event would copy all that came before.
+    def joined(self) -> str:
+        """The text so far; only joined on request, as that copies all of it."""
         self.texts[:] = ["".join(self.texts)]
         return self.texts[0]
 
     def reply(self, finish: Finish) -> Reply:
+        """What has been received, as a complete reply."""
         timings = self.timings
+        gaps = [gap for gap in self.gaps if gap is not None]
         return Reply(
-            text=self.text,
+            text=self.joined(),
             reasoning="".join(self.reasonings),
             finish=finish,
             prompt_tokens=timings.cache_n + timings.prompt_n,
@@ -483,7 +489,7 @@ class _Said:
             predicted_tokens=timings.predicted_n,
             predicted_ms=_rounded(timings.predicted_ms or 0.0),
             logprobs=tuple(self.logprobs),
-            gaps=tuple(self.gaps),
+            gaps=tuple(gaps) if len(gaps) == len(self.gaps) else (),
             lengths=tuple(self.lengths),
             ids=tuple(self.ids),
             drafted=timings.draft_n,
@@ -491,10 +497,12 @@ class _Said:
         )
 
 
-def _gap(token: Token) -> float:
-    """Zero where the server names no other token: it is no observation of a lead."""
+def _gap(token: Token) -> float | None:
+    """The lead over the best other token; None where the server names none."""
     others = [_logarithm(o.logprob) for o in token.top_logprobs if o.id != token.id]
-    return _logarithm(token.logprob) - max(others) if others else 0.0
+    if token.id == NO_ID or not others:
+        return None
+    return _rounded(_logarithm(token.logprob) - max(others))
 
 
 def _logarithm(logprob: float | None) -> float:

@@ -9,8 +9,10 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta, Struct
 
 from codeneedle.analysis.divergence import (
     METRICS,
@@ -64,8 +66,49 @@ MAX_TEXT_BYTES = 256 << 20
 _ASK_TIMEOUT_S = 60.0
 
 
+_Context = Annotated[int, Meta(ge=2)]
+_Chunks = Annotated[int, Meta(ge=1)]
+
+
+class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose; empty or None for what suits text and model."""
+
+    contexts: Annotated[
+        tuple[_Context, ...],
+        Meta(
+            description="Contexts to compare distributions at, in tokens.",
+            extra={
+                "option": "--divergence-context",
+                "metavar": "LIST",
+                "default": "4096, or what the weights were trained for",
+            },
+        ),
+    ] = ()
+    chunks: Annotated[
+        _Chunks | None,
+        Meta(
+            description="Chunks of text to compare distributions on.",
+            extra={"option": "--chunks"},
+        ),
+    ] = None
+    text: Annotated[
+        Path | None,
+        Meta(
+            description="What to compare distributions on.",
+            extra={"option": "--text", "metavar": "FILE", "default": "the corpus"},
+        ),
+    ] = None
+
+
+def _asked(plan: Plan) -> DivergenceSettings:
+    found = plan.request.settings.get(NAME, DivergenceSettings())
+    if not isinstance(found, DivergenceSettings):
+        raise TypeError(found)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Conditions:
     """
     What must be equal for divergences to be comparable.
 
@@ -88,7 +131,7 @@ class Settings:
     ignored: tuple[str, ...]
 
 
-def settings(plan: Plan, text: str) -> Json:
+def conditions(plan: Plan, text: str) -> Json:
     """
     What *plan* compares distributions on, checked as far as can be without a model.
 
@@ -110,7 +153,7 @@ def settings(plan: Plan, text: str) -> Json:
     data = text_bytes(plan, text)
     contexts = chosen_contexts(plan, len(data))
     arguments, ignored = shared_arguments(plan.request.server_args)
-    chosen = Settings(
+    chosen = Conditions(
         contexts=contexts,
         chunks=tuple(_chunks(plan, context, len(data)) for context in contexts),
         text=text_name(plan),
@@ -127,15 +170,15 @@ def settings(plan: Plan, text: str) -> Json:
     return stored
 
 
-def read_settings(stored: Json, *, file: str) -> Settings:
+def read_conditions(stored: Json, *, file: str) -> Conditions:
     """
-    Read what `settings` returned.
+    Read what `conditions` returned.
 
     Raises:
         BadRecord: If it is something else.
     """
     try:
-        return msgspec.convert(stored, type=Settings)
+        return msgspec.convert(stored, type=Conditions)
     except msgspec.ValidationError as error:
         raise BadRecord(file=file, reason=str(error)) from error
 
@@ -147,7 +190,7 @@ def text_bytes(plan: Plan, text: str) -> bytes:
     Raises:
         TextUnreadable: If the file is none, or too large.
     """
-    path = plan.request.text
+    path = _asked(plan).text
     if path is None:
         return text.encode()
     try:
@@ -165,7 +208,8 @@ def text_bytes(plan: Plan, text: str) -> bytes:
 
 def text_name(plan: Plan) -> str:
     """What the text is called: the name of its file, else the corpus'."""
-    return plan.request.text.name if plan.request.text else plan.corpus.name
+    path = _asked(plan).text
+    return path.name if path else plan.corpus.name
 
 
 def chosen_contexts(plan: Plan, text_size: int) -> tuple[int, ...]:
@@ -176,8 +220,8 @@ def chosen_contexts(plan: Plan, text_size: int) -> tuple[int, ...]:
         plan: Request, weights and the context of the sweep.
         text_size: Length of the text, in bytes.
     """
-    if plan.request.divergence_contexts:
-        return tuple(dict.fromkeys(plan.request.divergence_contexts))
+    if _asked(plan).contexts:
+        return tuple(dict.fromkeys(_asked(plan).contexts))
     trained = plan.weights.training_context or DEFAULT_CONTEXT
     context = min(DEFAULT_CONTEXT, trained, plan.context)
     tokens = text_size // (1 if plan.is_built_in else BYTES_PER_TOKEN)
@@ -202,8 +246,9 @@ def tool_version(tool: Path) -> str:
 
 def _chunks(plan: Plan, context: int, text_size: int) -> int:
     """Chunks at *context*; of a short text fewer, but not of those asked for."""
-    if plan.request.chunks is not None:
-        return plan.request.chunks
+    asked = _asked(plan).chunks
+    if asked is not None:
+        return asked
     return min(DEFAULT_CHUNKS, max(2, text_size // max(1, context)))
 
 
@@ -403,14 +448,14 @@ class Part:
 
     Attributes:
         stage: The cell.
-        chosen: Settings of the probe.
+        chosen: Conditions of the probe.
         reference: What the cell is compared with; may be the cell itself.
         context: Length of a chunk, in tokens.
         chunks: Chunks, at most.
     """
 
     stage: Stage
-    chosen: Settings
+    chosen: Conditions
     reference: Pair
     context: int
     chunks: int
@@ -625,7 +670,7 @@ def measure(stage: Stage) -> Measurement:
         RequestError: If the text turns out to be too short.
         CellError: If the tool fails, or runs other cache types than asked for.
     """
-    chosen = read_settings(stage.setup.probes[NAME], file="setup.json")
+    chosen = read_conditions(stage.setup.probes[NAME], file="setup.json")
     reference = reference_of(stage.plan.store) or stage.pair
     sizes = list(zip(chosen.contexts, chosen.chunks, strict=True))
     parts = [Part(stage, chosen, reference, *size) for size in sizes]
@@ -664,7 +709,8 @@ PROBE = Probe(
     name=NAME,
     metrics=METRICS,
     measure=measure,
-    settings=settings,
+    settings=DivergenceSettings,
+    conditions=conditions,
     more_metrics=more_metrics,
     order=most_precise_first,
 )

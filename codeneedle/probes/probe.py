@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from codeneedle.analysis.metrics import Metric
 from codeneedle.engines.llama_cpp.arguments import Launch, Speculation
 from codeneedle.engines.llama_cpp.server import (
@@ -265,8 +267,12 @@ Measurement = Generator[Step, None, Json]
 """Yields where it is; returns the observation that is stored."""
 
 
-def no_settings(_plan: Plan, _text: str) -> Json:
-    """Of a probe whose setup says it all."""
+class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a probe that has none."""
+
+
+def no_conditions(_plan: Plan, _text: str) -> Json:
+    """Conditions of a probe whose setup says it all."""
     return {}
 
 
@@ -294,7 +300,10 @@ class Probe:
         name: What ``--probe`` takes; part of its records' file names.
         metrics: What its records can be asked for; the first is its headline.
         measure: Measures the cell of a stage, which serves the model if asked to.
-        settings: What must be equal for its records to be comparable, beside the
+        settings: What a user may choose, all fields with a default: the table of the
+            probe's name in a sweep file, and the options that the fields' metadata
+            names.
+        conditions: What must be equal for its records to be comparable, beside the
             setup. Takes the plan and the corpus as sent; checks all that can be
             checked before a cell starts, and raises what is wrong.
         more_metrics: Metrics that only these settings have.
@@ -305,7 +314,8 @@ class Probe:
     name: str
     metrics: tuple[Metric, ...]
     measure: Callable[[Stage], Measurement]
-    settings: Callable[[Plan, str], Json] = no_settings
+    settings: type[Struct] = NoSettings
+    conditions: Callable[[Plan, str], Json] = no_conditions
     more_metrics: Callable[[Setup], tuple[Metric, ...]] = no_more_metrics
     order: Callable[[Sequence[Pair]], Sequence[Pair]] = as_shuffled
     remarks: Callable[[Run], tuple[str, ...]] = no_remarks

@@ -14,7 +14,7 @@ from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.engines.client import Chat, Client, Completion
 from codeneedle.engines.llama_cpp.arguments import difference
 from codeneedle.engines.llama_cpp.server import Served
-from codeneedle.engines.responses import Reply, ServerGone, StreamEnded
+from codeneedle.engines.responses import Reply, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes import prompts
 from codeneedle.probes.probe import Measurement, Probe, Stage, Step
@@ -225,7 +225,7 @@ class Asker:
         for wait_s in BACK_OFF_S:
             try:
                 return ask()
-            except (ServerGone, StreamEnded) as error:
+            except ServerGone as error:
                 # A line also breaks when a server dies, a moment before it is gone.
                 if self.served.ends_within(wait_s):
                     raise
@@ -457,7 +457,7 @@ def _compared(stage: Stage, plain: _Said, said: _Said) -> Trial:
     )
 
 
-def settings(plan: Plan, _text: str) -> Json:
+def conditions(plan: Plan, _text: str) -> Json:
     """How the corpus drafts its own recall: it decides which kernels run."""
     return {"speculation": plan.speculation.phrase} if plan.speculation else {}
 
@@ -469,5 +469,5 @@ def remarks(run: Run) -> tuple[str, ...]:
 
 
 PROBE = Probe(
-    name=NAME, metrics=METRICS, measure=measure, settings=settings, remarks=remarks
+    name=NAME, metrics=METRICS, measure=measure, conditions=conditions, remarks=remarks
 )

@@ -7,6 +7,9 @@ from collections import defaultdict
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from codeneedle.analysis.throughput import (
     METRICS,
@@ -125,13 +128,6 @@ class DepthTooDeep(RequestError):  # noqa: N818 - named after the fact
         )
 
 
-class TooSmall(RequestError):  # noqa: N818 - named after the fact
-    """A count below the least that makes sense."""
-
-    def __init__(self, *, option: str, value: int, least: int) -> None:
-        super().__init__(f"{option} {value} is too small", hint=f"Use {least} or more.")
-
-
 class CommaInPath(RequestError):  # noqa: N818 - named after the fact
     """llama-bench would take the path for several."""
 
@@ -142,7 +138,41 @@ class CommaInPath(RequestError):  # noqa: N818 - named after the fact
         )
 
 
-def settings(plan: Plan, _text: str) -> Json:
+_DepthTokens = Annotated[int, Meta(ge=0)]
+_Repetitions = Annotated[int, Meta(ge=1)]
+
+
+class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose; empty or None for what suits the model."""
+
+    depths: Annotated[
+        tuple[_DepthTokens, ...],
+        Meta(
+            description="Depths to measure speed at, in tokens.",
+            extra={
+                "option": "--depths",
+                "metavar": "LIST",
+                "default": "0,4096 and the corpus",
+            },
+        ),
+    ] = ()
+    repetitions: Annotated[
+        _Repetitions | None,
+        Meta(
+            description="Measurements of speed at each depth.",
+            extra={"option": "--repetitions"},
+        ),
+    ] = None
+
+
+def _asked(plan: Plan) -> ThroughputSettings:
+    found = plan.request.settings.get(NAME, ThroughputSettings())
+    if not isinstance(found, ThroughputSettings):
+        raise TypeError(found)
+    return found
+
+
+def conditions(plan: Plan, _text: str) -> Json:
     """
     What to measure, after everything that can be checked before a cell starts.
 
@@ -159,9 +189,7 @@ def settings(plan: Plan, _text: str) -> Json:
     if "," in str(plan.weights.path):
         raise CommaInPath(path=plan.weights.path)
     options = asked_options(plan.tools.bench)
-    repetitions = plan.request.repetitions
-    if repetitions is not None and repetitions < 1:
-        raise TooSmall(option="--repetitions", value=repetitions, least=1)
+    repetitions = _asked(plan).repetitions
     small = plan.is_built_in
     understood = arguments.translated(plan.request.server_args, options)
     return json_of(
@@ -204,16 +232,14 @@ def chosen_depths(plan: Plan) -> tuple[int, ...]:
 
     Raises:
         DepthTooDeep: If one that was asked for is deeper than that.
-        TooSmall: If one is negative.
     """
     deepest = _deepest(plan)
-    for depth in plan.request.depths:
-        if depth < 0:
-            raise TooSmall(option="--depths", value=depth, least=0)
+    asked = _asked(plan).depths
+    for depth in asked:
         if deepest is not None and depth > deepest and not _is_stretched(plan, depth):
             raise DepthTooDeep(depth=depth, deepest=deepest)
-    if plan.request.depths:
-        return tuple(sorted(set(plan.request.depths)))
+    if asked:
+        return tuple(sorted(set(asked)))
     if plan.is_built_in:
         return BUILT_IN_DEPTHS
     depths = {*DEPTHS, _corpus_depth(plan)}
@@ -499,7 +525,8 @@ PROBE = Probe(
     name=NAME,
     metrics=METRICS,
     measure=measure,
-    settings=settings,
+    settings=ThroughputSettings,
+    conditions=conditions,
     more_metrics=more_metrics,
     remarks=remarks,
 )

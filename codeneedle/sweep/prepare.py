@@ -205,13 +205,15 @@ def settled(
     # In the folder before the probes are asked: some look into the setup.
     setup = plan.store.adopt(ready.setup)
     try:
-        settings = {probe.name: probe.settings(plan, ready.text) for probe in probes}
+        conditions = {
+            probe.name: probe.conditions(plan, ready.text) for probe in probes
+        }
     except BaseException:
         # Else the next try, asked otherwise, would meet a setup without a record.
         if is_new:
             plan.store.forget()
         raise
-    return Settled(plan.store.adopt(replace(setup, probes=settings)), ready.text)
+    return Settled(plan.store.adopt(replace(setup, probes=conditions)), ready.text)
 
 
 def refuse_other_setup(plan: Plan) -> None:

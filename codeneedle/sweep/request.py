@@ -1,17 +1,20 @@
 """What a user asks of a sweep: options, sweep files and pages."""
 
 import itertools
+import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+import msgspec.inspect
+import msgspec.structs
 
 from codeneedle.corpora.registry import NAME
-from codeneedle.errors import RequestError, UnknownName, did_you_mean
+from codeneedle.errors import BadInput, RequestError, UnknownName, did_you_mean
 from codeneedle.grid import DEFAULT_TYPES, by_precision
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.system.files import expanded
@@ -61,12 +64,8 @@ class Request:
         server_args: Further arguments for llama-server; a page's own come last.
         llama_server: Path of the binary.
         out: Folder of all run folders.
-        divergence_contexts: Contexts to compare distributions at, in tokens;
-            empty for what suits the model.
-        chunks: Chunks of text to compare distributions on.
-        text: File to compare distributions on; None for the corpus.
-        depths: Depths to measure speed at, in tokens; empty for what suits.
-        repetitions: Measurements of speed at each depth.
+        settings: What was chosen for each probe, by its name; one that is not
+            there has its defaults.
         skip_fallback: Whether a cell that falls back ends before it is measured.
         speculate: Whether the text may draft its own recall, where the binary can.
         page: What this page is called; empty if it is the only one.
@@ -87,11 +86,7 @@ class Request:
     server_args: tuple[str, ...] = ()
     llama_server: Path | None = None
     out: Path = DEFAULT_OUT
-    divergence_contexts: tuple[int, ...] = ()
-    chunks: int | None = None
-    text: Path | None = None
-    depths: tuple[int, ...] = ()
-    repetitions: int | None = None
+    settings: Mapping[str, msgspec.Struct] = field(default_factory=dict)
     skip_fallback: bool = False
     speculate: bool = True
     page: str = ""
@@ -162,8 +157,6 @@ def _names(
         yield variants[0].name
 
 
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Context = Annotated[int, msgspec.Meta(ge=256)]
 _Types = tuple[str, ...]
 
@@ -173,23 +166,6 @@ class BadSweepFile(RequestError):  # noqa: N818 - named after the fact
 
     def __init__(self, *, file: str, reason: str, hint: str) -> None:
         super().__init__(f"{file}: {reason}", hint=hint)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
-    """The table ``[divergence]``: see `request.Request`."""
-
-    contexts: tuple[_Context, ...] = ()
-    chunks: _Positive | None = None
-    text: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
-    """The table ``[throughput]``: see `request.Request`."""
-
-    depths: tuple[_Natural, ...] = ()
-    repetitions: _Positive | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +190,7 @@ class SweepFile:
         speculate: Whether the text may draft its own recall.
         fit: Whether a corpus that is too long is trimmed.
         seed: Of sampling and order.
-        divergence: Settings of that probe.
-        throughput: Settings of that probe.
+        settings: Settings of each probe that has a table of its name.
     """
 
     corpus: str | None = None
@@ -234,8 +209,7 @@ class SweepFile:
     speculate: bool = True
     fit: bool = True
     seed: int = 42
-    divergence: Divergence = field(default_factory=Divergence)
-    throughput: Throughput = field(default_factory=Throughput)
+    settings: Mapping[str, msgspec.Struct] = field(default_factory=dict)
 
 
 def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
@@ -257,19 +231,89 @@ def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
         raise BadSweepFile(
             file=file, reason=f"is no TOML: {error}", hint="Mend that line."
         ) from error
-    _refuse_unknown(table, SweepFile, file=file)
-    for key, layout in (("divergence", Divergence), ("throughput", Throughput)):
-        if isinstance(table.get(key), dict):
-            _refuse_unknown(table[key], layout, file=file, within=f" in [{key}]")
+    # Not above: probes import plans, and plans import requests.
+    from codeneedle.probes import PROBES
+
+    keys = [each.name for each in fields(SweepFile) if each.name != "settings"]
+    _refuse_unknown(table, [*keys, *PROBES], file=file)
+    for probe in PROBES.keys() & table.keys():
+        if isinstance(table[probe], dict):
+            known = PROBES[probe].settings.__struct_fields__
+            _refuse_unknown(table[probe], known, file=file, within=f" in [{probe}]")
     _refuse_empty(table, file=file)
     try:
-        read = msgspec.convert(table, type=SweepFile)
+        settings = {
+            probe: _converted({probe: table.pop(probe)}, probe)
+            for probe in PROBES.keys() & table.keys()
+        }
+        read = msgspec.convert({**table, "settings": {}}, type=SweepFile)
     except msgspec.ValidationError as error:
         raise BadSweepFile(
             file=file, reason=str(error), hint="Give that key another value."
         ) from error
     _refuse_unsafe(read.variants, file=file)
-    return read
+    return replace(read, settings=settings)
+
+
+def overruled(
+    settings: Mapping[str, msgspec.Struct],
+    given: Mapping[str, Mapping[str, object]],
+) -> dict[str, msgspec.Struct]:
+    """
+    *settings* of probes, with the fields that options give in place of theirs.
+
+    Args:
+        settings: By name of the probe.
+        given: The values of fields, by name of the probe and of the field; texts stand
+            for paths, and lists for tuples.
+
+    Raises:
+        BadInput: If a value cannot be; it names the option.
+    """
+    from codeneedle.probes import PROBES
+
+    found = dict(settings)
+    for name, values in given.items():
+        chosen = found.get(name) or PROBES[name].settings()
+        try:
+            checked = _converted({name: dict(values)}, name)
+        except msgspec.ValidationError as error:
+            key = _FIELD.search(str(error))
+            option = option_of(type(chosen), key[1]) if key else name
+            reason = str(error).partition(" - at")[0]
+            raise BadInput(
+                source=option, reason=reason, hint="Give it another value."
+            ) from error
+        changes = {key: getattr(checked, key) for key in values}
+        found[name] = msgspec.structs.replace(chosen, **changes)
+    return found
+
+
+def option_of(settings: type[msgspec.Struct], name: str) -> str:
+    """The option that stands for the field *name* of a probe's *settings*."""
+    (found,) = (f for f in msgspec.structs.fields(settings) if f.name == name)
+    described = msgspec.inspect.type_info(found.type)
+    extra = getattr(described, "extra", None) or {}
+    return str(extra.get("option", f"--{name}"))
+
+
+_FIELD = re.compile(r"`\$\.\w+\.(\w+)")
+
+
+def _converted(table: Mapping[str, object], name: str) -> msgspec.Struct:
+    """The settings of the probe *name*; *table* has them under that key."""
+    from codeneedle.probes import PROBES
+
+    layout = msgspec.defstruct("Table", [(name, PROBES[name].settings)])
+    read = msgspec.convert(table, type=layout, dec_hook=_path_of)
+    found: msgspec.Struct = getattr(read, name)
+    return found
+
+
+def _path_of(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str | Path):
+        return _path(str(value))
+    raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
 
 
 def sweep_names(folder: Path = Path("sweeps")) -> list[str]:
@@ -300,11 +344,7 @@ def asked_for(read: SweepFile) -> dict[str, Any]:
         "speculate": read.speculate,
         "fit": read.fit,
         "seed": read.seed,
-        "divergence_contexts": read.divergence.contexts,
-        "chunks": read.divergence.chunks,
-        "text": _path(read.divergence.text) if read.divergence.text else None,
-        "depths": read.throughput.depths,
-        "repetitions": read.throughput.repetitions,
+        "settings": read.settings or None,
     }
     return {name: value for name, value in given.items() if value not in (None, ())}
 
@@ -350,10 +390,13 @@ def _shipped() -> Iterator[tuple[str, str]]:
 
 
 def _refuse_unknown(
-    table: Mapping[str, object], layout: type, *, file: str, within: str = ""
+    table: Mapping[str, object],
+    known: Collection[str],
+    *,
+    file: str,
+    within: str = "",
 ) -> None:
     """Stop at a key that we would ignore: a typo must not quietly run a default."""
-    known = [each.name for each in fields(layout)]
     for key in table:
         if key not in known:
             raise BadSweepFile(

@@ -31,7 +31,7 @@ def test_a_bare_machine_has_problems_but_no_error(tmp_path):
     assert not found.is_ready
     assert found.programs is None
     assert found.model is None
-    assert ["llama-server is nowhere to be found", True] == [
+    assert ["llama-server was not found on PATH or in the cache folder", True] == [
         found.problems[0].what,
         "codeneedle llama" in found.problems[0].mend,
     ]

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from msgspec import structs
 from typer.testing import CliRunner
 
 from codeneedle.cli.options import asking
 from codeneedle.cli.sweep import probes_named
 from codeneedle.errors import UnknownName
+from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.sweep.request import Request, Variant
 
@@ -75,11 +77,6 @@ GIVEN = [
     ("--prefill-no-think", "prefill_no_think", True),
     ("--fit", "fit", True),
     ("--no-fit", "fit", False),
-    ("--divergence-context 512,1024", "divergence_contexts", (512, 1024)),
-    ("--chunks 4", "chunks", 4),
-    ("--text wiki.txt", "text", Path("wiki.txt")),
-    ("--depths 0,512", "depths", (0, 512)),
-    ("--repetitions 5", "repetitions", 5),
     ("--skip-fallback", "skip_fallback", True),
     ("--seed 0", "seed", 0),
     ("--llama-server /opt/ls", "llama_server", Path("/opt/ls")),
@@ -111,6 +108,29 @@ def test_the_command_line_wins_over_a_sweep_file(parse, words, field, value):
         for name in Request.__slots__
         if getattr(found, name) != getattr(stored, name)
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "probe", "field", "value"),
+    [
+        ("--divergence-context 512,1024", "divergence", "contexts", (512, 1024)),
+        ("--chunks 4", "divergence", "chunks", 4),
+        ("--text wiki.txt", "divergence", "text", Path("wiki.txt")),
+        ("--depths 0,512", "throughput", "depths", (0, 512)),
+        ("--repetitions 5", "throughput", "repetitions", 5),
+    ],
+)
+def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field, value):
+    """
+    With a sweep file, its other settings stay.
+    """
+    stored = parse("mine").settings
+    found = parse("mine", *words.split()).settings
+
+    assert value == getattr(found[probe], field)
+    before = stored.get(probe) or PROBES[probe].settings()
+    kept = structs.replace(found[probe], **{field: getattr(before, field)})
+    assert {**stored, probe: before} == {**found, probe: kept}
 
 
 def test_a_sweep_file_wins_over_defaults(parse):

@@ -1,25 +1,34 @@
-"""The edge to HTTP, against a server that misbehaves on request, and the real one."""
+"""The HTTP client, against a server that misbehaves on request, and the real one."""
 
 import os
 
+import httpcore
 import pytest
 from made_servers import fake_server
 
-from codeneedle.engines import client as listening
-from codeneedle.engines.client import Chat, Client, Completion, Message
+from codeneedle.engines import client
+from codeneedle.engines.client import (
+    Chat,
+    Client,
+    Completion,
+    Message,
+    _Deadline,
+    beginning,
+    lines,
+    whole,
+)
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.server import Launch, serving
 from codeneedle.engines.responses import (
-    OverlongReply,
+    BadReply,
     PromptTooLong,
     Readiness,
     Refused,
     ServerGone,
     ServerSilent,
-    StreamEnded,
-    WrongShape,
 )
 from codeneedle.grid import Pair
+from codeneedle.system import processes
 
 QUESTION = Completion(prompt="Go on", max_tokens=50)
 LINES = "".join(f"line {number}\n" for number in range(40))
@@ -62,17 +71,17 @@ def test_a_reply_is_cut_when_it_is_enough(tmp_path):
     ("fault", "error"),
     [
         ("reset", ServerGone),
-        ("half-json", WrongShape),
-        ("html", WrongShape),
-        ("wrong-shape", WrongShape),
-        ("no-last-event", StreamEnded),
+        ("half-json", BadReply),
+        ("html", BadReply),
+        ("wrong-shape", BadReply),
+        ("no-last-event", ServerGone),
         ("error-event", Refused),
-        ("garbage", OverlongReply),
+        ("garbage", BadReply),
     ],
 )
 def test_a_stream_that_goes_wrong_has_an_error_of_its_own(fault, error, tmp_path):
     """
-    Never half an answer, never a traceback from a library.
+    Half an answer is never returned, and no library's exception is raised.
     """
     with fake_server(tmp_path, fault) as served, pytest.raises(error):
         served.client.complete(QUESTION)
@@ -81,7 +90,7 @@ def test_a_stream_that_goes_wrong_has_an_error_of_its_own(fault, error, tmp_path
 @pytest.mark.parametrize("fault", ["slow-headers", "slow", "pings"])
 def test_a_server_that_says_next_to_nothing_is_left(fault, tmp_path):
     """
-    A byte now and then is no event, wherever it comes.
+    Single bytes of headers or of an event, and pings, do not extend the deadline.
     """
     with (
         fake_server(tmp_path, fault, silence_s=0.5) as served,
@@ -92,51 +101,163 @@ def test_a_server_that_says_next_to_nothing_is_left(fault, tmp_path):
     assert "timed-out" == caught.value.status
 
 
-def test_a_server_that_was_told_to_end_owes_nothing(tmp_path, monkeypatch):
+def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch):
     """
-    In the middle of an answer it may neither answer nor end, as llama-server may
-    after SIGTERM; nobody waits an hour for that.
+    After SIGTERM, llama-server may neither complete a reply nor exit.
     """
-    monkeypatch.setattr(listening, "LEAVING_S", 0.05)
+    monkeypatch.setattr(client, "SHUTDOWN_S", 0.05)
+    monkeypatch.setattr(client, "POLL_S", 0.05)
     farewell = "say-in-round=srv operator(): cleaning up before exit..."
     with (
         fake_server(tmp_path, farewell, "pings", silence_s=60.0) as served,
-        pytest.raises(ServerGone, match="somebody told it to end"),
+        pytest.raises(ServerGone, match="told to shut down"),
     ):
         served.client.complete(QUESTION)
 
 
 @pytest.mark.parametrize(
     ("fault", "error"),
-    [("half-json", WrongShape), ("html", WrongShape), ("reset", ServerGone)],
+    [("half-json", BadReply), ("html", BadReply), ("reset", ServerGone)],
 )
 def test_a_short_answer_that_goes_wrong_has_the_same_errors(fault, error, tmp_path):
     """
-    Counting tokens goes through the same gate.
+    Counting tokens goes through the same checks.
     """
     with fake_server(tmp_path, fault) as served, pytest.raises(error):
         served.client.count_tokens("text")
 
 
-def test_nobody_there_is_silence():
+def test_a_port_without_a_server_is_silent():
     """
-    A server that has not bound its port yet is not ready, and no error.
+    A server that has not bound its port yet is not ready; any other question fails.
     """
-    with Client("http://127.0.0.1:9", alias="a", api_key="k") as client:
-        assert Readiness.SILENT is client.readiness()
+    with Client("http://127.0.0.1:9", alias="a", api_key="k") as connection:
+        assert Readiness.SILENT is connection.readiness()
         with pytest.raises(ServerGone):
-            client.count_tokens("text")
+            connection.count_tokens("text")
 
 
-def test_the_environment_cannot_send_us_elsewhere(tmp_path, monkeypatch):
+def test_proxies_of_the_environment_are_not_used(tmp_path, monkeypatch):
     """
-    Proxies of the environment are not asked for a server on this machine.
+    Requests go to loopback whatever HTTP_PROXY says.
     """
     monkeypatch.setitem(os.environ, "HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setitem(os.environ, "ALL_PROXY", "http://127.0.0.1:9")
 
     with fake_server(tmp_path) as served:
         assert 4 == served.client.count_tokens("text")
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def pass_s(self, deadline, seconds, *, step_s=1.0):
+        """Let time pass as in a wait for data, with a check at each step."""
+        for _ in range(round(seconds / step_s)):
+            self.now_s += step_s
+            deadline.check()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock that deadlines read."""
+    clock = Clock()
+    monkeypatch.setattr(processes, "time", clock)
+    return clock
+
+
+def test_a_deadline_ends_a_request_unless_it_is_extended(clock):
+    """
+    Each extension grants the whole limit again.
+    """
+    deadline = _Deadline(lambda: False)
+    deadline.start(10.0)
+    clock.pass_s(deadline, 9)
+    deadline.extend()
+    clock.pass_s(deadline, 10)
+
+    with pytest.raises(httpcore.ReadTimeout):
+        clock.pass_s(deadline, 1)
+
+
+def test_a_deadline_does_not_count_time_in_suspension(clock):
+    """
+    A gap far longer than a poll means that this process was suspended.
+    """
+    deadline = _Deadline(lambda: False)
+    deadline.start(10.0)
+    clock.now_s += 30_000.0
+    deadline.check()
+    clock.pass_s(deadline, 8)
+
+    with pytest.raises(httpcore.ReadTimeout):
+        clock.pass_s(deadline, 1)
+
+
+def test_a_server_that_shuts_down_may_complete_its_reply(clock):
+    """
+    The request fails SHUTDOWN_S after the shutdown was seen, not at once.
+    """
+    log = []
+    deadline = _Deadline(lambda: bool(log))
+    deadline.start(3600.0)
+    clock.pass_s(deadline, 60)
+    log.append("cleaning up before exit")
+    clock.pass_s(deadline, 1 + client.SHUTDOWN_S)
+
+    with pytest.raises(httpcore.ReadError, match="shut down"):
+        clock.pass_s(deadline, 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_lines_do_not_depend_on_how_the_stream_was_cut(size):
+    """
+    A byte at a time or all at once, the lines are the same.
+    """
+    data = b"data: 1\r\n\r\n:\ndata: 2\n\nrest"
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+
+    assert [b"data: 1", b"", b":", b"data: 2", b""] == list(lines(chunks))
+
+
+@pytest.mark.parametrize("limit", ["LINE_LIMIT_BYTES", "REPLY_LIMIT_BYTES"])
+def test_a_stream_without_end_is_refused(limit, monkeypatch):
+    """
+    A line of megabytes, or more lines than an answer has.
+    """
+    monkeypatch.setattr(client, limit, 1000)
+    chunk = b"x" * 100 if "LINE" in limit else b"data: x\n" * 10
+
+    with pytest.raises(BadReply, match="longer than 1000 B"):
+        list(lines([chunk] * 100))
+
+
+def test_an_answer_without_end_is_refused(monkeypatch):
+    """
+    An answer of just the limit is read.
+    """
+    monkeypatch.setattr(client, "REPLY_LIMIT_BYTES", 1000)
+
+    assert 1000 == len(whole([b"x" * 100] * 10))
+    with pytest.raises(BadReply):
+        whole([b"x" * 100] * 11)
+
+
+def test_of_an_error_only_the_beginning_is_read():
+    """
+    A page of megabytes is not read to its end.
+    """
+    chunks = iter([b"x" * 1000] * 100)
+
+    assert b"xxx" == beginning([b"x"] * 3)
+    assert client.ERROR_LIMIT_BYTES < len(beginning(chunks)) < 70_000
+    assert 34 == len(list(chunks))
 
 
 @pytest.fixture(scope="module")

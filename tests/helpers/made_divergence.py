@@ -70,7 +70,13 @@ def made_plan(folder, *, pairs="f16/f16 q8_0/q8_0 q4_0/q4_0", **changes):
     build = changes.pop("build", 11434)
     tool = changes.pop("tool", None) or fake_tool(folder)
     weights = changes.pop("weights", None) or made_weights()
-    wanted = {"divergence_contexts": (512,), "chunks": 4, **changes}
+    wanted = {"divergence_contexts": (512,), "chunks": 4, "text": None, **changes}
+    chosen = PROBE.settings(
+        contexts=wanted.pop("divergence_contexts"),
+        chunks=wanted.pop("chunks"),
+        text=wanted.pop("text"),
+    )
+    wanted["settings"] = {NAME: chosen}
     return Plan(
         request=Request(models=(Path("made.gguf"),), **wanted),
         tools=Tools(
@@ -108,7 +114,7 @@ def without_tool(plan):
 
 def swept(plan, *, text=TEXT, setup=None, retry_failed=False):
     """Settle and play *plan* to its end; the records by pair, as written."""
-    setup = replace(setup or made_setup(), probes={NAME: PROBE.settings(plan, text)})
+    setup = replace(setup or made_setup(), probes={NAME: PROBE.conditions(plan, text)})
     plan.store.adopt(setup)
     player = Player(plan=plan, setup=setup, text=text, probe=PROBE)
     events = run(

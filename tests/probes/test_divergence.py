@@ -36,8 +36,8 @@ from codeneedle.probes.divergence import (
     TextTooShort,
     TextUnreadable,
     TooFewScored,
+    conditions,
     most_precise_first,
-    settings,
 )
 from codeneedle.records.encoding import decode_setup, encode
 from codeneedle.records.record import BadRecord, Status
@@ -65,7 +65,7 @@ def test_the_text_is_the_corpus_as_sent(tmp_path):
     """
     Its name and hash are settings, so that another text is refused.
     """
-    chosen = settings(made_plan(tmp_path), TEXT)
+    chosen = conditions(made_plan(tmp_path), TEXT)
 
     assert "made-corpus" == chosen["text"]
     assert sha256(TEXT) == chosen["text_sha256"]
@@ -80,7 +80,7 @@ def test_a_file_takes_the_place_of_the_corpus(tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
 
-    chosen = settings(made_plan(tmp_path, text=file), TEXT)
+    chosen = conditions(made_plan(tmp_path, text=file), TEXT)
 
     assert ("wiki.txt", sha256("x" * 5000)) == (chosen["text"], chosen["text_sha256"])
 
@@ -91,7 +91,7 @@ def test_a_text_that_is_no_file_is_refused(tmp_path, name):
     A folder, or nothing at all.
     """
     with pytest.raises(TextUnreadable):
-        settings(made_plan(tmp_path, text=tmp_path / name), TEXT)
+        conditions(made_plan(tmp_path, text=tmp_path / name), TEXT)
 
 
 def test_without_llama_perplexity_nothing_starts(tmp_path):
@@ -99,7 +99,7 @@ def test_without_llama_perplexity_nothing_starts(tmp_path):
     It is missing beside some servers.
     """
     with pytest.raises(PerplexityMissing, match="no llama-perplexity beside"):
-        settings(without_tool(made_plan(tmp_path)), TEXT)
+        conditions(without_tool(made_plan(tmp_path)), TEXT)
 
 
 def test_the_default_context_suits_text_and_weights(tmp_path):
@@ -110,9 +110,9 @@ def test_the_default_context_suits_text_and_weights(tmp_path):
     long_plan = made_plan(tmp_path, divergence_contexts=(), chunks=None)
     small = replace(long_plan, weights=made_weights(training_context=2048))
 
-    assert [512] == settings(plan, "x" * 5000)["contexts"]
-    assert [4096] == settings(long_plan, "x" * 50_000)["contexts"]
-    assert [2048] == settings(small, "x" * 50_000)["contexts"]
+    assert [512] == conditions(plan, "x" * 5000)["contexts"]
+    assert [4096] == conditions(long_plan, "x" * 50_000)["contexts"]
+    assert [2048] == conditions(small, "x" * 50_000)["contexts"]
 
 
 def test_a_text_with_fewer_bytes_than_tokens_wanted_is_refused(tmp_path):
@@ -120,7 +120,7 @@ def test_a_text_with_fewer_bytes_than_tokens_wanted_is_refused(tmp_path):
     No tokenizer makes more tokens than there are bytes.
     """
     with pytest.raises(TextTooShort, match=r"takes 2,048"):
-        settings(made_plan(tmp_path), "x" * 2000)
+        conditions(made_plan(tmp_path), "x" * 2000)
 
 
 def test_at_least_two_chunks_of_text_are_wanted(tmp_path):
@@ -128,7 +128,7 @@ def test_at_least_two_chunks_of_text_are_wanted(tmp_path):
     The tool refuses less, however few chunks it is to compute.
     """
     with pytest.raises(TextTooShort, match=r"takes 1,024"):
-        settings(made_plan(tmp_path, chunks=1), "x" * 1000)
+        conditions(made_plan(tmp_path, chunks=1), "x" * 1000)
 
 
 @pytest.mark.parametrize(("context", "chunks"), [(64, 3), (512, 0), (2, 50)])
@@ -139,7 +139,7 @@ def test_fewer_than_a_hundred_scored_tokens_are_refused(tmp_path, context, chunk
     plan = made_plan(tmp_path, divergence_contexts=(context,), chunks=chunks)
 
     with pytest.raises(TooFewScored):
-        settings(plan, TEXT)
+        conditions(plan, TEXT)
 
 
 def test_a_hundred_scored_tokens_are_enough(tmp_path):
@@ -148,7 +148,7 @@ def test_a_hundred_scored_tokens_are_enough(tmp_path):
     """
     plan = made_plan(tmp_path, divergence_contexts=(64,), chunks=4)
 
-    assert [64] == settings(plan, TEXT)["contexts"]
+    assert [64] == conditions(plan, TEXT)["contexts"]
 
 
 def test_a_context_beyond_the_training_is_refused(tmp_path):
@@ -159,9 +159,9 @@ def test_a_context_beyond_the_training_is_refused(tmp_path):
     stretched = ("--rope-scale", "2")
 
     with pytest.raises(DivergenceContextTooLong):
-        settings(made_plan(tmp_path, weights=weights), TEXT)
+        conditions(made_plan(tmp_path, weights=weights), TEXT)
     plan = made_plan(tmp_path, weights=weights, server_args=stretched)
-    assert ["--rope-scale", "2"] == settings(plan, TEXT)["arguments"]
+    assert ["--rope-scale", "2"] == conditions(plan, TEXT)["arguments"]
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_old_builds_are_refused_where_they_overflow(tmp_path, build, context, re
 
     if refused:
         with pytest.raises(SizeOverflows, match=r"not below 2\^31") as error:
-            settings(plan, "x" * 99_999)
+            conditions(plan, "x" * 99_999)
         assert "--divergence-context 14133" in error.value.hint
     else:
-        assert [context] == settings(plan, "x" * 99_999)["contexts"]
+        assert [context] == conditions(plan, "x" * 99_999)["contexts"]
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
@@ -205,11 +205,11 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
     plan = made_plan(tmp_path)
 
     with pytest.raises(NoRoomForBase, match=r"take 534\.0 KiB"):
-        settings(plan, TEXT)
+        conditions(plan, TEXT)
     base = BaseFile.of(plan.store.folder, context=512)
     base.make_room()
     base.path.write_bytes(b"x")
-    assert [512] == settings(plan, TEXT)["contexts"]
+    assert [512] == conditions(plan, TEXT)["contexts"]
     assert [] == asked(tmp_path)
 
 
@@ -505,7 +505,7 @@ def test_a_cell_that_is_left_takes_its_draft_and_its_tool_along(tmp_path, monkey
     """
     monkeypatch.setattr(perplexity, "LOOK_S", 0.02)
     plan = made_plan(tmp_path, pairs="f16/f16", tool=fake_tool(tmp_path, "hang"))
-    setup = replace(SETUP, probes={"divergence": PROBE.settings(plan, TEXT)})
+    setup = replace(SETUP, probes={"divergence": PROBE.conditions(plan, TEXT)})
     player = Player(plan=plan, setup=setup, text=TEXT, probe=PROBE)
     base = BaseFile.of(plan.store.folder, context=512)
 
@@ -546,7 +546,7 @@ def test_a_text_that_changed_meanwhile_is_refused(tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     plan = made_plan(tmp_path, text=file)
-    chosen = PROBE.settings(plan, TEXT)
+    chosen = PROBE.conditions(plan, TEXT)
     setup = replace(made_setup(), probes={"divergence": chosen})
     file.write_text("y" * 5000)
 

@@ -34,7 +34,7 @@ READING = Reading()
 def setup(tmp_path):
     """The setup of a run of all probes, with two contexts and two depths."""
     plan = made_plan(tmp_path, divergence_contexts=(512, 1024), chunks=2)
-    compared = divergence.settings(plan, plan.corpus.text)
+    compared = divergence.conditions(plan, plan.corpus.text)
     return replace(PLAIN, probes={"divergence": compared, "throughput": SPEEDS})
 
 

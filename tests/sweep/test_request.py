@@ -89,7 +89,7 @@ def test_a_page_is_the_only_page_of_itself_but_for_its_name():
     """
     Nothing of the request is lost on the way.
     """
-    asked = Request(contexts=(4096, 8192), seed=7, depths=(0,), skip_fallback=True)
+    asked = Request(contexts=(4096, 8192), seed=7, skip_fallback=True)
     first = pages(asked)[0]
 
     assert replace(asked, contexts=(4096,), page="context-4096") == first

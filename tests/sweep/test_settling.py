@@ -207,7 +207,7 @@ def test_each_probe_adds_its_settings_to_the_folder():
         return {"depths": [0]}
 
     first = settled(planned(), [RECALL])
-    both = settled(planned(), [made_probe("throughput", settings=settings)]).setup
+    both = settled(planned(), [made_probe("throughput", conditions=settings)]).setup
 
     assert [(True, len(first.text))] == seen
     assert {"recall": {}, "throughput": {"depths": [0]}} == both.probes
@@ -219,7 +219,7 @@ def test_other_settings_of_a_probe_are_refused():
     """
 
     def probe(*depths):
-        return made_probe("throughput", settings=lambda *_: {"depths": list(depths)})
+        return made_probe("throughput", conditions=lambda *_: {"depths": list(depths)})
 
     settled(planned(), [probe(0, 256)])
     with pytest.raises(OtherSetup) as caught:

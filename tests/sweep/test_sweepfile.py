@@ -6,7 +6,9 @@ import pytest
 
 from codeneedle.errors import UnknownName
 from codeneedle.grid import DEFAULT_TYPES
+from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.throughput import ThroughputSettings
 from codeneedle.sweep.request import (
     BadSweepFile,
     Request,
@@ -90,11 +92,12 @@ def test_every_key_reaches_the_request(write):
         fit=False,
         seed=7,
         server_args=("-t", "1"),
-        divergence_contexts=(512, 1024),
-        chunks=3,
-        text=Path.home() / "wiki.txt",
-        depths=(0, 256),
-        repetitions=2,
+        settings={
+            "divergence": DivergenceSettings(
+                contexts=(512, 1024), chunks=3, text=Path.home() / "wiki.txt"
+            ),
+            "throughput": ThroughputSettings(depths=(0, 256), repetitions=2),
+        },
     )
 
     assert expected == asked
@@ -324,5 +327,6 @@ def test_the_asymmetric_sweep_measures_speed_by_depth(tmp_path):
     """
     asked = asked_for(read_sweep_file("asymmetric", folder=tmp_path))
 
-    assert (0, 4096, 16384, 32768) == asked["depths"]
-    assert 3 == asked["repetitions"]
+    (chosen,) = asked["settings"].values()
+    assert (0, 4096, 16384, 32768) == chosen.depths
+    assert 3 == chosen.repetitions

@@ -13,10 +13,9 @@ from unhurried import outcome
 from codeneedle.corpora.corpus import load
 from codeneedle.corpora.random_bodies import Knobs
 from codeneedle.corpora.registry import CorpusFile, read_corpus_file
+from codeneedle.probes import PROBES
 from codeneedle.sweep.request import (
-    Divergence,
     SweepFile,
-    Throughput,
     asked_for,
     read_sweep_file,
 )
@@ -28,7 +27,10 @@ in_one_folder = settings(
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 KEYS = {
-    SweepFile: [field.name for field in fields(SweepFile)],
+    SweepFile: [
+        *(field.name for field in fields(SweepFile) if field.name != "settings"),
+        *PROBES,
+    ],
     CorpusFile: [field.name for field in fields(CorpusFile)],
 }
 SCALARS = (
@@ -135,19 +137,22 @@ def typos(draw, known):
 
 
 @pytest.mark.parametrize(
-    ("head", "layout"),
-    [("", SweepFile), ("[divergence]\n", Divergence), ("[throughput]\n", Throughput)],
+    ("head", "known"),
+    [
+        ("", KEYS[SweepFile]),
+        ("[divergence]\n", PROBES["divergence"].settings.__struct_fields__),
+        ("[throughput]\n", PROBES["throughput"].settings.__struct_fields__),
+    ],
     ids=["top", "divergence", "throughput"],
 )
 @in_one_folder
 @given(data=st.data())
 def test_a_typo_in_a_sweep_file_is_answered_with_the_nearest_key(
-    tmp_path, head, layout, data
+    tmp_path, head, known, data
 ):
     """
     It never quietly runs a default, and says which key was meant.
     """
-    known = [field.name for field in fields(layout)]
     typo = data.draw(typos(known))
     (tmp_path / "x.toml").write_text(f"{head}{typo} = 1\n", encoding="utf-8")
     error = outcome(read_sweep_file, "x", folder=tmp_path)
@@ -220,4 +225,4 @@ def test_the_paths_of_a_sweep_file_are_read_like_a_shell_reads_them(tmp_path, pa
     (tmp_path / "x.toml").write_text(written(table), encoding="utf-8")
     asked = asked_for(read_sweep_file("x", folder=tmp_path))
 
-    assert asked["models"] == (asked["text"],)
+    assert asked["models"] == (asked["settings"]["divergence"].text,)

@@ -35,7 +35,7 @@ from codeneedle.engines.llama_cpp.log import (
     read_log,
     trouble,
 )
-from codeneedle.engines.responses import Readiness, ServerGone, StreamEnded
+from codeneedle.engines.responses import Readiness, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, Status, Trouble
@@ -467,7 +467,7 @@ def _explain(error: CellError, child: Child, log: Path) -> None:
     Raises:
         ServerDied: If the error is that the server has ended.
     """
-    if isinstance(error, ServerGone | StreamEnded):
+    if isinstance(error, ServerGone):
         # The connection breaks a moment before the process is gone.
         ends_within(child, DEATH_S)
     log_text = read_log(log)

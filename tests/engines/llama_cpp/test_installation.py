@@ -1,13 +1,15 @@
-"""llama.cpp is found in a stated order, and asked once what it is."""
+"""llama.cpp: where it is searched, and what its programs say about themselves."""
 
 import os
 
 import pytest
-from programs import asked_of, llama_like, script
+from programs import HELP, asked_of, llama_like, script
 
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.installation import ask, find
-from codeneedle.errors import MachineError
+from codeneedle.engines.llama_cpp.installation import ask, find, read_help
+from codeneedle.errors import MachineError, ToolFailed, ToolMissing
+
+VERSION = "version: 0.6.0-dev (build 11434, commit unknown)\nbuilt with GNU 12.2.0"
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +22,7 @@ def _empty_world(tmp_path, monkeypatch):
 
 def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
     """
-    Each place is looked at only if those before it say nothing.
+    A place is searched only if those before it hold nothing.
     """
     built = llama_like(installation.built_folder() / "llama-server")
     assert (built, "the cache folder") == (find().server, find().source)
@@ -38,11 +40,11 @@ def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
     assert (given, "--llama-server") == (found.server, found.source)
 
 
-def test_without_any_the_ways_to_get_one_are_named():
+def test_a_missing_server_is_reported_with_the_ways_to_get_one():
     """
     The hint names our own build and Homebrew's.
     """
-    with pytest.raises(installation.LlamaMissing) as caught:
+    with pytest.raises(ToolMissing) as caught:
         find()
 
     assert "codeneedle llama" in caught.value.hint
@@ -52,7 +54,7 @@ def test_without_any_the_ways_to_get_one_are_named():
 
 def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path):
     """
-    What was named explicitly is never silently passed over.
+    What was named explicitly is never silently skipped.
     """
     (tmp_path / "file").touch()
 
@@ -61,11 +63,11 @@ def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path):
         (tmp_path, "is a folder"),
         (tmp_path / "file", "is not executable"),
     ):
-        with pytest.raises(installation.LlamaUnusable, match=words):
+        with pytest.raises(ToolFailed, match=words):
             find(llama_server=path)
 
 
-def test_the_environment_is_no_less_explicit(tmp_path, monkeypatch):
+def test_a_server_named_by_the_environment_is_never_skipped(tmp_path, monkeypatch):
     """
     A wrong LLAMA_SERVER is an error although PATH has a server.
     """
@@ -73,7 +75,7 @@ def test_the_environment_is_no_less_explicit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("LLAMA_SERVER", "/nowhere/llama-server")
 
-    with pytest.raises(installation.LlamaUnusable, match="from LLAMA_SERVER"):
+    with pytest.raises(ToolFailed, match="from LLAMA_SERVER"):
         find()
 
 
@@ -136,7 +138,7 @@ def test_a_server_is_asked_once_until_its_file_changes(tmp_path):
 
 def test_a_damaged_answer_is_asked_for_again(tmp_path):
     """
-    What stands in the cache is worth no error.
+    A cached answer that cannot be read is no error.
     """
     server = llama_like(tmp_path / "llama-server")
     facts = ask(server)
@@ -165,31 +167,31 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path):
 )
 def test_a_server_that_crashes_is_reported_with_its_last_words(tmp_path, body, words):
     """
-    A missing library and a foreign processor are told apart.
+    A missing library and an illegal instruction have different messages.
     """
-    with pytest.raises(installation.LlamaBroken, match=words):
+    with pytest.raises(ToolFailed, match=words):
         ask(script(tmp_path / "llama-server", body))
 
 
 def test_a_program_that_is_something_else_is_reported(tmp_path):
     """
-    Its own words stand in the error.
+    Its answer is quoted in the error.
     """
-    with pytest.raises(installation.NotLlamaServer, match="I am a teapot"):
+    with pytest.raises(ToolFailed, match="I am a teapot"):
         ask(script(tmp_path / "llama-server", "echo I am a teapot"))
 
 
 def test_a_server_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
     """
-    A question has a deadline.
+    Each question has a time limit.
     """
-    monkeypatch.setattr(installation, "_ASK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(installation, "ASK_TIMEOUT_S", 0.05)
 
     with pytest.raises(MachineError, match="no answer"):
         ask(script(tmp_path / "llama-server", "sleep 60"))
 
 
-def test_a_program_that_the_system_refuses_is_reported(tmp_path):
+def test_a_program_that_the_system_cannot_start_is_reported(tmp_path):
     """
     A binary of another system does not start at all.
     """
@@ -198,6 +200,75 @@ def test_a_program_that_the_system_refuses_is_reported(tmp_path):
 
     with pytest.raises(MachineError, match="cannot be started"):
         ask(path)
+
+
+def test_types_are_read_across_wrapped_lines():
+    """
+    A fork's types keep its spelling and order; K and V have their own lists.
+    """
+    found = read_help(VERSION, HELP)
+
+    assert found is not None
+    assert ("f32", "f16", "bf16", "q8_0", "q4_0", "turbo3", "q8_KV") == found.k_types
+    assert ("f16", "q8_0") == found.v_types
+
+
+def test_options_are_those_that_begin_a_line():
+    """
+    An option that only a description mentions is not counted.
+    """
+    found = read_help(VERSION, HELP)
+
+    assert found is not None
+    assert {"--fit", "--kv-unified", "--no-kv-unified", "--usage"} <= found.options
+    assert "--not-an-option" not in found.options
+    assert "-fit" not in found.options
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "build"),
+    [
+        (VERSION, "0.6.0-dev (build 11434, commit unknown)", 11434),
+        ("warming up\nversion: 4567 (abcdef0)\n", "4567 (abcdef0)", 4567),
+        ("version: my fork\n", "my fork", None),
+    ],
+)
+def test_old_and_new_versions_are_read(text, version, build):
+    """
+    The number comes before the commit, or follows the word build.
+    """
+    found = read_help(text, HELP)
+
+    assert found is not None
+    assert (version, build) == (found.version, found.build)
+
+
+def test_older_layouts_are_read():
+    """
+    Lines may be indented or starred, and need not list the types.
+    """
+    text = (
+        "usage: llama-server\n\n"
+        "  -h,    --help, --usage          print usage\n"
+        "*        --no-warmup              skip warming up\n"
+        "  -ctk,  --cache-type-k TYPE      KV cache data type for K (default: f16)\n"
+    )
+    found = read_help("version: 3000 (abc)", text)
+
+    assert found is not None
+    assert {"--help", "--usage", "--no-warmup", "--cache-type-k"} == found.options
+    assert () == found.k_types
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [("GNU bash, version 5.2", HELP), (VERSION, "usage: bash"), ("", "")],
+)
+def test_other_programs_are_not_mistaken(version, text):
+    """
+    Without a version line or the option of cache types it is another program.
+    """
+    assert read_help(version, text) is None
 
 
 @pytest.mark.real

@@ -1,0 +1,163 @@
+"""
+The protocol of the published KV-cache sweeps, for comparison with ``codeneedle sweep``.
+
+One llama-server per pair of cache types, with flash attention and an explicit context;
+everything else, threads included, as llama-server has it by default. Ready when
+``/health`` answers 200. One chat request per function, greedy, the whole source text
+in each, at most 1,500 tokens, no early end, no log-probabilities. Then the server is
+stopped.
+
+Where the publication leaves something open, this takes what is fast: the text comes
+first in each prompt, so that it is read once, and ``/health`` is polled every 20 ms.
+"""
+
+import http.client
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.errors import MachineError
+from codeneedle.grid import Pair
+from codeneedle.probes.prompts import NO_THINK_ARGS, chat_messages
+from codeneedle.records.record import Json, NeedleFacts
+from codeneedle.scoring.alignment import score
+from codeneedle.system.processes import Child, clean, running
+
+HOST = "127.0.0.1"
+POLL_S = 0.02
+REPLY_TIMEOUT_S = 3600.0
+"""For 1,500 tokens on a slow and busy machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """
+    What every cell is asked.
+
+    Attributes:
+        text: The corpus.
+        needles: The functions, in asking order.
+        context: Context of the server, in tokens.
+        reply_tokens: Most tokens of a reply.
+    """
+
+    text: str
+    needles: tuple[NeedleFacts, ...]
+    context: int
+    reply_tokens: int = 1500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedCell:
+    """
+    One cell, measured by the published protocol.
+
+    Attributes:
+        wall_s: From the start of its server to its end, in seconds.
+        tokens: Written by the server, all replies together.
+        prompt_tokens: Read by the server; the others came from its cache.
+        matched: Lines of 20 that came back, for each function.
+    """
+
+    wall_s: float
+    tokens: int
+    prompt_tokens: int
+    matched: tuple[int, ...]
+
+
+def measure(
+    pair: Pair, questions: Questions, *, server: Path, weights: Path, log: Path
+) -> PublishedCell:
+    """
+    Measure one cell by the published protocol.
+
+    Raises:
+        MachineError: If the server cannot be started or stopped, ends early, or
+            answers with an error.
+    """
+    port = _free_port()
+    argv = command(pair, questions, server=server, weights=weights, port=port)
+    began = time.perf_counter()
+    with running(argv, env=clean(os.environ), log=log) as child:
+        _wait_until_ready(child, port, log)
+        replies = [_ask(port, questions, needle) for needle in questions.needles]
+    wall_s = time.perf_counter() - began
+    texts = [str(r["choices"][0]["message"].get("content") or "") for r in replies]
+    scored = zip(questions.needles, texts, strict=True)
+    return PublishedCell(
+        wall_s=wall_s,
+        tokens=sum(reply["timings"]["predicted_n"] for reply in replies),
+        prompt_tokens=sum(reply["timings"]["prompt_n"] for reply in replies),
+        matched=tuple(score(needle, text).matched for needle, text in scored),
+    )
+
+
+def command(
+    pair: Pair, questions: Questions, *, server: Path, weights: Path, port: int
+) -> list[str]:
+    """The argv of the server."""
+    return [
+        *(str(server), "--model", str(weights)),
+        *("--host", HOST, "--port", str(port)),
+        *("--ctx-size", str(questions.context), "--flash-attn", "on"),
+        *("--cache-type-k", pair.k, "--cache-type-v", pair.v),
+    ]
+
+
+def request_body(questions: Questions, needle: NeedleFacts) -> Json:
+    """The body of one chat request."""
+    messages = chat_messages(questions.text, needle)
+    return {
+        "messages": [{"role": m.role, "content": m.content} for m in messages],
+        "chat_template_kwargs": NO_THINK_ARGS,
+        "max_tokens": questions.reply_tokens,
+        "temperature": 0,
+    }
+
+
+def _wait_until_ready(child: Child, port: int, log: Path) -> None:
+    while child.poll() is None:
+        try:
+            if _send(port, "GET", "/health")[0] == http.client.OK:
+                return
+        except OSError:  # not listening yet
+            pass
+        time.sleep(POLL_S)
+    raise MachineError(
+        f"llama-server exited with code {child.returncode} before it was ready",
+        hint=f"End of its log: {' '.join(log.read_text().splitlines()[-2:])}",
+    )
+
+
+def _ask(port: int, questions: Questions, needle: NeedleFacts) -> Json:
+    body = json.dumps(request_body(questions, needle))
+    code, data = _send(port, "POST", "/v1/chat/completions", body)
+    if code != http.client.OK:
+        raise MachineError(
+            f"llama-server answered {needle.name} with {code}: {data[:200]!r}",
+            hint="Run the other sections: start-up, records.",
+        )
+    answer: Json = json.loads(data)
+    return answer
+
+
+def _send(
+    port: int, method: str, path: str, body: str | None = None
+) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(HOST, port, timeout=REPLY_TIMEOUT_S)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
