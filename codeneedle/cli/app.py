@@ -112,12 +112,11 @@ def show_corpus(
     ] = None,
 ) -> None:
     """Show which functions would be asked, at what depth; or the truth of one."""
-    from codeneedle.cli.progress import reading
     from codeneedle.corpora import corpus
     from codeneedle.report.answers import overview, truth
 
-    with reading(Console(stderr=True)) as hears:
-        found = corpus.load(name, hears=hears)
+    with _stderr().status("reading the corpus"):
+        found = corpus.load(name)
     if function is None:
         Console(highlight=False).print(overview(found))
     else:
@@ -209,7 +208,6 @@ def sweep(
 @asking
 def plan(request: Request) -> None:
     """Show what a sweep would do, without starting anything."""
-    from codeneedle.cli.progress import reading
     from codeneedle.corpora.corpus import load
     from codeneedle.probes import probes_named
     from codeneedle.report.plan import plan_view
@@ -217,8 +215,8 @@ def plan(request: Request) -> None:
     from codeneedle.sweep.request import pages
 
     probes_named(request.probes)
-    with reading(_stderr()) as hears:
-        read = functools.cache(functools.partial(load, hears=hears))
+    with _stderr().status("reading the corpus"):
+        read = functools.cache(load)
         plans = [plan_module.plan(page, read=read) for page in pages(request)]
     for planned in plans:
         _stdout().print(plan_view(planned, probes=request.probes), crop=False)

@@ -1,4 +1,4 @@
-"""Everything shown on stderr while something runs: the live grid, reading, building."""
+"""Everything shown on stderr while something runs: the live grid, hashing, building."""
 
 import contextlib
 import time
@@ -17,8 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.corpora.reading import Listener
-from codeneedle.corpora.reading import Progress as ReadingProgress
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.errors import ToolMissing
@@ -38,19 +36,19 @@ QUIET_S = 2.0
 EVERY_S = 0.25
 """How often a line on a terminal is new."""
 
-READING_LINE_EVERY_S = 10.0
-"""How often a log hears that it goes on."""
+HASHING_LINE_EVERY_S = 10.0
+"""How often a log gets a line while weights are hashed."""
 
 _MB = 1_000_000
 
 
 @dataclass(slots=True, kw_only=True)
-class ReadingLine:
+class HashingLine:
     """
-    One line on how far something has been read, from when it takes a while.
+    A line that says how much of a model file has been hashed, if it takes a while.
 
     Attributes:
-        show: Takes the line, in place of an earlier one or below it.
+        show: Called with each line, which replaces or follows the one before.
         every_s: Time between two lines, in seconds.
         clock: Monotonic seconds.
     """
@@ -58,58 +56,34 @@ class ReadingLine:
     show: Callable[[str], None]
     every_s: float
     clock: Callable[[], float] = time.monotonic
-    _phase: str = ""
     _began: float = 0.0
-    _next: float = field(default=0.0)
+    _next: float = 0.0
+    _done: int | None = None
 
-    def hear(self, progress: ReadingProgress) -> None:
-        """Take *progress* in; show it if it is time for that."""
+    def update(self, done_bytes: int, total_bytes: int) -> None:
+        """Show a line if `QUIET_S` have passed, and `every_s` since the last one."""
         now = self.clock()
-        if progress.phase != self._phase:
-            first = not self._phase
-            self._phase, self._began = progress.phase, now
-            self._next = now + QUIET_S if first else self._next
+        if self._done is None or done_bytes < self._done:
+            self._began, self._next = now, now + QUIET_S
+        self._done = done_bytes
         if now >= self._next:
             self._next = now + self.every_s
-            self.show(reading_phrase(progress, now - self._began))
+            self.show(hashing_phrase(done_bytes, total_bytes, now - self._began))
 
 
-def reading_phrase(progress: ReadingProgress, elapsed_s: float) -> str:
-    """``reading the corpus: 34 of 98 MB, 12.0 s left``, after so many seconds."""
-    done, total = progress.done_bytes, progress.total_bytes
-    far = f"{progress.phase}: {done / _MB:.0f} of {total / _MB:.0f} MB"
-    if not done:
-        return far
-    return f"{far}, {duration(elapsed_s * (total - done) / done)} left"
+def hashing_phrase(done_bytes: int, total_bytes: int, elapsed_s: float) -> str:
+    """``hashing weights, once: 34 of 98 MB, 12.0 s left``."""
+    amounts = f"{done_bytes / _MB:.0f} of {total_bytes / _MB:.0f} MB"
+    if not done_bytes:
+        return f"hashing weights, once: {amounts}"
+    left_s = elapsed_s * (total_bytes - done_bytes) / done_bytes
+    return f"hashing weights, once: {amounts}, {duration(left_s)} left"
 
 
-def line_in(console: Console, show: Callable[[str], None]) -> ReadingLine:
-    """A line that *show* takes, as often as *console* should have it."""
-    every_s = EVERY_S if console.is_terminal else READING_LINE_EVERY_S
-    return ReadingLine(show=show, every_s=every_s)
-
-
-@contextlib.contextmanager
-def reading(console: Console) -> Iterator[Listener]:
-    """
-    Show how far a corpus has been read, if it takes a while.
-
-    Yields:
-        What `codeneedle.corpus.load` should tell it to.
-    """
-    if not console.is_terminal:
-        yield line_in(console, console.print).hear
-        return
-    with contextlib.ExitStack() as stack:
-        status = console.status("")
-
-        def show(line: str) -> None:
-            # Not started before, as even an empty one takes a line.
-            status.update(line)
-            status.start()
-
-        stack.callback(status.stop)
-        yield line_in(console, show).hear
+def hashing_line(console: Console, show: Callable[[str], None]) -> HashingLine:
+    """A `HashingLine` for *console*: more often on a terminal than in a log."""
+    every_s = EVERY_S if console.is_terminal else HASHING_LINE_EVERY_S
+    return HashingLine(show=show, every_s=every_s)
 
 
 BUILD_LINE_EVERY_S = 30.0

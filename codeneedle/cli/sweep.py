@@ -8,15 +8,14 @@ from pathlib import Path
 from rich.console import Console
 
 from codeneedle.cli.progress import (
+    HashingLine,
     Progress,
-    ReadingLine,
     Screen,
-    line_in,
+    hashing_line,
     note_lines,
     say,
     working,
 )
-from codeneedle.corpora import reading
 from codeneedle.corpora.corpus import load
 from codeneedle.grid import Pair
 from codeneedle.models.weights import sha256
@@ -60,7 +59,7 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
         with unwinding_on_signals():
             checking = "checking corpus, weights and llama-server"
             with working(console, checking) as tell:
-                plans = _checked(request, line_in(console, tell))
+                plans = _checked(request, hashing_line(console, tell))
             note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
             counted: Counted = {}
             codes = [
@@ -78,22 +77,14 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
         return INTERRUPTED
 
 
-def _checked(request: Request, line: ReadingLine) -> list[Plan]:
-    """The plans of all pages; what may take minutes tells *line* how far it is."""
+def _checked(request: Request, line: HashingLine) -> list[Plan]:
+    """The plans of all pages; *line* shows how much of the weights is hashed."""
     # A corpus that several pages share is read once.
-    read = functools.cache(functools.partial(load, hears=line.hear))
+    read = functools.cache(load)
     plans = [planning.plan(page, read=read) for page in pages(request)]
     refuse_shared_folders(plans)
-
-    def hashed(done: int, total: int) -> None:
-        line.hear(
-            reading.Progress(
-                phase="hashing weights, once", done_bytes=done, total_bytes=total
-            )
-        )
-
     for plan in plans:
-        sha256(plan.weights, progress=hashed)
+        sha256(plan.weights, progress=line.update)
         refuse_other_setup(plan)
     return plans
 
