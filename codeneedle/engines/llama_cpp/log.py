@@ -1,6 +1,6 @@
 """
-The llama-server log parser: effective settings, causes of failures, differences from
-what was asked.
+The parser of llama.cpp's logs: effective settings, causes of failures, differences
+from what was asked for.
 """
 
 import os
@@ -14,8 +14,13 @@ from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.processes import END_BYTES, ENDED, OMISSION
 
 LINE_CHARACTERS = 500
-"""Of a line, what is looked at; a model's own words may make lines of megabytes."""
+"""What is read of a line; a model's own text may make lines of megabytes."""
 
+CONTEXT_STEP = 256
+"""llama.cpp rounds a context up to a multiple of this."""
+
+_SHUTDOWN = b"cleaning up before exit"
+_TAIL_BYTES = 16 << 10
 
 _NEW_CONTEXT = "constructing llama_context"
 """Begins a context; a second one belongs to a draft model."""
@@ -23,41 +28,41 @@ _NEW_CONTEXT = "constructing llama_context"
 
 def read(log_text: str) -> Effective:
     """
-    What is effective, from a log written with ``-lv 4``.
+    The effective settings, from a log written with ``-lv 4``.
 
-    Of a server that also holds a draft model, the first context counts.
+    If there is also a draft model, the first context counts.
     """
-    everything = list(_lines(log_text))
-    lines = list(_first_context(everything))
+    everything = list(lines(log_text))
+    model = list(_first_context(everything))
     offloaded = _numbers(_OFFLOADED, everything)
     return Effective(
         build=_last(_BUILD, everything),
         context=_context(everything),
-        flash_attention=_flash_attention(lines),
-        kv=tuple(_kv_buffers(lines)),
-        rotation_k=_first_number(_ROTATION_K, lines),
-        rotation_v=_first_number(_ROTATION_V, lines),
+        flash_attention=_flash_attention(model),
+        kv=tuple(_kv_buffers(model)),
+        rotation_k=_first_number(_ROTATION_K, model),
+        rotation_v=_first_number(_ROTATION_V, model),
         offloaded_layers=offloaded[0] if offloaded else None,
         total_layers=offloaded[1] if offloaded else None,
-        graph_splits=max(map(int, _all(_SPLITS, lines)), default=None),
-        devices=tuple(dict.fromkeys(_all(_KV_DEVICE, lines))),
-        compute_mib=_compute_mib(lines),
+        graph_splits=max(map(int, _all(_SPLITS, model)), default=None),
+        devices=tuple(dict.fromkeys(_all(_KV_DEVICE, model))),
+        compute_mib=_compute_mib(model),
         threads=_first_number(_THREADS, everything),
     )
 
 
 def trouble(log_text: str) -> Trouble | None:
-    """Why the server failed, if its log tells; the first of the clearest signs."""
+    """Why the program failed, if its log tells: the most telling of its lines."""
     return _first_sign(_TROUBLES, log_text)
 
 
 def fallback(log_text: str) -> Trouble | None:
-    """What the server does instead of fast attention on the asked types, if it does."""
+    """What runs instead of fast attention on the cache types asked for, if anything."""
     return _first_sign(_FALLBACKS, log_text)
 
 
 def printable(line: str) -> str:
-    """The beginning of *line*, safe to show anywhere: no escapes, no controls."""
+    """The beginning of *line* without terminal escapes and control characters."""
     shown = line[:LINE_CHARACTERS]
     if shown.isprintable():
         return shown
@@ -66,20 +71,95 @@ def printable(line: str) -> str:
 
 
 def evidence(log_text: str) -> tuple[str, ...]:
-    """The lines that tell whether what runs is what was asked for."""
+    """The lines that state cache types, context, flash attention and offload."""
     signs = (_KV, _FLASH, _FLASH_RESOLVED, _OFFLOADED, *_CONTEXTS)
-    lines = [line for line in _lines(log_text) if any(s.search(line) for s in signs)]
-    return tuple(dict.fromkeys(" ".join(line.split()) for line in lines))
+    found = [line for line in lines(log_text) if any(s.search(line) for s in signs)]
+    return tuple(dict.fromkeys(" ".join(line.split()) for line in found))
 
 
-def last_words(log_text: str, *, lines: int = 12) -> tuple[str, ...]:
-    """The last *lines* of a log that tell anything, safe to show anywhere."""
+def last_words(log_text: str, *, limit: int = 12) -> tuple[str, ...]:
+    """The last *limit* lines of a log, without those that never explain a failure."""
     telling = [
-        line
-        for line in _lines(log_text)
-        if line.strip() and not any(noise in line for noise in _NOISE)
+        line for line in lines(log_text) if not any(noise in line for noise in _NOISE)
     ]
-    return tuple(line.rstrip() for line in telling[-lines:])
+    return tuple(line.rstrip() for line in telling[-limit:])
+
+
+def lines(log_text: str) -> Iterator[str]:
+    """The lines that are not blank, `printable` and without their time stamps."""
+    for shown in map(printable, log_text.splitlines()):
+        if shown and not shown.isspace():
+            yield _PREFIX.sub("", shown)
+
+
+def bids_farewell(path: Path) -> bool:
+    """Whether the end of a server's log says that it is shutting down."""
+    return _SHUTDOWN in tail(path, _TAIL_BYTES)
+
+
+def tail(path: Path, limit_bytes: int) -> bytes:
+    """The last *limit_bytes* of a log; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - limit_bytes))
+            return file.read(limit_bytes)
+    except OSError:
+        return b""
+
+
+def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
+    """The first and last *end_bytes* of a log; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            text = file.read(end_bytes)
+            rest = max(0, size - len(text))
+            if rest > end_bytes:
+                file.seek(size - end_bytes)
+                text += OMISSION
+            text += file.read(end_bytes) if rest else b""
+    except OSError:
+        return ""
+    return text.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """
+    What a program was asked for.
+
+    Attributes:
+        pair: Cache types; None for a server that measures nothing.
+        context: Size of the context, in tokens.
+        rotation: Whether quantized values may be rotated.
+        all_layers: Whether all layers are to be on the accelerator, if there is one.
+    """
+
+    pair: Pair | None
+    context: int
+    rotation: bool = True
+    all_layers: bool = False
+
+
+def mismatches(asked: Asked, effective: Effective) -> tuple[str, ...]:
+    """
+    In what *effective* differs from what was asked for, one phrase each.
+
+    A setting that the log does not state is no difference, except the cache types:
+    without them, no measurement could be attributed to a pair.
+    """
+    if asked.pair is None:
+        return ()
+    found = list(_wrong_types(asked.pair, effective.kv))
+    found += _wrong_context(asked.context, effective.context)
+    if effective.flash_attention == "disabled":
+        found.append("flash attention is off, not on")
+    if not asked.rotation and (effective.rotation_k or effective.rotation_v):
+        found.append("quantized values are rotated, although rotation is off")
+    if asked.all_layers:
+        found += _wrong_offload(effective)
+    return tuple(found)
 
 
 _PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")
@@ -154,7 +234,7 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
         re.compile(r"exiting due to|failed to (?:load|create|initialize)"),
     ),
 )
-"""Most telling first: many a line that follows an error only says that it failed."""
+"""Most telling first: lines that follow an error often only say that it failed."""
 
 _FALLBACKS: Sequence[tuple[Status, re.Pattern[str]]] = (
     (Status.FALLBACK_F16, re.compile(r"converting K and V to f16")),
@@ -168,16 +248,9 @@ _FALLBACKS: Sequence[tuple[Status, re.Pattern[str]]] = (
 )
 
 
-def _lines(log_text: str) -> Iterator[str]:
-    """Those that are not blank, safe to show anywhere."""
-    for shown in map(printable, log_text.splitlines()):
-        if shown and not shown.isspace():
-            yield _PREFIX.sub("", shown)
-
-
-def _first_context(lines: Iterable[str]) -> Iterator[str]:
+def _first_context(everything: Iterable[str]) -> Iterator[str]:
     contexts = 0
-    for line in lines:
+    for line in everything:
         contexts += _NEW_CONTEXT in line
         if contexts > 1:
             return
@@ -187,9 +260,9 @@ def _first_context(lines: Iterable[str]) -> Iterator[str]:
 def _first_sign(
     signs: Sequence[tuple[Status, re.Pattern[str]]], log_text: str
 ) -> Trouble | None:
-    lines = list(_lines(log_text))
+    found = list(lines(log_text))
     for status, sign in signs:
-        for line in lines:
+        for line in found:
             if sign.search(line):
                 return Trouble(status, " ".join(line.split()))
     return None
@@ -256,79 +329,6 @@ def _numbers(pattern: re.Pattern[str], lines: Iterable[str]) -> tuple[int, ...]:
     return ()
 
 
-_FAREWELL = b"cleaning up before exit"
-_LAST_BYTES = 16 << 10
-
-
-def bids_farewell(path: Path) -> bool:
-    """Whether a server's log says, near its end, that it was told to end."""
-    try:
-        with path.open("rb") as file:
-            file.seek(-min(_LAST_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
-            return _FAREWELL in file.read()
-    except OSError:
-        return False
-
-
-def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
-    """The first and last *end_bytes* of a log; empty if there is none."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            text = file.read(end_bytes)
-            rest = max(0, size - len(text))
-            if rest > end_bytes:
-                file.seek(size - end_bytes)
-                text += OMISSION
-            text += file.read(end_bytes) if rest else b""
-    except OSError:
-        return ""
-    return text.decode(errors="replace")
-
-
-CONTEXT_STEP = 256
-"""llama.cpp rounds a context up to a multiple of this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """
-    What a server was asked for.
-
-    Attributes:
-        pair: Cache types; None where they do not matter.
-        context: Size of the context, in tokens.
-        rotation: Whether quantized values may be rotated.
-        all_layers: Whether all of them are to be on the accelerator, if there is one.
-    """
-
-    pair: Pair | None
-    context: int
-    rotation: bool = True
-    all_layers: bool = False
-
-
-def mismatches(asked: Asked, effective: Effective) -> tuple[str, ...]:
-    """
-    In what *effective* differs from what was asked, one phrase each.
-
-    What the log does not tell is no difference, except the cache types: without
-    them nothing that is measured would mean anything. Where no types were asked
-    for, nothing is measured.
-    """
-    if asked.pair is None:
-        return ()
-    found = list(_wrong_types(asked.pair, effective.kv))
-    found += _wrong_context(asked.context, effective.context)
-    if effective.flash_attention == "disabled":
-        found.append("flash attention is off, not on")
-    if not asked.rotation and (effective.rotation_k or effective.rotation_v):
-        found.append("values are rotated, though they should not be")
-    if asked.all_layers:
-        found += _wrong_offload(effective)
-    return tuple(found)
-
-
 def _wrong_types(pair: Pair, buffers: Sequence[KvBuffer]) -> Iterator[str]:
     if not buffers:
         yield "the log names no KV cache, so its types cannot be verified"
@@ -348,6 +348,6 @@ def _wrong_context(asked: int, effective: int | None) -> Iterator[str]:
 
 def _wrong_offload(effective: Effective) -> Iterator[str]:
     on_device, layers = effective.offloaded_layers, effective.total_layers
-    # None of them: there is no accelerator.
+    # Zero or None: there is no accelerator.
     if on_device and layers and on_device < layers:
         yield f"{on_device} of {layers} layers are on the accelerator, not all"

@@ -1,16 +1,24 @@
-"""What a server's log tells: on real logs, and on lines from the sources."""
+"""llama.cpp's logs: real ones, and lines from the sources."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from codeneedle.engines.llama_cpp.log import (
+    Asked,
+    bids_farewell,
     evidence,
     fallback,
     last_words,
+    lines,
+    mismatches,
     read,
+    read_log,
+    tail,
     trouble,
 )
+from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status
 
 LOGS = Path(__file__).parents[2] / "helpers" / "logs"
@@ -18,6 +26,10 @@ LOGS = Path(__file__).parents[2] / "helpers" / "logs"
 
 def log(name):
     return (LOGS / f"{name}.log").read_text(encoding="utf-8")
+
+
+ASKED = Asked(pair=Pair("q8_0", "q4_0"), context=8192)
+RUNS = read(log("real-q8_0-q4_0"))
 
 
 def test_everything_that_runs_is_read_from_a_real_log():
@@ -120,7 +132,7 @@ def test_the_reason_of_a_failure_is_found(name, status, words):
 )
 def test_what_a_build_cannot_do_is_unsupported(line):
     """
-    These cells fail on every try, so none is repeated.
+    Such cells fail on every try.
     """
     found = trouble(f"0.00.908.334 E {line}\n0.00.908.335 E exiting due to it")
 
@@ -138,9 +150,9 @@ def test_what_a_build_cannot_do_is_unsupported(line):
         "ggml_aligned_malloc: failed to allocate 8192.00 MB",
     ],
 )
-def test_every_backend_s_word_for_no_memory_is_known(line):
+def test_each_backend_s_message_for_no_memory_is_known(line):
     """
-    CUDA, Metal, Vulkan and the processor word it differently.
+    CUDA, Metal, Vulkan and the CPU use different words.
     """
     found = trouble(line)
 
@@ -150,7 +162,7 @@ def test_every_backend_s_word_for_no_memory_is_known(line):
 
 def test_a_healthy_log_has_no_trouble():
     """
-    Warnings of a server that works are no reason of anything.
+    Warnings of a server that works are not taken for failures.
     """
     healthy = log("real-q8_0-q4_0")
 
@@ -166,7 +178,7 @@ def test_a_healthy_log_has_no_trouble():
 )
 def test_a_fallback_is_noticed(name, status):
     """
-    A server that attends elsewhere, or in other types, says so once.
+    Attention on the CPU or on converted types is logged once.
     """
     found = fallback(log(name))
 
@@ -176,7 +188,7 @@ def test_a_fallback_is_noticed(name, status):
 
 def test_the_evidence_is_the_lines_that_name_types_context_and_attention():
     """
-    A record of a mismatch keeps what it was concluded from.
+    They are stored with a mismatch.
     """
     lines = evidence(log("real-q8_0-q4_0"))
 
@@ -184,19 +196,19 @@ def test_the_evidence_is_the_lines_that_name_types_context_and_attention():
     assert any("flash_attn" in line for line in lines)
 
 
-def test_last_words_are_few_and_harmless():
+def test_the_last_lines_of_a_log_hold_no_control_characters():
     """
     Colours and control characters of a log never reach a terminal.
     """
     text = "\x1b[31mred\x1b[0m\n\n\x07bell\x00\n\x1b]0;title\x07done\n"
 
     assert ("red", " bell", "done") == last_words(text)
-    assert ("done",) == last_words(text, lines=1)
+    assert ("done",) == last_words(text, limit=1)
 
 
-def test_lines_of_megabytes_are_read_quickly_enough_to_be_read_at_all():
+def test_of_a_line_of_megabytes_only_the_beginning_is_read():
     """
-    Of a line only its beginning is looked at, however it goes on.
+    Otherwise a model's own text could take minutes to parse.
     """
     endless = ": compute" * 1_000_000 + "\nllama_context: flash_attn = enabled\n"
 
@@ -210,10 +222,125 @@ def test_lines_of_megabytes_are_read_quickly_enough_to_be_read_at_all():
         ("libgomp: Thread creation failed: Resource temporarily", "crashed"),
     ],
 )
-def test_limits_of_memory_and_threads_are_told(line, status):
+def test_limits_of_memory_and_threads_are_recognized(line, status):
     """
     Seen under ``ulimit -v``.
     """
     found = trouble(f"warming up the model\n{line}\n")
 
     assert (status, line) == (found.status, found.reason)
+
+
+def test_what_was_asked_for_is_no_mismatch():
+    """
+    A context that was rounded up to the next 256 tokens is the one asked for.
+    """
+    assert () == mismatches(ASKED, RUNS)
+    assert () == mismatches(replace(ASKED, context=8000), RUNS)
+
+
+def test_each_difference_is_named():
+    """
+    Types of any cache, context and flash attention: each that differs is said.
+    """
+    asked = Asked(pair=Pair("q4_0", "q4_0"), context=4096)
+    effective = replace(RUNS, flash_attention="disabled")
+
+    assert (
+        "K is q8_0, not q4_0",
+        "the context is 8192 tokens, not 4096",
+        "flash attention is off, not on",
+    ) == mismatches(asked, effective)
+
+
+def test_types_that_the_log_does_not_name_are_not_taken_for_granted():
+    """
+    A log without cache types is a mismatch.
+    """
+    (difference,) = mismatches(ASKED, Effective())
+
+    assert "cannot be verified" in difference
+
+
+@pytest.mark.parametrize(
+    ("on_device", "layers", "expected"),
+    [
+        (20, 33, ("20 of 33 layers are on the accelerator, not all",)),
+        (33, 33, ()),
+        (0, 33, ()),
+        (None, None, ()),
+    ],
+)
+def test_a_part_of_the_layers_is_not_all_of_them(on_device, layers, expected):
+    """
+    Zero layers, or no line about layers, mean that there is no accelerator.
+    """
+    effective = replace(RUNS, offloaded_layers=on_device, total_layers=layers)
+
+    assert expected == mismatches(replace(ASKED, all_layers=True), effective)
+    assert () == mismatches(ASKED, effective)
+
+
+def test_a_server_that_only_counts_may_run_as_it_likes():
+    """
+    Without cache types to verify, nothing is verified.
+    """
+    assert () == mismatches(Asked(pair=None, context=512), Effective(context=4))
+
+
+def test_rotation_that_was_switched_off_is_a_mismatch_if_it_runs():
+    """
+    A record without rotation must not hold numbers with it.
+    """
+    asked = replace(ASKED, rotation=False)
+
+    assert 1 == len(mismatches(asked, RUNS))
+    assert () == mismatches(asked, replace(RUNS, rotation_k=0, rotation_v=0))
+
+
+def test_a_model_that_keeps_k_and_v_in_one_cache_has_no_type_of_v():
+    """
+    Its V buffer has a size of 0; only then a wrong type of V is ignored.
+    """
+    (buffer,) = RUNS.kv
+    other = replace(buffer, v_type="f16")
+
+    assert ("V is f16, not q4_0",) == mismatches(ASKED, replace(RUNS, kv=(other,)))
+    nothing = replace(other, v_mib=0.0)
+    assert () == mismatches(ASKED, replace(RUNS, kv=(nothing,)))
+
+
+def test_both_ends_of_a_long_log_are_read(tmp_path):
+    """
+    A log of at most twice the limit is read whole; a missing one is empty.
+    """
+    path = tmp_path / "log"
+    path.write_bytes(b"abcdef")
+
+    assert "abcdef" == read_log(path, end_bytes=3)
+    assert "ab\n[...]\nef" == read_log(path, end_bytes=2)
+    assert b"ef" == tail(path, 2)
+    assert b"abcdef" == tail(path, 9)
+    assert "" == read_log(tmp_path / "none")
+    assert b"" == tail(tmp_path / "none", 2)
+
+
+def test_a_server_that_shuts_down_says_so_near_the_end_of_its_log(tmp_path):
+    """
+    Long ago does not count: the phrase may stand in a prompt.
+    """
+    path = tmp_path / "log"
+    path.write_bytes(b"srv operator(): cleaning up before exit...\nbye\n")
+    assert bids_farewell(path)
+
+    path.write_bytes(path.read_bytes() + bytes(1 << 16))
+    assert not bids_farewell(path)
+
+
+def test_lines_have_no_time_stamps_and_blank_ones_are_left_out():
+    """
+    Only the prefix of llama.cpp's own logger is removed.
+    """
+    text = "0.00.073.447 I main: x\n\n   \n0.1 I kept\n"
+
+    assert ["main: x", "0.1 I kept"] == list(lines(text))
