@@ -12,7 +12,8 @@ Sections:
     records   reports of 1,000 records
 
 Everything happens in a temporary folder, one thing at a time; the user's runs are not
-touched, and of the cache folder the built-in model is copied. Progress goes to stderr, tables to stdout.
+touched, and of the cache folder the built-in model is copied. Progress goes to stderr,
+tables to stdout.
 
 Exit codes: 0, measured; 2, no such section, pair or number; 3, this machine cannot run
 it; 130, interrupted.
@@ -42,7 +43,7 @@ from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
 from codeneedle.models.nano.model import built_in_model
-from codeneedle.records.record import CellRecord, Json, read_recall
+from codeneedle.records.record import CellRecord, Json, Recall, from_json
 from codeneedle.records.store import Store
 from codeneedle.scoring.alignment import score
 from codeneedle.system import files, machine
@@ -329,7 +330,7 @@ def _sweep(
 def _swept(store: Store, record: CellRecord) -> SweptCell:
     setup = store.setup()
     needles = setup.needles if setup else ()
-    rounds = read_recall(record.observation or {}, file=str(record.pair)).rounds
+    rounds = from_json(record.observation or {}, Recall, file=str(record.pair)).rounds
     return SweptCell(
         wall_s=record.phases.total_s + (record.phases.between_s or 0.0),
         overhead_s=record.phases.waiting_s,

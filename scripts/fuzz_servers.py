@@ -38,8 +38,8 @@ from codeneedle.records.record import (
     Recall,
     Round,
     Status,
-    observation_of,
-    read_recall,
+    as_json,
+    from_json,
 )
 from codeneedle.sweep.fallbacks import suspects
 
@@ -89,8 +89,8 @@ def _keeps(reply: Reply) -> None:
     said = {name: getattr(reply, name) for name in Reply.__slots__}
     said = {name: said[name] for name in said if name in Round.__slots__}
     asked = Round(needle="f_a", prompt_sha256="", reply=reply.text, **said)
-    stored = _stored(observation_of(Recall(rounds=(asked,))))
-    kept = read_recall(stored.observation or {}, file="x").rounds[0]
+    stored = _stored(as_json(Recall(rounds=(asked,))))
+    kept = from_json(stored.observation or {}, Recall, file="x").rounds[0]
     claim(kept == asked, "a round is read back as it was")
     numbers = (*asked.logprobs, *asked.gaps, asked.prompt_ms, asked.predicted_ms)
     claim(all(map(math.isfinite, numbers)), "what is observed is a number")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from codeneedle.analysis import divergence as divergence_metrics
 from codeneedle.analysis import throughput as throughput_metrics
 from codeneedle.analysis.divergence import Compared, Divergence
-from codeneedle.analysis.throughput import DepthSpeeds, Settings, Throughput
+from codeneedle.analysis.throughput import DepthSpeeds, Throughput, ThroughputSetup
 from codeneedle.engines.engine import Estimate, Statistics
 from codeneedle.grid import BITS_PER_ELEMENT, Pair, by_precision
 from codeneedle.records.record import (
@@ -38,7 +38,7 @@ from codeneedle.records.record import (
     Setup,
     Status,
     WeightsFacts,
-    observation_of,
+    as_json,
 )
 from codeneedle.records.store import Store, run_folder
 
@@ -135,7 +135,7 @@ def _setup(
 
 
 def _probe_settings() -> dict[str, Json]:
-    speeds = Settings(
+    speeds = ThroughputSetup(
         depths=DEPTHS,
         repetitions=3,
         prompt_tokens=512,
@@ -144,7 +144,7 @@ def _probe_settings() -> dict[str, Json]:
     )
     return {
         divergence_metrics.NAME: {"contexts": [512], "chunks": 4},
-        throughput_metrics.NAME: throughput_metrics.json_of(speeds),
+        throughput_metrics.NAME: as_json(speeds),
     }
 
 
@@ -212,7 +212,7 @@ def _recalled(setup: Setup, lost: float, chance: np.random.Generator) -> Json:
         predicted_tokens=8,
         predicted_ms=16.0,
     )
-    return observation_of(Recall(rounds=rounds, priming=priming))
+    return as_json(Recall(rounds=rounds, priming=priming))
 
 
 def _round(needle: NeedleFacts, lost: float, chance: np.random.Generator) -> Round:
@@ -256,7 +256,7 @@ def _compared(setup: Setup, lost: float, chance: np.random.Generator) -> Json:
         statistics=_statistics(kld),
     )
     divergence = Divergence(reference=str(reference), contexts=(compared,))
-    return divergence_metrics.observation_of(divergence)
+    return as_json(divergence)
 
 
 def _statistics(kld: float) -> Statistics:
@@ -299,7 +299,7 @@ def _timed(lost: float, chance: np.random.Generator) -> Json:
         backends="CPU",
         threads=2,
     )
-    return throughput_metrics.json_of(throughput)
+    return as_json(throughput)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from codeneedle.analysis.metrics import Metric
 from codeneedle.engines.engine import Estimate, Statistics
-from codeneedle.records.record import BadRecord, CellRecord, Json, Setup
+from codeneedle.records.record import BadRecord, CellRecord, Setup, from_json
 from codeneedle.scoring.rounds import Reading
 
 NAME = "divergence"
@@ -62,26 +62,6 @@ class Divergence:
         return None
 
 
-def read_divergence(observation: Json, *, file: str) -> Divergence:
-    """
-    Read what the divergence probe stored.
-
-    Raises:
-        BadRecord: If it is something else.
-    """
-    try:
-        return msgspec.convert(observation, type=Divergence)
-    except msgspec.ValidationError as error:
-        raise BadRecord(file=file, reason=str(error)) from error
-
-
-def observation_of(divergence: Divergence) -> Json:
-    """*divergence* as it will be read back from disk."""
-    encoded = msgspec.json.encode(divergence)
-    observation: Json = msgspec.json.decode(encoded, type=Json)
-    return observation
-
-
 def divergence_of(record: CellRecord) -> Divergence | None:
     """
     What *record* holds of this probe; None if it holds nothing of it.
@@ -92,7 +72,7 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     if record.probe != NAME or record.observation is None:
         return None
     file = f"{record.pair.slug}.{record.probe}.json"
-    return read_divergence(record.observation, file=file)
+    return from_json(record.observation, Divergence, file=file)
 
 
 Number = Callable[[Compared], float]

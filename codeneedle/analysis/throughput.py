@@ -6,13 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
-
-import msgspec
 
 from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair
-from codeneedle.records.record import BadRecord, CellRecord, Json, Run, Setup
+from codeneedle.records.record import CellRecord, Run, Setup, from_json
 from codeneedle.scoring.rounds import Reading
 
 NAME = "throughput"
@@ -20,11 +17,9 @@ NAME = "throughput"
 LABELS = {"tg": "writing", "pp": "prompt reading"}
 """The two tests, as the field calls them, and as headings say; headline first."""
 
-_Layout = TypeVar("_Layout")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ThroughputSetup:
     """
     What must be equal for speeds to be comparable.
 
@@ -118,13 +113,7 @@ class Crossover:
         return f"{self.trend} {self.depth:,.0f} tokens"
 
 
-def json_of(stored: Settings | Throughput) -> Json:
-    """*stored* as it will be read back from disk."""
-    decoded: Json = msgspec.json.decode(msgspec.json.encode(stored), type=Json)
-    return decoded
-
-
-def settings_of(setup: Setup) -> Settings | None:
+def settings_of(setup: Setup) -> ThroughputSetup | None:
     """
     The settings of the probe; None in a run that it never measured.
 
@@ -134,7 +123,7 @@ def settings_of(setup: Setup) -> Settings | None:
     stored = setup.probes.get(NAME)
     if stored is None:
         return None
-    return _converted(stored, Settings, file="setup.json")
+    return from_json(stored, ThroughputSetup, file="setup.json")
 
 
 def throughput_of(record: CellRecord) -> Throughput:
@@ -145,7 +134,7 @@ def throughput_of(record: CellRecord) -> Throughput:
         BadRecord: If it is something else.
     """
     file = f"{record.pair.slug}.{record.probe}.json"
-    return _converted(record.observation or {}, Throughput, file=file)
+    return from_json(record.observation or {}, Throughput, file=file)
 
 
 def more_metrics(setup: Setup) -> tuple[Metric, ...]:
@@ -261,10 +250,3 @@ def _metric(test: str, depth: int | None) -> Metric:
 
 METRICS: tuple[Metric, ...] = tuple(_metric(test, None) for test in LABELS)
 """Those of every setup; the first is the headline."""
-
-
-def _converted(raw: Json, layout: type[_Layout], *, file: str) -> _Layout:
-    try:
-        return msgspec.convert(raw, type=layout)
-    except msgspec.ValidationError as error:
-        raise BadRecord(file=file, reason=str(error)) from error

@@ -21,7 +21,6 @@ from codeneedle.analysis.divergence import (
     Divergence,
     divergence_of,
     more_metrics,
-    observation_of,
 )
 from codeneedle.engines.engine import Statistics
 from codeneedle.engines.llama_cpp import base_file, log, perplexity
@@ -43,7 +42,7 @@ from codeneedle.engines.llama_cpp.perplexity import (
 from codeneedle.errors import CellError, FolderUnusable, MachineError, RequestError
 from codeneedle.grid import Pair, precision
 from codeneedle.probes.probe import Measurement, Probe, Stage, Step
-from codeneedle.records.record import BadRecord, Json, Phases
+from codeneedle.records.record import BadRecord, Json, Phases, as_json
 from codeneedle.records.store import Store
 from codeneedle.sweep.plan import Plan, is_stretched
 from codeneedle.system import machine, processes
@@ -687,9 +686,7 @@ def measure(stage: Stage) -> Measurement:
     finally:
         seconds = round(time.monotonic() - started, 4)
         stage.phases = Phases(measure_s=seconds)
-    return observation_of(
-        Divergence(reference=str(reference), contexts=tuple(compared))
-    )
+    return as_json(Divergence(reference=str(reference), contexts=tuple(compared)))
 
 
 def _counted(

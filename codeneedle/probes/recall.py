@@ -26,7 +26,7 @@ from codeneedle.records.record import (
     Round,
     Run,
     Trial,
-    observation_of,
+    as_json,
 )
 from codeneedle.scoring.alignment import answer_end, answer_lines, score
 from codeneedle.sweep.plan import Plan
@@ -376,7 +376,7 @@ def measure(stage: Stage) -> Measurement:
         stage.phases = replace(stage.phases, trial_s=trial_s)
     if all(asked.error for asked in said.rounds):
         raise NoAnswers(reason=said.rounds[0].error)
-    return observation_of(
+    return as_json(
         Recall(
             rounds=tuple(said.rounds),
             priming=said.priming,

@@ -15,10 +15,9 @@ from codeneedle.analysis.throughput import (
     METRICS,
     NAME,
     DepthSpeeds,
-    Settings,
     Throughput,
+    ThroughputSetup,
     crossover,
-    json_of,
     more_metrics,
     settings_of,
 )
@@ -39,7 +38,7 @@ from codeneedle.engines.llama_cpp.server import LOAD_TIMEOUT_S, Mismatched
 from codeneedle.errors import CellError, MachineError, RequestError
 from codeneedle.grid import Pair, most_precise, precision
 from codeneedle.probes.probe import Measurement, Probe, Stage, Step
-from codeneedle.records.record import Effective, Json, Phases, Run
+from codeneedle.records.record import Effective, Json, Phases, Run, as_json
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.plan import ContextTooLong, Plan
 from codeneedle.system import processes
@@ -192,8 +191,8 @@ def conditions(plan: Plan, _text: str) -> Json:
     repetitions = _asked(plan).repetitions
     small = plan.is_built_in
     understood = arguments.translated(plan.request.server_args, options)
-    return json_of(
-        Settings(
+    return as_json(
+        ThroughputSetup(
             depths=chosen_depths(plan),
             repetitions=repetitions or REPETITIONS,
             prompt_tokens=BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS,
@@ -300,7 +299,7 @@ class _Depth:
     """One process of llama-bench: a cell at one depth."""
 
     stage: Stage
-    settings: Settings
+    settings: ThroughputSetup
     depth: int
 
     @property
@@ -336,12 +335,14 @@ def measure(stage: Stage) -> Measurement:
         raise ValueError("a setup without settings of this probe")
     began = time.monotonic()
     try:
-        return json_of((yield from _all_depths(stage, chosen)))
+        return as_json((yield from _all_depths(stage, chosen)))
     finally:
         stage.phases = Phases(measure_s=round(time.monotonic() - began, 4))
 
 
-def _all_depths(stage: Stage, chosen: Settings) -> Generator[Step, None, Throughput]:
+def _all_depths(
+    stage: Stage, chosen: ThroughputSetup
+) -> Generator[Step, None, Throughput]:
     speeds: list[DepthSpeeds] = []
     shallowest: BenchResult | None = None
     for done, depth in enumerate(chosen.depths):

@@ -5,7 +5,7 @@ settings.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -486,20 +486,23 @@ class Recall:
     plain: tuple[Round, ...] = ()
 
 
-def read_recall(observation: Json, *, file: str) -> Recall:
+_Layout = TypeVar("_Layout")
+
+
+def as_json(stored: object) -> Json:
+    """*stored*, an observation or settings, as it will be read back from disk."""
+    decoded: Json = msgspec.json.decode(msgspec.json.encode(stored), type=Json)
+    return decoded
+
+
+def from_json(raw: Json, layout: type[_Layout], *, file: str) -> _Layout:
     """
-    Read what the recall probe stored.
+    Read what `as_json` made of a *layout*.
 
     Raises:
-        BadRecord: If it is something else.
+        BadRecord: If *raw*, which stands in *file*, is something else.
     """
     try:
-        return msgspec.convert(observation, type=Recall)
+        return msgspec.convert(raw, type=layout)
     except msgspec.ValidationError as error:
         raise BadRecord(file=file, reason=str(error)) from error
-
-
-def observation_of(recall: Recall) -> Json:
-    """*recall* as it will be read back from disk."""
-    observation: Json = msgspec.json.decode(msgspec.json.encode(recall), type=Json)
-    return observation

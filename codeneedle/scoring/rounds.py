@@ -13,7 +13,7 @@ from codeneedle.records.record import (
     Recall,
     Round,
     Setup,
-    read_recall,
+    from_json,
 )
 from codeneedle.scoring.alignment import (
     PASS_LINES,
@@ -226,7 +226,7 @@ class _ByIdentity(Generic[_Value]):
 @functools.lru_cache(maxsize=16)
 def _recall_of(key: _ByIdentity[CellRecord]) -> Recall:
     record = key.value
-    return read_recall(record.observation or {}, file=_file(record))
+    return from_json(record.observation or {}, Recall, file=_file(record))
 
 
 @functools.lru_cache(maxsize=16)

@@ -12,17 +12,16 @@ from codeneedle.analysis.throughput import (
     NAME,
     Crossover,
     DepthSpeeds,
-    Settings,
     Throughput,
+    ThroughputSetup,
     Trend,
     crossover,
-    json_of,
     more_metrics,
     ratios,
     throughput_of,
 )
 from codeneedle.grid import Pair
-from codeneedle.records.record import BadRecord, Run, Status
+from codeneedle.records.record import BadRecord, Run, Status, as_json
 from codeneedle.scoring.rounds import Reading
 
 F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
@@ -45,19 +44,19 @@ def measured(pair, speeds):
         threads=1,
     )
     record = replace(failed_record(pair), probe=NAME, status=Status.FINISHED, reason="")
-    return replace(record, observation=json_of(stored))
+    return replace(record, observation=as_json(stored))
 
 
 def run_of(*records, depths=(0, 100)):
     """A run with these records."""
-    settings = Settings(
+    settings = ThroughputSetup(
         depths=depths,
         repetitions=2,
         prompt_tokens=1,
         generated_tokens=1,
         arguments={},
     )
-    setup = replace(made_setup(), probes={NAME: json_of(settings)})
+    setup = replace(made_setup(), probes={NAME: as_json(settings)})
     return Run(name="c/m", setup=setup, records=records)
 
 

@@ -17,7 +17,7 @@ from codeneedle.records.record import (
     Setup,
     Status,
     WeightsFacts,
-    observation_of,
+    as_json,
 )
 
 LETTERS = "abcdefghijklmnop"
@@ -127,7 +127,7 @@ def made_record(
         started="2025-11-20T12:00:00+00:00",
         effective=Effective(kv=(_kv(pair),)),
         phases=Phases(ready_s=0.5, measure_s=10.0, stop_s=0.2),
-        observation=observation_of(recall),
+        observation=as_json(recall),
     )
 
 

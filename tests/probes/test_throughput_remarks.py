@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from made_records import made_run, made_setup
 
-from codeneedle.analysis.throughput import NAME, DepthSpeeds, Throughput, json_of
+from codeneedle.analysis.throughput import NAME, DepthSpeeds, Throughput
 from codeneedle.grid import Pair
 from codeneedle.probes.throughput import NAMED, remarks
-from codeneedle.records.record import CellRecord, Run, Status
+from codeneedle.records.record import CellRecord, Run, Status, as_json
 
 
 def record(pair: str, *speeds: float) -> CellRecord:
@@ -21,7 +21,7 @@ def record(pair: str, *speeds: float) -> CellRecord:
         probe=NAME,
         status=Status.FINISHED,
         started="2026-01-01T00:00:00+00:00",
-        observation=json_of(
+        observation=as_json(
             Throughput(
                 speeds=measured, build="b1", cpu="", gpu="", backends="CPU", threads=1
             )

@@ -27,8 +27,8 @@ from codeneedle.records.record import (
     Round,
     Setup,
     Status,
-    observation_of,
-    read_recall,
+    as_json,
+    from_json,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
@@ -88,7 +88,7 @@ RECORDS = st.builds(
     phases=st.builds(Phases, ready_s=st.none() | FACTS, measure_s=st.none() | FACTS),
     peak_rss_bytes=st.none() | COUNTS,
     log_excerpt=TEXTS,
-    observation=st.none() | RECALLS.map(observation_of),
+    observation=st.none() | RECALLS.map(as_json),
 )
 NEEDLES = st.builds(
     NeedleFacts,
@@ -136,7 +136,7 @@ def test_any_observation_reads_back_as_it_was_made(recall):
     """
     Replies, probabilities and errors survive the way through JSON.
     """
-    assert recall == read_recall(observation_of(recall), file="x")
+    assert recall == from_json(as_json(recall), Recall, file="x")
 
 
 @unhurried

@@ -7,10 +7,11 @@ from made_divergence import made_plan
 from made_prices import failed
 from made_records import made_run, made_setup
 
-from codeneedle.analysis.throughput import Settings, json_of
+from codeneedle.analysis.throughput import ThroughputSetup
 from codeneedle.errors import UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, divergence
+from codeneedle.records.record import as_json
 from codeneedle.records.store import NoSuchRun, Store, run_folder
 from codeneedle.report.comparison import NeverRanks
 from codeneedle.report.selection import metric_named, price_tables, read_runs, select
@@ -18,8 +19,8 @@ from codeneedle.scoring.rounds import Reading
 
 TYPES = ("bf16", "q4_0")
 PLAIN = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
-SPEEDS = json_of(
-    Settings(
+SPEEDS = as_json(
+    ThroughputSetup(
         depths=(0, 256),
         repetitions=1,
         prompt_tokens=512,
