@@ -36,7 +36,7 @@ ONLY = {
     "pandas": {"analysis", "report"},
     "seaborn": {"report"},
     "matplotlib": {"report"},
-    "typer": {"cli"},
+    "argparse": {"cli"},
 }
 """Libraries that belong to one place."""
 

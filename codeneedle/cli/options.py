@@ -1,366 +1,492 @@
-"""Command-line options: types, checks and completion."""
+"""
+The arguments of all commands: one definition each, and how their text is read.
 
+The parser is argparse: importing it takes a tenth of the time that larger command line
+libraries take, and `codeneedle --help` is little but imports.
+"""
+
+import argparse
+import dataclasses
 import functools
-import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
-
+from codeneedle.errors import BadInput, UnknownName, did_you_mean
 from codeneedle.grid import DEFAULT_TYPES, by_precision
-from codeneedle.probes.prompts import PromptForm
-from codeneedle.sweep.request import DEFAULT_OUT, Request
-from codeneedle.system.files import expanded
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from codeneedle.sweep.request import Request
 
 CORPUS = "CORPUS"
-"""Environment variable that names the corpus where nothing else does."""
+"""Environment variable that names the corpus where no option or sweep file does."""
+
+RUNS = Path("sweeps")
+"""
+Default of ``--out``. The same as `sweep.request.DEFAULT_OUT`, whose module takes too
+long to import for a help text.
+"""
+
+Reader = Callable[[str, str], Any]
+"""Takes the name of an argument and its text; returns the value, or raises BadInput."""
 
 
-def parted(arguments: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """A sweep's name, if one comes first, and what is meant for llama-server."""
-    name = None
-    if arguments and not arguments[0].startswith("-"):
-        name, *arguments = arguments
-    # llama-server takes no words of its own: this one was meant for us.
-    if arguments and not arguments[0].startswith("-"):
-        raise typer.BadParameter(
-            f"'{arguments[0]}': one sweep at a time, here '{name}'; "
-            "arguments for llama-server begin with a dash"
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """
+    One argument of a command.
+
+    Attributes:
+        name: Parameter of the command, or field of a `Request`, that takes the value.
+        flag: Such as ``--metric``; empty for a positional argument.
+        help: One sentence for the help text.
+        read: Turns its text into its value; None for a flag that has no text.
+        metavar: What stands for the text in help texts.
+        default: What is used if it is not given, for the help text; may be empty.
+        has_negative: Whether a flag ``--x`` has a ``--no-x``. Every flag that a
+            sweep file can set needs one, to be overruled.
+        is_required: Whether a positional argument must be given.
+    """
+
+    name: str
+    flag: str = ""
+    help: str
+    read: Reader | None = None
+    metavar: str = ""
+    default: str = ""
+    has_negative: bool = False
+    is_required: bool = True
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Make *parser* accept it; it leaves no trace there if it is not given."""
+        default = f" (default: {self.default})" if self.default else ""
+        keywords: dict[str, Any] = {
+            "help": f"{self.help}{default}".replace("%", "%%"),
+            "default": argparse.SUPPRESS,
+        }
+        if self.read is None:
+            negative = argparse.BooleanOptionalAction
+            action = negative if self.has_negative else "store_true"
+            parser.add_argument(self.flag, dest=self.name, action=action, **keywords)
+            return
+        keywords |= {
+            "metavar": self.metavar,
+            "type": functools.partial(self.read, self.flag or self.metavar),
+        }
+        if self.flag:
+            parser.add_argument(self.flag, dest=self.name, **keywords)
+        else:
+            nargs = None if self.is_required else "?"
+            parser.add_argument(self.name, nargs=nargs, **keywords)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that raises what is wrong instead of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        """
+        Refuse the command line.
+
+        Raises:
+            BadInput: Always.
+        """
+        raise BadInput(source=self.prog, reason=message, hint=f"See {self.prog} --help")
+
+
+def parsed(
+    words: Sequence[str],
+    arguments: Iterable[Argument],
+    *,
+    prog: str,
+    description: str,
+    after: str = "",
+) -> dict[str, Any]:
+    """
+    The values of those *arguments* that *words* give, by name.
+
+    Options may stand before, between and after positional arguments.
+
+    Raises:
+        BadInput: If a word is no argument, a required one is missing, or its text
+            cannot be read.
+        SystemExit: If the help text was asked for; it has been printed.
+    """
+    known = list(arguments)
+    places = (
+        each.metavar if each.is_required else f"[{each.metavar}]"
+        for each in known
+        if not each.flag
+    )
+    parser = Parser(
+        prog=prog,
+        usage=" ".join([prog, "[OPTIONS]", *places, after]).rstrip(),
+        description=description,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for argument in known:
+        argument.add_to(parser)
+    found, unknown = parser.parse_known_intermixed_args(list(words))
+    if unknown:
+        flags = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001 - argparse keeps no public list
+        first = unknown[0].partition("=")[0]
+        is_option = first.startswith("-")
+        raise BadInput(
+            source=prog,
+            reason=f"unknown option '{first}'"
+            if is_option
+            else f"'{first}': one word too many",
+            hint=did_you_mean(first, flags) if is_option else f"See {prog} --help",
         )
-    return name, tuple(arguments)
+    return vars(found)
 
 
-def from_environment() -> dict[str, Any]:
-    """Fields of a request that the environment names."""
-    corpus = os.environ.get(CORPUS)
-    return {"corpus": corpus} if corpus else {}
+# --- how texts are read
 
 
-def stated(text: str | None, option: str) -> str | None:
-    """*text*, unless it is empty: an unset shell variable is no wish for a default."""
-    if text == "":
-        raise typer.BadParameter(f"'' for {option}: nothing")
+def word(name: str, text: str) -> str:
+    """*text*, unless it is empty: that is an unset shell variable, not a wish."""
+    if not text:
+        raise BadInput(source=name, reason="'' is empty", hint="Give it a value.")
     return text
 
 
-def types_of(text: str | None, option: str) -> tuple[str, ...] | None:
-    """Cache types, most precise first; None where the option was not given."""
-    words = words_of(text, option)
-    return tuple(by_precision(words)) if words else None
+def path(name: str, text: str) -> Path:
+    """*text* as a path, ``~`` expanded."""
+    from codeneedle.system.files import expanded
+
+    return expanded(word(name, text))
 
 
-def rotations(text: str | None) -> tuple[bool, ...] | None:
-    """Whether to rotate: on, off, or both; None where the option was not given."""
-    words = words_of(text, "--rotation")
-    if not words:
-        return None
-    # 20 ms of every --help otherwise.
-    from codeneedle.sweep import request
-
-    return request.rotations(words)
-
-
-def words_of(text: str | None, option: str) -> tuple[str, ...] | None:
-    """The distinct words of a list; None where the option was not given."""
-    if text is None:
-        return None
-    words = (word.strip() for word in text.split(","))
-    found = tuple(dict.fromkeys(word for word in words if word))
-    # An empty list must not quietly run a default.
+def words(name: str, text: str) -> tuple[str, ...]:
+    """The distinct words of a list that is separated by commas."""
+    found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if not found:
-        raise typer.BadParameter(f"'{text}' for {option}: an empty list")
+        raise BadInput(
+            source=name,
+            reason=f"'{text}' is an empty list",
+            hint="Separate values by commas, or leave the option out.",
+        )
     return found
 
 
-def numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+def types(name: str, text: str) -> tuple[str, ...]:
+    """Cache types, most precise first."""
+    return tuple(by_precision(words(name, text)))
+
+
+def number(name: str, text: str, *, least: int | None = None) -> int:
+    """A whole number, not below *least*."""
+    at_least = "" if least is None else f", {least} or more"
+    try:
+        value = int(text)
+    except ValueError:
+        value = None
+    if value is None or (least is not None and value < least):
+        raise BadInput(
+            source=name,
+            reason=f"'{text}' is not a whole number{at_least}",
+            hint=f"Give a whole number{at_least}.",
+        )
+    return value
+
+
+def _list_of(read: Reader, name: str, text: str) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(read(name, each) for each in words(name, text)))
+
+
+def _one_path(name: str, text: str) -> tuple[Path, ...]:
+    return (path(name, text),)
+
+
+def _rotations(name: str, text: str) -> tuple[bool, ...]:
+    import codeneedle.probes  # noqa: F401 - probes and requests import each other
+    from codeneedle.sweep import request
+
+    return request.rotations(words(name, text))
+
+
+def _prompt_form(name: str, text: str) -> str:
+    from codeneedle.probes.prompts import PromptForm
+
+    known = [form.value for form in PromptForm]
+    if text not in known:
+        raise UnknownName(kind=f"value of {name}", name=text, known=known)
+    return PromptForm(text)
+
+
+# --- what several commands take
+
+
+def option(
+    flag: str,
+    metavar: str,
+    read: Reader,
+    help: str,  # noqa: A002 - as argparse calls it
+    default: str = "",
+    *,
+    name: str = "",
+) -> Argument:
+    """An option with a value; its name is that of the flag unless *name* is given."""
+    return Argument(
+        name=name or flag.lstrip("-").replace("-", "_"),
+        flag=flag,
+        metavar=metavar,
+        read=read,
+        help=help,
+        default=default,
+    )
+
+
+def switch(flag: str, help: str, *, negated: str = "") -> Argument:  # noqa: A002 - as argparse calls it
+    """A flag; it has a ``--no-`` form if *negated* says what is used without it."""
+    name = flag.lstrip("-").replace("-", "_")
+    return Argument(
+        name=name, flag=flag, help=help, default=negated, has_negative=bool(negated)
+    )
+
+
+def place(name: str, metavar: str, help: str, *, is_required: bool = True) -> Argument:  # noqa: A002 - as argparse calls it
+    """A positional argument, a non-empty text."""
+    return Argument(
+        name=name, metavar=metavar, read=word, help=help, is_required=is_required
+    )
+
+
+NAME = place("name", "NAME", "A corpus, corpus/model, or the beginning of its name.")
+CORPUS_NAME = place("name", "NAME|PATH", "A corpus by name, or a path.")
+SWEEP_NAME = place(
+    "sweep",
+    "SWEEP",
+    "A sweep file by name; arguments for llama-server after --.",
+    is_required=False,
+)
+METRIC = option(
+    "--metric", "METRIC", word, "What to show; an unknown one lists all.", "matched"
+)
+STRICT_INDENT = switch("--strict-indent", "Compare leading white space, too.")
+JSON = switch("--json", "Print JSON.")
+FORMS = (
+    switch("--csv", "Print CSV: one row per pair."),
+    JSON,
+    switch("--markdown", "Print Markdown."),
+)
+MODEL = option("--model", "GGUF", path, "Weights of the model.", "the built-in model")
+LLAMA_SERVER = option(
+    "--llama-server",
+    "PATH",
+    path,
+    "The llama-server to use.",
+    "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
+)
+OUT = option("--out", "FOLDER", path, "Folder of all run folders.", str(RUNS))
+
+_context = functools.partial(number, least=256)
+
+SWEEP_OPTIONS = (
+    option(
+        "--corpus",
+        "NAME|PATH",
+        word,
+        "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
+        f"the environment's {CORPUS}, or what suits the model",
+    ),
+    dataclasses.replace(MODEL, name="models", read=_one_path),
+    option(
+        "--types",
+        "LIST",
+        types,
+        "Cache types of K and V, separated by commas.",
+        ",".join(DEFAULT_TYPES),
+    ),
+    option("--k-types", "LIST", types, "Cache types of K alone."),
+    option("--v-types", "LIST", types, "Cache types of V alone."),
+    option(
+        "--probe",
+        "LIST",
+        words,
+        "What to measure: recall, divergence, throughput.",
+        "recall",
+        name="probes",
+    ),
+    option(
+        "--context",
+        "LIST",
+        functools.partial(_list_of, _context),
+        "Context sizes in tokens, each a grid of its own.",
+        "16384, or what the weights were trained for",
+        name="contexts",
+    ),
+    option(
+        "--rotation",
+        "LIST",
+        _rotations,
+        "Hadamard rotation of quantized values: on, off, or both.",
+        "on",
+        name="rotations",
+    ),
+    option(
+        "--prompt-form",
+        "FORM",
+        _prompt_form,
+        "How a function is asked for: chat or completion.",
+        "chat where the weights have a template",
+    ),
+    switch(
+        "--prefill-no-think",
+        "Begin answers with an empty thought, for models that think anyway.",
+        negated="no",
+    ),
+    switch(
+        "--fit",
+        "Trim a corpus that is longer than the context, or refuse it.",
+        negated="fit",
+    ),
+    switch(
+        "--skip-fallback",
+        "End a cell before it is measured if attention leaves the GPU.",
+        negated="no",
+    ),
+    switch(
+        "--speculate",
+        "Let llama-server draft answers from the corpus: faster, but without margins.",
+        negated="no",
+    ),
+    option(
+        "--seed", "N", number, "Of the running order and of the server's sampler.", "42"
+    ),
+    LLAMA_SERVER,
+    OUT,
+)
+"""
+What every command takes that plans a sweep; each but ``--types`` is a field of a
+`Request`. The settings of probes are not among them: see `sweep_options`.
+"""
+
+
+def sweep_options() -> tuple[Argument, ...]:
+    """What every command takes that plans a sweep, settings of all probes included."""
+    from codeneedle.probes import PROBES
+
+    of_probes = (
+        argument
+        for probe in PROBES.values()
+        for argument in _settings_options(probe.name, probe.settings)
+    )
+    return (*SWEEP_OPTIONS, *of_probes)
+
+
+def _settings_options(
+    probe: str, settings: "type[msgspec.Struct]"
+) -> Iterator[Argument]:
+    """An option for each field of a probe's *settings*; its name is ``probe.field``."""
+    import msgspec
+
+    for field in msgspec.structs.fields(settings):
+        described = field.type.__metadata__[0]
+        extra = described.extra
+        reader, metavar = _reader(msgspec.inspect.type_info(field.type))
+        yield option(
+            extra["option"],
+            extra.get("metavar", metavar),
+            reader,
+            described.description,
+            extra.get("default", ""),
+            name=f"{probe}.{field.name}",
+        )
+
+
+def _reader(kind: "msgspec.inspect.Type") -> tuple[Reader, str]:
     """
-    The distinct numbers of a list; None where the option was not given.
+    What reads the text of a field of this *kind*, and what stands for it in help texts.
+
+    The limits of numbers are checked with the rest of the settings.
+    """
+    from msgspec import inspect
+
+    match kind:
+        case inspect.Metadata():
+            return _reader(kind.type)
+        case inspect.UnionType():
+            (only,) = (
+                each for each in kind.types if not isinstance(each, inspect.NoneType)
+            )
+            return _reader(only)
+        case inspect.VarTupleType():
+            return functools.partial(_list_of, _reader(kind.item_type)[0]), "LIST"
+        case inspect.IntType():
+            return number, "N"
+        case inspect.CustomType():
+            return path, "PATH"
+    return word, "WORD"
+
+
+def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """
+    The words of a command line before ``--``, and those for llama-server after it.
 
     Raises:
-        BadParameter: If it is empty, or one of them is no whole number.
+        BadInput: If what follows ``--`` does not begin with a dash.
     """
-    words = words_of(text, option)
-    if words is None:
-        return None
-    try:
-        return tuple(dict.fromkeys(int(word) for word in words))
-    except ValueError as error:
-        raise typer.BadParameter(f"'{text}' for {option}: not whole numbers") from error
+    if "--" not in given:
+        return list(given), ()
+    at = list(given).index("--")
+    ours, theirs = given[:at], tuple(given[at + 1 :])
+    if theirs and not theirs[0].startswith("-"):
+        raise BadInput(
+            source=f"-- {theirs[0]}",
+            reason="arguments for llama-server begin with a dash",
+            hint="Name a sweep before --, one at a time.",
+        )
+    return list(ours), theirs
 
 
-def one_form(**asked: bool) -> None:
-    """Stop at two forms of one report: only one can stand on stdout."""
-    chosen = [f"--{name}" for name, is_asked in asked.items() if is_asked]
-    if len(chosen) > 1:
-        raise typer.BadParameter(f"{' and '.join(chosen)}: choose one")
-
-
-ServerOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="The llama-server to use.",
-        show_default="LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
-    ),
-]
-ModelOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="GGUF", help="Your weights.", show_default="the built-in model"
-    ),
-]
-OutOption = Annotated[
-    Path, typer.Option("--out", metavar="FOLDER", help="Where records are kept.")
-]
-StrictIndent = Annotated[
-    bool, typer.Option("--strict-indent", help="Leading white space counts, too.")
-]
-RunName = Annotated[
-    str, typer.Argument(metavar="NAME", help="A corpus, corpus/model, or a prefix.")
-]
-MetricOption = Annotated[
-    str, typer.Option(metavar="METRIC", help="What to show; a wrong one lists all.")
-]
-CsvOption = Annotated[bool, typer.Option("--csv", help="One row per pair.")]
-MarkdownOption = Annotated[bool, typer.Option("--markdown", help="To paste.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
-CorpusName = Annotated[
-    str, typer.Argument(metavar="NAME|PATH", help="A corpus by name, or a path.")
-]
-
-
-CorpusOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME|PATH",
-        help="A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
-        show_default=f"the environment's {CORPUS}, or what suits the model",
-    ),
-]
-TypesOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="Cache types of both axes, separated by commas.",
-        show_default=",".join(DEFAULT_TYPES),
-    ),
-]
-KTypesOption = Annotated[
-    str | None, typer.Option(metavar="LIST", help="Types of K alone.")
-]
-VTypesOption = Annotated[
-    str | None, typer.Option(metavar="LIST", help="Types of V alone.")
-]
-ProbeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="What to measure: recall, divergence, throughput.",
-        show_default="recall",
-    ),
-]
-ContextOption = Annotated[
-    int | None,
-    typer.Option(
-        min=256,
-        metavar="TOKENS",
-        help="Context size.",
-        show_default="16384, or what the weights were trained for",
-    ),
-]
-RotationOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="on, off, or both: the Hadamard rotation of quantized values.",
-        show_default="on",
-    ),
-]
-PromptFormOption = Annotated[
-    PromptForm | None,
-    typer.Option(
-        help="How a function is asked for.",
-        show_default="chat where the weights have a template",
-    ),
-]
-PrefillNoThinkOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--prefill-no-think",
-        help="Begin answers with an empty thought, for models that think anyway.",
-    ),
-]
-FitOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--fit/--no-fit",
-        help="Trim a corpus that is too long, or refuse it.",
-        show_default="fit",
-    ),
-]
-DivergenceContextOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="Contexts to compare distributions at, in tokens.",
-        show_default="4096, or what the weights were trained for",
-    ),
-]
-ChunksOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Chunks of text to compare distributions on."),
-]
-TextOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="What to compare distributions on.",
-        show_default="the corpus",
-    ),
-]
-DepthsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="Depths to measure speed at, in tokens.",
-        show_default="0,4096 and the corpus",
-    ),
-]
-RepetitionsOption = Annotated[
-    int | None, typer.Option(min=1, help="Measurements of speed at each depth.")
-]
-SkipFallbackOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--skip-fallback", help="End a cell that falls back before measuring it."
-    ),
-]
-SpeculateOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--speculate/--no-speculate",
-        help="Let the corpus draft its own recall, or have every token computed alone.",
-        show_default="speculate, where llama-server can",
-    ),
-]
-SeedOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Of the running order and of the server's sampler.",
-        show_default="42",
-    ),
-]
-SweepArguments = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[SWEEP] [-- ARGS]",
-        help="A sweep file by name; further arguments for llama-server after --.",
-    ),
-]
-
-
-def request_of(  # noqa: PLR0913 - one parameter per option
-    *,
-    corpus: CorpusOption = None,
-    model: ModelOption = None,
-    types: TypesOption = None,
-    k_types: KTypesOption = None,
-    v_types: VTypesOption = None,
-    probe: ProbeOption = None,
-    context: ContextOption = None,
-    rotation: RotationOption = None,
-    prompt_form: PromptFormOption = None,
-    prefill_no_think: PrefillNoThinkOption = None,
-    fit: FitOption = None,
-    divergence_context: DivergenceContextOption = None,
-    chunks: ChunksOption = None,
-    text: TextOption = None,
-    depths: DepthsOption = None,
-    repetitions: RepetitionsOption = None,
-    skip_fallback: SkipFallbackOption = None,
-    speculate: SpeculateOption = None,
-    seed: SeedOption = None,
-    llama_server: ServerOption = None,
-    out: OutOption = DEFAULT_OUT,
-    arguments: SweepArguments = None,
-) -> Request:
+def request_of(given: Mapping[str, Any]) -> "Request":
     """
-    The options of every command that plans a sweep, as one value.
+    The request that *given* values of `SWEEP_NAME` and `sweep_options` make.
 
     What is not given is taken from the sweep file that is named, if one is; what
     neither says, from the environment.
+
+    Raises:
+        RequestError: If the sweep file is unknown or wrong.
     """
-    name, server_args = parted(arguments or [])
-    given = {
-        "corpus": stated(corpus, "--corpus"),
-        "models": (expanded(model),) if model else None,
-        "k_types": types_of(k_types, "--k-types") or types_of(types, "--types"),
-        "v_types": types_of(v_types, "--v-types") or types_of(types, "--types"),
-        "probes": words_of(probe, "--probe"),
-        "contexts": (context,) if context else None,
-        "rotations": rotations(rotation),
-        "prompt_form": prompt_form,
-        "prefill_no_think": prefill_no_think,
-        "fit": fit,
-        "seed": seed,
-        "server_args": server_args or None,
-        "llama_server": llama_server,
-        "out": out,
-        "skip_fallback": skip_fallback,
-        "speculate": speculate,
-    }
-    stored = _stored(name) if name else {}
-    chosen = {key: value for key, value in given.items() if value is not None}
-    of_probes: dict[str, dict[str, Any]] = {
-        "divergence": {
-            "contexts": numbers(divergence_context, "--divergence-context"),
-            "chunks": chunks,
-            "text": text,
-        },
-        "throughput": {
-            "depths": numbers(depths, "--depths"),
-            "repetitions": repetitions,
-        },
-    }
-    stated_ones = {
-        probe: {key: value for key, value in fields.items() if value is not None}
-        for probe, fields in of_probes.items()
-    }
-    settings = _overruled(stored, {p: f for p, f in stated_ones.items() if f})
-    return Request(**{**from_environment(), **stored, **chosen, **settings})
+    import codeneedle.probes  # noqa: F401 - probes and requests import each other
+    from codeneedle.sweep.request import (
+        Request,
+        asked_for,
+        overruled,
+        read_sweep_file,
+    )
+
+    chosen = {name: value for name, value in given.items() if "." not in name}
+    of_probes: dict[str, dict[str, Any]] = {}
+    for name in given.keys() - chosen.keys():
+        probe, _, field = name.partition(".")
+        of_probes.setdefault(probe, {})[field] = given[name]
+    sweep = chosen.pop("sweep", None)
+    both = chosen.pop("types", None)
+    if both:
+        chosen = {"k_types": both, "v_types": both} | chosen
+    stored = asked_for(read_sweep_file(sweep)) if sweep else {}
+    corpus = os.environ.get(CORPUS)
+    named = {"corpus": corpus} if corpus else {}
+    settings = overruled(stored.pop("settings", {}), of_probes)
+    return Request(**{**named, **stored, **chosen, "settings": settings})
 
 
-def _overruled(
-    stored: dict[str, Any], given: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
-    if not given:
-        return {}
-    from codeneedle.sweep import request
+def one_form(**asked: bool) -> None:
+    """
+    Refuse two forms of one report: only one can be printed.
 
-    return {"settings": request.overruled(stored.get("settings", {}), given)}
-
-
-def _stored(name: str) -> dict[str, Any]:
-    """Fields of a request that the sweep file called *name* names."""
-    # 20 ms of every --help otherwise.
-    from codeneedle.sweep import request
-
-    return request.asked_for(request.read_sweep_file(name))
-
-
-def asking(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command* the options of `request_of`, handed over as one `Request`."""
-    own = list(inspect.signature(command).parameters.values())[1:]
-    asked = list(inspect.signature(request_of).parameters.values())
-
-    @functools.wraps(command)
-    def parsed(**options: object) -> None:
-        mine = {parameter.name: options.pop(parameter.name) for parameter in own}
-        command(request_of(**options), **mine)  # type: ignore[arg-type]
-
-    parameters = [*asked, *own]
-    parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    parsed.__annotations__ = {p.name: p.annotation for p in parameters}
-    return parsed
+    Raises:
+        BadInput: If more than one is asked for.
+    """
+    chosen = [f"--{name}" for name, is_asked in asked.items() if is_asked]
+    if len(chosen) > 1:
+        raise BadInput(
+            source=" and ".join(chosen), reason="choose one", hint="Leave one out."
+        )

@@ -1,17 +1,14 @@
-"""Everything shown on stderr while something runs: the live grid, hashing, building."""
+"""Everything shown on stderr while something runs: a live grid, bars, plain lines."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as BuildProgress
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -30,73 +27,101 @@ from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event, 
 from codeneedle.system.signals import unwinding_on_signals
 from codeneedle.text import duration, plural, visible
 
+REFRESHES_PER_S = 4
+"""Redraws of a terminal: more would take processor time from the server."""
+
+BAR_WIDTH = 60
+"""Columns of a bar."""
+
 QUIET_S = 2.0
-"""What takes no longer needs no line."""
+"""A task that takes no longer prints no line on how far it is, in seconds."""
 
-EVERY_S = 0.25
-"""How often a line on a terminal is new."""
+LINE_EVERY_S = 10.0
+"""Time between two lines of one phase where there is no terminal, in seconds."""
 
-HASHING_LINE_EVERY_S = 10.0
-"""How often a log gets a line while weights are hashed."""
+Tell = Callable[[str, int, int], None]
+"""Takes the phase of a task, how much of it is done, and of how much (0: unknown)."""
 
-_MB = 1_000_000
+
+# --- single tasks: checking, hashing, building
+
+
+@contextlib.contextmanager
+def working(console: Console, what: str) -> Iterator[Tell]:
+    """
+    Show that a task is running: a spinner on a terminal, else lines now and then.
+
+    Args:
+        console: Where to show it.
+        what: The task, as a phrase.
+
+    Yields:
+        What the task may call to tell how far it is.
+    """
+    if not console.is_terminal:
+        console.print(f"{what} ...")
+        yield PlainLines(show=console.print).tell
+        return
+    with console.status(what, refresh_per_second=REFRESHES_PER_S) as status:
+        yield PlainLines(
+            show=lambda far: status.update(f"{what}: {far}"), every_s=0.0, quiet_s=0.0
+        ).tell
 
 
 @dataclass(slots=True, kw_only=True)
-class HashingLine:
+class PlainLines:
     """
-    A line that says how much of a model file has been hashed, if it takes a while.
+    Turns calls on how far a task is into lines, not too many of them.
 
     Attributes:
-        show: Called with each line, which replaces or follows the one before.
-        every_s: Time between two lines, in seconds.
+        show: Takes a line.
+        every_s: Least time between two lines of one phase, in seconds.
+        quiet_s: Time before the first line, in seconds.
         clock: Monotonic seconds.
     """
 
     show: Callable[[str], None]
-    every_s: float
+    every_s: float = LINE_EVERY_S
+    quiet_s: float = QUIET_S
     clock: Callable[[], float] = time.monotonic
-    _began: float = 0.0
+    _phase: str | None = None
+    _phase_began: float = 0.0
+    _shown_phase: str = ""
     _next: float = 0.0
-    _done: int | None = None
 
-    def update(self, done_bytes: int, total_bytes: int) -> None:
-        """Show a line if `QUIET_S` have passed, and `every_s` since the last one."""
+    def tell(self, phase: str, done: int, total: int) -> None:
+        """Take in how far the task is; show a line if it is time for one."""
         now = self.clock()
-        if self._done is None or done_bytes < self._done:
-            self._began, self._next = now, now + QUIET_S
-        self._done = done_bytes
-        if now >= self._next:
-            self._next = now + self.every_s
-            self.show(hashing_phrase(done_bytes, total_bytes, now - self._began))
+        if self._phase is None:
+            self._next = now + self.quiet_s
+        if phase != self._phase:
+            self._phase, self._phase_began = phase, now
+        is_new = self._shown_phase not in {"", phase}
+        if now >= self._next or is_new:
+            self._next, self._shown_phase = now + self.every_s, phase
+            self.show(far_phrase(phase, done, total, now - self._phase_began))
 
 
-def hashing_phrase(done_bytes: int, total_bytes: int, elapsed_s: float) -> str:
-    """``hashing weights, once: 34 of 98 MB, 12.0 s left``."""
-    amounts = f"{done_bytes / _MB:.0f} of {total_bytes / _MB:.0f} MB"
-    if not done_bytes:
-        return f"hashing weights, once: {amounts}"
-    left_s = elapsed_s * (total_bytes - done_bytes) / done_bytes
-    return f"hashing weights, once: {amounts}, {duration(left_s)} left"
-
-
-def hashing_line(console: Console, show: Callable[[str], None]) -> HashingLine:
-    """A `HashingLine` for *console*: more often on a terminal than in a log."""
-    every_s = EVERY_S if console.is_terminal else HASHING_LINE_EVERY_S
-    return HashingLine(show=show, every_s=every_s)
-
-
-BUILD_LINE_EVERY_S = 30.0
-"""How often a log hears that a build goes on."""
+def far_phrase(phase: str, done: int, total: int, elapsed_s: float) -> str:
+    """``hashing weights: 34 %, 12.0 s left``, after *elapsed_s* seconds of a phase."""
+    if not total:
+        return f"{phase}, {duration(elapsed_s)}" if elapsed_s else phase
+    far = f"{phase}: {done * 100 // total} %"
+    if not done:
+        return far
+    return f"{far}, {duration(elapsed_s * (total - done) / done)} left"
 
 
 def ensure_llama(console: Console, *, anyway: bool = False) -> str:
     """
-    Where llama-server is, as a phrase: the one that is there, or one built now.
+    Build llama.cpp unless one is installed.
 
     Args:
-        console: Hears of progress.
-        anyway: Whether to build even if another one is found.
+        console: Where to show progress.
+        anyway: Whether to build even if one is installed.
+
+    Returns:
+        Where llama-server is, as a phrase.
 
     Raises:
         MachineError: If it cannot be built here.
@@ -104,8 +129,8 @@ def ensure_llama(console: Console, *, anyway: bool = False) -> str:
     found = None if anyway else _found()
     if found:
         return f"{found.server} (from {found.source})"
-    with unwinding_on_signals():
-        folder = _built(console)
+    with unwinding_on_signals(), working(console, "building llama.cpp") as tell:
+        folder = build.build(lambda at: tell(at.phase, at.done, at.total))
     return f"{folder / installation.SERVER} (the pinned release)"
 
 
@@ -116,72 +141,43 @@ def _found() -> Tools | None:
         return None
 
 
-def _built(console: Console) -> Path:
-    if not console.is_terminal:
-        return build.build(_Plain(console).report)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-    )
-    with BuildProgress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("building llama.cpp", total=None)
-        return build.build(
-            lambda step: bar.update(
-                task,
-                description=f"llama.cpp: {step.phase}",
-                completed=step.done,
-                total=step.total or None,
-            )
-        )
+def say(console: Console, text: str) -> None:
+    """Print lines in bold."""
+    console.print(Text(visible_lines(text), style="bold"))
 
 
-class _Plain:
-    """Progress for a log: each phase once, and a sign of life now and then."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._phase = ""
-        self._said = 0.0
-
-    def report(self, step: build.Progress) -> None:
-        """Say where the build is, unless that was said a moment ago."""
-        is_news = step.phase != self._phase
-        if not is_news and time.monotonic() - self._said < BUILD_LINE_EVERY_S:
-            return
-        self._phase, self._said = step.phase, time.monotonic()
-        count = f" {step.done}/{step.total}" if step.total else ""
-        elapsed = duration(step.elapsed_s)
-        self._console.print(f"llama.cpp: {step.phase}{count}, {elapsed}")
+def note_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print each line as a note."""
+    for line in lines:
+        console.print(Text(f"note: {visible(line)}", style="yellow"))
 
 
-REFRESHES_PER_S = 4
-"""Often enough to look alive; each costs a processor that the server wants."""
+def visible_lines(text: str) -> str:
+    """*text* made safe to show, line by line."""
+    return "\n".join(map(visible, text.splitlines()))
 
 
-BAR_WIDTH = 60
-"""Columns of the bar."""
+# --- a sweep
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class SweepProgress:
     """
-    What is known of a running sweep, kept from its events.
+    The state of a running sweep, kept up to date by its events.
 
     Attributes:
         name: Of the run: ``corpus/model``.
         setup: What the records have in common.
-        pairs: The grid, in running order.
-        probe: What measures; its first metric is shown.
+        pairs: All cells, in running order.
+        probe: Which probe runs; its first metric is shown.
         records: What is on disk, by pair.
-        current: The pair that is being played.
-        step: Where its probe is.
-        phase: What the cell does, as a phrase.
-        started: When this sitting began, monotonic seconds.
+        current: The cell that is running.
+        step: How far its probe is.
+        phase: What the cell is doing, as a phrase.
+        started: When this command began, monotonic seconds.
         cell_started: When the current cell began, likewise.
-        is_first: Whether the screen has told nothing of the run yet.
-        is_ending: Whether a person wants it to end after the current cell.
+        is_first: Whether to print the description of the run first.
+        is_ending: Whether the sweep stops after the current cell.
     """
 
     name: str
@@ -198,7 +194,7 @@ class Progress:
     is_ending: bool = False
 
     def note(self, event: Event) -> None:
-        """Take *event* in."""
+        """Update the state."""
         match event:
             case CellStarted(pair=pair):
                 self.current, self.step, self.phase = pair, None, "loading"
@@ -211,18 +207,18 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Cells that are over, in this sitting or an earlier one."""
+        """Cells that have ended, in this run of the command or an earlier one."""
         return sum(
             record.status is not Status.INTERRUPTED for record in self.records.values()
         )
 
     @property
     def failures(self) -> int:
-        """Cells that are over and have no numbers."""
+        """Cells that have ended and have no numbers."""
         return self.done - sum(r.has_numbers for r in self.records.values())
 
     def left_s(self) -> float | None:
-        """Seconds until the end, from the cells so far; None before the first."""
+        """Estimated seconds until the end; None before the first cell has finished."""
         spent = [r.phases.total_s for r in self.records.values() if r.has_numbers]
         if not spent:
             return None
@@ -230,10 +226,14 @@ class Progress:
         return max(0.0, fmean(spent) * (len(self.pairs) - self.done) - current)
 
 
-class Screen:
-    """Shows a sweep on stderr; use it as a context manager around the sweep."""
+class SweepDisplay:
+    """
+    Shows a running sweep: a live grid on a terminal, else a line per cell.
 
-    def __init__(self, console: Console, progress: Progress) -> None:
+    A context manager around the sweep.
+    """
+
+    def __init__(self, console: Console, progress: SweepProgress) -> None:
         self._console = console
         self._progress = progress
         self._live = (
@@ -260,7 +260,7 @@ class Screen:
             self._console.print(grid_view(self._progress))
 
     def show(self, event: Event) -> None:
-        """Take *event* in; a plain line for a cell that ended, where no grid is."""
+        """Take *event* in; print a line where the grid does not tell it."""
         self._progress.note(event)
         if isinstance(event, Noted):
             note_lines(self._console, [event.what])
@@ -270,8 +270,8 @@ class Screen:
             self._console.print(cell_line(event.record, self._progress))
 
 
-def opening_lines(progress: Progress) -> list[Text]:
-    """What is about to be measured, on what, and what is there already."""
+def opening_lines(progress: SweepProgress) -> list[Text]:
+    """What is about to be measured, on what, and how much is done already."""
     cells = plural(len(progress.pairs), "cell")
     done = f", {progress.done} done already" if progress.done else ""
     what = Text(f"{progress.probe.name}: {cells}{done}", style="bold")
@@ -281,12 +281,12 @@ def opening_lines(progress: Progress) -> list[Text]:
     return [Text(setup_line(setup), style="bold"), Text(corpus_line(setup)), what]
 
 
-def live_view(progress: Progress) -> RenderableType:
+def live_view(progress: SweepProgress) -> RenderableType:
     """The grid so far, and below it the current cell and the time."""
     return Group(Text(), grid_view(progress), Text(), *status_view(progress))
 
 
-def grid_view(progress: Progress) -> Table:
+def grid_view(progress: SweepProgress) -> Table:
     """K down, V across; each cell the headline metric, a status word, or a dot."""
     rows = by_precision(pair.k for pair in progress.pairs)
     columns = by_precision(pair.v for pair in progress.pairs)
@@ -300,7 +300,7 @@ def grid_view(progress: Progress) -> Table:
     return table
 
 
-def status_view(progress: Progress) -> Iterator[RenderableType]:
+def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
     """The current cell, a bar, the time, and what Ctrl-C does next."""
     yield Text(_cell_phrase(progress), no_wrap=True, overflow="ellipsis")
     part = progress.step.done / progress.step.total if progress.step else 0.0
@@ -318,8 +318,8 @@ def status_view(progress: Progress) -> Iterator[RenderableType]:
         yield Text("Ctrl-C ends after this cell", style="dim")
 
 
-def cell_line(record: CellRecord, progress: Progress) -> Text:
-    """One line on a cell that ended, for logs and pipes."""
+def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
+    """One line on a cell that has ended."""
     place = f"[{record.position:>2}/{len(progress.pairs)}]"
     text = Text(f"{place} {record.pair!s:<13} ")
     if record.has_numbers:
@@ -342,13 +342,13 @@ def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float | None:
     return float(sum(values)) if metric.is_sum else fmean(values)
 
 
-def _phrase(metric: Metric, record: CellRecord, progress: Progress) -> str:
+def _phrase(metric: Metric, record: CellRecord, progress: SweepProgress) -> str:
     value = value_of(metric, record, progress.setup)
     shown = "-" if value is None else f"{value:.{metric.digits}f}"
     return f"{metric.name} {shown}"
 
 
-def _cell(progress: Progress, pair: Pair, metric: Metric) -> Text:
+def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
     record = progress.records.get(pair)
     if pair == progress.current:
         done = f"{progress.step.done}/{progress.step.total}" if progress.step else "..."
@@ -363,7 +363,7 @@ def _cell(progress: Progress, pair: Pair, metric: Metric) -> Text:
     return Text(f"{value:.{metric.digits}f}", style=cell_style(metric, value))
 
 
-def _cell_phrase(progress: Progress) -> str:
+def _cell_phrase(progress: SweepProgress) -> str:
     if progress.current is None:
         return "between cells"
     place = progress.pairs.index(progress.current) + 1
@@ -377,36 +377,9 @@ def _cell_phrase(progress: Progress) -> str:
     )
 
 
-def _time_phrase(progress: Progress) -> str:
+def _time_phrase(progress: SweepProgress) -> str:
     elapsed = duration(time.monotonic() - progress.started)
     left = progress.left_s()
     remaining = "known after the first cell" if left is None else duration(left)
     failed = f", {progress.failures} without numbers" if progress.failures else ""
     return f"{progress.done} done{failed}   elapsed {elapsed}   left {remaining}"
-
-
-def say(console: Console, text: str) -> None:
-    """Lines that stay."""
-    console.print(Text(text, style="bold"))
-
-
-@contextlib.contextmanager
-def working(console: Console, what: str) -> Iterator[Callable[[str], None]]:
-    """
-    Say what takes a moment before the sweep: a spinner, or a line in a log.
-
-    Yields:
-        What takes a phrase on how far it is, for the spinner or the log.
-    """
-    if not console.is_terminal:
-        console.print(f"{what} ...")
-        yield console.print
-        return
-    with console.status(what) as status:
-        yield lambda far: status.update(f"{what}: {far}")
-
-
-def note_lines(console: Console, lines: Iterable[str]) -> None:
-    """Lines that a person should see once, before anything starts."""
-    for line in lines:
-        console.print(Text(f"note: {line}", style="yellow"))

@@ -8,10 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from codeneedle.cli.progress import (
-    HashingLine,
-    Progress,
-    Screen,
-    hashing_line,
+    SweepDisplay,
+    SweepProgress,
+    Tell,
     note_lines,
     say,
     working,
@@ -59,7 +58,7 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
         with unwinding_on_signals():
             checking = "checking corpus, weights and llama-server"
             with working(console, checking) as tell:
-                plans = _checked(request, hashing_line(console, tell))
+                plans = _checked(request, tell)
             note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
             counted: Counted = {}
             codes = [
@@ -77,14 +76,15 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
         return INTERRUPTED
 
 
-def _checked(request: Request, line: HashingLine) -> list[Plan]:
-    """The plans of all pages; *line* shows how much of the weights is hashed."""
+def _checked(request: Request, tell: Tell) -> list[Plan]:
+    """The plans of all pages; *tell* hears how far the hashing of weights is."""
     # A corpus that several pages share is read once.
     read = functools.cache(load)
     plans = [planning.plan(page, read=read) for page in pages(request)]
     refuse_shared_folders(plans)
+
     for plan in plans:
-        sha256(plan.weights, progress=line.update)
+        sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
         refuse_other_setup(plan)
     return plans
 
@@ -138,11 +138,13 @@ class _Sitting:
         say(self.console, f"{_finished(progress)}\n{self._next(progress)}")
         return 1 if progress.failures else 0
 
-    def _watched(self, ready: Settled, progress: Progress, person: Patience) -> None:
+    def _watched(
+        self, ready: Settled, progress: SweepProgress, person: Patience
+    ) -> None:
         player = Player(
             plan=self.plan, setup=ready.setup, text=ready.text, probe=progress.probe
         )
-        with Screen(self.console, progress) as screen:
+        with SweepDisplay(self.console, progress) as screen:
             played = run(
                 progress.pairs,
                 store=self.plan.store,
@@ -158,7 +160,7 @@ class _Sitting:
                     progress.is_ending = person.asked_to_stop
                     screen.show(event)
 
-    def _open(self, progress: Progress) -> list[Pair]:
+    def _open(self, progress: SweepProgress) -> list[Pair]:
         return pending(
             progress.pairs,
             store=self.plan.store,
@@ -166,9 +168,11 @@ class _Sitting:
             retry_failed=self.retry_failed,
         )
 
-    def _progress(self, ready: Settled, probe: Probe, *, is_first: bool) -> Progress:
+    def _progress(
+        self, ready: Settled, probe: Probe, *, is_first: bool
+    ) -> SweepProgress:
         store = self.plan.store
-        progress = Progress(
+        progress = SweepProgress(
             name=store.name,
             setup=ready.setup,
             pairs=tuple(probe.order(self.plan.pairs)),
@@ -184,7 +188,7 @@ class _Sitting:
                 progress.records[pair] = record
         return progress
 
-    def _next(self, progress: Progress) -> str:
+    def _next(self, progress: SweepProgress) -> str:
         metric = progress.probe.metrics[0].name
         named = progress.name + ("" if metric == "matched" else f" --metric {metric}")
         if self.plan.request.out != DEFAULT_OUT:
@@ -204,11 +208,11 @@ def _mended(damaged: Path) -> str:
     return f"the setup could not be read: it is kept as {damaged}, and made anew"
 
 
-def _all_done(progress: Progress) -> str:
+def _all_done(progress: SweepProgress) -> str:
     cells = plural(len(progress.pairs), "cell")
     return f"{progress.probe.name}: all {cells} are done: nothing to do"
 
 
-def _finished(progress: Progress) -> str:
+def _finished(progress: SweepProgress) -> str:
     finished = progress.done - progress.failures
     return f"{progress.probe.name}: {finished} of {len(progress.pairs)} cells finished"

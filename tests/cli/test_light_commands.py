@@ -16,7 +16,9 @@ HEAVY = {
     "msgspec",
     "numpy",
     "pandas",
+    "psutil",
     "rapidfuzz",
+    "rich",
     "scipy",
     "seaborn",
     "tree_sitter",
@@ -40,10 +42,10 @@ def loaded_by(*command):
     """The modules of `HEAVY` that are there when *command* is through."""
     program = (
         "import sys\n"
-        "from codeneedle import cli\n"
+        "from codeneedle import __main__\n"
         f"sys.argv = {['codeneedle', *map(str, command)]!r}\n"
         "try:\n"
-        "    cli.main()\n"
+        "    __main__.main()\n"
         "except SystemExit as end:\n"
         "    assert not end.code, end.code\n"
         f"print('loaded:', *({HEAVY!r} & sys.modules.keys()))\n"
@@ -54,18 +56,28 @@ def loaded_by(*command):
     return set(done.stdout.rpartition("loaded:")[2].split())
 
 
-@pytest.mark.parametrize("command", ["", "sweep", "grid", "table", "show", "corpus"])
-def test_help_waits_for_no_library_of_the_work(command):
+@pytest.mark.parametrize(
+    "command", ["--help", "--version", "grid --help", "corpus --help", "llama --help"]
+)
+def test_help_imports_no_library_of_the_work(command):
     """
-    Neither for numbers, nor for pictures, parsers or the network.
+    Neither for numbers, nor for pictures, parsers, the network or the terminal.
     """
-    arguments = [command, "--help"] if command else ["--help"]
+    assert set() == loaded_by(*command.split())
 
-    assert set() == loaded_by(*arguments)
+
+@pytest.mark.parametrize("command", ["sweep --help", "plan --help"])
+def test_help_on_a_sweep_imports_neither_reports_nor_rich(command):
+    """
+    It names the settings of all probes, so the probes are imported.
+    """
+    loaded = loaded_by(*command.split())
+
+    assert set() == loaded & {"matplotlib", "pandas", "rich", "scipy", "seaborn"}
 
 
 @pytest.mark.parametrize("command", ["grid", "table", "show", "memory"])
-def test_text_waits_for_no_pictures_and_no_data_frames(swept, command):
+def test_text_imports_no_pictures_and_no_data_frames(swept, command):
     """
     What is printed is made of plain values.
     """

@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import pytest
-import typer
 from msgspec import structs
-from typer.testing import CliRunner
 
-from codeneedle.cli.options import asking
-from codeneedle.cli.sweep import probes_named
-from codeneedle.errors import UnknownName
-from codeneedle.probes import PROBES
+from codeneedle.cli.app import Command
+from codeneedle.cli.options import STRICT_INDENT, sweep_options
+from codeneedle.errors import RequestError, UnknownName
+from codeneedle.probes import PROBES, probes_named
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.sweep.request import Request, Variant
 
@@ -46,19 +44,14 @@ def parse(tmp_path, monkeypatch):
     monkeypatch.delenv("CORPUS", raising=False)
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "mine.toml").write_text(STORED, encoding="utf-8")
-    requests = []
-    app = typer.Typer()
-
-    @app.command()
-    @asking
-    def caught(request: Request) -> None:
-        requests.append(request)
 
     def parsed(*words, env=None):
-        told = CliRunner().invoke(app, list(words), env=env)
-        if isinstance(told.exception, UnknownName):
-            raise told.exception
-        return requests.pop() if told.exit_code == 0 else told
+        for name, value in (env or {}).items():
+            monkeypatch.setenv(name, value)
+        requests = []
+        command = Command(name="x", run=requests.append, arguments=(), plans=True)
+        assert 0 == command.call(words)
+        return requests.pop()
 
     return parsed
 
@@ -74,10 +67,15 @@ GIVEN = [
     ("--rotation off", "rotations", (False,)),
     ("--rotation off,on", "rotations", (False, True)),
     ("--prompt-form completion", "prompt_form", PromptForm.COMPLETION),
+    ("--context 1024,512", "contexts", (1024, 512)),
     ("--prefill-no-think", "prefill_no_think", True),
+    ("--no-prefill-no-think", "prefill_no_think", False),
     ("--fit", "fit", True),
     ("--no-fit", "fit", False),
     ("--skip-fallback", "skip_fallback", True),
+    ("--no-skip-fallback", "skip_fallback", False),
+    ("--speculate", "speculate", True),
+    ("--no-speculate", "speculate", False),
     ("--seed 0", "seed", 0),
     ("--llama-server /opt/ls", "llama_server", Path("/opt/ls")),
     ("--out elsewhere", "out", Path("elsewhere")),
@@ -197,7 +195,9 @@ def test_an_unknown_sweep_is_refused_with_the_nearest(parse):
     [
         "--depths 0,many",
         "--depths 0.5",
+        "--depths -5",
         "--divergence-context 4k",
+        "--divergence-context 0",
         "--context 128",
         "--context many",
         "--chunks 0",
@@ -205,38 +205,53 @@ def test_an_unknown_sweep_is_refused_with_the_nearest(parse):
         "--seed x",
         "--prompt-form chatty",
         "--no-such-option",
+        "--dept 5",
+        "--fit=yes",
         "corners price",
-        "corners -- price",
+        "-- price",
     ],
 )
 def test_what_cannot_be_is_refused(parse, words):
     """
-    Words for numbers, numbers out of range, names that no option has, two sweeps.
+    Words for numbers, numbers out of range, unknown and shortened names, two sweeps.
     """
-    assert 2 == parse(*words.split()).exit_code
+    with pytest.raises(RequestError) as caught:
+        parse(*words.split())
+
+    named = words.split()[0].partition("=")[0]
+    assert named in str(caught.value) or "price" in str(caught.value)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("option", "text"),
     [
-        "--types",
-        "--k-types",
-        "--v-types",
-        "--probe",
-        "--rotation",
-        "--depths",
-        "--divergence-context",
+        (each.flag, text)
+        for each in sweep_options()
+        for text in ([""] if each.read else []) + [" , "] * (each.metavar == "LIST")
     ],
 )
-@pytest.mark.parametrize("text", ["", " , "])
-def test_an_empty_list_is_refused(parse, option, text):
+def test_an_empty_value_is_refused(parse, option, text):
     """
     It never quietly runs a default; the option is named.
     """
-    told = parse(option, text)
+    with pytest.raises(RequestError) as caught:
+        parse(option, text)
 
-    assert 2 == told.exit_code
-    assert option in told.output
+    assert option in str(caught.value)
+
+
+def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
+    """
+    Each has a negative form.
+    """
+    flags = [each for each in sweep_options() if each.read is None]
+
+    assert {"prefill_no_think", "fit", "skip_fallback", "speculate"} == {
+        each.name for each in flags
+    }
+    assert all(each.has_negative for each in flags)
+    assert not STRICT_INDENT.has_negative
 
 
 def test_an_unknown_rotation_is_refused_with_the_nearest(parse):

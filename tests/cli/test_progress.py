@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs."""
+"""What is shown while something runs."""
 
 import io
 
@@ -6,7 +6,16 @@ import pytest
 from made_records import failed_record, made_record, made_round, made_setup
 from rich.console import Console
 
-from codeneedle.cli.progress import Progress, Screen, live_view
+from codeneedle.cli.progress import (
+    PlainLines,
+    SweepDisplay,
+    SweepProgress,
+    far_phrase,
+    live_view,
+    note_lines,
+    say,
+    working,
+)
 from codeneedle.grid import DEFAULT_TYPES, shuffled_grid
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Step
@@ -20,7 +29,7 @@ SETUP = made_setup()
 @pytest.fixture
 def progress():
     """A sweep that has not begun."""
-    return Progress(
+    return SweepProgress(
         name="a/b", setup=SETUP, pairs=PAIRS, probe=PROBES["recall"], records={}
     )
 
@@ -101,7 +110,7 @@ def test_a_pipe_gets_a_line_per_cell(progress):
     Where nothing can be redrawn, nothing is.
     """
     out = io.StringIO()
-    with Screen(Console(file=out, width=200), progress) as screen:
+    with SweepDisplay(Console(file=out, width=200), progress) as screen:
         screen.show(CellStarted(PAIRS[0], 1, 36))
         screen.show(CellEnded(finished(PAIRS[0])))
         screen.show(CellEnded(failed_record(PAIRS[1], reason="it died")))
@@ -113,3 +122,91 @@ def test_a_pipe_gets_a_line_per_cell(progress):
     assert "matched 20.00" in lines[3]
     assert "crashed: it died" in lines[4]
     assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "elapsed", "phrase"),
+    [
+        (0, 100, 3.0, "hashing weights: 0 %"),
+        (20, 100, 3.0, "hashing weights: 20 %, 12.0 s left"),
+        (100, 100, 9.0, "hashing weights: 100 %, 0.0 s left"),
+        (0, 0, 9.0, "hashing weights, 9.0 s"),
+        (0, 0, 0.0, "hashing weights"),
+    ],
+)
+def test_the_rest_of_a_task_is_estimated_from_what_is_done(
+    done, total, elapsed, phrase
+):
+    """
+    As fast as so far; of a task of unknown length only the time is known.
+    """
+    assert phrase == far_phrase("hashing weights", done, total, elapsed)
+
+
+def told(*calls, **settings):
+    """Lines of a task that tells (second, phase, done of 100) in turn."""
+    shown = []
+    now = 0.0
+    lines = PlainLines(show=shown.append, clock=lambda: now, **settings)
+    for second, phase, done in calls:
+        now = second
+        lines.tell(phase, done, 100)
+    return shown
+
+
+def test_a_task_prints_a_line_after_two_seconds_and_then_every_ten():
+    """
+    What is over sooner prints nothing.
+    """
+    calls = [(float(done), "hashing", done) for done in range(31)]
+
+    assert [
+        "hashing: 2 %, 1:38 left",
+        "hashing: 12 %, 1:28 left",
+        "hashing: 22 %, 1:18 left",
+    ] == told(*calls)
+    assert [] == told(*calls[:2])
+
+
+def test_a_new_phase_is_told_at_once_and_estimated_from_its_own_beginning():
+    """
+    A log names every phase that comes after the first line.
+    """
+    assert [
+        "unpacking: 50 %, 3.0 s left",
+        "compiling: 0 %",
+        "compiling: 50 %, 11.0 s left",
+    ] == told(
+        (0.0, "unpacking", 0),
+        (3.0, "unpacking", 50),
+        (4.0, "compiling", 0),
+        (15.0, "compiling", 50),
+    )
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_task_is_named_on_terminals_and_in_logs(is_terminal):
+    """
+    A terminal has one line that disappears at the end, a log keeps its lines.
+    """
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
+    with working(console, "checking") as tell:
+        tell("hashing", 10, 100)
+
+    assert "checking" in console.file.getvalue()
+    assert ("checking ...\n" == console.file.getvalue()) is not is_terminal
+
+
+def test_control_characters_in_paths_are_shown_as_escapes():
+    """
+    ``--out`` may hold any byte that a file name may.
+    """
+    console = Console(file=io.StringIO(), width=80)
+    note_lines(console, ["kept as a\x1b[2Jb"])
+    say(console, "look at them: --out a\x1b[2Jb\nretry")
+
+    assert [
+        "note: kept as a\\x1b[2Jb",
+        "look at them: --out a\\x1b[2Jb",
+        "retry",
+    ] == console.file.getvalue().splitlines()

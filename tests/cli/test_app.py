@@ -1,14 +1,22 @@
 """The command line, as far as it gets without a server."""
 
 import hashlib
+import io
 import json
+import os
 import re
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
 from made_records import made_run
 
+from codeneedle.cli.app import COMMANDS, BestEffort, reliable_streams
+from codeneedle.cli.options import RUNS
+from codeneedle.probes import PROBES  # noqa: F401 - before requests
 from codeneedle.records.store import Store, run_folder
+from codeneedle.sweep.request import DEFAULT_OUT
 
 
 @pytest.fixture
@@ -34,8 +42,9 @@ def test_help_names_every_command(codeneedle):
     """
     shown = codeneedle("--help").stdout
 
-    for command in ("sweep", "plan", "grid", "heatmap", "show", "doctor", "llama"):
-        assert re.search(rf"^\W*{command}\b", shown, re.MULTILINE)
+    assert {"sweep", "plan", "grid", "corpus show", "doctor"} <= COMMANDS.keys()
+    for name in COMMANDS:
+        assert re.search(rf"^  {name}  +[A-Z]", shown, re.MULTILINE)
 
 
 def test_gen_corpus_writes_the_same_bytes_for_the_same_knobs(codeneedle, tmp_path):
@@ -181,16 +190,6 @@ def test_a_name_is_never_a_way_out(codeneedle, swept, name):
     assert 2 == codeneedle("grid", name).returncode
 
 
-def test_an_empty_corpus_is_no_wish_for_the_default(codeneedle, tmp_path):
-    """
-    An unset shell variable must not start another sweep.
-    """
-    refused = codeneedle("sweep", "--corpus", "")
-
-    assert 2 == refused.returncode
-    assert [] == list(tmp_path.iterdir())
-
-
 def test_two_forms_at_once_are_refused(codeneedle, swept):
     """
     Only one of them could stand on stdout.
@@ -228,6 +227,126 @@ def test_the_version_is_told(codeneedle):
     That of the package, and nothing else.
     """
     told = codeneedle("--version")
+    refused = codeneedle("--version", "extra")
 
     assert f"codeneedle {version('codeneedle')}\n" == told.stdout
-    assert 0 == told.returncode
+    assert (0, 2) == (told.returncode, refused.returncode)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gird", "x"], "Did you mean 'grid'?"),
+        (["corpus", "lst"], "Did you mean 'corpus list'?"),
+        (["grid"], "See codeneedle grid --help"),
+        (["grid", "a", "b"], "'b': one word too many"),
+        (["grid", "a", "--metrik", "x"], "Did you mean '--metric'?"),
+        (["grid", ""], "NAME: '' is empty"),
+        (["--verson"], "unknown option '--verson'"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_a_hint(codeneedle, words, said):
+    """
+    Exit code 2, one error and one hint, no usage text in between.
+    """
+    refused = codeneedle(*words)
+
+    assert 2 == refused.returncode
+    assert said in refused.stderr
+    assert ["error", " hint"] == [
+        line.partition(":")[0] for line in refused.stderr.splitlines()
+    ]
+
+
+@pytest.mark.parametrize("words", [[], ["corpus"]])
+def test_no_command_shows_the_commands(codeneedle, words):
+    """
+    As a usage error: a script that lost its arguments does not go on.
+    """
+    told = codeneedle(*words)
+
+    assert 2 == told.returncode
+    assert "corpus show" in told.stdout
+
+
+def test_the_default_folder_is_that_of_a_request():
+    """
+    It is written twice, so that a help text does not import requests.
+    """
+    assert DEFAULT_OUT == RUNS
+
+
+# --- streams
+
+
+def test_write_errors_on_stderr_are_ignored():
+    """
+    A full disk and a closed stream do not end a sweep.
+    """
+    with open("/dev/full", "w", encoding="utf-8", buffering=1) as full:  # noqa: PTH123
+        stream = BestEffort(full)
+        assert 5 == stream.write("line\n")
+        stream.flush()
+        full.buffer.raw.close()
+    assert 5 == stream.write("line\n")
+    stream.flush()
+
+
+def test_a_best_effort_stream_is_otherwise_its_stream(monkeypatch):
+    """
+    Encoding and terminal are those of the stream.
+    """
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with reliable_streams():
+        sys.stderr.write("heard\n")
+        assert not sys.stderr.isatty()
+    assert "heard\n" == sys.stderr.getvalue()
+
+
+def test_write_errors_on_stdout_are_reported(monkeypatch):
+    """
+    Once: the interpreter does not complain a second time.
+    """
+    monkeypatch.setattr(sys, "stderr", None)
+    with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(OSError, match="No space left"), reliable_streams():
+            sys.stdout.write("k,v\n")
+        full.flush()
+
+
+@pytest.mark.parametrize("command", ["corpus list", "corpus show random-bodies-mini"])
+def test_a_closed_stdout_is_an_error(tmp_path, command):
+    """
+    ``>&-`` loses what was asked for, whether rich prints it or not.
+    """
+    shell = f'exec "{sys.executable}" -m codeneedle {command} >&-'
+    done = subprocess.run(
+        ["/bin/sh", "-c", shell],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+    assert 2 == done.returncode
+    assert "error: stdout: is closed" in done.stderr
+
+
+def test_a_reader_that_has_gone_is_no_traceback(tmp_path):
+    """
+    As in ``codeneedle corpus list | head -0``.
+    """
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "codeneedle", "--help"],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        check=False,
+    )
+    os.close(writer)
+
+    assert (1, "") == (done.returncode, done.stderr)
