@@ -415,7 +415,7 @@ def own_cache() -> Iterator[Path]:
         cache = Path(name) / "cache"
         cache.mkdir()
         shutil.copy(built_in_model(), cache)
-        ours = {files.VARIABLE: str(cache)}
+        ours = {files.CACHE_VARIABLE: str(cache)}
         with contextlib.suppress(CodeneedleError):  # told by the section that needs it
             ours[installation.VARIABLE] = str(installation.find().server)
         before = os.environ.copy()

@@ -37,6 +37,7 @@ from codeneedle.models import weights
 from codeneedle.records.record import Status
 from codeneedle.records.store import CellFiles, NoSuchRun, Store, find_runs, run_folder
 from codeneedle.sweep.request import read_sweep_file
+from codeneedle.system.files import cache_folder
 from codeneedle.system.processes import KEPT, KEPT_PREFIXES, SECRET_WORDS, clean
 from codeneedle.text import field, visible
 
@@ -96,7 +97,8 @@ class Watched:
                 except psutil.Error:
                     continue
                 self.claims |= {
-                    file.read_bytes() for file in self.folder.rglob("server.json")
+                    file.read_bytes()
+                    for file in (cache_folder() / "running").glob("*.json")
                 }
                 if seen[2] and "LLAMA_API_KEY" in seen[0]:
                     return seen

@@ -32,8 +32,8 @@ from codeneedle.sweep.prepare import (
 )
 from codeneedle.sweep.request import DEFAULT_OUT, Request, pages
 from codeneedle.sweep.runner import Player, pending, run
-from codeneedle.system.orphans import Claim, end_orphans
-from codeneedle.system.signals import Patience, patience, unwinding_on_signals
+from codeneedle.system.orphans import Orphan, end_orphans
+from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural
 
 INTERRUPTED = 130
@@ -110,21 +110,21 @@ class _Sitting:
             KeyboardInterrupt: If a person asked to stop and something is left.
         """
         with self.plan.store.locked():
-            left = end_orphans(self.plan.store.folder)
+            left = end_orphans()
             note_lines(self.console, map(_left_behind, left))
             damaged = self.plan.store.mend()
             if damaged:
                 note_lines(self.console, [_mended(damaged)])
             with working(self.console, "fitting the corpus to the context"):
                 ready = settled(self.plan, probes, self.counted)
-            with patience() as person:
+            with stop_request() as person:
                 codes = [self._swept(ready, probe, probes, person) for probe in probes]
         if person.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         return max(codes)
 
     def _swept(
-        self, ready: Settled, probe: Probe, probes: list[Probe], person: Patience
+        self, ready: Settled, probe: Probe, probes: list[Probe], person: StopRequest
     ) -> int:
         progress = self._progress(ready, probe, is_first=probe is probes[0])
         if not self._open(progress):
@@ -139,7 +139,7 @@ class _Sitting:
         return 1 if progress.failures else 0
 
     def _watched(
-        self, ready: Settled, progress: SweepProgress, person: Patience
+        self, ready: Settled, progress: SweepProgress, person: StopRequest
     ) -> None:
         player = Player(
             plan=self.plan, setup=ready.setup, text=ready.text, probe=progress.probe
@@ -200,8 +200,8 @@ class _Sitting:
         )
 
 
-def _left_behind(claim: Claim) -> str:
-    return f"ended a {claim.what} that was left behind: pid {claim.pid}"
+def _left_behind(orphan: Orphan) -> str:
+    return f"ended a {orphan.program} that was left behind: pid {orphan.pid}"
 
 
 def _mended(damaged: Path) -> str:

@@ -31,7 +31,7 @@ from codeneedle.corpora.registry import (
     slug,
 )
 from codeneedle.errors import RequestError, UnknownName
-from codeneedle.system.files import expanded, leads_somewhere
+from codeneedle.system.files import exists, expanded
 from codeneedle.text import plural, size
 
 FIRST_REACH = 1 << 16
@@ -282,7 +282,7 @@ def load(
         if name_or_path in BUILT_IN:
             return _from_shelf(name_or_path, hears)
     path = expanded(name_or_path)
-    if name_or_path and leads_somewhere(path):
+    if name_or_path and exists(path):
         return _from_path(path, hears)
     if any(separator in name_or_path for separator in "/\\"):
         raise reading.NotFound(path=path)

@@ -542,7 +542,7 @@ def gathered(
     Raises:
         TooLarge: If the files are longer than `MAX_BYTES` together, without limit.
         SourceChanged: If one that is not held changes meanwhile.
-        CannotStart: If the system refuses to start a process.
+        ToolFailed: If the system refuses to start a process.
     """
     to_read = sum(entry.size_bytes for entry in entries)
     if limit_bytes is not None:

@@ -18,7 +18,7 @@ from codeneedle.corpora import languages, reading
 from codeneedle.corpora.random_bodies import MINI, Knobs
 from codeneedle.corpora.reading import Entry, Kind, Source
 from codeneedle.errors import RequestError, UnknownName, did_you_mean
-from codeneedle.system.files import expanded, leads_somewhere
+from codeneedle.system.files import exists, expanded
 
 MAX_BYTES = 1_000_000
 """Longest corpus file that is read: a table of names and numbers."""
@@ -141,7 +141,7 @@ def paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
 def _paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
     for name in read.files:
         path = file.parent / expanded(name)
-        if not leads_somewhere(path):
+        if not exists(path):
             raise reading.NotFound(path=path)
         yield from reading.files_in(path) if path.is_dir() else [path]
     for pattern in read.glob:

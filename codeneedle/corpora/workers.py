@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Protocol, TypeVar, cast
 
 from codeneedle.corpora.worker import Done, received, send
+from codeneedle.errors import ToolFailed
 from codeneedle.system import machine, processes
 
 Item = TypeVar("Item")
@@ -97,7 +98,7 @@ class Crew:
         none, but a reason. What *job* raises otherwise is raised here.
 
         Raises:
-            CannotStart: If the system refuses to start a process.
+            ToolFailed: If the system refuses to start a process.
         """
         free = machine.available_memory_bytes() // (self.count + 1)
         memory = self.memory_bytes or max(LEAST_MEMORY_BYTES, free)
@@ -241,7 +242,11 @@ class _Shift:
         self.hands.remove(hand)
         hand.exit.close()
         if task is None and not hand.is_proven:
-            raise processes.CannotStart(program=sys.executable, reason=reason)
+            raise ToolFailed(
+                tool=sys.executable,
+                reason=f"cannot be started: {reason}",
+                hint="Close other programs.",
+            )
         if task is not None and task.tries < _TRIES:
             self.again.append(task)
         elif task is not None:

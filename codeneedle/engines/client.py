@@ -34,7 +34,7 @@ from codeneedle.engines.responses import (
     shaped,
 )
 from codeneedle.records.record import Json
-from codeneedle.system.processes import Lived
+from codeneedle.system.processes import AwakeClock
 
 Prompt = str | tuple[int, ...]
 """A text, or the numbers of its tokens."""
@@ -497,7 +497,7 @@ class _Deadline:
         """Begin a request that may take *limit_s* seconds."""
         self.poll_s = max(0.001, min(POLL_S, limit_s / 10))
         self._limit_s = self._until_s = limit_s
-        self._elapsed_s = Lived(longest_s=2 * self.poll_s)
+        self._elapsed_s = AwakeClock(longest_s=2 * self.poll_s)
         self._polled_s = 0.0
         self._left_since_s: float | None = None
 

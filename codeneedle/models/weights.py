@@ -22,7 +22,13 @@ from codeneedle.models.gguf import (
     looks_like,
     parse,
 )
-from codeneedle.system.files import cache_folder, expanded, identity, why, write_whole
+from codeneedle.system.files import (
+    cache_folder,
+    expanded,
+    identity,
+    reason_of,
+    write_whole,
+)
 from codeneedle.text import size as size_phrase
 
 _NAME = re.compile(r"[\w.-]{1,64}")
@@ -355,7 +361,7 @@ def identity_of(files: Sequence[Path]) -> str:
     except FileNotFoundError as error:
         raise WeightsMissing(path=Path(error.filename), nearby=()) from error
     except OSError as error:
-        raise WeightsUnreadable(path=files[0], reason=why(error)) from error
+        raise WeightsUnreadable(path=files[0], reason=reason_of(error)) from error
 
 
 def short_name(path: Path) -> str:
@@ -377,7 +383,7 @@ def _checked(path: Path) -> Path:
         if not path.exists():
             raise WeightsMissing(path=path, nearby=_models_in(path.parent))
     except OSError as error:
-        raise WeightsUnreadable(path=path, reason=why(error)) from error
+        raise WeightsUnreadable(path=path, reason=reason_of(error)) from error
     if not path.is_file():
         raise NotGguf(path=path, looks_like="no regular file")
     return path
@@ -415,7 +421,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise WeightsUnreadable(path=path, reason=why(error)) from error
+        raise WeightsUnreadable(path=path, reason=reason_of(error)) from error
 
 
 def _header(path: Path) -> Header:
@@ -431,7 +437,7 @@ def _header(path: Path) -> Header:
             start = bytes(data[:64])
             header = parse(data)
     except OSError as error:
-        raise WeightsUnreadable(path=path, reason=why(error)) from error
+        raise WeightsUnreadable(path=path, reason=reason_of(error)) from error
     except EndsTooSoon as error:
         if start[:4] == b"GGUF":
             raise WeightsTruncated(
@@ -612,5 +618,5 @@ def _digest(weights: Weights, progress: Callable[[int, int], None] | None) -> st
                     if progress is not None:
                         progress(done, weights.size_bytes)
         except OSError as error:
-            raise WeightsUnreadable(path=path, reason=why(error)) from error
+            raise WeightsUnreadable(path=path, reason=reason_of(error)) from error
     return digest.hexdigest()

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
-from codeneedle.errors import FolderUnusable, RequestError, did_you_mean
+from codeneedle.errors import BadInput, FolderUnusable, RequestError, did_you_mean
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import (
     identity,
@@ -27,17 +26,16 @@ from codeneedle.records.record import (
     Trial,
 )
 from codeneedle.system.files import (
-    LOCK,
-    contents,
-    hold,
-    opened,
-    put_aside,
-    refuse_lost,
-    why,
+    Lock,
+    locked,
+    move_aside,
+    read_regular,
+    reason_of,
     write_whole,
 )
 
 CELLS = "cells"
+LOCK = "lock"
 
 _CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
 
@@ -94,7 +92,7 @@ class CellFiles:
         try:
             return self._own(pair, probe, setup, decode)
         except (OSError, BadRecord) as error:
-            reason = error.reason if isinstance(error, BadRecord) else why(error)
+            reason = error.reason if isinstance(error, BadRecord) else reason_of(error)
         return CellRecord(
             pair=pair,
             probe=probe,
@@ -114,7 +112,7 @@ class CellFiles:
         self, pair: Pair, probe: str, setup: Setup | None, decode: Decode
     ) -> CellRecord | None:
         path = self.path(pair, probe)
-        data = contents(path)
+        data = read_regular(path)
         if data is None:
             return None
         record = decode(data, file=str(path))
@@ -127,7 +125,7 @@ class CellFiles:
 
 def _readable(path: Path) -> CellRecord | None:
     with contextlib.suppress(OSError, BadRecord):
-        data = contents(path)
+        data = read_regular(path)
         return None if data is None else decode_record(data, file=str(path))
     return None
 
@@ -155,7 +153,7 @@ class Store:
         self.folder = folder
         self._files = CellFiles(folder)
         self._setup: Setup | None = None
-        self._lock: IO[bytes] | None = None
+        self._lock: Lock | None = None
 
     @property
     def name(self) -> str:
@@ -172,9 +170,9 @@ class Store:
         """
         path = self.folder / SETUP
         try:
-            data = contents(path)
+            data = read_regular(path)
         except OSError as error:
-            raise BadSetup(file=str(path), reason=why(error)) from error
+            raise BadSetup(file=str(path), reason=reason_of(error)) from error
         self._setup = None if data is None else decode_setup(data, file=str(path))
         return self._setup
 
@@ -247,7 +245,7 @@ class Store:
         """
         if self.intact_setup() or not os.path.lexists(self.folder / SETUP):
             return None
-        return put_aside(self.folder / SETUP)
+        return move_aside(self.folder / SETUP, "damaged")
 
     def intact_setup(self) -> Setup | None:
         """
@@ -309,7 +307,7 @@ class Store:
         path = self._files.path(pair, probe)
         with _translated(path.parent):
             if self._files.is_in_the_way(pair, probe, setup=self._known()):
-                put_aside(path)
+                move_aside(path, "damaged")
         self._write(path, encode(record))
 
     def log(self, pair: Pair) -> Path:
@@ -341,23 +339,32 @@ class Store:
         Keep other sweeps out of the folder; the lock dies with this process.
 
         Raises:
-            FolderBusy: If another sweep is in it.
+            BadInput: If another sweep is in it.
             FolderUnusable: If the disk refuses.
         """
-        with _translated(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = opened(self.folder / LOCK)
-        with file:
-            hold(file, folder=self.folder)
-            self._lock = file
+        with contextlib.ExitStack() as stack:
+            with _translated(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    self._lock = stack.enter_context(locked(self.folder / LOCK))
+                except BlockingIOError as error:
+                    raise BadInput(
+                        source=self.folder,
+                        reason="another sweep is running in it",
+                        hint="Wait for it, or choose another folder with --out.",
+                    ) from error
             try:
                 yield
             finally:
                 self._lock = None
 
     def _refuse_lost(self) -> None:
-        if self._lock is not None:
-            refuse_lost(self._lock, folder=self.folder)
+        if self._lock is not None and self._lock.is_lost():
+            raise FolderUnusable(
+                folder=self.folder,
+                reason="it was removed or moved while the sweep ran in it",
+                hint="Leave it where it is, and run the same command again.",
+            )
 
     def _known(self) -> Setup | None:
         if self._setup is None:

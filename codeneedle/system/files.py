@@ -1,43 +1,52 @@
 """
-Files and folders: atomic writes, locks, unreadable files moved
-aside, the cache folder.
+Files and folders: writing whole files, creating files without following links, a lock,
+moving unreadable files aside, the cache folder.
 """
 
 import contextlib
 import fcntl
 import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 import platformdirs
 
-from codeneedle.errors import MachineError, RequestError
+CACHE_VARIABLE = "CODENEEDLE_CACHE"
+"""Environment variable that names another cache folder."""
+
+
+def cache_folder() -> Path:
+    """The folder, which may not exist yet; everything in it can be made again."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return expanded(chosen).absolute()
+    return platformdirs.user_cache_path("codeneedle", appauthor=False)
 
 
 def expanded(path: str | Path) -> Path:
-    """*path* with its ``~`` read; as it stands where nobody has that home."""
+    """*path* with ``~`` replaced by the home folder; unchanged if there is none."""
     # Path.expanduser would raise there.
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
-def leads_somewhere(path: Path) -> bool:
-    """Whether *path* exists; what can be no name does not."""
+def exists(path: Path) -> bool:
+    """Whether *path* exists; False for what cannot be a path, such as a long name."""
     # Path.exists would raise for a name that is too long.
     return os.path.exists(path)  # noqa: PTH110
 
 
 def identity(path: Path) -> str:
     """
-    What changes when the file at *path* is replaced or written to.
+    A text that changes when the file at *path* is replaced or written to.
 
-    Its place, device and inode, its size, and the times of its last change and of
-    that of its inode. The latter cannot be set, not even by who can set the other;
-    but a file may be renamed or linked to without a change of its contents.
+    Made of its resolved path, device, inode, size, and the times of the last change of
+    contents and of inode (which no program can set). Renaming the file or linking to it
+    changes the latter, too.
 
-    What remains unseen: a change of equal length within one tick of the clock, a
-    few milliseconds; one on a file system that keeps no such times; and a disk that
-    reads back something else than was written.
+    Not noticed: a change of equal length within one tick of the clock (milliseconds),
+    on a file system that stores no such times, or caused by a failing disk.
 
     Raises:
         OSError: If there is no such file.
@@ -47,34 +56,54 @@ def identity(path: Path) -> str:
     return " ".join(map(str, (path.resolve(), *facts)))
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """
-    Put *data* at *path*, in one step for whoever looks; folders are made.
+def reason_of(error: OSError) -> str:
+    """The reason of *error*, without number and path."""
+    return error.strerror or str(error)
 
-    A write that fails, or a machine that stops in the middle of one, leaves what
-    was there before.
+
+def create(path: Path) -> BinaryIO:
+    """
+    A new, empty file at *path*, open for appending; its folder must exist.
+
+    What had the name before is removed: a link itself, not the file that it leads to,
+    and a pipe, which would block whoever opens it.
 
     Raises:
-        OSError: If the disk refuses.
+        OSError: If it cannot be created, or a folder has the name.
+    """
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags | os.O_CLOEXEC, 0o666), "ab")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """
+    Replace the file at *path* in one step; missing folders are made.
+
+    A reader sees the former contents or *data*, never a part of it, even if the write
+    fails or the machine loses power. A link at *path* is replaced, not followed.
+
+    Raises:
+        OSError: If it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.draft")
     try:
-        with draft.open("wb") as file:
+        with create(draft) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
-        # Only tried: what went wrong first is what is to be told.
+        # The first error is the one to report.
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
-    _settle(path.parent)
+    _sync_folder(path.parent)
 
 
-def _settle(folder: Path) -> None:
-    """Have the names in *folder* outlive a power cut, where its disk can do that."""
+def _sync_folder(folder: Path) -> None:
+    """Make renames in *folder* survive a power cut, where the file system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -83,125 +112,96 @@ def _settle(folder: Path) -> None:
             os.close(handle)
 
 
-_ASIDE = "damaged"
-"""Suffix of what something else takes the place of."""
-
-
-def contents(path: Path) -> bytes | None:
+def read_regular(path: Path) -> bytes | None:
     """
-    What is in *path*; None if nothing is there.
+    The contents of *path*; None if nothing is there.
 
     Raises:
-        OSError: If it cannot be read, or is no regular file: a pipe has no end.
+        OSError: If it cannot be read, or is not a regular file: reading a pipe would
+            block, and a device may have no end.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise OSError(None, "it is no regular file")
-        return path.read_bytes()
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(None, "it is not a regular file")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
 
 
-def put_aside(path: Path) -> Path:
+def move_aside(path: Path, suffix: str) -> Path:
     """
-    Rename *path*, whatever it is, so that something else can take its place.
+    Rename *path*, whatever it is, to make room for another file.
+
+    Args:
+        path: A file, a folder or a link; a link is not followed.
+        suffix: Added to the name, with a number from the second such file on.
 
     Returns:
-        What it is called from now on; nothing had that name.
+        Its new path, which did not exist before.
 
     Raises:
-        OSError: If the disk refuses.
+        OSError: If it cannot be renamed.
     """
-    aside = path.with_name(f"{path.name}.{_ASIDE}")
+    aside = path.with_name(f"{path.name}.{suffix}")
     number = 1
-    # Not exists(): a link that leads nowhere is in the way, too.
+    # Not exists(): a dangling link takes the name, too.
     while os.path.lexists(aside):
         number += 1
-        aside = path.with_name(f"{path.name}.{_ASIDE}-{number}")
+        aside = path.with_name(f"{path.name}.{suffix}-{number}")
     return path.rename(aside)
 
 
-def why(error: OSError) -> str:
-    """The reason of *error*, without number and path."""
-    return error.strerror or str(error)
+class Lock:
+    """A lock that this process holds."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
+        self._file = file
+
+    def is_lost(self) -> bool:
+        """Whether its file was removed, moved or replaced: another may be locked."""
+        try:
+            there = self._path.stat()
+        except OSError:
+            return True
+        return not os.path.samestat(os.fstat(self._file.fileno()), there)
 
 
-LOCK = "lock"
-"""The file that is locked; it stays where it is, and is empty."""
-
-
-class FolderBusy(RequestError):  # noqa: N818 - named after the fact
-    """Another sweep writes to this run folder right now."""
-
-    def __init__(self, *, folder: Path) -> None:
-        super().__init__(
-            f"another sweep is running in {folder}",
-            hint="Wait for it, or choose another folder with --out.",
-        )
-
-
-class FolderLost(MachineError):  # noqa: N818 - named after the fact
-    """The run folder was removed or moved, and its lock with it."""
-
-    def __init__(self, *, folder: Path) -> None:
-        super().__init__(
-            f"{folder} was removed or moved while the sweep ran in it",
-            hint="Leave it where it is, and run the same command again.",
-        )
-
-
-def opened(path: Path) -> IO[bytes]:
+@contextlib.contextmanager
+def locked(
+    path: Path, *, waiting: Callable[[], object] | None = None
+) -> Iterator[Lock]:
     """
-    The file to lock, made if need be.
+    Hold an exclusive lock for the length of the block.
 
-    Nothing is cut off, should the name lead to another file, nor waited for,
-    should it be a pipe.
+    The system releases it when this process dies. On a file system without locks,
+    such as some network shares, nothing is locked.
+
+    Args:
+        path: The file that is locked; created empty if missing, never written to.
+        waiting: Called as long as another process holds the lock; sleeps for a
+            moment each time. By default nothing is waited for.
 
     Raises:
-        OSError: If the disk refuses.
+        BlockingIOError: If another process holds it, and *waiting* is None.
+        OSError: If the file cannot be opened.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
-
-
-def hold(file: IO[bytes], *, folder: Path) -> None:
-    """
-    Lock *file* until it is closed.
-
-    Raises:
-        FolderBusy: If another sweep holds it.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise FolderBusy(folder=folder) from error
-    except OSError:
-        # A network share without locks: better unlocked than unable.
-        return
-
-
-def refuse_lost(file: IO[bytes], *, folder: Path) -> None:
-    """
-    Stop if *file* is no longer the lock of *folder*.
-
-    Raises:
-        FolderLost: If it was taken away: another sweep may be there by now.
-    """
-    try:
-        is_there = os.path.samestat(os.fstat(file.fileno()), (folder / LOCK).stat())
-    except OSError:
-        is_there = False
-    if not is_there:
-        raise FolderLost(folder=folder)
-
-
-VARIABLE = "CODENEEDLE_CACHE"
-"""Environment variable that names another folder."""
-
-
-def cache_folder() -> Path:
-    """The folder, which may not exist yet; everything in it can be made again."""
-    chosen = os.environ.get(VARIABLE)
-    if chosen:
-        return expanded(chosen).absolute()
-    return platformdirs.user_cache_path("codeneedle", appauthor=False)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o666), "rb", buffering=0) as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if waiting is None:
+                    raise
+                waiting()
+                continue
+            except OSError:
+                pass  # a file system without locks
+            break
+        yield Lock(path, file)

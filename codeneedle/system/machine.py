@@ -16,7 +16,7 @@ import psutil
 
 from codeneedle.errors import MachineError
 from codeneedle.system import processes
-from codeneedle.system.files import expanded, leads_somewhere
+from codeneedle.system.files import exists, expanded
 
 _ASK_TIMEOUT_S = 10.0
 _GIB = 1 << 30
@@ -108,9 +108,7 @@ def available_memory_bytes() -> int:
 def free_disk_bytes(folder: Path) -> int:
     """Free space where *folder* is or would be made."""
     absolute = expanded(folder).absolute()
-    existing = next(
-        path for path in (absolute, *absolute.parents) if leads_somewhere(path)
-    )
+    existing = next(path for path in (absolute, *absolute.parents) if exists(path))
     return psutil.disk_usage(str(existing)).free
 
 

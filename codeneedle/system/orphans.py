@@ -1,7 +1,12 @@
-"""Notes on disk of running child processes, so that the next start can end orphans."""
+"""
+Notes of running servers and tools in the cache folder, from which the next command
+finds and ends those that have outlived a killed codeneedle.
+"""
 
 import contextlib
+import functools
 import os
+import platform
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,213 +16,177 @@ from typing import Annotated
 import msgspec
 import psutil
 
-from codeneedle.errors import MachineError
-from codeneedle.system.processes import Child, end_group, running
-
-FILE = "server.json"
-"""The note of a server, in the run folder."""
-
-TOOL_FILE = "tool.json"
-"""The note of any other child that takes its time, beside its log."""
+from codeneedle.system.files import cache_folder, read_regular, write_whole
+from codeneedle.system.processes import (
+    FILE_LIMIT_BYTES,
+    Child,
+    end_group,
+    running,
+)
 
 VARIABLE = "CODENEEDLE_CHILD"
-"""Environment variable by which such a child is known: it has no alias."""
+"""Environment variable that holds a child's mark."""
 
-_Alias = Annotated[str, msgspec.Meta(pattern=r".\.[0-9a-f]{8}$")]
-"""A name with a random end; a note with another one is not of our making."""
+_Mark = Annotated[str, msgspec.Meta(pattern=r"^[^/]+\.[0-9a-f]{8}$")]
+"""Name of a program, and random digits: no other process has the same."""
 
 _Pid = Annotated[int, msgspec.Meta(gt=1, lt=1 << 31)]
 
 
-class Unclaimable(MachineError):  # noqa: N818 - named after the fact
-    """The run folder takes no file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """
+    A process, told from a later one with the same pid.
 
-    def __init__(self, *, file: Path, reason: str) -> None:
-        super().__init__(
-            f"{file} cannot be written: {reason}",
-            hint="Is the disk full, or the folder gone or read-only?",
-        )
+    Attributes:
+        pid: Its number.
+        started: When it started, as of `started_at`.
+    """
+
+    pid: _Pid
+    started: float
+
+    def is_alive(self) -> bool:
+        """Whether it still runs on this host."""
+        return started_at(self.pid) == self.started
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """
+    A child that has outlived the codeneedle that started it.
+
+    Attributes:
+        program: Its name: ``llama-server``.
+        pid: Its process, which leads its group.
+    """
+
+    program: str
+    pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Note:
     """
-    A child that we started, or are about to.
+    What is noted of a child while it runs.
 
     Attributes:
-        alias: Stands on its command line or in `VARIABLE` of its environment; no
-            other child ever had it.
-        port: Where it listens; None for a child that does not.
-        pid: Its process, which leads its group; None until it is known.
-        born: When that process started, by the clock of `started_at`.
+        mark: The value of `VARIABLE` in its environment.
+        owner: The codeneedle that started it; while that lives, so may the child.
+        host: Where both run, as of `this_host`.
+        child: The child, which leads its process group; None until it has started.
     """
 
-    alias: _Alias
-    port: int | None = None
-    pid: _Pid | None = None
-    born: float | None = None
+    mark: _Mark
+    owner: Process
+    host: str
+    child: Process | None = None
 
     @property
-    def what(self) -> str:
-        """What it is, as a phrase."""
-        return self.alias.rpartition(".")[0] if self.port is None else "server"
+    def program(self) -> str:
+        """Name of the child's program: ``llama-server``."""
+        return self.mark.rpartition(".")[0]
 
-    def process(self) -> int | None:
-        """Pid of the child if it lives and is provably the one claimed."""
-        if self.pid is None:
-            # We were killed between its start and this note. The alias is random,
-            # so whoever bears it is ours.
-            return next(filter(self._is_borne_by, psutil.pids()), None)
-        is_same = started_at(self.pid) == self.born
-        return self.pid if is_same and self._is_borne_by(self.pid) else None
+    def is_abandoned(self) -> bool:
+        """Whether its owner ran on this host, and is gone."""
+        return self.host == this_host() and not self.owner.is_alive()
 
-    def _is_borne_by(self, pid: int) -> bool:
+    def pid(self) -> int | None:
+        """Pid of the child, if it runs and bears the mark."""
+        if self.child is None:
+            # The owner was killed before it could note the child.
+            return next(filter(self._is_mark_of, psutil.pids()), None)
+        is_it = self.child.is_alive() and self._is_mark_of(self.child.pid)
+        return self.child.pid if is_it else None
+
+    def _is_mark_of(self, pid: int) -> bool:
         try:
-            # Never ourselves, whatever a note says.
+            # Whatever a note says: never ourselves, and only a group of its own.
             if pid == os.getpid() or os.getpgid(pid) != pid:
                 return False
-            process = psutil.Process(pid)
-            if self.port is not None:
-                return self.alias in process.cmdline()
-            return process.environ().get(VARIABLE) == self.alias
+            return psutil.Process(pid).environ().get(VARIABLE) == self.mark
         except (psutil.Error, OSError):
             return False
 
 
 @contextlib.contextmanager
-def claimed(folder: Path | None, *, alias: str, port: int) -> Iterator["Claimant"]:
+def noted(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    file_limit_bytes: int | None = FILE_LIMIT_BYTES,
+) -> Iterator[Child]:
     """
-    Keep a note for the length of a block in which a server starts, lives and ends.
+    Run a child as `processes.running` does, with a note of it in the cache folder.
 
-    It is written before the server starts, because we may be killed at any
-    moment; and stays where it is should the server survive its block.
-
-    Args:
-        folder: Of the run; None to keep no note.
-        alias: Name that no other server ever had.
-        port: Where the server will listen.
-
-    Raises:
-        Unclaimable: If the note cannot be written.
-    """
-    file = folder / FILE if folder else None
-    with _kept(file, Claim(alias=alias, port=port)) as claimant:
-        yield claimant
-
-
-@contextlib.contextmanager
-def noted(argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> Iterator[Child]:
-    """
-    A child as `process.running` has it, with a note beside its log while it lives.
-
-    For children that are no servers and take their time: should we be killed, who
-    comes next finds and ends them with `end_orphans`.
+    The note stays if the child does. Without a cache folder that can be written to,
+    there is none: the child is killed together with this process anyway, except where
+    the two lines of shell in `processes` cannot run.
 
     Args:
         argv: Program, as an absolute path, and its arguments.
-        env: The child's environment, but for `VARIABLE`.
-        log: Receives its output. Overwritten.
+        env: The child's environment; `VARIABLE` is added to it.
+        log: As of `running`.
+        file_limit_bytes: As of `running`.
 
     Raises:
-        Unclaimable: If the note cannot be written.
-        MachineError: Whatever `process.running` raises.
+        MachineError: As `running` does.
     """
-    alias = f"{Path(argv[0]).name}.{secrets.token_hex(4)}"
-    with (
-        _kept(log.with_name(TOOL_FILE), Claim(alias=alias)) as claimant,
-        running(argv, env={**env, VARIABLE: alias}, log=log) as child,
-    ):
-        claimant.note(child.pid)
-        yield child
-
-
-@contextlib.contextmanager
-def _kept(file: Path | None, claim: Claim) -> Iterator["Claimant"]:
-    claimant = Claimant(file, claim)
-    claimant.write()
+    name = Path(argv[0]).name or "child"
+    note = Note(
+        mark=f"{name}.{secrets.token_hex(4)}",
+        owner=_this_process(),
+        host=this_host(),
+    )
+    _write(note)
     try:
-        yield claimant
+        marked = {**env, VARIABLE: note.mark}
+        with running(
+            argv, env=marked, log=log, file_limit_bytes=file_limit_bytes
+        ) as child:
+            started = started_at(child.pid)
+            if started is not None:  # it may have ended by now
+                note = replace(note, child=Process(pid=child.pid, started=started))
+                _write(note)
+            yield child
     finally:
-        claimant.forget()
+        if note.pid() is None:
+            _remove(_file(note))
 
 
-class Claimant:
-    """Writes the note, and takes it away."""
-
-    def __init__(self, file: Path | None, claim: Claim) -> None:
-        self._file = file
-        self._claim = claim
-
-    def note(self, pid: int) -> None:
-        """
-        Add the process that has started.
-
-        Raises:
-            Unclaimable: If the note cannot be written.
-        """
-        self._claim = replace(self._claim, pid=pid, born=started_at(pid))
-        self.write()
-
-    def write(self) -> None:
-        """
-        Write the note, whole or not at all.
-
-        Raises:
-            Unclaimable: If that fails.
-        """
-        if self._file is None:
-            return
-        draft = self._file.with_name(f"{self._file.name}.draft")
-        try:
-            draft.write_bytes(msgspec.json.encode(self._claim))
-            draft.replace(self._file)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                draft.unlink()
-            reason = error.strerror or str(error)
-            raise Unclaimable(file=self._file, reason=reason) from error
-
-    def forget(self) -> None:
-        """Take the note away, unless its server still lives."""
-        if self._file is not None and self._claim.process() is None:
-            with contextlib.suppress(OSError):
-                self._file.unlink()
+def orphans() -> list[Orphan]:
+    """The noted children of this host that run although their owner is gone."""
+    found = ((note, note.pid()) for _, note in _abandoned())
+    return [Orphan(note.program, pid) for note, pid in found if pid is not None]
 
 
-def end_orphans(folder: Path) -> list[Claim]:
+def end_orphans() -> list[Orphan]:
     """
-    End what an earlier start left behind in *folder*, if it is provably ours.
+    End the `orphans`, and remove their notes.
 
-    Pid, start time and alias must all be those of a note: a process that got the
-    same pid later is left alone, and only the note goes.
-
-    Args:
-        folder: Of a run, or where `noted` children keep their logs.
+    Pid, start time and mark must all be those of the note: a process that got the same
+    pid later is left alone. A note that cannot be read is removed.
 
     Returns:
-        The claims of what was ended.
+        Those that were ended.
 
     Raises:
-        ChildWontStop: If something survives even SIGKILL.
+        ToolFailed: If one of them survives SIGKILL.
     """
-    files = (folder / FILE, folder / "logs" / TOOL_FILE, folder / TOOL_FILE)
-    return [claim for file in files for claim in _ended(file)]
-
-
-def _ended(file: Path) -> Iterator[Claim]:
-    claim = _read(file)
-    pid = claim.process() if claim else None
-    if pid is not None:
-        end_group(pid)
-    with contextlib.suppress(OSError):
-        file.unlink()
-    if claim and pid is not None:
-        yield replace(claim, pid=pid)
+    ended = []
+    for file, note in _abandoned():
+        pid = note.pid()
+        if pid is not None:
+            end_group(pid)
+            ended.append(Orphan(note.program, pid))
+        _remove(file)
+    return ended
 
 
 def started_at(pid: int) -> float | None:
     """
-    When *pid* started, or None if there is none; only good for comparing.
+    When *pid* started, only good for comparing; None if no such process runs.
 
     Linux: clock ticks since boot, field 22 of ``/proc/PID/stat`` (proc(5)), which
     do not change when the clock is set. Elsewhere seconds since the epoch, which
@@ -225,14 +194,64 @@ def started_at(pid: int) -> float | None:
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-        return float(stat.rpartition(")")[2].split()[19])
+        fields = stat.rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else float(fields[19])
     with contextlib.suppress(psutil.Error, ValueError):
-        return psutil.Process(pid).create_time()
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return process.create_time()
     return None
 
 
-def _read(file: Path) -> Claim | None:
+@functools.cache
+def this_host() -> str:
+    """
+    Name, boot and process numbering of this host.
+
+    The cache folder may be shared with other hosts, and with containers, in which the
+    same pid is another process.
+    """
+    facts = [platform.node()]
+    with contextlib.suppress(OSError):
+        facts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        facts.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(facts)
+
+
+def _this_process() -> Process:
+    return Process(pid=os.getpid(), started=started_at(os.getpid()) or 0.0)
+
+
+def _folder() -> Path:
+    return cache_folder() / "running"
+
+
+def _file(note: Note) -> Path:
+    return _folder() / f"{note.mark}.json"
+
+
+def _write(note: Note) -> None:
+    with contextlib.suppress(OSError):
+        write_whole(_file(note), msgspec.json.encode(note))
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink()
+
+
+def _abandoned() -> Iterator[tuple[Path, Note]]:
+    """Abandoned notes and their files; what is no note is removed on the way."""
+    for file in sorted(_folder().glob("*.json")):
+        note = _read(file)
+        if note is None:
+            _remove(file)
+        elif note.is_abandoned():
+            yield file, note
+
+
+def _read(file: Path) -> Note | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Claim)
+        return msgspec.json.decode(read_regular(file) or b"", type=Note)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

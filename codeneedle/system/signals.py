@@ -14,15 +14,11 @@ from typing import NoReturn
 _Handler = Callable[[int, FrameType | None], object]
 
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What a person or a system sends to end a program, and a closed terminal."""
+"""Signals that ask a program to end: Ctrl-C, the system, a closed terminal."""
 
 
 class Terminated(KeyboardInterrupt):
-    """
-    SIGTERM or SIGHUP arrived.
-
-    A kind of Ctrl-C: what must not be lost is put away by the same handlers.
-    """
+    """SIGTERM or SIGHUP arrived; handled wherever Ctrl-C is."""
 
     def __init__(self, *, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -30,12 +26,12 @@ class Terminated(KeyboardInterrupt):
 
 
 @dataclass(slots=True)
-class Patience:
+class StopRequest:
     """
-    What a person has asked for so far.
+    Whether the user wants the sweep to end.
 
     Attributes:
-        asked_to_stop: Whether Ctrl-C was pressed: end after the current cell.
+        asked_to_stop: Whether SIGINT arrived: end after the current cell.
     """
 
     asked_to_stop: bool = False
@@ -44,7 +40,7 @@ class Patience:
 @dataclass(slots=True)
 class Hold:
     """
-    Signals kept back.
+    Signals whose delivery is delayed.
 
     Attributes:
         arrived: Their numbers, in order of arrival.
@@ -54,7 +50,7 @@ class Hold:
     _replaced: dict[int, _Handler | signal.Handlers] = field(default_factory=dict)
 
     def release(self) -> None:
-        """Let signals through again; what arrived is delivered now."""
+        """Restore the handlers, and deliver what arrived meanwhile."""
         _restore(self._replaced)
         self._replaced = {}
         arrived, self.arrived = self.arrived, []
@@ -65,10 +61,10 @@ class Hold:
 @contextlib.contextmanager
 def unwinding_on_signals() -> Iterator[None]:
     """
-    Turn SIGTERM and SIGHUP into `Terminated`, so that every block is left in order.
+    Turn SIGTERM and SIGHUP into `Terminated`, so that the stack unwinds.
 
-    A signal that is ignored stays ignored: that is what ``nohup`` is for.
-    Outside the main thread, where Python takes no signals, nothing changes.
+    A signal that is ignored, as under ``nohup``, stays ignored. Outside the main
+    thread, where Python sets no handlers, nothing changes.
     """
 
     def unwind(number: int, _frame: FrameType | None) -> NoReturn:
@@ -84,60 +80,61 @@ def unwinding_on_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def patience() -> Iterator[Patience]:
+def stop_request() -> Iterator[StopRequest]:
     """
-    Take the first Ctrl-C as a wish, the second as an order.
+    First SIGINT: note the request. From the second on: raise KeyboardInterrupt.
+
+    Outside the main thread nothing changes.
 
     Yields:
-        What was asked for. From the second SIGINT on each raises
-        KeyboardInterrupt at once. Outside the main thread nothing changes.
+        Whether the first one has arrived.
     """
-    patient = Patience()
+    request = StopRequest()
 
-    def listen(_number: int, _frame: FrameType | None) -> None:
-        if patient.asked_to_stop:
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if request.asked_to_stop:
             raise KeyboardInterrupt
-        patient.asked_to_stop = True
+        request.asked_to_stop = True
 
-    with _handling({signal.SIGINT: listen}):
-        yield patient
+    with _handling({signal.SIGINT: handle}):
+        yield request
 
 
 @contextlib.contextmanager
 def held() -> Iterator[Hold]:
     """
-    Keep back the signals that would raise, until the block ends or is released.
+    Delay the signals of `HELD` that have a Python handler until the block ends.
 
-    Those that are ignored, as in a job that a shell put into the background, are
-    so afterwards again; but a child that is started meanwhile does not inherit it.
+    Ignored ones, as in a background job of a shell, stay ignored by this process; but a
+    child that is started in the block does not inherit that. Those with the default
+    action are left alone, since they end the process without unwinding anyway.
 
     Yields:
-        What arrived. Signals that do what they do by default are left alone: they
-        would not raise anyway.
+        What arrived; released when the block ends, or earlier by `Hold.release`.
     """
     hold = Hold()
 
-    def keep(number: int, _frame: FrameType | None) -> None:
+    def delay(number: int, _frame: FrameType | None) -> None:
         hold.arrived.append(number)
 
     if threading.current_thread() is threading.main_thread():
         for number in HELD:
             handler = signal.getsignal(number)
-            # Noted first: a signal in between must find its way back.
+            # Stored first: a signal may arrive before the next statement.
             if callable(handler):
                 hold._replaced[number] = handler  # noqa: SLF001 - our own
-                signal.signal(number, keep)
+                signal.signal(number, delay)
             elif handler is signal.SIG_IGN:
                 hold._replaced[number] = handler  # noqa: SLF001 - our own
-                signal.signal(number, _unheard)
+                signal.signal(number, _discard)
     try:
         yield hold
     finally:
         hold.release()
 
 
-def _unheard(_number: int, _frame: FrameType | None) -> None:
-    """Ignores a signal, as SIG_IGN does, but for children that are started."""
+def _discard(_number: int, _frame: FrameType | None) -> None:
+    """A handler that ignores, unlike SIG_IGN not inherited by children."""
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from codeneedle.system.files import cache_folder
 
 pytestmark = pytest.mark.real
 
@@ -69,10 +72,14 @@ def wait_for(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def claimed_pid(folder: Path) -> int | None:
-    """The server that the run folder says is running."""
-    pid: int | None = json.loads(wait_for(folder / RUN / "server.json"))["pid"]
-    return pid
+def noted_pid(sweep: subprocess.Popen[str]) -> int | None:
+    """The server that *sweep* has noted in the cache folder."""
+    for file in (cache_folder() / "running").glob("llama-server.*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            note = json.loads(file.read_text())
+            if note["owner"]["pid"] == sweep.pid and note["child"]:
+                return int(note["child"]["pid"])
+    return None
 
 
 def servers(folder: Path) -> list[int]:
@@ -340,7 +347,8 @@ def test_ctrl_c_twice_ends_at_once(codeneedle, tmp_path):
     """
     with started(tmp_path, *SMALL) as sweep:
         said(sweep, "[ 1/4]")
-        wait_for(tmp_path / RUN / "server.json")
+        while not noted_pid(sweep):
+            pass
         os.kill(sweep.pid, signal.SIGINT)
         time.sleep(0.2)  # so that the two are two: signals of a kind may merge
         os.kill(sweep.pid, signal.SIGINT)
@@ -351,25 +359,42 @@ def test_ctrl_c_twice_ends_at_once(codeneedle, tmp_path):
     assert [] == servers(tmp_path)
 
 
-def test_a_server_that_outlived_us_is_ended_at_the_next_start(codeneedle, tmp_path):
+def test_a_server_is_killed_with_its_sweep(codeneedle, tmp_path):
     """
-    After our own SIGKILL the orphan is found by pid, start time and alias.
+    Hole 4: after our own SIGKILL it lived on, seen by a sweep of that folder alone.
     """
     with started(tmp_path, *SMALL) as sweep:
         said(sweep, "[ 1/4]")
-        while not (orphan := claimed_pid(tmp_path)):
+        while not (server := noted_pid(sweep)):
             pass
         os.kill(sweep.pid, signal.SIGKILL)
         sweep.wait()
-    survived = psutil.pid_exists(orphan)
+    psutil.wait_procs([psutil.Process(server)] if psutil.pid_exists(server) else [], 60)
 
-    told = codeneedle("sweep", *SMALL)
-
-    assert survived
-    assert 0 == told.returncode, told.stderr
-    assert f"left behind: pid {orphan}" in told.stderr
-    assert ["finished"] * 4 == statuses(tmp_path)
     assert [] == servers(tmp_path)
+    told = codeneedle("sweep", *SMALL)
+    assert 0 == told.returncode, told.stderr
+    assert "left behind" not in told.stderr
+    assert ["finished"] * 4 == statuses(tmp_path)
+
+
+def test_a_sweep_in_a_copied_folder_spares_the_server_of_the_original(
+    codeneedle, tmp_path
+):
+    """
+    Hole 1: it ended that server as one that was left behind.
+    """
+    with started(tmp_path, *SMALL) as sweep:
+        said(sweep, "[ 1/4]")
+        while not noted_pid(sweep):
+            pass
+        shutil.copytree(tmp_path / "sweeps", tmp_path / "copy")
+        told = codeneedle("sweep", *SMALL, "--out", "copy")
+        code = sweep.wait()
+
+    assert (0, 0) == (told.returncode, code), told.stderr
+    assert "left behind" not in told.stderr
+    assert ["finished"] * 4 == statuses(tmp_path)
 
 
 def test_two_sweeps_never_share_a_folder(codeneedle, tmp_path):
@@ -440,7 +465,7 @@ def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(tmp_path):
     """
     one = ("--corpus", "tiny", "--types", "q8_0", "--context", "2048")
     with started(tmp_path, *one, "--probe", "recall,throughput") as sweep:
-        while not claimed_pid(tmp_path):
+        while not noted_pid(sweep):
             pass
         said(sweep, "recall: 1 cell")
         os.kill(sweep.pid, signal.SIGINT)

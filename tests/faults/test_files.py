@@ -16,7 +16,8 @@ from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.encoding import decode_record, decode_setup, encode, sealed
 from codeneedle.records.record import SCHEMA, BadRecord, RecordTooNew, Status
 from codeneedle.records.store import CELLS, SETUP, Store
-from codeneedle.system.orphans import end_orphans
+from codeneedle.system.files import CACHE_VARIABLE
+from codeneedle.system.orphans import end_orphans, this_host
 
 RUN = Path("sweeps/tiny/needle-nano")
 PAIRS = [Pair(k, v) for k in ("q8_0", "q4_0") for v in ("q8_0", "q4_0")]
@@ -440,12 +441,8 @@ def lock_with(make):
     return fault
 
 
-def note_with(data: bytes):
-    return lambda run: (run / "server.json").write_bytes(data)
-
-
 def left_overs(run: Path) -> None:
-    for name in ("setup.json", "server.json", f"{CELLS}/q8_0-q8_0.recall.json"):
+    for name in ("setup.json", f"{CELLS}/q8_0-q8_0.recall.json"):
         (run / f"{name}.draft").write_bytes(b"{")
 
 
@@ -453,22 +450,8 @@ NUISANCES = {
     "a lock that is a pipe": (lock_with(os.mkfifo), 0),
     "a lock full of words": (lock_with(lambda path: path.write_text("held")), 0),
     "a lock that is a folder": (lock_with(Path.mkdir), 3),
-    "a note of a server cut short": (note_with(b'{"alias": "x'), 0),
-    "a note of a server with a pid of 2^70": (
-        note_with(b'{"alias": "x.12345678", "port": 1, "pid": 1180591620717411303424}'),
-        0,
-    ),
-    "a note of a server that is everybody": (
-        note_with(b'{"alias": "", "port": 1}'),
-        0,
-    ),
-    "a note of a server, nested without end": (
-        note_with(b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
-        0,
-    ),
     "drafts left behind": (left_overs, 0),
     "setup without records": (lambda run: shutil.rmtree(run / CELLS), 0),
-    "a folder for a note of a server": (lambda run: (run / "server.json").mkdir(), 0),
 }
 
 
@@ -501,21 +484,25 @@ def test_what_lies_about_in_a_run_folder_is_in_nobodys_way(
     )
 
 
-def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times):
+def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkeypatch):
     """
-    Whatever its bytes are, it is taken away.
+    Whatever its bytes are.
     """
     chance = random.Random(7)  # noqa: S311 - the same damage each time
-    data = b'{"alias": "m.q8_0-q4_0.4096.0123abcd", "port": 4711, "pid": 1, "born": 1}'
-    note = tmp_path / "server.json"
+    owner, child = b'{"pid": 4194305, "started": 1}', b'{"pid": 1, "started": 1}'
+    host = this_host().encode()
+    data = b'{"mark": "x.0123abcd", "owner": %b, "host": "%b", "child": %b}'
+    data %= owner, host, child
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    note = tmp_path / "running" / "x.0123abcd.json"
+    note.parent.mkdir()
     for at in range(times(3000, quick=100)):
         damaged = bytearray(data[: chance.randrange(len(data))] if at % 3 else data)
         for _ in range(chance.randint(1, 4) if damaged else 0):
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         note.write_bytes(damaged)
 
-        assert [] == end_orphans(tmp_path)
-        assert not note.exists()
+        assert [] == end_orphans()
         ledger.add(
             Injection(group="files", fault="note of a server, bytes changed", saw="")
         )

@@ -103,7 +103,7 @@ WRITES = {
     "the second record": ("codeneedle.records.store:Store.add", 2, ()),
     "the base file": ("codeneedle.engines.llama_cpp.perplexity:noted", 1, DIVERGENCE),
     "the setup": ("codeneedle.records.store:Store.adopt", 1, ()),
-    "the note of a server": ("codeneedle.system.orphans:Claimant.write", 4, ()),
+    "the note of a server": ("codeneedle.system.orphans:_write", 4, ()),
     "the log of a server": ("codeneedle.engines.llama_cpp.server:wait", 2, ()),
     "a server's log, in a round": ("codeneedle.engines.client:Client.complete", 2, ()),
     "a tool's log": ("codeneedle.system.processes:ends_within", 1, THROUGHPUT),
@@ -299,8 +299,8 @@ GONE = {
     "in a round": ("codeneedle.engines.client:Client.complete", 2),
     "before a record": ("codeneedle.records.store:Store.add", 1),
     "while counting": ("codeneedle.sweep.prepare:serving", 1),
-    "before a note": ("codeneedle.system.orphans:Claimant.write", 4),
-    "before a log": ("codeneedle.engines.llama_cpp.server:running", 2),
+    "before a note": ("codeneedle.system.orphans:_write", 4),
+    "before a log": ("codeneedle.system.orphans:running", 2),
     "between cells": ("codeneedle.probes.probe:serving", 2),
 }
 

@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import termios
-from pathlib import Path
 
 import pytest
 from faulty import (
@@ -30,9 +29,13 @@ from faulty import (
     signal_at,
     told,
     until,
+    unwatch,
 )
 from injections import Aftermath, Injection, processes_in, statuses
 from programs import script
+
+from codeneedle.system.files import cache_folder
+from codeneedle.system.orphans import VARIABLE, started_at, this_host
 
 pytestmark = pytest.mark.real
 
@@ -114,13 +117,14 @@ def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, times, 
         assert until(pid, unless=lambda: sweep.poll() is not None)
         server = int(pid())
         freeze(server)
+        unwatch(sweep)
         series.note()
         sweep.kill()
         sweep.communicate()
 
     assert {server} == alive({server})
     said = series.complete()
-    assert f"ended a server that was left behind: pid {server}" in said
+    assert f"ended a llama-server that was left behind: pid {server}" in said
     fault = "SIGKILL, the server frozen"
     ledger.add(series.injection(fault, said))
 
@@ -146,11 +150,12 @@ def test_a_tool_that_outlives_us_is_ended(series, ledger, times, probe, tool, mo
     with going(series.path, *series.arguments) as sweep:
 
         def pid():
-            return claim(series.path, "logs/tool.json").get("pid")
+            return claim(series.path, tool).get("pid")
 
         assert until(pid, unless=lambda: sweep.poll() is not None), sweep.stdout.read()
         child = int(pid())
         freeze(child)
+        unwatch(sweep)
         series.note()
         sweep.kill()
         sweep.communicate()
@@ -162,10 +167,8 @@ def test_a_tool_that_outlives_us_is_ended(series, ledger, times, probe, tool, mo
 
 
 FORGED = {
-    "another start time": {"born": 1.0},
+    "another start time": {"started": 1.0},
     "a group of everybody": {"pid": -1},
-    "another alias": {"alias": "needle-nano.q8_0-q8_0.2048.00000000"},
-    "no alias of ours": {"alias": "codeneedle"},
     "the pid of init": {"pid": 1},
     "a number too large": {"pid": 2**70},
 }
@@ -173,12 +176,11 @@ FORGED = {
 
 def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger, times):
     """
-    Pid, start time and alias must be those of a server that we started.
+    Pid, start time and mark must be those of a server that we started.
     """
-    (series.path / RUN).mkdir(parents=True)
-    alias = "needle-nano.q8_0-q8_0.2048.0a1b2c3d"
     stranger = subprocess.Popen(
-        ["/bin/sh", "-c", "echo up; read forever", "--alias", alias],
+        ["/bin/sh", "-c", "echo up; read forever"],
+        env={VARIABLE: "llama-server.0a1b2c3d"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd="/",
@@ -186,16 +188,18 @@ def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger, times):
     )
     with stranger:
         stranger.stdout.readline()
-        stat = Path(f"/proc/{stranger.pid}/stat")
-        born = (
-            float(stat.read_text().rpartition(")")[2].split()[19])
-            if stat.exists()
-            else 1.0
-        )
+        child = {"pid": stranger.pid, "started": started_at(stranger.pid)}
+        owner = {"pid": 2**22 + 1, "started": 1.0}
+        folder = cache_folder() / "running"
+        folder.mkdir(parents=True, exist_ok=True)
         for what in list(FORGED)[: times(9, quick=1)]:
-            facts = FORGED[what]
-            note = {"alias": alias, "port": 1, "pid": stranger.pid, "born": born}
-            (series.path / RUN / "server.json").write_text(json.dumps(note | facts))
+            note = {
+                "mark": "llama-server.0a1b2c3d",
+                "owner": owner,
+                "host": this_host(),
+                "child": child | FORGED[what],
+            }
+            (folder / "llama-server.0a1b2c3d.json").write_text(json.dumps(note))
             said = series.complete()
             assert "left behind" not in said
             assert stranger.poll() is None, what

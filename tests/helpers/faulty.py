@@ -1,6 +1,7 @@
 """The program with a fault in its own process, and sweeps that are watched for it."""
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -17,6 +18,9 @@ from pathlib import Path
 import msgspec
 import psutil
 from injections import Folder, Injection, error_line, processes_in, statuses
+
+from codeneedle.system.files import cache_folder
+from codeneedle.system.orphans import Note
 
 RUN = Path("sweeps/tiny/needle-nano")
 
@@ -191,11 +195,24 @@ def until(is_so: Callable[[], object], *, unless: Callable[[], object]) -> bool:
     return True
 
 
-def claim(folder: Path, name: str = "server.json") -> dict[str, object]:
-    """The note of a child in the run folder; empty if there is none."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return dict(msgspec.json.decode((folder / RUN / name).read_bytes()))
+def claim(folder: Path, program: str = "llama-server") -> dict[str, object]:
+    """Pid, alias and port of a noted child that works in *folder*; empty if none."""
+    for file in (cache_folder() / "running").glob(f"{program}.*.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError, psutil.Error):
+            note = msgspec.json.decode(file.read_bytes(), type=Note)
+            if note.child and note.child.pid in processes_in(folder):
+                argv = psutil.Process(note.child.pid).cmdline()
+                options = dict(itertools.pairwise(argv))
+                named = {key: options.get(f"--{key}") for key in ("alias", "port")}
+                return {"pid": note.child.pid, **named}
     return {}
+
+
+def unwatch(sweep: subprocess.Popen[str]) -> None:
+    """End the shells that would kill the servers of *sweep* together with it."""
+    for child in psutil.Process(sweep.pid).children():
+        if child.name() in {"sh", "dash", "bash"}:
+            child.kill()
 
 
 def alive(pids: set[int]) -> set[int]:

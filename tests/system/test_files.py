@@ -1,10 +1,18 @@
-"""Files that are there whole or not at all."""
+"""Whole writes, new files that follow no link, the lock, and files moved aside."""
 
 import os
 
 import pytest
 
-from codeneedle.system.files import write_whole
+from codeneedle.system.files import (
+    create,
+    identity,
+    locked,
+    move_aside,
+    read_regular,
+    reason_of,
+    write_whole,
+)
 
 
 def test_a_file_is_written_whole_its_folders_made(tmp_path):
@@ -54,13 +62,189 @@ def test_a_write_that_does_not_end_well_changes_nothing(
     assert not there or path.read_bytes() == b"old"
 
 
-def test_a_draft_that_was_left_behind_is_in_nobodys_way(tmp_path):
+@pytest.mark.parametrize("planted", ["file", "file.draft"])
+@pytest.mark.parametrize("target", ["victim", "nowhere"])
+def test_a_planted_link_is_replaced_and_its_target_untouched(tmp_path, planted, target):
     """
-    A machine that stopped in the middle leaves one.
+    In the place of the file or of its draft, to a file or to none.
     """
-    path = tmp_path / "file.json"
-    (tmp_path / "file.json.draft").write_bytes(b"half of something far longer")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / planted).symlink_to(target)
 
-    write_whole(path, b"new")
+    write_whole(tmp_path / "file", b"new")
 
-    assert [b"new"] == [each.read_bytes() for each in tmp_path.iterdir()]
+    assert b"new" == (tmp_path / "file").read_bytes()
+    assert b"precious" == victim.read_bytes()
+    assert {"file", "victim"} == {path.name for path in tmp_path.iterdir()}
+    assert not (tmp_path / "file").is_symlink()
+
+
+@pytest.mark.parametrize("planted", ["file", "file.draft"])
+def test_a_planted_pipe_is_replaced_without_waiting(tmp_path, planted):
+    """
+    Opening it would wait for a reader.
+    """
+    os.mkfifo(tmp_path / planted)
+
+    write_whole(tmp_path / "file", b"new")
+
+    assert b"new" == (tmp_path / "file").read_bytes()
+
+
+def test_a_link_that_comes_back_is_not_followed(tmp_path, monkeypatch):
+    """
+    Somebody may put it there between our removing it and creating the file.
+    """
+    victim, link = tmp_path / "victim", tmp_path / "link"
+    link.symlink_to("victim")
+    monkeypatch.setattr(type(link), "unlink", lambda *_, **__: None)
+
+    for victim_is_there in (False, True):
+        if victim_is_there:
+            victim.write_bytes(b"precious")
+        with pytest.raises(FileExistsError):
+            create(link)
+
+    assert b"precious" == victim.read_bytes()
+
+
+def test_a_created_file_is_appended_to(tmp_path):
+    """
+    Two writers of one log do not overwrite each other.
+    """
+    path = tmp_path / "log"
+    path.write_text("of yesterday")
+    with create(path) as ours:
+        with path.open("ab") as other:
+            other.write(b"a")
+        ours.write(b"b")
+
+    assert b"ab" == path.read_bytes()
+
+
+def test_a_file_is_read_and_nothing_is_nothing(tmp_path):
+    """
+    A link that leads nowhere is nothing, too.
+    """
+    (tmp_path / "file").write_bytes(b"{}")
+    (tmp_path / "link").symlink_to("nowhere")
+
+    assert b"{}" == read_regular(tmp_path / "file")
+    assert None is read_regular(tmp_path / "none")
+    assert None is read_regular(tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.mkdir(), "not a regular file"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        (lambda path: path.symlink_to(path.name), "symbolic links"),
+    ],
+)
+def test_what_is_not_a_regular_file_is_not_read(tmp_path, make, reason):
+    """
+    A pipe without a writer, or a device without an end, would be read for ever.
+    """
+    make(tmp_path / "file")
+
+    with pytest.raises(OSError, match=r".") as caught:
+        read_regular(tmp_path / "file")
+
+    assert reason in reason_of(caught.value)
+
+
+def test_a_file_moved_aside_replaces_nothing(tmp_path):
+    """
+    The second and third are counted; a dangling link takes a name, too.
+    """
+    (tmp_path / "file.damaged-3").symlink_to("nowhere")
+    moved = []
+    for content in ("a", "b", "c"):
+        (tmp_path / "file").write_text(content)
+        moved.append(move_aside(tmp_path / "file", "damaged"))
+
+    assert ["file.damaged", "file.damaged-2", "file.damaged-4"] == [
+        path.name for path in moved
+    ]
+    assert ["a", "b", "c"] == [path.read_text() for path in moved]
+
+
+def test_a_file_has_another_identity_once_written_to(tmp_path):
+    """
+    Even if its length and its time of change are the same.
+    """
+    path = tmp_path / "file"
+    path.write_bytes(b"a")
+    before = identity(path)
+    at = path.stat()
+    same = identity(path)
+
+    while path.stat().st_ctime_ns == at.st_ctime_ns:
+        path.write_bytes(b"b")
+        os.utime(path, ns=(at.st_atime_ns, at.st_mtime_ns))
+
+    assert same == before
+    assert identity(path) != before
+
+
+def test_a_lock_has_one_holder(tmp_path):
+    """
+    Others are refused until the block ends, and its file is left empty.
+    """
+    path = tmp_path / "lock"
+    with locked(path), pytest.raises(BlockingIOError), locked(path):
+        pass
+    with locked(path) as lock:
+        assert not lock.is_lost()
+
+    assert b"" == path.read_bytes()
+
+
+def test_a_lock_may_be_waited_for(tmp_path):
+    """
+    As often as it takes.
+    """
+    path = tmp_path / "lock"
+    holder = locked(path)
+    holder.__enter__()
+    waits = []
+
+    def waiting():
+        waits.append(True)
+        if len(waits) == 3:
+            holder.__exit__(None, None, None)
+
+    with locked(path, waiting=waiting) as lock:
+        assert not lock.is_lost()
+
+    assert 3 == len(waits)
+
+
+def test_a_lock_whose_file_was_taken_away_is_lost(tmp_path):
+    """
+    Whoever comes next finds another file, or none.
+    """
+    path = tmp_path / "lock"
+    with locked(path) as lock:
+        path.unlink()
+        assert lock.is_lost()
+        path.touch()
+        assert lock.is_lost()
+
+
+def test_a_lock_is_neither_waited_for_as_a_pipe_nor_made_behind_a_link(tmp_path):
+    """
+    A file of somebody else's is not locked in its place.
+    """
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("victim")
+
+    with locked(tmp_path / "pipe"):
+        pass
+    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "link"):
+        pass
+
+    assert not (tmp_path / "victim").exists()

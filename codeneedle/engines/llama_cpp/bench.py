@@ -20,7 +20,7 @@ from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status, Trouble
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Lived, ends_within
+from codeneedle.system.processes import AwakeClock, ends_within
 
 NANOSECONDS = 1_000_000_000
 """Of a second; what samples are counted in."""
@@ -283,7 +283,7 @@ def followed(
     """
     size, phase = 0, "loading"
     with noted(argv, env=env, log=log) as child:
-        lived_s = Lived(longest_s=LONGEST_LOOK_S)
+        lived_s = AwakeClock(longest_s=LONGEST_LOOK_S)
         began = heard = lived_s()
         while not ends_within(child, NAP_S):
             now, grown = lived_s(), _size(log)

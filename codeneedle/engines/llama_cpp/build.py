@@ -130,7 +130,7 @@ class Workshop:
         env = {**self.env, **(extra_env or {})}
         self.tell(phase)
         known = (0, 0)
-        with noted(argv, env=env, log=log) as child:
+        with noted(argv, env=env, log=log, file_limit_bytes=None) as child:
             while child.poll() is None:
                 # Kept: a page of warnings may hide the last step for a while.
                 known = max(known, steps(_tail(log)))
@@ -657,7 +657,7 @@ def _is_whole(folder: Path) -> bool:
 @contextlib.contextmanager
 def _draft(final: Path) -> Iterator[Path]:
     """A folder for the build; it, and what killed builders left, are removed."""
-    end_orphans(final.parent)
+    end_orphans()
     for stale in final.parent.glob(f"{final.name}.draft-*"):
         shutil.rmtree(stale, ignore_errors=True)
     draft = final.with_name(f"{final.name}.draft-{os.getpid()}")

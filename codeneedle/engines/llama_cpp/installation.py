@@ -15,10 +15,10 @@ from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
 from codeneedle.system.files import (
     cache_folder,
-    contents,
+    exists,
     expanded,
     identity,
-    leads_somewhere,
+    read_regular,
     write_whole,
 )
 
@@ -223,7 +223,7 @@ def _why_no_program(path: Path) -> str:
     """Why *path* cannot be started, as a phrase; empty if it can."""
     if path.is_dir():
         return "is a folder"
-    if not leads_somewhere(path):
+    if not exists(path):
         return "does not exist"
     return "" if _is_program(path) else "is not executable"
 
@@ -279,6 +279,6 @@ def _key(server: Path) -> str:
 
 def _cached(note: Path) -> ServerFacts | None:
     try:
-        return msgspec.json.decode(contents(note) or b"", type=ServerFacts)
+        return msgspec.json.decode(read_regular(note) or b"", type=ServerFacts)
     except (OSError, ValueError, RecursionError):
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
-from codeneedle.system.processes import END_BYTES, ENDED, OMISSION
+from codeneedle.system.processes import END_BYTES, OMISSION
 
 LINE_CHARACTERS = 500
 """What is read of a line; a model's own text may make lines of megabytes."""
@@ -194,7 +194,6 @@ _COMPUTE = re.compile(rf"(?<!\S)(\S+)\s+compute buffer size =\s*({_MIB}) MiB")
 _THREADS = re.compile(rf"\bn_threads = ({_COUNT})")
 
 _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
-    (Status.CRASHED, re.compile(f"^{ENDED}")),
     (
         Status.UNSUPPORTED,
         re.compile(

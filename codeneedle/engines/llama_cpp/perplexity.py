@@ -23,7 +23,7 @@ from codeneedle.records.record import Status
 from codeneedle.system import processes
 from codeneedle.system.machine import usable_cores
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Lived, ends_within
+from codeneedle.system.processes import AwakeClock, ends_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,8 +378,8 @@ def computing(job: Job) -> Generator[int, None, str]:
         MachineError: If it cannot be started or stopped.
     """
     env = processes.clean(os.environ) | variables(job)
-    with noted(command(job), env=env, log=job.log) as child:
-        lived_s = Lived(longest_s=LONGEST_LOOK_S)
+    with noted(command(job), env=env, log=job.log, file_limit_bytes=None) as child:
+        lived_s = AwakeClock(longest_s=LONGEST_LOOK_S)
         written, heard = -1, lived_s()
         while not ends_within(child, LOOK_S):
             size = _written(job)

@@ -40,8 +40,8 @@ from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
-from codeneedle.system.orphans import claimed
-from codeneedle.system.processes import Child, ends_within, running
+from codeneedle.system.orphans import noted
+from codeneedle.system.processes import Child, ends_within
 
 
 class ServerDied(CellError):  # noqa: N818 - named after the fact
@@ -417,11 +417,7 @@ class _Start:
         argv = command(self.launch, port=port)
         inherited = processes.clean(os.environ)
         env = inherited | variables(self.launch, api_key=api_key)
-        claimant = stack.enter_context(
-            claimed(self.folder, alias=self.launch.alias, port=port)
-        )
-        child = stack.enter_context(running(argv, env=env, log=self.log))
-        claimant.note(child.pid)
+        child = stack.enter_context(noted(argv, env=env, log=self.log))
         client = stack.enter_context(
             Client(
                 f"http://{HOST}:{port}",

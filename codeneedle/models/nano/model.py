@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from codeneedle.errors import MachineError
 from codeneedle.models.nano import construction
-from codeneedle.system.files import VARIABLE, cache_folder
+from codeneedle.system.files import CACHE_VARIABLE, cache_folder
 
 NAME = "needle-nano"
 """As the file's metadata and its name say it."""
@@ -30,7 +30,7 @@ class CacheNotWritable(MachineError):  # noqa: N818 - named after the fact
     def __init__(self, *, folder: Path, reason: str) -> None:
         super().__init__(
             f"cannot write to the cache folder {folder}: {reason}",
-            hint=f"Make room or choose another folder: {VARIABLE}=/some/folder.",
+            hint=f"Make room or choose another folder: {CACHE_VARIABLE}=/some/folder.",
         )
 
 

@@ -20,11 +20,9 @@ from codeneedle.engines.llama_cpp.server import (
     serving,
 )
 from codeneedle.engines.responses import Readiness
-from codeneedle.errors import CellError
+from codeneedle.errors import CellError, ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.system import processes
-from codeneedle.system.orphans import FILE, Unclaimable
-from codeneedle.system.processes import CannotStart
 
 QUESTION = Completion(prompt="Go on", max_tokens=50)
 
@@ -47,18 +45,15 @@ def impatient(monkeypatch):
     monkeypatch.setattr(processes, "GRACES_S", graces)
 
 
-def test_a_served_cell_is_verified_noted_and_gone_afterwards(tmp_path):
+def test_a_served_cell_is_verified_and_gone_afterwards(tmp_path):
     """
-    While the block lasts a note names the server; after it, neither is left.
+    The server ends with the block.
     """
     with fake_server(tmp_path) as served:
-        noted = (tmp_path / FILE).exists()
         assert Readiness.READY is served.client.readiness()
         (kv,) = served.effective.kv
 
-    assert noted
     assert PAIR == Pair(kv.k_type, kv.v_type)
-    assert not (tmp_path / FILE).exists()
     assert has_ended(served.pid)
     assert served.ready_s > 0
     assert served.stop_s is not None
@@ -306,25 +301,10 @@ def test_a_binary_that_is_none_is_a_matter_of_the_machine(tmp_path):
     """
     launch = replace(fake_launch(), binary=tmp_path / "nothing")
     with (
-        pytest.raises(CannotStart),
+        pytest.raises(ToolFailed),
         serving(launch, log=tmp_path / "server.log", folder=tmp_path),
     ):
         pass
-
-    assert not (tmp_path / FILE).exists()
-
-
-def test_a_folder_that_takes_no_note_starts_no_server(tmp_path):
-    """
-    A server that nobody could find again is not started.
-    """
-    with (
-        pytest.raises(Unclaimable),
-        serving(fake_launch(), log=tmp_path / "log", folder=tmp_path / "gone"),
-    ):
-        pass
-
-    assert not (tmp_path / "log").exists()
 
 
 def test_the_memory_of_a_server_is_known_after_its_end(tmp_path):

@@ -6,7 +6,12 @@ import threading
 
 import pytest
 
-from codeneedle.system.signals import Terminated, held, patience, unwinding_on_signals
+from codeneedle.system.signals import (
+    Terminated,
+    held,
+    stop_request,
+    unwinding_on_signals,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +56,14 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_the_first_ctrl_c_is_a_wish_and_the_second_an_order():
+def test_the_first_ctrl_c_is_noted_and_the_second_raises():
     """
     Once ends after the current cell, twice at once.
     """
-    with patience() as person:
-        asked = [person.asked_to_stop]
+    with stop_request() as request:
+        asked = [request.asked_to_stop]
         signal.raise_signal(signal.SIGINT)
-        asked.append(person.asked_to_stop)
+        asked.append(request.asked_to_stop)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -96,14 +101,14 @@ def test_a_hold_may_be_released_early():
     assert [] == hold.arrived
 
 
-def test_a_wish_while_signals_are_held_is_still_only_a_wish():
+def test_a_delayed_first_ctrl_c_is_still_only_noted():
     """
     Holding keeps the meaning of what it holds.
     """
-    with patience() as person:
+    with stop_request() as request:
         with held():
             os.kill(os.getpid(), signal.SIGINT)
-        assert person.asked_to_stop
+        assert request.asked_to_stop
 
 
 def test_other_threads_may_enter_every_block():
@@ -113,7 +118,7 @@ def test_other_threads_may_enter_every_block():
     reached = []
 
     def work():
-        with unwinding_on_signals(), patience(), held():
+        with unwinding_on_signals(), stop_request(), held():
             reached.append(True)
 
     thread = threading.Thread(target=work)

@@ -1,19 +1,24 @@
 """Children: what they get, and that none outlives its block."""
 
+import datetime as dt
 import os
+import resource
 import signal
+import subprocess
 import sys
 
 import psutil
 import pytest
 
+from codeneedle.errors import FolderUnusable, ToolFailed
 from codeneedle.system import processes
 from codeneedle.system.processes import (
-    CannotStart,
-    ChildWontStop,
-    NoAnswer,
-    NoLog,
+    END_BYTES,
+    OMISSION,
+    AwakeClock,
+    clean,
     ends_within,
+    now,
     output_of,
     running,
 )
@@ -101,7 +106,7 @@ def test_a_program_that_does_not_answer_is_ended(tmp_path):
     code = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     started = set(psutil.Process().children(recursive=True))
 
-    with pytest.raises(NoAnswer):
+    with pytest.raises(ToolFailed):
         output_of(python(code, *FOREVER), timeout_s=0.3)
 
     assert set() == set(psutil.Process().children(recursive=True)) - started
@@ -123,7 +128,7 @@ def test_a_program_that_cannot_be_started_is_named(program):
     """
     Missing, a folder, or no name at all: the error says which program.
     """
-    with pytest.raises(CannotStart) as caught:
+    with pytest.raises(ToolFailed) as caught:
         output_of([program], timeout_s=60)
 
     assert program in str(caught.value)
@@ -244,7 +249,7 @@ def test_a_child_that_cannot_be_ended_is_reported(log, monkeypatch):
     What survives every request is told, with its process group.
     """
     monkeypatch.setattr(processes, "GRACES_S", ())
-    with pytest.raises(ChildWontStop) as caught, running(FOREVER, env={}, log=log) as c:
+    with pytest.raises(ToolFailed) as caught, running(FOREVER, env={}, log=log) as c:
         pass
     c.kill()
     c.wait()
@@ -280,10 +285,18 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path):
     """
     log = tmp_path / "gone" / "child.log"
 
-    with pytest.raises(NoLog) as caught, running(FOREVER, env={}, log=log):
+    with pytest.raises(FolderUnusable) as caught, running(FOREVER, env={}, log=log):
         pass
 
     assert str(log) in str(caught.value)
+
+
+def has_ended(pid):
+    """Whether *pid* does not run, or is a zombie."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_a_child_whose_block_was_never_left_ends_with_us(tmp_path):
@@ -300,8 +313,189 @@ processes.stop = lambda child: None
 print(child.pid)
 """
     answer = output_of(python(code, tmp_path / "log"), timeout_s=60)
-    pid = int(answer.stdout)
 
-    assert not psutil.pid_exists(pid) or (
-        psutil.STATUS_ZOMBIE == psutil.Process(pid).status()
-    )
+    assert "" == answer.stderr
+    assert has_ended(int(answer.stdout))
+
+
+@pytest.mark.parametrize("thread", ["main", "another"])
+def test_a_child_and_its_group_are_killed_when_we_are(tmp_path, thread):
+    """
+    Hole 4: after SIGKILL the server lived on. Whichever thread has started it, ended
+    by now or not; and children of the child, too.
+    """
+    code = """
+import sys, threading, time
+from pathlib import Path
+from codeneedle.system import processes
+def start():
+    argv = [sys.executable, "-c", sys.argv[2]]
+    block.append(processes.running(argv, env={}, log=Path(sys.argv[1])))
+    block[0].__enter__()
+block = []
+if sys.argv[3] == "main":
+    start()
+else:
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+print("started", flush=True)
+time.sleep(3600)
+"""
+    child = """
+import os, subprocess, time
+print(os.getpid(), subprocess.Popen(["/bin/sleep", "3600"]).pid, flush=True)
+time.sleep(3600)
+"""
+    log = tmp_path / "log"
+    owner = subprocess.Popen(python(code, log, child, thread), stdout=subprocess.PIPE)
+    with owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        while len(pids := log.read_text().split()) < 2:
+            pass
+        lived = [not has_ended(int(pid)) for pid in pids]
+        owner.kill()
+    limit = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=60)
+    while not all(has_ended(int(pid)) for pid in pids):
+        assert dt.datetime.now(dt.UTC) < limit, pids
+
+    assert [True, True] == lived
+
+
+def test_nothing_is_left_of_the_watch_over_a_child(log):
+    """
+    The shell that would kill it ends with the block, and does not kill it.
+    """
+    before = set(psutil.Process().children())
+    with running(python("print('done')"), env={}, log=log) as child:
+        assert ends_within(child, 60)
+
+    assert 0 == child.returncode
+    assert before == set(psutil.Process().children())
+
+
+def test_a_child_that_writes_without_end_is_ended(log):
+    """
+    By the system, once its log has the size that a file may have; our own limit is
+    as before.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    endless = ["/bin/sh", "-c", "while :; do echo xxxxxxxxxxxxxxxxxxxx; done"]
+
+    with running(endless, env={}, log=log, file_limit_bytes=1 << 16) as child:
+        assert ends_within(child, 60)
+
+    assert -signal.SIGXFSZ == child.returncode
+    assert 1 << 16 == log.stat().st_size
+    assert before == resource.getrlimit(resource.RLIMIT_FSIZE)
+
+
+def test_of_a_long_log_the_ends_are_kept(log):
+    """
+    In place, since the disk may be full.
+    """
+    code = f"print(*(each * {END_BYTES} for each in 'abc'), sep='', end='')"
+    with running(python(code), env={}, log=log) as child:
+        assert ends_within(child, 60)
+
+    assert b"a" * END_BYTES + OMISSION + b"c" * END_BYTES == log.read_bytes()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("victim")])
+def test_a_log_is_created_anew_whatever_has_its_name(tmp_path, log, make):
+    """
+    Holes 2 and 8: a link was followed and its target emptied, a pipe waited for.
+    """
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    make(log)
+    with running(["/bin/echo", "well"], env={}, log=log) as child:
+        assert ends_within(child, 60)
+
+    assert ("well\n", "precious") == (log.read_text(), victim.read_text())
+
+
+def test_a_log_that_vanishes_does_not_matter(log):
+    """
+    Its child goes on.
+    """
+    with running(FOREVER, env={}, log=log) as child:
+        log.unlink()
+        assert child.poll() is None
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "HOME", "LC_ALL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"]
+)
+def test_places_languages_and_devices_are_inherited(name):
+    """
+    A server finds its libraries, its devices and its threads as in a shell.
+    """
+    assert {name: "x"} == clean({name: "x"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["LLAMA_ARG_CTX_SIZE", "LLAMA_API_KEY", "HF_TOKEN", "HTTP_PROXY", "LD_PRELOAD"],
+)
+def test_everything_else_is_not(name):
+    """
+    Neither arguments that no cell chose, nor secrets, nor what nobody thought of.
+    """
+    assert {} == clean({name: "x"})
+
+
+@pytest.mark.parametrize("name", ["VK_ACCESS_TOKEN", "CUDA_API_KEY", "MKL_SECRET"])
+def test_a_secret_is_not_inherited_whatever_its_name_begins_with(name):
+    """
+    Prefixes are generous; words that name secrets are not.
+    """
+    assert {} == clean({name: "x"})
+
+
+def test_a_child_may_need_one_more():
+    """
+    Compilers are told by their own variables, for example.
+    """
+    assert {"CC": "gcc"} == clean({"CC": "gcc", "CXX": "g++"}, also=["CC"])
+
+
+@pytest.fixture
+def monotonic(monkeypatch):
+    """A monotonic clock that stands still until it is set."""
+    seconds = [100.0]
+    monkeypatch.setattr(processes.time, "monotonic", lambda: seconds[0])
+    return seconds
+
+
+def test_the_time_of_day_has_its_zone():
+    """
+    ISO 8601, UTC, to the second.
+    """
+    assert dt.timedelta(0) == dt.datetime.fromisoformat(now()).utcoffset()
+    assert len("2026-01-31T23:59:59+00:00") == len(now())
+
+
+def test_a_clock_called_often_is_the_monotonic_one(monotonic):
+    """
+    Each step is shorter than the longest.
+    """
+    awake_s = AwakeClock(longest_s=10.0)
+    for _ in range(100):
+        monotonic[0] += 9.0
+        awake_s()
+
+    assert 900.0 == awake_s()
+
+
+def test_a_suspension_counts_as_the_longest_step(monotonic):
+    """
+    A night is ten seconds here.
+    """
+    awake_s = AwakeClock(longest_s=10.0)
+    monotonic[0] += 5.0
+    before = awake_s()
+    monotonic[0] += 30000.0
+
+    assert (5.0, 15.0) == (before, awake_s())
