@@ -231,13 +231,13 @@ def table(
 ) -> None:
     """Show one row per pair: what all probes measured of it."""
     from codeneedle.report import export
-    from codeneedle.report.selection import price_tables
+    from codeneedle.report.selection import pair_tables
     from codeneedle.report.table import table_view
     from codeneedle.scoring.rounds import Reading
 
     options.one_form(csv=csv, json=json, markdown=markdown)
     reading = Reading(strict_indent=strict_indent)
-    tables = price_tables(out, name, reading, sort=sort)
+    tables = pair_tables(out, name, reading, sort=sort)
     if csv:
         _write(export.table_csv(tables))
     elif json:

@@ -1,4 +1,4 @@
-"""What a pair answered, beside the expected lines; and what a corpus holds."""
+"""The answers of a pair, next to the expected lines; and the content of a corpus."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,281 +14,12 @@ from rich.text import Text
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import depth_of, needle_facts
 from codeneedle.corpora.registry import Named
-from codeneedle.errors import RequestError, UnknownName
+from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
 from codeneedle.scoring.alignment import Mark, Row, Score, score
 from codeneedle.scoring.rounds import AskedRound, Reading, asked_rounds
 from codeneedle.text import plural, size, visible
-
-MARKS: dict[Mark, str] = {
-    Mark.MATCHED: " ",
-    Mark.MISSING: "-",
-    Mark.HALLUCINATED: "+",
-    Mark.BONUS: "*",
-    Mark.OVERRUN: "~",
-}
-"""Told apart without colour; they stand left of the line that they are about."""
-
-STYLES: dict[Mark, str] = {
-    Mark.MATCHED: "green",
-    Mark.MISSING: "red",
-    Mark.HALLUCINATED: "magenta",
-    Mark.BONUS: "cyan",
-    Mark.OVERRUN: "yellow",
-}
-
-DIFFERING = "bold underline"
-"""Added to the characters in which a hallucinated line differs from the missing one."""
-
-ALIKE = 0.6
-"""Share of characters from which a line is taken for a slip of another."""
-
-NARROWEST = 12
-"""Columns of text on either side that are worth printing."""
-
-TAB = "»   "
-"""A tab, wide enough to indent and still to be told from spaces."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """
-    One line of the display.
-
-    Attributes:
-        number: Of the expected line in the corpus, as an editor counts.
-        expected: An expected line; None opposite a line that nothing expected.
-        produced: A line of the reply; None opposite a missing line.
-    """
-
-    number: int | None
-    expected: Row | None
-    produced: Row | None
-
-
-def side_by_side(
-    needle: NeedleFacts, score: Score, *, width: int, colour: bool
-) -> Group:
-    """
-    Expected lines on the left, produced ones on the right, a mark before each.
-
-    Args:
-        needle: The truth.
-        score: A reply, aligned with it.
-        width: Columns of the terminal; longer lines go on in the next row.
-        colour: Whether to colour; the marks say the same.
-
-    Returns:
-        Lines for rich; nothing of the reply reaches the terminal unescaped.
-    """
-    rows = beside(needle, score)
-    digits = max((len(str(row.number)) for row in rows if row.number), default=1)
-    # Number, mark and blank on the left; bar, mark and blank between the halves.
-    room = max((width - digits - 3 - 5) // 2, NARROWEST)
-    lines = [_title(needle), _heading(digits, room)]
-    for row in rows:
-        lines += _lines(row, digits=digits, room=room)
-    for line in lines:
-        line.no_wrap, line.overflow = True, "crop"
-    shown = [*lines, Text(), _tally(score)]
-    return Group(*(shown if colour else (Text(line.plain) for line in shown)))
-
-
-def beside(needle: NeedleFacts, score: Score) -> list[Beside]:
-    """Missing lines opposite those that came in their place, if any did."""
-    numbers = iter(_numbered(needle))
-    found: list[Beside] = []
-    for missing, extra, both in _stretches(score.rows):
-        for at in range(max(len(missing), len(extra))):
-            expected = missing[at] if at < len(missing) else None
-            produced = extra[at] if at < len(extra) else None
-            found.append(Beside(_number(numbers, expected), expected, produced))
-        if both:
-            found.append(Beside(_number(numbers, both), both, both))
-    return found
-
-
-def _stretches(
-    rows: Iterable[Row],
-) -> Iterator[tuple[list[Row], list[Row], Row | None]]:
-    """The missing and the superfluous lines before each line that is right."""
-    missing: list[Row] = []
-    extra: list[Row] = []
-    for row in rows:
-        if row.expected is not None and row.produced is not None:
-            yield missing, extra, row
-            missing, extra = [], []
-        elif row.expected is not None:
-            missing.append(row)
-        else:
-            extra.append(row)
-    yield missing, extra, None
-
-
-def _numbered(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
-    first = needle.line + needle.signature.count("\n") + 1
-    return iter(enumerate((*needle.lines, *needle.more), start=first))
-
-
-def _number(numbers: Iterator[tuple[int, str]], row: Row | None) -> int | None:
-    """The line number of *row*, which comes after all that were asked before."""
-    if row is None:
-        return None
-    return next((at for at, line in numbers if line == row.expected), None)
-
-
-def _title(needle: NeedleFacts) -> Text:
-    where = f"line {needle.line:,}, depth {needle.depth:.0%}"
-    text = Text(visible(needle.name), style="bold")
-    return text.append(f"  {where}", style="not bold dim")
-
-
-def _heading(digits: int, room: int) -> Text:
-    return Text(f"{'':{digits}}   {'expected':{room}} |   produced", style="dim")
-
-
-def _lines(row: Beside, *, digits: int, room: int) -> Iterator[Text]:
-    """One line of the display; more of them where a side does not fit."""
-    left, right = _halves(row)
-    left_parts, right_parts = _wrapped(left, room), _wrapped(right, room)
-    for at in range(max(len(left_parts), len(right_parts), 1)):
-        number = str(row.number) if row.number and not at else ""
-        line = Text().append(number.rjust(digits), style="dim")
-        is_both = row.expected is row.produced
-        line.append_text(_mark(None if is_both or at else row.expected))
-        line.append_text(_padded(left_parts, at, room))
-        line.append(" |", style="dim")
-        line.append_text(_mark(None if at else row.produced))
-        line.append_text(right_parts[at] if at < len(right_parts) else Text())
-        line.rstrip()
-        yield line
-
-
-def _halves(row: Beside) -> tuple[Text, Text]:
-    """Both sides, coloured; where one stands in for the other, their difference."""
-    left = _half(row.expected, row.expected.expected if row.expected else None)
-    right = _half(row.produced, row.produced.produced if row.produced else None)
-    if row.expected is not row.produced and _are_alike(left.plain, right.plain):
-        for edit in Levenshtein.opcodes(left.plain, right.plain):
-            if edit.tag != "equal":
-                left.stylize(DIFFERING, edit.src_start, edit.src_end)
-                right.stylize(DIFFERING, edit.dest_start, edit.dest_end)
-    return left, right
-
-
-def _are_alike(left: str, right: str) -> bool:
-    """Whether one may be a slip of the other; else all of it would be underlined."""
-    return Levenshtein.normalized_similarity(left, right) >= ALIKE
-
-
-def _half(row: Row | None, line: str | None) -> Text:
-    if row is None or line is None:
-        return Text()
-    return Text(_shown(line), style=STYLES[row.mark])
-
-
-def _shown(line: str) -> str:
-    return TAB.join(visible(part) for part in line.rstrip("\r").split("\t"))
-
-
-def _wrapped(text: Text, room: int) -> list[Text]:
-    """*text* in pieces of at most *room* columns; wide characters take two."""
-    if not text.plain:
-        return []
-    lengths = map(len, chop_cells(text.plain, room))
-    return list(text.divide([*itertools.accumulate(lengths)][:-1]))
-
-
-def _padded(parts: Sequence[Text], at: int, room: int) -> Text:
-    part = parts[at].copy() if at < len(parts) else Text()
-    part.pad_right(room - cell_len(part.plain))
-    return part
-
-
-def _mark(row: Row | None) -> Text:
-    if row is None:
-        return Text("   ")
-    return Text(f" {MARKS[row.mark]} ", style=STYLES[row.mark])
-
-
-def _tally(score: Score) -> Text:
-    """How many lines of each kind; the legend of the marks at the same time."""
-    text = Text()
-    for mark, sign in MARKS.items():
-        count = score.count(mark)
-        legend = f"{sign} " if sign.strip() else ""
-        text.append(f"{legend}{mark.value} {count}", style=STYLES[mark])
-        text.append("   ")
-    text.rstrip()
-    return text
-
-
-def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
-    """
-    One line per needle of a recall record: what was asked, and what came of it.
-
-    A round without an answer says why instead of numbers.
-    """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("needle", overflow="fold", min_width=8)
-    for heading in OVERVIEW_HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("ended", overflow="fold", min_width=6)
-    rounds = asked_rounds(record, run.setup) if record.has_numbers else ()
-    for asked in rounds:
-        table.add_row(*map(Text, overview_row(asked, reading)))
-    title = Text(f"{visible(run.name)}  {visible(str(record.pair))}", style="bold")
-    if not record.has_numbers:
-        why = f"{record.status}: {visible(record.reason)}"
-        return Group(title, Text(why))
-    answered = sum(not asked.error for asked in rounds)
-    said = f"{answered} of {plural(len(rounds), 'round')} answered"
-    return Group(title, Text(said), Text(), table)
-
-
-OVERVIEW_HEADINGS = (
-    "depth",
-    "line",
-    "matched",
-    "missing",
-    "halluc.",
-    "bonus",
-    "overrun",
-    "margin",
-)
-"""Between the needle's name and how its reply ended."""
-
-
-def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
-    """The cells of `rounds_overview` for one round."""
-    needle = asked.needle
-    # Without what encloses it, which would fold into many lines; the line tells.
-    name = needle.name.rpartition(".")[2]
-    where = [visible(name), f"{needle.depth:.0%}", str(needle.line)]
-    if asked.error:
-        return [*where, *[""] * 6, f"error: {visible(asked.error)}"]
-    counts = asked.counts(reading)
-    lines = (
-        counts.matched,
-        counts.missing,
-        counts.hallucinated,
-        counts.bonus,
-        counts.overrun,
-    )
-    margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
-    return [*where, *map(str, lines), margin, asked.round.finish or ""]
-
-
-class NotMeasured(RequestError):  # noqa: N818 - named after the fact
-    """The sweep has no record of the pair."""
-
-    def __init__(self, *, pair: Pair, runs: Sequence[Run]) -> None:
-        names = ", ".join(run.name for run in runs)
-        super().__init__(
-            f"{names} has no record of {pair}",
-            hint=f"See which there are: codeneedle grid {names.split(',')[0]}",
-        )
 
 
 def answers(
@@ -301,23 +32,28 @@ def answers(
     colour: bool,
 ) -> Iterator[RenderableType]:
     """
-    All rounds of *pair* at a glance, or the one of *function* line by line.
+    An overview of all rounds of *pair*, or the round of *function* line by line.
 
     Args:
-        runs: Where to look; each that has the pair is shown.
+        runs: The runs to search; each that has the pair is shown.
         pair: The cell.
-        function: Name of a needle, or the end of one; None for all.
+        function: Name of a needle, or its part after a dot; None for all.
         reading: How stored replies are read.
         width: Columns of the terminal.
-        colour: Whether to colour; marks say the same.
+        colour: Whether to colour; the marks have the same meaning.
 
     Raises:
-        NotMeasured: If no run has the pair.
+        BadInput: If no run has a record of the pair.
         UnknownName: If none of its rounds asks for the function.
     """
     found = [(run, record) for run in runs if (record := _record(run, pair))]
     if not found:
-        raise NotMeasured(pair=pair, runs=runs)
+        names = [run.name for run in runs]
+        raise BadInput(
+            source=pair,
+            reason=f"no record in {', '.join(names)}",
+            hint=f"See which pairs it has: codeneedle grid {names[0]}",
+        )
     for run, record in found:
         if function is None:
             yield rounds_overview(run, record, reading)
@@ -350,8 +86,263 @@ def _round_view(
     return side_by_side(asked.needle, scored, width=width, colour=colour)
 
 
+def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
+    """One line per round of a recall record, with its score or its error."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("needle", overflow="fold", min_width=8)
+    for heading in OVERVIEW_HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("ended", overflow="fold", min_width=6)
+    rounds = asked_rounds(record, run.setup) if record.has_numbers else ()
+    for asked in rounds:
+        table.add_row(*map(Text, overview_row(asked, reading)))
+    title = Text(f"{visible(run.name)}  {visible(str(record.pair))}", style="bold")
+    if not record.has_numbers:
+        why = f"{record.status}: {visible(record.reason)}"
+        return Group(title, Text(why))
+    answered = sum(not asked.error for asked in rounds)
+    said = f"{answered} of {plural(len(rounds), 'round')} answered"
+    return Group(title, Text(said), Text(), table)
+
+
+OVERVIEW_HEADINGS = (
+    "depth",
+    "line",
+    "matched",
+    "missing",
+    "halluc.",
+    "bonus",
+    "overrun",
+    "margin",
+)
+"""Columns between the needle's name and how its reply ended."""
+
+
+def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
+    """The cells of `rounds_overview` for one round."""
+    needle = asked.needle
+    # Without its class, which would take several lines; the line number identifies it.
+    name = needle.name.rpartition(".")[2]
+    where = [visible(name), f"{needle.depth:.0%}", str(needle.line)]
+    if asked.error:
+        return [*where, *[""] * 6, f"error: {visible(asked.error)}"]
+    counts = asked.counts(reading)
+    lines = (
+        counts.matched,
+        counts.missing,
+        counts.hallucinated,
+        counts.bonus,
+        counts.overrun,
+    )
+    margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
+    return [*where, *map(str, lines), margin, asked.round.finish or ""]
+
+
+MARKS: dict[Mark, str] = {
+    Mark.MATCHED: " ",
+    Mark.MISSING: "-",
+    Mark.HALLUCINATED: "+",
+    Mark.BONUS: "*",
+    Mark.OVERRUN: "~",
+}
+"""Shown left of a line, so that no colour is needed."""
+
+STYLES: dict[Mark, str] = {
+    Mark.MATCHED: "green",
+    Mark.MISSING: "red",
+    Mark.HALLUCINATED: "magenta",
+    Mark.BONUS: "cyan",
+    Mark.OVERRUN: "yellow",
+}
+
+DIFFERING = "bold underline"
+"""Style of the characters in which a hallucinated line differs from a missing one."""
+
+SIMILAR = 0.6
+"""Similarity, from 0 to 1, from which the differing characters are highlighted."""
+
+LEAST_WIDTH = 12
+"""Least width of either side, in columns."""
+
+TAB = "»   "
+"""Shown for a tab, to distinguish it from spaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePair:
+    """
+    One line of the display.
+
+    Attributes:
+        number: Of the expected line in the corpus, as an editor counts.
+        expected: An expected line; None next to a superfluous line.
+        produced: A line of the reply; None next to a missing line.
+    """
+
+    number: int | None
+    expected: Row | None
+    produced: Row | None
+
+
+def side_by_side(
+    needle: NeedleFacts, score: Score, *, width: int, colour: bool
+) -> Group:
+    """
+    Expected lines on the left, produced ones on the right, a mark before each.
+
+    Args:
+        needle: The function that was asked for.
+        score: The reply, aligned with it.
+        width: Columns of the terminal; longer lines continue in the next row.
+        colour: Whether to colour; the marks have the same meaning.
+
+    Returns:
+        Lines for rich, with control characters of the reply escaped.
+    """
+    rows = line_pairs(needle, score)
+    digits = max((len(str(row.number)) for row in rows if row.number), default=1)
+    # Number, mark and blank on the left; bar, mark and blank between the halves.
+    room = max((width - digits - 3 - 5) // 2, LEAST_WIDTH)
+    lines = [_title(needle), _heading(digits, room)]
+    for row in rows:
+        lines += _lines(row, digits=digits, room=room)
+    for line in lines:
+        line.no_wrap, line.overflow = True, "crop"
+    shown = [*lines, Text(), _tally(score)]
+    return Group(*(shown if colour else (Text(line.plain) for line in shown)))
+
+
+def line_pairs(needle: NeedleFacts, score: Score) -> list[LinePair]:
+    """The aligned lines; a missing line next to a superfluous one in its place."""
+    numbers = iter(_numbered(needle))
+    found: list[LinePair] = []
+    for missing, extra, both in _stretches(score.rows):
+        for at in range(max(len(missing), len(extra))):
+            expected = missing[at] if at < len(missing) else None
+            produced = extra[at] if at < len(extra) else None
+            found.append(LinePair(_number(numbers, expected), expected, produced))
+        if both:
+            found.append(LinePair(_number(numbers, both), both, both))
+    return found
+
+
+def _stretches(
+    rows: Iterable[Row],
+) -> Iterator[tuple[list[Row], list[Row], Row | None]]:
+    """The missing and the superfluous lines before each matching line, and that."""
+    missing: list[Row] = []
+    extra: list[Row] = []
+    for row in rows:
+        if row.expected is not None and row.produced is not None:
+            yield missing, extra, row
+            missing, extra = [], []
+        elif row.expected is not None:
+            missing.append(row)
+        else:
+            extra.append(row)
+    yield missing, extra, None
+
+
+def _numbered(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
+    first = needle.line + needle.signature.count("\n") + 1
+    return iter(enumerate((*needle.lines, *needle.more), start=first))
+
+
+def _number(numbers: Iterator[tuple[int, str]], row: Row | None) -> int | None:
+    """The line number of *row*; rows are passed in ascending order."""
+    if row is None:
+        return None
+    return next((at for at, line in numbers if line == row.expected), None)
+
+
+def _title(needle: NeedleFacts) -> Text:
+    where = f"line {needle.line:,}, depth {needle.depth:.0%}"
+    text = Text(visible(needle.name), style="bold")
+    return text.append(f"  {where}", style="not bold dim")
+
+
+def _heading(digits: int, room: int) -> Text:
+    return Text(f"{'':{digits}}   {'expected':{room}} |   produced", style="dim")
+
+
+def _lines(row: LinePair, *, digits: int, room: int) -> Iterator[Text]:
+    """One line of the display, or several where a side is too long."""
+    left, right = _halves(row)
+    left_parts, right_parts = _wrapped(left, room), _wrapped(right, room)
+    for at in range(max(len(left_parts), len(right_parts), 1)):
+        number = str(row.number) if row.number and not at else ""
+        line = Text().append(number.rjust(digits), style="dim")
+        is_both = row.expected is row.produced
+        line.append_text(_mark(None if is_both or at else row.expected))
+        line.append_text(_padded(left_parts, at, room))
+        line.append(" |", style="dim")
+        line.append_text(_mark(None if at else row.produced))
+        line.append_text(right_parts[at] if at < len(right_parts) else Text())
+        line.rstrip()
+        yield line
+
+
+def _halves(row: LinePair) -> tuple[Text, Text]:
+    """Both sides, coloured; in similar lines, the difference is highlighted."""
+    left = _half(row.expected, row.expected.expected if row.expected else None)
+    right = _half(row.produced, row.produced.produced if row.produced else None)
+    if row.expected is not row.produced and _are_similar(left.plain, right.plain):
+        for edit in Levenshtein.opcodes(left.plain, right.plain):
+            if edit.tag != "equal":
+                left.stylize(DIFFERING, edit.src_start, edit.src_end)
+                right.stylize(DIFFERING, edit.dest_start, edit.dest_end)
+    return left, right
+
+
+def _are_similar(left: str, right: str) -> bool:
+    """Whether to highlight differences; else all of both would be highlighted."""
+    return Levenshtein.normalized_similarity(left, right) >= SIMILAR
+
+
+def _half(row: Row | None, line: str | None) -> Text:
+    if row is None or line is None:
+        return Text()
+    return Text(_shown(line), style=STYLES[row.mark])
+
+
+def _shown(line: str) -> str:
+    return TAB.join(visible(part) for part in line.rstrip("\r").split("\t"))
+
+
+def _wrapped(text: Text, room: int) -> list[Text]:
+    """*text* in pieces of at most *room* columns; a wide character takes two."""
+    if not text.plain:
+        return []
+    lengths = map(len, chop_cells(text.plain, room))
+    return list(text.divide([*itertools.accumulate(lengths)][:-1]))
+
+
+def _padded(parts: Sequence[Text], at: int, room: int) -> Text:
+    part = parts[at].copy() if at < len(parts) else Text()
+    part.pad_right(room - cell_len(part.plain))
+    return part
+
+
+def _mark(row: Row | None) -> Text:
+    if row is None:
+        return Text("   ")
+    return Text(f" {MARKS[row.mark]} ", style=STYLES[row.mark])
+
+
+def _tally(score: Score) -> Text:
+    """The number of lines of each kind, with its mark."""
+    text = Text()
+    for mark, sign in MARKS.items():
+        count = score.count(mark)
+        legend = f"{sign} " if sign.strip() else ""
+        text.append(f"{legend}{mark.value} {count}", style=STYLES[mark])
+        text.append("   ")
+    text.rstrip()
+    return text
+
+
 def listing(named: Iterable[Named]) -> Table:
-    """One line per corpus: its name, what a model can know of it, where it is from."""
+    """One line per corpus: its name, kind and origin."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("corpus", style="bold", no_wrap=True)
     table.add_column("kind", no_wrap=True)
@@ -362,7 +353,7 @@ def listing(named: Iterable[Named]) -> Table:
 
 
 def overview(corpus: Corpus) -> RenderableType:
-    """The corpus in a few facts, and the functions that would be asked for."""
+    """Facts of the corpus, and the functions that would be asked for."""
     chosen = corpus.chosen()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("depth", "line", "lines"):
@@ -387,7 +378,7 @@ def overview(corpus: Corpus) -> RenderableType:
 
 def truth(corpus: Corpus, name: str) -> str:
     """
-    What a model should answer when it is asked for the function *name*, verbatim.
+    The lines that a model should answer when asked for the function *name*, verbatim.
 
     Raises:
         UnknownName: If no function of that name can be asked for.
@@ -406,7 +397,7 @@ def _facts(corpus: Corpus, *, asked: int) -> str:
         length += f", {plural(corpus.line_count, 'line')}"
         where = ""
     else:
-        where = f" in the first {size(len(corpus.text.encode()))}, the most one can"
+        where = f" in the first {size(len(corpus.text.encode()))}, the limit"
     return (
         f"{corpus.kind}; {length}; {functions} of 20 lines or more with a signature "
         f"of their own, {asked} would be asked for{where}"

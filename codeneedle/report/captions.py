@@ -1,8 +1,11 @@
-"""Captions: what a run was measured on, and what the marks and words in a grid mean."""
+"""Captions: what a run was measured on, and what marks and words in a grid mean."""
+
+from collections.abc import Iterator, Sequence
 
 from codeneedle.analysis import frames
-from codeneedle.analysis.frames import Cell, Cells
+from codeneedle.analysis.frames import Cells
 from codeneedle.analysis.metrics import Metric
+from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import Json, Run, Setup, Status
 from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
@@ -15,7 +18,7 @@ _SHORT_HASH = 8
 
 
 def setup_line(setup: Setup) -> str:
-    """The model and how it is asked, on one line."""
+    """The model, the corpus and how it is asked, on one line."""
     return visible(
         f"{setup.weights.name} on {setup.corpus.name}: "
         f"context {plural(setup.context, 'token')}, "
@@ -30,12 +33,12 @@ def corpus_line(setup: Setup) -> str:
         f"{corpus.name}: {corpus.origin}",
         corpus.kind,
         plural(corpus.tokens, "token"),
-        fitting(setup),
+        _functions_sent(setup),
     ]
     return visible("; ".join(parts))
 
 
-def fitting(setup: Setup) -> str:
+def _functions_sent(setup: Setup) -> str:
     """How much of the corpus was sent: ``trimmed to 16 of 200 functions``."""
     corpus = setup.corpus
     if corpus.is_trimmed:
@@ -45,7 +48,7 @@ def fitting(setup: Setup) -> str:
 
 
 def facts(run: Run) -> tuple[tuple[str, str], ...]:
-    """All that a reader needs to judge a number: a word and a phrase for each."""
+    """What *run* was measured on: a word and a phrase for each fact."""
     setup = run.setup
     weights = f"{setup.weights.name}, {size(setup.weights.size_bytes)}, "
     asked = (
@@ -65,43 +68,52 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
-    """What each probe that has records was told to do, where it was told anything."""
+    """The settings of each probe that has records, where it has any."""
     seen = dict.fromkeys(record.probe for record in run.records)
-    told = {name: _settings(run.setup.probes.get(name, {})) for name in seen}
+    phrases = {name: _settings(run.setup.probes.get(name, {})) for name in seen}
     trial = run.setup.trial
-    if trial and told.get("recall"):
-        told["recall"] += f"; {trial.phrase}"
+    if trial and phrases.get("recall"):
+        phrases["recall"] += f"; {trial.phrase}"
     return tuple(
-        (visible(name), visible(phrase)) for name, phrase in told.items() if phrase
+        (visible(name), visible(phrase)) for name, phrase in phrases.items() if phrase
     )
 
 
 def _settings(settings: Json) -> str:
-    """Numbers and names; hashes, and what the facts tell anyway, are left out."""
-    said = []
+    """Numbers and names, without hashes and what other facts say."""
+    phrases = []
     for key, value in settings.items():
         values = value if isinstance(value, list) else [value]
         shown = [str(each) for each in values if isinstance(each, str | int)]
         if shown and "sha256" not in key and key != "llama":
-            said.append(f"{key.replace('_', ' ')} {', '.join(shown)}")
-    return "; ".join(said)
+            phrases.append(f"{key.replace('_', ' ')} {', '.join(shown)}")
+    return "; ".join(phrases)
 
 
 def dates(run: Run) -> str:
-    """The day of its records, or the first and the last; else when it was made."""
-    days = sorted({record.started[:10] for record in run.records})
+    """
+    The day of its records, or the first and the last day.
+
+    The day on which the run folder was made if no record has a date: those that
+    cannot be read have none.
+    """
+    days = sorted({record.started[:10] for record in run.records} - {""})
     if not days:
         return run.setup.created[:10]
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
 def cautions(setup: Setup) -> tuple[str, ...]:
-    """What a reader should not conclude, as sentences; most often none."""
+    """Sentences on what not to conclude from the numbers; mostly none."""
     is_built_in = setup.weights.name == BUILT_IN_MODEL
     if not is_built_in or setup.corpus.kind == "incompressible":
         return ()
-    instrument = "The built-in model is an instrument for incompressible text"
-    return (f"{instrument}: what it does on {setup.corpus.name} tells nothing.",)
+    return (
+        visible(
+            "The built-in model can only recall incompressible text: its numbers on "
+            f"{setup.corpus.name} mean nothing."
+        ),
+    )
 
 
 REFERENCE_MARK = "*"
@@ -111,68 +123,85 @@ PAIRS_NAMED = 4
 """Pairs that a line of the legend names before it counts the others."""
 
 
-def legend(cells: Cells, metric: Metric) -> list[str]:
-    """A line for each mark and word that stands in the grid, with the reasons."""
-    entries = legend_entries(cells, metric)
+def legend(setup: Setup, cells: Cells, metric: Metric) -> list[str]:
+    """A line for each mark and word in the grid, with pairs and reasons."""
+    entries = legend_entries(setup, cells, metric)
     width = max((len(word) for word, _ in entries), default=0)
     return [f"{word.ljust(width)}  {meaning}" for word, meaning in entries]
 
 
-def legend_entries(cells: Cells, metric: Metric) -> list[tuple[str, str]]:
-    """Each mark and word that stands in the grid, with its meaning."""
-    entries = _references(cells, metric)
-    entries += _failures(cells)
+def legend_entries(setup: Setup, cells: Cells, metric: Metric) -> list[tuple[str, str]]:
+    """Each mark and word in the grid, with its meaning."""
+    entries = [*_reference_entries(cells, metric), *_failure_entries(cells)]
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
-        entries.append((NO_VALUE_WORD, f"finished, without a value of {metric.name}"))
+        meaning = f"finished, without a value of {metric.name}"
+        entries.append((NO_VALUE_WORD, meaning + no_margin_reason(setup, metric)))
     if any(cell.status == frames.NOT_RUN for cell in cells):
         entries.append((NOT_RUN_WORD, "not run"))
     return entries
 
 
-def _references(cells: Cells, metric: Metric) -> list[tuple[str, str]]:
-    entries = []
+def no_margin_reason(setup: Setup, metric: Metric) -> str:
+    """Why cells have no margins, with a colon before it; empty if not speculation."""
+    is_margin = metric.name.startswith("margin")
+    if not is_margin or not setup.probes.get("recall", {}).get("speculation"):
+        return ""
+    return ": with --speculate, drafted tokens have no probabilities"
+
+
+def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]]:
     if reference := frames.reference(cells):
-        entries.append((REFERENCE_MARK, f"the reference, {visible(str(reference))}"))
+        yield REFERENCE_MARK, f"the reference, {visible(str(reference))}"
         if metric.floor:
             floor = number(frames.value_at(cells, reference), digits=metric.digits)
-            meaning = f"noise floor {floor}: the reference against itself"
-            entries.append((REFERENCE_MARK, meaning))
+            meaning = f"noise floor {floor}: the reference compared with itself"
+            yield REFERENCE_MARK, meaning
     if note := reference_note(cells):
-        entries.append(("against", note))
-    return entries
+        yield "against", note
 
 
 def reference_note(cells: Cells) -> str:
-    """Why no pair is the reference, where records name one; empty otherwise."""
+    """Why no pair is the reference although records name one; empty otherwise."""
     named = [visible(str(pair)) for pair in frames.named_references(cells)]
     if len(named) > 1:
-        return f"measured against {' or '.join(named)}: not comparable, no floor"
+        pairs = " or ".join(named)
+        return f"measured against {pairs}: not comparable, no noise floor"
     if named and not frames.reference(cells):
         return f"measured against {named[0]}, which has no value"
     return ""
 
 
-def _failures(cells: Cells) -> list[tuple[str, str]]:
-    """One entry per status and reason: the word, the pairs, and why."""
-    failed: dict[tuple[str, str], list[Cell]] = {}
+def _failure_entries(cells: Cells) -> Iterator[tuple[str, str]]:
+    """One entry per status and reason: the word, the pairs, and the reason."""
+    failed: dict[tuple[str, str], list[Pair]] = {}
     for cell in cells:
         if cell.status not in {Status.FINISHED, frames.NOT_RUN}:
-            failed.setdefault((cell.status, cell.reason), []).append(cell)
-    entries = []
-    for (status, reason), group in failed.items():
-        why = f": {visible(reason)}" if reason else ""
-        entries.append((status_word(status), f"{_named(group)} {status}{why}"))
-    return entries
+            failed.setdefault((cell.status, cell.reason), []).append(cell.pair)
+    for (status, reason), pairs in failed.items():
+        yield status_word(status), failure_phrase(pairs, status, reason)
+
+
+def failure_phrase(pairs: Sequence[Pair], status: str, reason: str) -> str:
+    """``q8_0/q4_0, q4_0/q4_0 out-of-memory: cannot allocate``."""
+    why = f": {visible(reason)}" if reason else ""
+    return f"{named_pairs(pairs)} {status}{why}"
+
+
+def named_pairs(pairs: Sequence[Pair]) -> str:
+    """The first `PAIRS_NAMED` of *pairs*, and how many more there are."""
+    named = ", ".join(visible(str(pair)) for pair in pairs[:PAIRS_NAMED])
+    rest = len(pairs) - PAIRS_NAMED
+    return named if rest <= 0 else f"{named} and {rest} more"
 
 
 def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
     """
-    A line for a run without a record of the metric's probe; most often none.
+    A line for a run without records of the metric's probe; mostly none.
 
     Args:
-        run: Records of that probe alone; its setup tells of the others.
-        metric: What is shown; each other probe is offered with its first one.
+        run: Records of that probe alone; its setup names the other probes.
+        metric: What is shown; of each other probe, the first metric is offered.
     """
     if run.records:
         return []
@@ -183,20 +212,15 @@ def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
         if metric.name.partition("@")[0] not in {each.name for each in probe.metrics}
     ]
     hint = f"; this run was set up for {', '.join(offers)}" if offers else ""
-    return [f"no cell was measured by the probe of {metric.name}{hint}"]
+    return [f"no cell was measured for {metric.name}{hint}"]
 
 
-def short_lines(cells: Cells) -> list[str]:
-    """A line for the cells that rest on fewer observations than others."""
+def incomplete_lines(cells: Cells) -> list[str]:
+    """A line for the cells whose value rests on fewer observations than others."""
     most = frames.most_observations(cells)
-    short = [cell for cell in cells if 0 < cell.n < most]
-    if not short:
+    incomplete = [cell for cell in cells if 0 < cell.n < most]
+    if not incomplete:
         return []
-    fewest = min(cell.n for cell in short)
-    return [f"fewer than {most} values, at least {fewest}, behind {_named(short)}"]
-
-
-def _named(cells: Cells) -> str:
-    named = ", ".join(visible(str(cell.pair)) for cell in cells[:PAIRS_NAMED])
-    rest = len(cells) - PAIRS_NAMED
-    return named if rest <= 0 else f"{named} and {rest} more"
+    fewest = min(cell.n for cell in incomplete)
+    pairs = named_pairs([cell.pair for cell in incomplete])
+    return [f"fewer than {most} values (at least {fewest}): {pairs}"]

@@ -1,4 +1,4 @@
-"""How one value is shown: its text, its colour, its place on a scale."""
+"""How the value of a cell is shown: its text, its colour, its place on a scale."""
 
 import math
 from collections.abc import Iterable
@@ -7,10 +7,57 @@ from dataclasses import dataclass
 from codeneedle.analysis.metrics import Metric
 from codeneedle.records.record import Status
 
-NARROWEST = 0.05
+NOT_RUN_WORD = "."
+"""Shown for a pair that was not run."""
+
+NO_VALUE_WORD = "-"
+"""Shown for a finished cell without a value of the metric."""
+
+STATUS_WORDS: dict[Status, str] = {
+    Status.FINISHED: NO_VALUE_WORD,
+    Status.UNSUPPORTED: "unsupp.",
+    Status.FALLBACK_CPU: "on-cpu",
+    Status.FALLBACK_F16: "as-f16",
+    Status.OUT_OF_MEMORY: "oom",
+    Status.TIMED_OUT: "t/o",
+    Status.CRASHED: "crash",
+    Status.MISMATCHED: "mismatch",
+    Status.INTERRUPTED: "intr.",
+}
+"""Short enough for a column; the legend below the grid explains them."""
+
+
+def status_word(status: str) -> str:
+    """The short word of a status, or of a pair that was not run: ``oom``, ``.``."""
+    return STATUS_WORDS[Status(status)] if status else NOT_RUN_WORD
+
+
+def cell_text(metric: Metric, value: float | Status | None) -> str:
+    """
+    The text of a cell.
+
+    Args:
+        metric: Has the number of decimals.
+        value: A number; the status of a cell without one; None if it was not run.
+    """
+    if value is None:
+        return NOT_RUN_WORD
+    if isinstance(value, Status):
+        return STATUS_WORDS[value]
+    return number(value, digits=metric.digits)
+
+
+def number(value: float, *, digits: int, sign: bool = False) -> str:
+    """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
+    if math.isnan(value):
+        return NO_VALUE_WORD
+    return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"
+
+
+LEAST_WIDTH = 0.05
 """
-Of the natural range, or of the values where there is none: a scale is at least
-this wide, so that differences nobody would care for do not become a rainbow.
+Least width of a scale, as a share of the natural range, or of the values where there
+is none: negligible differences must not span all colours.
 """
 
 
@@ -36,14 +83,14 @@ def value_scale(
     metric: Metric, values: Iterable[float], *, rounds: int = 1, zoom: bool = False
 ) -> Scale:
     """
-    The natural ends of *metric*; where there are none, those of the *values*.
+    The natural bounds of *metric*; where there are none, the ends of the *values*.
 
     Args:
-        metric: Whose values they are.
+        metric: The metric of *values*.
         values: Of cells; NaN are gaps.
-        rounds: Observations of a cell: the bounds are those of one observation,
-            so that a sum has so many times as much room.
-        zoom: Whether the values' own ends count, whatever the natural ones are.
+        rounds: Observations of a cell. Bounds are those of one observation; those of
+            a sum are multiplied by this.
+        zoom: Whether to use the ends of the values despite natural bounds.
     """
     seen = [value for value in values if math.isfinite(value)]
     low, high = (None, None) if zoom else natural_bounds(metric, rounds=rounds)
@@ -55,26 +102,27 @@ def value_scale(
 
 
 def difference_scale(
-    metric: Metric, gaps: Iterable[float], *, reference: float, rounds: int = 1
+    metric: Metric, differences: Iterable[float], *, reference: float, rounds: int = 1
 ) -> Scale:
     """
-    As far to either side of zero as the largest of the *gaps*.
+    From minus to plus the largest absolute value of *differences*.
 
     Args:
-        metric: Whose values are compared.
-        gaps: Values less the reference's; NaN are missing.
+        metric: The metric that is compared.
+        differences: Values less the reference's; NaN are missing.
         reference: The reference's value.
         rounds: As in `value_scale`.
     """
-    largest = max((abs(gap) for gap in gaps if math.isfinite(gap)), default=0.0)
+    finite = (abs(each) for each in differences if math.isfinite(each))
+    largest = max(finite, default=0.0)
     low, high = natural_bounds(metric, rounds=rounds)
     whole = abs(reference) if low is None or high is None else high - low
-    half = max(largest, NARROWEST * whole) or 1.0
+    half = max(largest, LEAST_WIDTH * whole) or 1.0
     return Scale(-half, half)
 
 
 def natural_bounds(metric: Metric, *, rounds: int) -> tuple[float | None, float | None]:
-    """The ends of a cell's value; a sum has *rounds* times as much room."""
+    """The bounds of a cell's value; those of a sum are multiplied by *rounds*."""
     times = rounds if metric.is_sum else 1
     low, high = metric.bounds
     return (
@@ -84,32 +132,13 @@ def natural_bounds(metric: Metric, *, rounds: int) -> tuple[float | None, float 
 
 
 def _wide_enough(low: float, high: float, *, metric: Metric) -> Scale:
-    missing = NARROWEST * max(abs(low), abs(high)) - (high - low)
+    missing = LEAST_WIDTH * max(abs(low), abs(high)) - (high - low)
     if missing > 0 and metric.bounds[0] == low:
         return Scale(low, high + missing)
     if missing > 0:
         return Scale(low - missing / 2, high + missing / 2)
     return Scale(low, high if high > low else low + 1)
 
-
-NOT_RUN_WORD = "."
-"""Of a pair that was not tried."""
-
-NO_VALUE_WORD = "-"
-"""Of a finished cell that has no value of the metric."""
-
-STATUS_WORDS: dict[Status, str] = {
-    Status.FINISHED: NO_VALUE_WORD,
-    Status.UNSUPPORTED: "unsupp.",
-    Status.FALLBACK_CPU: "on-cpu",
-    Status.FALLBACK_F16: "as-f16",
-    Status.OUT_OF_MEMORY: "oom",
-    Status.TIMED_OUT: "t/o",
-    Status.CRASHED: "crash",
-    Status.MISMATCHED: "mismatch",
-    Status.INTERRUPTED: "intr.",
-}
-"""Short enough for a column; what they stand for is said below the grid."""
 
 RAMP: tuple[tuple[int, int, int], ...] = (
     (68, 1, 84),
@@ -125,55 +154,27 @@ RAMP: tuple[tuple[int, int, int], ...] = (
 """
 Nine even steps of the colour map viridis, dark to light, in sRGB.
 
-Even in lightness, and safe for the colour-blind. It ends at the green, 0.78 of
-the way: in the yellow that follows, a grid where all is well would shout. Spelled
-out, since the live grid should not wait for a plotting library. Nathaniel Smith and
-Stefan van der Walt, A Better Default Colormap for Matplotlib, SciPy 2015.
+Even in lightness, and safe for the colour-blind. It ends at green, 0.78 of the way,
+because a grid of good values would be bright yellow otherwise. Listed here so that the
+live grid does not import a plotting library. Nathaniel Smith and Stefan van der Walt,
+A Better Default Colormap for Matplotlib, SciPy 2015.
 """
 
 _DARK_TEXT, _LIGHT_TEXT = "#000000", "#ffffff"
-
-
-def status_word(status: str) -> str:
-    """The short word of a status, or of none: ``oom``, ``.``."""
-    return STATUS_WORDS[Status(status)] if status else NOT_RUN_WORD
-
-
-def cell_text(metric: Metric, value: float | Status | None) -> str:
-    """
-    What stands in a cell.
-
-    Args:
-        metric: Tells the decimals.
-        value: A number; the status of a cell without one; None if not tried.
-    """
-    if value is None:
-        return NOT_RUN_WORD
-    if isinstance(value, Status):
-        return STATUS_WORDS[value]
-    return number(value, digits=metric.digits)
-
-
-def number(value: float, *, digits: int, sign: bool = False) -> str:
-    """A number with its decimals, never ``-0.00``; the word for none if it is NaN."""
-    if math.isnan(value):
-        return NO_VALUE_WORD
-    return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"
 
 
 def cell_style(
     metric: Metric, value: float | Status | None, scale: Scale | None = None
 ) -> str:
     """
-    How rich draws a cell: the lighter the better, or the higher where none is better.
+    The style of a cell, for rich: lighter is better, or higher where neither is.
 
-    Both text and ground are set, so it reads the same on dark and light terminals.
+    Sets text and background, so that it looks the same on dark and light terminals.
 
     Args:
-        metric: Tells which end is good.
+        metric: Has the better end.
         value: As in `cell_text`.
-        scale: Of the grid; the metric's natural one if None, which fits only
-            where that has two ends.
+        scale: Of the grid; the metric's natural one if None, which needs two bounds.
     """
     if value is None:
         return "dim"
@@ -197,11 +198,11 @@ def colour(place: float) -> tuple[int, int, int]:
 
 def text_colour(red: float, green: float, blue: float) -> str:
     """
-    Black or white, whichever stands out more on a ground of 0 to 255 a channel.
+    Black or white, whichever has more contrast to a background of 0 to 255 a channel.
 
     Source:
         Relative luminance and contrast ratio of WCAG 2.1; at a luminance of
-        0.179 both contrast alike.
+        0.179 both contrasts are equal.
     """
     linear = [
         c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4  # noqa: PLR2004

@@ -12,34 +12,33 @@ import msgspec
 from codeneedle.analysis import frames, stats
 from codeneedle.analysis.frames import Cell, Cells
 from codeneedle.analysis.metrics import Metric
+from codeneedle.grid import Pair
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
     REFERENCE_MARK,
+    incomplete_lines,
     legend_entries,
-    short_lines,
     unmeasured_lines,
-)
-from codeneedle.report.comparison import (
-    Column,
-    PriceTable,
-    Row,
-    Separation,
-    separations,
 )
 from codeneedle.report.grid import CORNER, looks, summary_headings, summary_row
 from codeneedle.report.table import (
     HEADING,
     SEPARATION_NOTE,
-    entry_texts,
+    Column,
+    PairTable,
+    Separation,
+    cell_texts,
     separation_rows,
+    separations,
     table_legend,
+    title,
 )
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import field, visible
 
 NOT_RUN_STATUS = "not-run"
-"""What stands for no status, where an empty field might be read as a missing one."""
+"""Status of a pair without a record; an empty field could be taken for missing data."""
 
 _KEYS = ["k", "v", "status", "reason"]
 
@@ -67,8 +66,7 @@ def grid_json(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) 
 
     Values are unrounded; null where there is none.
     """
-    found = [_run_object(run, metrics, reading) for run in runs]
-    return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return _json([_run_object(run, metrics, reading) for run in runs])
 
 
 def grid_markdown(
@@ -82,12 +80,12 @@ def grid_markdown(
 
 
 def _rows(columns: Mapping[str, Cells]) -> Iterator[tuple[Cell, ...]]:
-    """For each pair its cell of every metric."""
+    """For each pair, its cell of every metric."""
     return zip(*columns.values(), strict=True)
 
 
 def _keys(cell: Cell) -> tuple[str, str, str, str]:
-    """What is the same for all metrics of a pair, in the order of `_KEYS`."""
+    """What all metrics of a pair share, in the order of `_KEYS`."""
     return cell.pair.k, cell.pair.v, cell.status or NOT_RUN_STATUS, cell.reason
 
 
@@ -95,12 +93,10 @@ def _run_object(
     run: Run, metrics: Sequence[Metric], reading: Reading
 ) -> dict[str, Any]:
     columns = frames.cells_frames(run, metrics, reading)
-    setup = msgspec.to_builtins(run.setup)
-    setup["needles"] = [needle.name for needle in run.setup.needles]
     reference = frames.reference(columns[metrics[0].name])
     return {
         "run": run.name,
-        "setup": setup,
+        "setup": _setup_object(run),
         "reading": msgspec.to_builtins(reading),
         "reference": str(reference) if reference else None,
         "gradient": {name: _gradient(cells) for name, cells in columns.items()},
@@ -119,6 +115,12 @@ def _metric_object(metric: Metric) -> dict[str, Any]:
     }
 
 
+def _setup_object(run: Run) -> dict[str, Any]:
+    """The setup, with the names of its needles instead of their text."""
+    setup: dict[str, Any] = msgspec.to_builtins(run.setup)
+    return {**setup, "needles": [needle.name for needle in run.setup.needles]}
+
+
 def _gradient(cells: Cells) -> dict[str, Any]:
     found = stats.gradient(cells)
     return {
@@ -134,8 +136,12 @@ def _cell_object(names: Iterable[str], row: Sequence[Cell]) -> dict[str, Any]:
     return {**dict(keys), "values": dict(zip(names, values, strict=True))}
 
 
+def _json(found: Sequence[dict[str, Any]]) -> str:
+    return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def _or_null(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return float(value) if math.isfinite(value) else None
 
 
 def _field(value: float) -> float | str:
@@ -148,10 +154,10 @@ def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
         [k, *(look.text.strip() for look in row)]
         for k, row in zip(frames.k_types(cells), looks(cells, metric), strict=True)
     ]
-    entries = [*legend_entries(cells, metric), *captions.facts(run)]
+    entries = [*legend_entries(run.setup, cells, metric), *captions.facts(run)]
     sentences = [
         *unmeasured_lines(run, metric),
-        *short_lines(cells),
+        *incomplete_lines(cells),
         *captions.cautions(run.setup),
     ]
     return "\n".join(
@@ -165,7 +171,7 @@ def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equal length, the first of them the heading, as a GitHub table."""
+    """*rows* of equal length as a GitHub table; the first is the heading."""
     heading, *others = ([plain(word) for word in row] for row in rows)
     rule = [":--", *["--:"] * (len(heading) - 1)]
     return (
@@ -174,141 +180,125 @@ def table_lines(rows: Sequence[Sequence[str]]) -> str:
 
 
 def plain(text: str) -> str:
-    """*text* in one line, without a meaning in Markdown or HTML."""
+    """*text* on one line, escaped for Markdown and HTML."""
     text = visible(text)
     for special in "\\`*_|<>[]":
         text = text.replace(special, f"\\{special}")
     return text
 
 
-SHARE = " / reference"
-"""Behind a metric's name: the column of its values over the reference's."""
+RATIO = " / reference"
+"""Behind a metric's name: the column of its values divided by the reference's."""
 
 
-def table_csv(tables: Sequence[PriceTable]) -> str:
+def table_csv(tables: Sequence[PairTable]) -> str:
     """
     One row per run and pair, with a column for each metric of each probe.
 
     Values are unrounded and in the metrics' units; empty where there is none.
-    Beside those with a floor or a ratio stands the value over the reference's;
-    each probe has a column for how its cell ended, and one for why.
+    Metrics with a noise floor or a ratio have a second column, with the value divided
+    by the reference's. Each probe has a column for its status, and one for the reason.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     probes = list(dict.fromkeys(name for table in tables for name in table.probes))
-    metrics = _metrics(tables)
-    endings = [f"{probe} {what}" for probe in probes for what in ("status", "reason")]
+    # Runs may have been measured with different probes.
+    columns = {c.metric.name: c.metric for table in tables for c in table.columns}
+    metrics = list(columns.values())
+    statuses = [f"{probe} {what}" for probe in probes for what in ("status", "reason")]
     values = [heading for metric in metrics for heading in _headings(metric)]
-    writer.writerow(["run", "k", "v", "reference", *endings, *values])
+    writer.writerow(["run", "k", "v", "reference", *statuses, *values])
     for table in tables:
-        for row in table.rows:
+        by_name = {column.metric.name: column for column in table.columns}
+        for pair in table.pairs:
             writer.writerow(
                 [
-                    field(table.run.name),
-                    field(row.pair.k),
-                    field(row.pair.v),
-                    int(row.is_reference),
-                    *(field(word) for probe in probes for word in _ending(row, probe)),
-                    *(each for metric in metrics for each in _numbers(row, metric)),
+                    *map(field, (table.run.name, pair.k, pair.v)),
+                    int(pair == table.reference),
+                    *(field(w) for p in probes for w in _status(table, pair, p)),
+                    *(
+                        _field(value)
+                        for metric in metrics
+                        for value in _numbers(metric, by_name.get(metric.name), pair)
+                    ),
                 ]
             )
     return text.getvalue()
 
 
-def table_json(tables: Sequence[PriceTable], reading: Reading) -> str:
+def table_json(tables: Sequence[PairTable], reading: Reading) -> str:
     """
     A list of runs: setup without the needles' text, metrics, rows, separation.
 
     Values are unrounded; null where there is none.
     """
-    found = [_table_object(table, reading) for table in tables]
-    return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return _json([_table_object(table, reading) for table in tables])
 
 
-def table_markdown(tables: Sequence[PriceTable], reading: Reading) -> str:
-    """Each table with its legend and what separates its pairs, for GitHub."""
-    return "\n".join(_part(table, reading) for table in tables)
-
-
-def _metrics(tables: Sequence[PriceTable]) -> list[Metric]:
-    """Those of all *tables*: runs may have been measured with different probes."""
-    columns = (column for table in tables for column in table.columns)
-    return list({column.metric.name: column.metric for column in columns}.values())
+def table_markdown(tables: Sequence[PairTable], reading: Reading) -> str:
+    """Each table with its legend and its significant differences, for GitHub."""
+    return "\n".join(_table_part(table, reading) for table in tables)
 
 
 def _headings(metric: Metric) -> Iterator[str]:
     yield metric.name
     if metric.floor or metric.relative:
-        yield f"{metric.name}{SHARE}"
+        yield f"{metric.name}{RATIO}"
 
 
-def _numbers(row: Row, metric: Metric) -> Iterator[float | str]:
-    entry = row.entries.get(metric.name)
-    yield entry.value if entry and math.isfinite(entry.value) else ""
+def _numbers(metric: Metric, column: Column | None, pair: Pair) -> Iterator[float]:
+    """The value of *pair*, and its ratio if *metric* has any; NaN where missing."""
+    yield column.cell(pair).value if column else math.nan
     if metric.floor or metric.relative:
-        yield entry.beside if entry and math.isfinite(entry.beside) else ""
+        yield column.over_reference(pair) if column else math.nan
 
 
-def _ending(row: Row, probe: str) -> tuple[str, str]:
-    record = row.records.get(probe)
+def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
+    record = table.records.get((pair, probe))
     if record is None:
         return NOT_RUN_STATUS, ""
     return record.status.value, visible(record.reason)
 
 
-def _table_object(table: PriceTable, reading: Reading) -> dict[str, Any]:
-    setup = msgspec.to_builtins(table.run.setup)
-    setup["needles"] = [needle.name for needle in table.run.setup.needles]
+def _table_object(table: PairTable, reading: Reading) -> dict[str, Any]:
     return {
         "run": table.run.name,
-        "setup": setup,
+        "setup": _setup_object(table.run),
         "reading": msgspec.to_builtins(reading),
         "reference": str(table.reference) if table.reference else None,
         "sorted_by": table.sorted_by,
-        "metrics": [_table_metric_object(column) for column in table.columns],
-        "rows": [_row_object(row, table) for row in table.rows],
+        "metrics": [_column_object(column) for column in table.columns],
+        "rows": [_row_object(table, pair) for pair in table.pairs],
         "separation": [_separation_object(e) for e in separations(table, reading)],
     }
 
 
-def _table_metric_object(column: Column) -> dict[str, Any]:
-    metric = column.metric
+def _column_object(column: Column) -> dict[str, Any]:
+    floor = column.reference_value if column.metric.floor else math.nan
     return {
-        "name": metric.name,
+        **_metric_object(column.metric),
         "probe": column.probe,
-        "label": metric.label,
-        "unit": metric.unit,
-        "better": metric.better,
-        "group": metric.group,
-        "is_sum": metric.is_sum,
-        "against": str(column.against) if column.against else None,
-        "reference": _number_or_null(column.reference),
-        "floor": _number_or_null(column.reference) if metric.floor else None,
+        "group": column.metric.group,
+        "against": str(column.reference) if column.reference else None,
+        "reference": _or_null(column.reference_value),
+        "floor": _or_null(floor),
     }
 
 
-def _row_object(row: Row, table: PriceTable) -> dict[str, Any]:
-    endings = {probe: _ending(row, probe) for probe in table.probes}
+def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
+    statuses = {probe: _status(table, pair, probe) for probe in table.probes}
+    ratios = {c.metric.name: c.over_reference(pair) for c in table.columns}
     return {
-        "k": row.pair.k,
-        "v": row.pair.v,
+        "k": pair.k,
+        "v": pair.v,
         "probes": {
             probe: {"status": status, "reason": reason}
-            for probe, (status, reason) in endings.items()
+            for probe, (status, reason) in statuses.items()
         },
-        "values": {
-            name: _number_or_null(each.value) for name, each in row.entries.items()
-        },
+        "values": {c.metric.name: _or_null(c.cell(pair).value) for c in table.columns},
         "over_reference": {
-            name: each.beside
-            for name, each in row.entries.items()
-            if math.isfinite(each.beside)
+            name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)
         },
-        "unranked": [
-            name
-            for name, each in row.entries.items()
-            if math.isfinite(each.value) and not each.ranks
-        ],
     }
 
 
@@ -316,33 +306,28 @@ def _separation_object(each: Separation) -> dict[str, Any]:
     return {
         "metric": each.metric.name,
         "pairs": each.compared,
-        "told_apart": each.told,
-        "most": str(each.pair),
-        "difference": each.difference,
-        "noise": _number_or_null(each.noise),
+        "significant": each.significant,
+        "largest": str(each.largest.pair),
+        "difference": each.largest.difference,
+        "noise": _or_null(each.largest.noise),
     }
 
 
-def _part(table: PriceTable, reading: Reading) -> str:
+def _table_part(table: PairTable, reading: Reading) -> str:
     rows = [[HEADING, *(column.metric.name for column in table.shown)]]
-    rows += [_texts(row, table.shown) for row in table.rows]
-    found = list(separations(table, reading))
+    rows += [_texts(table, pair) for pair in table.pairs]
+    found = separations(table, reading)
     entries = [*table_legend(table), *captions.facts(table.run)]
-    parts = [f"### {plain(visible(table.run.name))}: the price of a pair\n"]
-    parts.append(table_lines(rows))
-    parts += [f"- {plain(line)}" for line in captions.cautions(table.run.setup)]
+    parts = [f"### {plain(title(table))}\n", table_lines(rows)]
+    sentences = [*table.remarks, *captions.cautions(table.run.setup)]
+    parts += [f"- {plain(line)}" for line in sentences]
     parts += [f"- {plain(word)}: {plain(phrase)}" for word, phrase in entries]
     if found:
         parts += ["", table_lines(separation_rows(found)), plain(SEPARATION_NOTE)]
     return "\n".join(parts) + "\n"
 
 
-def _texts(row: Row, columns: Sequence[Column]) -> list[str]:
-    mark = REFERENCE_MARK if row.is_reference else ""
-    metrics = (column.metric for column in columns)
-    texts = (entry_texts(metric, row.entries[metric.name]) for metric in metrics)
-    return [f"{visible(str(row.pair))}{mark}", *(" ".join(t).strip() for t in texts)]
-
-
-def _number_or_null(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _texts(table: PairTable, pair: Pair) -> list[str]:
+    mark = REFERENCE_MARK if pair == table.reference else ""
+    texts = (" ".join(cell_texts(column, pair)).strip() for column in table.shown)
+    return [f"{visible(str(pair))}{mark}", *texts]

@@ -1,4 +1,4 @@
-"""The grid and its summary, for a terminal."""
+"""The grid of a run and the summary of several, for a terminal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from codeneedle.records.record import Run, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import (
     REFERENCE_MARK,
+    incomplete_lines,
     legend,
-    short_lines,
     unmeasured_lines,
 )
 from codeneedle.report.cells import (
@@ -31,10 +31,10 @@ from codeneedle.scoring.rounds import Reading
 from codeneedle.text import visible
 
 CORNER = "K \\ V"
-"""Heading of the K types, left of the V types."""
+"""Top left corner of a grid: K types go down, V types across."""
 
-NARROWEST_COLUMN = 8
-"""Characters of a column, so that grids of short numbers still look like grids."""
+LEAST_COLUMN = 8
+"""Least width of a column, in characters."""
 
 SUMMARY_DIGITS = 2
 """Fewest decimals of a mean over cells, as in the published table."""
@@ -44,12 +44,12 @@ def report(
     runs: Sequence[Run], metric: Metric, also: Sequence[Metric], reading: Reading
 ) -> RenderableType:
     """
-    The summary of all *runs*, then each of their grids with what it was measured on.
+    The summary of all *runs*, then the grid of each with what it was measured on.
 
     Args:
         runs: In the order to show; records of one probe each.
         metric: Shown as a grid, and in the summary with its range and gradient.
-        also: Shown in the summary, before *metric*.
+        also: Further metrics of the summary, before *metric*.
         reading: How stored replies are read.
     """
     parts: list[RenderableType] = [summary(runs, metric, also, reading)]
@@ -64,9 +64,9 @@ def summary(
     """
     One row per run, in the form of the published table.
 
-    Numbers are means over finished cells; how many there are of how many is said.
-    Names of runs may be long, so each stands on a line above its row; a single run
-    goes without, for its name stands above its grid.
+    Numbers are means over cells with a value; the row says how many of how many.
+    Names of runs can be long, so each is printed on a line above its row. A single run
+    has none here: its name is printed above its grid.
     """
     headings = [
         heading.replace(" (mean", "\n(mean")
@@ -74,7 +74,7 @@ def summary(
     ]
     rows = [summary_row(run, metric, also, reading) for run in runs]
     columns = list(zip(headings, *(row[1:] for row in rows), strict=True))
-    widths = [_widest(column) for column in columns]
+    widths = [_width(column) for column in columns]
     if len(rows) == 1:
         return _aligned(headings, rows[0][1:], widths)
     parts: list[RenderableType] = [_aligned(headings, [], widths)]
@@ -86,7 +86,7 @@ def summary(
 def _aligned(
     headings: Sequence[str], row: Sequence[str], widths: Sequence[int]
 ) -> Table:
-    """One part of a summary; of its columns only the last one, of words, may fold."""
+    """Headings or a row of a summary; only the last column, of words, may fold."""
     table = Table(
         box=box.ASCII2, show_edge=False, pad_edge=False, show_header=bool(headings)
     )
@@ -100,19 +100,19 @@ def _aligned(
     return table
 
 
-def _widest(texts: Sequence[str]) -> int:
+def _width(texts: Sequence[str]) -> int:
     lines = (line for text in texts for line in text.splitlines())
-    return max(NARROWEST_COLUMN, *map(len, lines))
+    return max(LEAST_COLUMN, *map(len, lines))
 
 
 def summary_headings(
     runs: Sequence[Run], metric: Metric, also: Sequence[Metric]
 ) -> list[str]:
-    """The headings of `summary`; a bound is named where all *runs* share it."""
+    """The headings of `summary`, with the upper bound where all *runs* share it."""
     return [
         "run",
         "pairs",
-        *(f"{_titled(each, runs)} (mean +/- sd)" for each in _columns(metric, also)),
+        *(f"{_heading(each, runs)} (mean +/- sd)" for each in _columns(metric, also)),
         f"{metric.name} range",
         "gradient?",
     ]
@@ -138,7 +138,7 @@ def summary_row(
 
 
 def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
-    """Heading, grid, legend, cautions, and what all of it was measured on."""
+    """Heading, grid, legend, cautions, and what it was measured on."""
     cells = frames.cells_frame(run, metric, reading)
     described = _described(metric, frames.most_observations(cells))
     heading = Text(f"{visible(run.name)}: {described}", style="bold")
@@ -147,9 +147,9 @@ def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
         Text(),
         *grid_lines(cells, metric),
         Text(),
-        *(Text(line) for line in legend(cells, metric)),
+        *(Text(line) for line in legend(run.setup, cells, metric)),
         *(Text(line) for line in unmeasured_lines(run, metric)),
-        *(Text(line) for line in short_lines(cells)),
+        *(Text(line) for line in incomplete_lines(cells)),
         *(Text(line, style="bold") for line in captions.cautions(run.setup)),
         Text(),
         facts_table(run),
@@ -163,10 +163,10 @@ def grid_lines(cells: Cells, metric: Metric) -> list[Text]:
     k_types = [visible(k) for k in frames.k_types(cells)]
     left = max(len(word) for word in (CORNER, *k_types))
     widths = [
-        max(NARROWEST_COLUMN, len(v) + 3, *(len(row[at].text) + 2 for row in rows))
+        max(LEAST_COLUMN, len(v) + 3, *(len(row[at].text) + 2 for row in rows))
         for at, v in enumerate(v_types)
     ]
-    # The blank behind a type is where the reference's mark stands in the rows.
+    # The blank behind a type is the place of the reference's mark in the rows.
     heads = (f"{v} ".rjust(width) for v, width in zip(v_types, widths, strict=True))
     lines = [_unbroken(Text("".join([CORNER.ljust(left), *heads]), style="bold"))]
     for k, row in zip(k_types, rows, strict=True):
@@ -193,7 +193,7 @@ class Look:
 
 
 def looks(cells: Cells, metric: Metric) -> list[list[Look]]:
-    """What stands in each cell of a `frames.cells_frame`, K down and V across."""
+    """How each cell of a `frames.cells_frame` is shown, K down and V across."""
     values = [cell.value for cell in cells]
     scale = value_scale(metric, values, rounds=frames.most_observations(cells))
     reference = frames.reference(cells)
@@ -207,7 +207,7 @@ def looks(cells: Cells, metric: Metric) -> list[list[Look]]:
 
 def _look(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Look:
     shown = _shown(cell)
-    # The blank keeps the digits of all cells of a column below each other.
+    # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
     style = cell_style(metric, shown, scale)
     return Look(f"{cell_text(metric, shown)}{mark}", style)
@@ -220,7 +220,7 @@ def _shown(cell: Cell) -> float | Status | None:
 
 
 def facts_table(run: Run) -> Table:
-    """What it was measured on, a word and a phrase on each line."""
+    """What *run* was measured on, a word and a phrase on each line."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -230,7 +230,7 @@ def facts_table(run: Run) -> Table:
 
 
 def _described(metric: Metric, values: int) -> str:
-    """The label, the unit if the label lacks it, and what a cell's number is of."""
+    """The label, its unit, and how many observations a cell's number combines."""
     unit = "" if metric.unit in metric.label else f", {metric.unit}"
     how = "sum" if metric.is_sum else "mean"
     return f"{metric.label}{unit}" + (f" ({how} of {values})" if values > 1 else "")
@@ -240,7 +240,7 @@ def _columns(metric: Metric, also: Sequence[Metric]) -> list[Metric]:
     return [*(each for each in also if each.name != metric.name), metric]
 
 
-def _titled(metric: Metric, runs: Sequence[Run]) -> str:
+def _heading(metric: Metric, runs: Sequence[Run]) -> str:
     """``matched /20``, ``pass /16``; without a bound that the runs do not share."""
     high = metric.bounds[1]
     needles = {len(run.setup.needles) for run in runs}
@@ -263,6 +263,6 @@ def _of_all(cells: int, of: int) -> str:
 
 
 def _unbroken(line: Text) -> Text:
-    """A line that rich does not fold; printed with ``crop=False``, nor cut."""
+    """A line that rich does not fold, nor cut when printed with ``crop=False``."""
     line.no_wrap, line.overflow = True, "ignore"
     return line

@@ -1,5 +1,6 @@
 """Heatmaps of a grid as PNG and SVG."""
 
+import functools
 import io
 import math
 import textwrap
@@ -39,7 +40,7 @@ from codeneedle.report.cells import (
 )
 from codeneedle.scoring.rounds import Reading
 from codeneedle.system.files import write_whole
-from codeneedle.text import plural, visible
+from codeneedle.text import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class Square:
 
     Attributes:
         value: Gives the colour; NaN is a gap.
-        label: What stands in it.
-        is_bold: Whether the label stands out.
+        label: Its text.
+        is_bold: Whether the text is bold.
     """
 
     value: float
@@ -59,25 +60,25 @@ class Square:
 
     @property
     def is_gap(self) -> bool:
-        """Whether there is no value, but a word that says why."""
+        """Whether there is no value; the label says why."""
         return math.isnan(self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """
-    What is to be painted.
+    The content of a heatmap.
 
     Attributes:
-        k_types: Down.
-        v_types: Across.
+        k_types: From top to bottom.
+        v_types: From left to right.
         squares: A row for each K type, with one for each V type.
-        scale: The ends of the colours.
+        scale: The values at the ends of the colour map.
         colours: ``lighter is higher``, ``lighter is lower`` or ``around zero``.
-        caption: What the colour scale measures.
+        caption: Label of the colour scale.
         title: The headline.
         notes: Lines below it.
-        reference: The pair that gets a frame; None if there is none.
+        reference: The pair with a frame; None if there is none.
     """
 
     k_types: tuple[str, ...]
@@ -92,32 +93,32 @@ class Picture:
 
 
 CELL = 0.80
-"""Side of a cell, in inches; the figure grows with the grid."""
+"""Side of a cell, in inches."""
 
 LABELLED = 40
 """
-Types of an axis up to which cells are labelled.
+Most types of an axis with which cells have labels.
 
-A larger grid would be wider than a wall, and take minutes to paint: there, colours
-speak alone, on small cells.
+Cells of larger grids are small and without labels: with labels, the picture would be
+metres wide and take minutes to draw.
 """
 
 SMALL_CELL, TOP_TURNED_LABELS = 0.2, 1.05
-"""Side of a cell without a label, and room for V types that stand upright."""
+"""Side of a cell without a label, and height of vertical V types, in inches."""
 
 MARGIN, LEFT, TOP_LABELS, BAR_GAP, BAR, BAR_LABELS = 0.30, 1.05, 0.55, 0.22, 0.16, 0.95
-"""Around the grid, in inches: the edge, K types, V types, and the colour scale."""
+"""Space around the grid, in inches: edge, K types, V types, and colour scale."""
 
 TITLE_LINE, NOTE_LINE = 0.27, 0.175
 """Heights of a line, in inches."""
 
 TITLE_POINTS, NOTE_POINTS, TYPE_POINTS, CELL_POINTS = 13.0, 8.0, 10.0, 10.5
 
-NARROWEST = 6.6
-"""Width of the figure of a small grid, in inches: its notes need room."""
+LEAST_WIDTH = 6.6
+"""Least width of the figure, in inches: the notes need it."""
 
 EM, DIGIT_EM = 0.57, 0.64
-"""Width of a letter on average, and of a digit, in sizes of this font."""
+"""Mean width of a letter, and width of a digit, relative to the font size."""
 
 POINTS_PER_INCH = 72
 
@@ -125,7 +126,7 @@ POINTS_PER_INCH = 72
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """
-    Where things stand, in inches from the lower left.
+    Positions, in inches from the lower left.
 
     Attributes:
         width: Of the figure.
@@ -144,7 +145,7 @@ class Layout:
     def share(
         self, left: float, bottom: float, width: float, height: float
     ) -> tuple[float, float, float, float]:
-        """A rectangle as parts of the figure."""
+        """A rectangle as shares of the figure, as matplotlib takes it."""
         return (
             left / self.width,
             bottom / self.height,
@@ -153,21 +154,21 @@ class Layout:
         )
 
 
-def laid_out(picture: Picture) -> Layout:
-    """Room for all that *picture* shows; the figure grows with it."""
+def layout_of(picture: Picture) -> Layout:
+    """The positions in *picture*; the figure grows with the grid and the notes."""
     cell, top = (
         (CELL, TOP_LABELS)
         if has_labels(picture.k_types, picture.v_types)
         else (SMALL_CELL, TOP_TURNED_LABELS)
     )
     wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
-    width = max(LEFT + wide + BAR_GAP + BAR + BAR_LABELS, NARROWEST)
+    width = max(LEFT + wide + BAR_GAP + BAR + BAR_LABELS, LEAST_WIDTH)
     room = width - 2 * MARGIN
-    title = _broken(picture.title, points=TITLE_POINTS * 1.2, inches=room)
+    title = _wrapped(picture.title, points=TITLE_POINTS * 1.2, inches=room)
     notes = tuple(
         line
         for note in picture.notes
-        for line in _broken(note, points=NOTE_POINTS, inches=room)
+        for line in _wrapped(note, points=NOTE_POINTS, inches=room)
     )
     head = TITLE_LINE * len(title) + NOTE_LINE * len(notes) + 0.16
     return Layout(
@@ -180,11 +181,11 @@ def laid_out(picture: Picture) -> Layout:
 
 
 def has_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
-    """Whether there is room for a label in each cell."""
+    """Whether cells are large enough for labels."""
     return max(len(k_types), len(v_types)) <= LABELLED
 
 
-def _broken(text: str, *, points: float, inches: float) -> tuple[str, ...]:
+def _wrapped(text: str, *, points: float, inches: float) -> tuple[str, ...]:
     characters = int(inches * POINTS_PER_INCH / (points * EM))
     return tuple(textwrap.wrap(text, characters))
 
@@ -200,21 +201,21 @@ _DARK_TO_LIGHT = LinearSegmentedColormap.from_list(
 COLOURS: dict[str, Colormap] = {
     "lighter is higher": _DARK_TO_LIGHT,
     "lighter is lower": _DARK_TO_LIGHT.reversed(),
-    # Orange below, white at zero, purple above; safe for the colour-blind.
+    # Orange below 0, white at 0, purple above; safe for the colour-blind.
     "around zero": mpl.colormaps["PuOr"],
 }
-"""Colour maps by what they say."""
+"""Colour maps by the meaning of their colours."""
 
 
 def save(picture: Picture, *, png: Path, svg: Path) -> None:
     """
-    Paint *picture* into two files; the same picture gives the same bytes.
+    Write *picture* to two files; the same picture gives the same bytes.
 
     Raises:
-        OSError: If the disk refuses.
+        OSError: If a file cannot be written.
     """
     with mpl.rc_context(_settings()), warnings.catch_warnings():
-        # A name in another script is drawn with boxes; the reader sees it.
+        # Letters that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = paint(picture)
         pixels, curves = io.BytesIO(), io.BytesIO()
@@ -222,26 +223,26 @@ def save(picture: Picture, *, png: Path, svg: Path) -> None:
             pixels, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None}
         )
         figure.savefig(curves, format="svg", metadata={"Date": None, "Creator": None})
-    # An earlier picture stays until the new one is whole.
+    # Files are replaced whole: an earlier picture is not lost on an error.
     write_whole(png, pixels.getvalue())
     write_whole(svg, curves.getvalue())
 
 
 def _settings() -> dict[Any, Any]:
     return {
-        # This font comes with matplotlib: alike on every machine.
+        # This font comes with matplotlib: the same on every machine.
         "font.family": "DejaVu Sans",
         "svg.fonttype": "path",
         "svg.hashsalt": "codeneedle",
         "hatch.linewidth": 0.7,
-        # A dollar in a name is a dollar.
+        # Dollar signs in names start no formula.
         "text.parse_math": False,
     }
 
 
 def paint(picture: Picture) -> Figure:
-    """Paint *picture*; it belongs to no window and to no list of open figures."""
-    layout = laid_out(picture)
+    """Draw *picture* on a figure that pyplot does not know."""
+    layout = layout_of(picture)
     figure = Figure(figsize=(layout.width, layout.height), facecolor="white")
     FigureCanvasAgg(figure)
     left, bottom, wide, high = layout.grid
@@ -319,7 +320,7 @@ def _paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
 
 
 def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> None:
-    """The label of a cell, as large as fits."""
+    """Draw the label of a cell, as large as fits."""
     fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(len(square.label), 1))
     axes.text(
         at_v + 0.5,
@@ -335,7 +336,7 @@ def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> Non
 
 
 def _ink(picture: Picture, square: Square) -> str:
-    """Black or white, whichever can be read on the cell; grey in a gap."""
+    """Black or white, whichever has more contrast to the cell; grey in a gap."""
     if square.is_gap:
         return QUIET
     ground = COLOURS[picture.colours](picture.scale.place(square.value))
@@ -352,7 +353,7 @@ def _paint_frame(axes: Axes, at_k: int, at_v: int) -> None:
 
 
 def _paint_types(axes: Axes, picture: Picture) -> None:
-    """V types above the grid, K types left of it, as the published grids have them."""
+    """V types above the grid, K types left of it, as in the published grids."""
     k_types, v_types = picture.k_types, picture.v_types
     axes.set_xticks([at + 0.5 for at in range(len(v_types))])
     turn = 0 if has_labels(picture.k_types, picture.v_types) else 90
@@ -374,7 +375,7 @@ def _paint_scale(bar: Axes, picture: Picture) -> None:
 
 
 def _ticks(scale: Scale) -> list[float]:
-    """Both ends, and round numbers that keep some distance from them."""
+    """Both ends, and round numbers between them that do not overlap the ends."""
     inner = MaxNLocator(nbins=5).tick_values(scale.low, scale.high)
     apart = 0.07
     kept = [
@@ -401,10 +402,10 @@ def draw(
         run: Records of one probe.
         metric: What to draw.
         reading: How stored replies are read.
-        difference: Whether to draw what each pair has more than the reference;
-            the files are then called ``heatmap-METRIC-difference``.
-        zoom: Whether the colours span the values alone, not the natural bounds.
-        folder: Where the files go; made if need be.
+        difference: Whether to draw each pair's value less the reference's; the files
+            are then called ``heatmap-METRIC-difference``.
+        zoom: Whether the colours span the values, not the metric's natural bounds.
+        folder: Where the files go; made if it does not exist.
 
     Returns:
         The paths of the PNG and of the SVG.
@@ -430,7 +431,7 @@ def draw(
 def values_picture(
     run: Run, metric: Metric, reading: Reading, *, zoom: bool = False
 ) -> Picture:
-    """The value of every pair, the lighter the better, or the higher."""
+    """The value of every pair: lighter is better, or higher where neither is."""
     cells = frames.cells_frame(run, metric, reading)
     values = [cell.value for cell in cells]
     many = frames.most_observations(cells)
@@ -440,7 +441,7 @@ def values_picture(
     return Picture(
         k_types=tuple(frames.k_types(cells)),
         v_types=tuple(frames.v_types(cells)),
-        squares=_squares(cells, values, labels, told=frozenset()),
+        squares=_squares(cells, values, labels, bold=()),
         scale=value_scale(metric, values, rounds=many, zoom=zoom),
         colours=f"lighter is {'lower' if metric.better == 'lower' else 'higher'}",
         caption=metric.unit or metric.name,
@@ -451,31 +452,31 @@ def values_picture(
 
 
 def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
-    """What every pair has more than the reference; bold where that can be told."""
+    """Every pair's value less the reference's; bold where it is significant."""
     cells = frames.cells_frame(run, metric, reading)
     reference = frames.reference(cells)
     if reference is None:
         return values_picture(run, metric, reading)
-    its_value = frames.value_at(cells, reference)
-    gaps = [cell.value - its_value for cell in cells]
+    base = frames.value_at(cells, reference)
+    differences = [cell.value - base for cell in cells]
     scale = difference_scale(
-        metric, gaps, reference=its_value, rounds=frames.most_observations(cells)
+        metric, differences, reference=base, rounds=frames.most_observations(cells)
     )
-    labels = [number(gap, digits=metric.digits, sign=True) for gap in gaps]
+    labels = [number(each, digits=metric.digits, sign=True) for each in differences]
     k_types, v_types = frames.k_types(cells), frames.v_types(cells)
-    told: frozenset[Pair] = frozenset()
+    bold: set[Pair] = set()
     if has_labels(k_types, v_types):
-        told = _told(run, cells, reference, metric, reading)
-    its_label = number(its_value, digits=metric.digits)
+        bold = _significant(run, cells, reference, metric, reading)
+    base_label = number(base, digits=metric.digits)
     return Picture(
         k_types=tuple(k_types),
         v_types=tuple(v_types),
-        squares=_squares(cells, gaps, labels, told=told),
+        squares=_squares(cells, differences, labels, bold=bold),
         scale=scale,
         colours="around zero",
         caption=f"difference, {metric.unit or metric.name}",
-        title=f"{_capital(metric.label)}: difference to {reference} ({its_label})",
-        notes=(*_notes(run, metric, cells), *_bold_note(len(told), of=len(cells) - 1)),
+        title=f"{_capital(metric.label)}: difference from {reference} ({base_label})",
+        notes=(*_notes(run, metric, cells), *([BOLD_NOTE] if bold else [])),
         reference=reference,
     )
 
@@ -485,12 +486,12 @@ def _squares(
     values: Sequence[float],
     labels: Sequence[str],
     *,
-    told: Collection[Pair],
+    bold: Collection[Pair],
 ) -> tuple[tuple[Square, ...], ...]:
-    """Values and labels in the order of *cells*, as rows of squares."""
+    """*values* and *labels*, in the order of *cells*, as rows of squares."""
     flat = [
         Square(
-            value, _word(cell.status) if math.isnan(value) else label, cell.pair in told
+            value, _word(cell.status) if math.isnan(value) else label, cell.pair in bold
         )
         for value, label, cell in zip(values, labels, cells, strict=True)
     ]
@@ -502,12 +503,15 @@ def _word(status: str) -> str:
     return status_word(status) if status else "not run"
 
 
-def _told(
+def _significant(
     run: Run, cells: Cells, reference: Pair, metric: Metric, reading: Reading
-) -> frozenset[Pair]:
-    """The pairs whose difference to *reference* has an interval without zero."""
-    having = {cell.pair for cell in cells if cell.has_value} - {reference}
-    return stats.told_pairs(run, having, reference, metric, reading)
+) -> set[Pair]:
+    """The pairs of whose difference to *reference* the interval excludes 0."""
+    pairs = {cell.pair for cell in cells if cell.has_value} - {reference}
+    compare = functools.partial(
+        stats.difference, run, reference=reference, metric=metric, reading=reading
+    )
+    return {pair for pair in pairs if compare(pair).is_told}
 
 
 def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
@@ -524,13 +528,11 @@ def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
     )
 
 
-def _bold_note(told: int, *, of: int) -> tuple[str, ...]:
-    if not told:
-        return ()
-    share = round(CONFIDENCE * 100)
-    by_chance = round(of * (1 - CONFIDENCE))
-    meaning = f"Bold: the {share} % interval of the difference leaves out 0"
-    return (f"{meaning} (of {plural(of, 'pair')}, {by_chance} would by chance).",)
+BOLD_NOTE = (
+    f"Bold: the {CONFIDENCE:.0%} interval of the difference excludes 0; this happens "
+    f"to about 1 pair in {1 / (1 - CONFIDENCE):.0f} by chance alone."
+)
+"""Below a heatmap of differences with bold labels."""
 
 
 def _capital(label: str) -> str:

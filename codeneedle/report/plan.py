@@ -1,4 +1,4 @@
-"""The plan of a sweep, and KV memory predicted beside measured, for a terminal."""
+"""The plan of a sweep, and KV memory as predicted and as measured, for a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -30,35 +30,35 @@ from codeneedle.records.record import (
     Setup,
     Status,
 )
-from codeneedle.report.captions import corpus_line
+from codeneedle.report.captions import corpus_line, failure_phrase
 from codeneedle.report.cells import NO_VALUE_WORD, status_word
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import duration, mib, plural, size, visible
 
 UNKNOWN = "?"
-"""Of what cannot be predicted."""
+"""Shown for a size that cannot be predicted."""
 
 DIFFERS_MARK = "!"
 """Behind a measured size that is not the predicted one."""
 
 ROUNDING_MIB = 0.005
-"""Logs give two decimals of each cache."""
+"""Rounding error of a cache size in the log, which has two decimals."""
 
 HEADINGS = ("K", "predicted", "V", "predicted", "per 1K", "compute", "peak")
-"""Of measured sizes, the pair left out; ``device`` follows where a driver tells."""
+"""Columns of measured sizes; ``device`` follows where a driver reports it."""
 
-_COARSE_FROM = 10
-"""MiB per 1,000 tokens from which one decimal is enough."""
+_ONE_DECIMAL_FROM = 10
+"""MiB per 1,000 tokens from which one decimal is shown, not three."""
 
-_WHOLE_FROM = 1_000
-"""MiB from which decimals tell nothing."""
+_NO_DECIMALS_FROM = 1_000
+"""MiB from which decimals are dropped, so that a row fits 80 columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """
-    What the log of one cell says of its memory, beside what was predicted.
+    The memory of one cell as its log reports it, with the prediction.
 
     Attributes:
         pair: The cache types.
@@ -67,9 +67,9 @@ class Measured:
         predicted: Predicted sizes of K and V, in MiB; None without a prediction.
         per_1k_mib: Both for 1,000 tokens of the context, in MiB.
         compute_mib: Compute buffers, in MiB; None where the log names none.
-        peak_mib: Largest resident size of the process, in MiB; None if not seen.
-        device_mib: What it held on accelerators, in MiB; None if no driver told.
-        tolerance_mib: How far K or V may be off by the rounding of the log.
+        peak_mib: Largest resident size of the process, in MiB; None if unknown.
+        device_mib: Memory held on accelerators, in MiB; None if unknown.
+        tolerance_mib: Possible rounding error of K or V.
     """
 
     pair: Pair
@@ -84,7 +84,7 @@ class Measured:
 
     @property
     def differs(self) -> tuple[bool, bool]:
-        """Whether K, and whether V, took something else than was predicted."""
+        """Whether K, and whether V, has another size than was predicted."""
         if self.predicted is None:
             return False, False
         k_mib, v_mib = self.predicted
@@ -95,13 +95,13 @@ class Measured:
 
 
 def planned_memory(plan: Plan) -> MemoryPlan:
-    """What the pairs of *plan* would take of this machine, or of its devices."""
+    """The memory of the pairs of *plan*, on its devices or else this machine."""
     room = room_of(plan.server.devices, machine.facts().memory_bytes)
     return predicted(plan.weights, plan.pairs, room)
 
 
 def memory_view(plan: Plan) -> RenderableType:
-    """A row per pair of *plan*, the largest first, and what the limit rests on."""
+    """A row per pair of *plan*, the largest first, and the limit of the context."""
     return memory_table(planned_memory(plan))
 
 
@@ -117,22 +117,21 @@ def memory_table(memory: MemoryPlan) -> RenderableType:
     return Group(
         Text("predicted KV cache, MiB, by context in tokens", style="bold"),
         table,
-        *(Text(visible(line)) for line in _grounds(memory)),
+        *(Text(visible(line)) for line in _memory_notes(memory)),
     )
 
 
 def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
     """
-    What each pair of *run* took, beside what the header of its weights predicts.
+    The memory of each finished pair of *run*, and what its weights' header predicts.
 
     Args:
-        run: Records of any probes; of each pair, those of the longest context count.
-        weights: The model; looked for where the records say it was, if None.
+        run: Records of any probes; of a pair, the one with the longest context counts.
+        weights: The model; read from the path in the records if None.
     """
     found = measured(run, weights or weights_of_run(run))
     table = _table()
     table.padding = (0, 1, 0, 0)  # nine columns in 80 characters
-    # Most machines have no driver that tells.
     on_device = any(each.device_mib is not None for each in found)
     for heading in (*HEADINGS, *(["device"] if on_device else [])):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -142,25 +141,38 @@ def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
     return Group(
         Text(f"{visible(run.name)}: measured memory, MiB", style="bold"),
         table,
-        *(Text(line) for line in _verdict(found)),
+        *(Text(line) for line in _conclusion(found)),
+        *(Text(f"left out: {line}") for line in _left_out(run)),
     )
 
 
 def measured(run: Run, weights: Weights | None) -> list[Measured]:
-    """What the records of *run* say, a pair each, the most precise first."""
+    """The memory of each pair with a finished record, the most precise first."""
+    usable = (r for r in run.records if r.has_numbers and r.effective.kv)
     chosen: dict[Pair, CellRecord] = {}
-    for record in run.records:
+    for record in usable:
         known = chosen.get(record.pair)
-        if record.effective.kv and (
-            known is None or _context(record) > _context(known)
-        ):
+        if known is None or _context(record) > _context(known):
             chosen[record.pair] = record
     ordered = sorted(chosen, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
     return [_measured(chosen[pair], weights) for pair in ordered]
 
 
+def _left_out(run: Run) -> Iterator[str]:
+    """The pairs without a finished record, with their status and reason."""
+    finished = {record.pair for record in run.records if record.has_numbers}
+    failed: dict[tuple[str, str], list[Pair]] = {}
+    for record in run.records:
+        if record.pair not in finished:
+            pairs = failed.setdefault((record.status.value, record.reason), [])
+            if record.pair not in pairs:
+                pairs.append(record.pair)
+    for (status, reason), pairs in failed.items():
+        yield failure_phrase(pairs, status, reason)
+
+
 def weights_of_run(run: Run) -> Weights | None:
-    """The header of the weights that *run* was made with, if they are still there."""
+    """The header of the weights of *run*, if a file of that size is still there."""
     for record in run.records:
         command = record.command
         with suppress(ValueError, IndexError, MachineError):
@@ -184,7 +196,7 @@ def _measured(record: CellRecord, weights: Weights | None) -> Measured:
         compute_mib=record.effective.compute_mib,
         peak_mib=None if peak is None else mib(peak),
         device_mib=None if held is None else mib(held),
-        # A hair more than the rounding: binary fractions are not decimal ones.
+        # Slightly more, because decimal fractions are not exact in binary.
         tolerance_mib=ROUNDING_MIB * len(buffers) + 1e-6,
     )
 
@@ -192,7 +204,6 @@ def _measured(record: CellRecord, weights: Weights | None) -> Measured:
 def _prediction(
     record: CellRecord, weights: Weights | None
 ) -> tuple[float, float] | None:
-    # Predicted for what was asked: a fallback to other types is a difference.
     parts = weights and kv_parts(weights, record.pair, _context(record))
     return (mib(parts[0]), mib(parts[1])) if parts else None
 
@@ -210,35 +221,37 @@ def _measured_row(each: Measured, *, on_device: bool) -> Iterator[str]:
     predictions = each.predicted or (None, None)
     sizes = zip((each.k_mib, each.v_mib), predictions, each.differs, strict=True)
     for found, expected, differs in sizes:
-        # The blank keeps the digits of all rows below each other. A difference may
-        # be in the decimals alone.
+        # The blank aligns the digits of a column; a difference can be in the decimals.
         digits = 2 if differs else _digits(found, 2)
         yield f"{found:,.{digits}f}{DIFFERS_MARK if differs else ' '}"
         yield UNKNOWN if expected is None else f"{expected:,.{digits}f}"
-    yield f"{each.per_1k_mib:.{1 if each.per_1k_mib >= _COARSE_FROM else 3}f}"
+    yield f"{each.per_1k_mib:.{1 if each.per_1k_mib >= _ONE_DECIMAL_FROM else 3}f}"
     further = (each.device_mib,) if on_device else ()
     for rest in (each.compute_mib, each.peak_mib, *further):
         yield NO_VALUE_WORD if rest is None else f"{rest:,.{_digits(rest, 1)}f}"
 
 
 def _digits(size_mib: float, usual: int) -> int:
-    """Decimals of a size: none where they tell nothing, and 80 columns are few."""
-    return 0 if size_mib >= _WHOLE_FROM else usual
+    """Decimals of a size: none from `_NO_DECIMALS_FROM` on."""
+    return 0 if size_mib >= _NO_DECIMALS_FROM else usual
 
 
-def _verdict(found: Sequence[Measured]) -> Iterator[str]:
+def _conclusion(found: Sequence[Measured]) -> Iterator[str]:
     predictable = [each for each in found if each.predicted]
     off = [each for each in predictable if any(each.differs)]
     if not found:
-        yield "no log of these cells names a KV cache"
+        yield "no finished cell has the size of its KV cache in its log"
     elif not predictable:
-        yield "no prediction: the weights are gone, have changed, or are not known"
+        yield (
+            "no prediction: the weights are not where they were, have changed, or are "
+            "of an unknown architecture"
+        )
     elif off:
         named = ", ".join(visible(str(each.pair)) for each in off)
         yield f"{DIFFERS_MARK} not as predicted: {named}"
     else:
         pairs = plural(len(predictable), "pair")
-        yield f"K and V are as predicted, to the rounding of the log: {pairs}"
+        yield f"K and V are as predicted within the rounding of the log: {pairs}"
 
 
 def _table() -> Table:
@@ -248,7 +261,7 @@ def _table() -> Table:
 
 
 def _tokens(context: int) -> str:
-    """``4K``; tokens one by one where they are no multiple of 1,024."""
+    """``4K``, or ``4,000`` if not a multiple of 1,024."""
     return f"{context:,}" if context % 1024 else f"{context // 1024}K"
 
 
@@ -267,38 +280,38 @@ def _longest(each: PairMemory, memory: MemoryPlan) -> str:
     return f"{each.longest_context:,}{limit}"
 
 
-def _grounds(memory: MemoryPlan) -> Iterator[str]:
+def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
     low, high = memory.allowance_bytes[0], memory.allowance_bytes[-1]
     yield (
-        f"longest: what fits into the {size(memory.room.size_bytes)} "
-        f"{memory.room.where}, beside {size(memory.weights_bytes)} of weights and "
-        f"{size(low)} to {size(high)} for compute buffers"
+        f"longest: the context that fits into the {size(memory.room.size_bytes)} "
+        f"{memory.room.where} with {size(memory.weights_bytes)} of weights and "
+        f"{size(low)} to {size(high)} of compute buffers, in tokens"
     )
     longest = {each.longest_context for each in memory.pairs}
     if memory.training_context and memory.training_context in longest:
-        yield "* all that the weights were trained for"
+        yield "* the context that the weights were trained for"
     yield from (
         f"cannot: {why}"
         for why in sorted({p.refusal for p in memory.pairs if p.refusal})
     )
     if any(each.kv_bytes[-1] is None and not each.refusal for each in memory.pairs):
-        yield f"{UNKNOWN} not known of this architecture or cache type"
+        yield f"{UNKNOWN} unknown for this architecture or cache type"
 
 
 DONE_MARK = "+"
 """Behind the size of a cell that has finished."""
 
 FIRST_PAIRS = 3
-"""Of the running order, those that are told."""
+"""Pairs of the running order that are shown."""
 
 
 def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
     """
-    The grid with its predicted KV memory, what is done, and what would be sent.
+    What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
         plan: A checked plan.
-        probes: Names of the probes to run; what is done is told of the first.
+        probes: Names of the probes to run; finished cells are those of the first.
     """
     stored = (plan.store.record(pair, probes[0]) for pair in plan.pairs)
     records = {record.pair: record for record in stored if record}
@@ -308,10 +321,10 @@ def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
         Text(),
         Text("predicted KV cache, MiB", style="bold"),
         _grid(plan, records),
-        *(Text(line) for line in _legend(plan, records)),
+        *(Text(visible(line)) for line in _legend(plan, records)),
         Text(),
         memory_view(plan),
-        *(Text(f"note: {note}", style="yellow") for note in plan.notes),
+        *(Text(visible(f"note: {note}"), style="yellow") for note in plan.notes),
     )
 
 
@@ -347,16 +360,16 @@ def _corpus_estimate(plan: Plan) -> str:
     functions = plural(corpus.functions_in_all, "function")
     return (
         f"{corpus.name}: {corpus.origin}; {corpus.kind}; {size(corpus.size_bytes)}, "
-        f"{functions} of 20 lines or more; tokens are counted, and it is trimmed to "
-        "the context if need be, when the sweep starts"
+        f"{functions} of 20 lines or more; when the sweep starts, its tokens are "
+        "counted and it is trimmed to the context if necessary"
     )
 
 
 def _cells(plan: Plan, records: dict[Pair, CellRecord]) -> str:
     finished = sum(record.has_numbers for record in records.values())
     failed = len(records) - finished
-    said = f"{finished} of {len(plan.pairs)} finished"
-    return f"{said}, {failed} without numbers" if failed else said
+    finished_of = f"{finished} of {len(plan.pairs)} finished"
+    return f"{finished_of}, {failed} without numbers" if failed else finished_of
 
 
 def _time(plan: Plan, records: dict[Pair, CellRecord]) -> str:
@@ -364,7 +377,7 @@ def _time(plan: Plan, records: dict[Pair, CellRecord]) -> str:
     if not spent:
         return "known after the first cell"
     mean = sum(spent) / len(spent)
-    # An interrupted cell is played again.
+    # An interrupted cell runs again.
     done = sum(r.status is not Status.INTERRUPTED for r in records.values())
     left = len(plan.pairs) - done
     return f"about {duration(mean * left)} left, {duration(mean)} a cell"
@@ -404,4 +417,4 @@ def _legend(plan: Plan, records: dict[Pair, CellRecord]) -> Iterator[str]:
     yield from (f"cannot: {reason}" for reason in sorted(filter(None, reasons)))
     for record in records.values():
         if not record.has_numbers:
-            yield visible(f"{record.pair} {record.status}: {record.reason}")
+            yield f"{record.pair} {record.status}: {record.reason}"

@@ -12,7 +12,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.records.store import find_runs
-from codeneedle.report.comparison import PriceTable, price_table
+from codeneedle.report.table import PairTable, pair_table
 from codeneedle.scoring.rounds import Reading
 
 
@@ -22,9 +22,9 @@ class Selection:
     What a report is about.
 
     Attributes:
-        runs: What the name covers, newest first; records of one probe each.
-        probe: The probe that has the metric, and all that settings of *runs* make.
-        metric: What to show.
+        runs: The runs, newest first, each with the records of *probe* alone.
+        probe: The probe of the metric, with the metrics that only these runs have.
+        metric: The metric to show.
         reading: How stored replies are read.
     """
 
@@ -35,7 +35,7 @@ class Selection:
 
     @property
     def also(self) -> tuple[Metric, ...]:
-        """What a summary tells beside the metric: good rounds out of all."""
+        """The other metrics of a summary: sums of rounds, such as ``pass``."""
         return tuple(
             metric
             for metric in self.probe.metrics
@@ -70,47 +70,38 @@ def select(
     )
 
 
-def price_tables(
-    root: Path,
-    name: str,
-    reading: Reading,
-    *,
-    sort: str | None,
-) -> list[PriceTable]:
+def pair_tables(
+    root: Path, name: str, reading: Reading, *, sort: str | None
+) -> list[PairTable]:
     """
-    The price of each pair of the runs called *name*, by all probes.
+    All metrics of each pair of the runs called *name*, newest first.
 
     Args:
         root: Folder of all run folders.
         name: A corpus, ``corpus/model``, or a prefix.
         reading: How stored replies are read.
-        sort: Name of the metric to sort by; None for the most precise first.
+        sort: Name of the metric to sort by; None for the most precise first. A run
+            without it is not sorted.
 
     Raises:
         NoSuchRun: If nothing has that name.
-        UnknownName: If no probe has that metric.
-        NeverRanks: If it is one that must not rank.
+        UnknownName: If no run has that metric.
+        BadInput: If neither end of that metric is better.
     """
-    priced = functools.partial(
-        price_table,
-        probes=tuple(PROBES.values()),
-        reading=reading,
+    build = functools.partial(
+        pair_table, probes=tuple(PROBES.values()), reading=reading
     )
-    runs = read_runs(root, name)
-    try:
-        return [priced(run, sort=sort) for run in runs]
-    except UnknownName:
-        # One of several runs may lack the metric; a metric that all lack is a typo.
-        tables = [priced(run) for run in runs]
-        if not any(_has(table, sort) for table in tables):
-            raise
-    return [
-        priced(table.run, sort=sort if _has(table, sort) else None) for table in tables
-    ]
-
-
-def _has(table: PriceTable, metric: str | None) -> bool:
-    return any(column.metric.name == metric for column in table.columns)
+    tables: list[PairTable] = []
+    unknown: UnknownName | None = None
+    for run in read_runs(root, name):
+        try:
+            tables.append(build(run, sort=sort))
+        except UnknownName as error:
+            unknown = error
+            tables.append(build(run))
+    if unknown and not any(table.sorted_by for table in tables):
+        raise unknown
+    return tables
 
 
 def read_runs(root: Path, name: str) -> list[Run]:
@@ -132,8 +123,8 @@ def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     The metric called *name*, and the probe that has it.
 
     Args:
-        name: Of a metric of any probe, or of one that settings of *runs* make.
-        runs: Where it is to be shown.
+        name: Of a metric of any probe, or of one that only settings of *runs* have.
+        runs: The runs to show it for.
 
     Raises:
         UnknownName: If no probe has it.
@@ -149,7 +140,7 @@ def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
 
 
 def _with_more_metrics(probe: Probe, runs: Sequence[Run]) -> Probe:
-    """*probe* as a program wants it: no column is missing that can be asked for."""
+    """*probe* with the metrics that settings of *runs* add, for exports."""
     metrics = (*probe.metrics, *_more_metrics(probe, runs))
     by_name = {metric.name: metric for metric in metrics}
     return replace(probe, metrics=tuple(by_name.values()))

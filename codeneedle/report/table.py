@@ -1,143 +1,470 @@
-"""The table of all pairs and all metrics, for a terminal."""
+"""One row per pair with the metrics of all probes, compared with the reference."""
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import frames
+from codeneedle.analysis import frames, stats
+from codeneedle.analysis.frames import Cell
 from codeneedle.analysis.metrics import Metric
-from codeneedle.records.record import Status
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.grid import Pair
+from codeneedle.probes.probe import Probe
+from codeneedle.records.record import CellRecord, Run, Status
 from codeneedle.report import captions
-from codeneedle.report.captions import PAIRS_NAMED, REFERENCE_MARK
+from codeneedle.report.captions import REFERENCE_MARK, named_pairs
 from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
-from codeneedle.report.comparison import (
-    Column,
-    Entry,
-    PriceTable,
-    Row,
-    Separation,
-    separations,
-    usable,
-)
 from codeneedle.report.grid import facts_table
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import visible
 
-FALLBACK_MARK = "!"
-"""Behind a value that was measured, though not on what was asked."""
-
-HEADING = "K/V"
-GAPS = (2, 1)
-"""Blanks between columns: the second where that saves a block."""
-
-WHOLE_FROM = 1_000
-"""Values from which decimals tell nothing."""
-
-FEW_TIMES = 10
-"""Multiples below this are shown with a decimal."""
-
-THOUSANDS_FROM = 10_000
-"""Multiples that are counted in thousands."""
+GROUPS = ("quality", "speed", "memory")
+"""The order of columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Strip:
-    """One column as text: heading and a line per row, all of the same width."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """
+    One metric of a table.
 
-    lines: tuple[str, ...]
+    Attributes:
+        metric: What it shows.
+        probe: Name of the probe whose records it is read from.
+        cells: The cell of each pair.
+        is_shown: Whether the table shows it; exports hold all columns.
+        reference: The pair that the others are compared with, as
+            `frames.reference` defines it; None if there is none.
+        named: The pairs that records say they were measured against.
+        reference_value: The value of *reference*; NaN without one.
+    """
+
+    metric: Metric
+    probe: str
+    cells: Mapping[Pair, Cell]
+    is_shown: bool
+    reference: Pair | None
+    named: tuple[Pair, ...]
+    reference_value: float
 
     @property
-    def width(self) -> int:
-        return len(self.lines[0])
+    def has_values(self) -> bool:
+        """Whether any pair has a value."""
+        return any(cell.has_value for cell in self.cells.values())
+
+    def cell(self, pair: Pair) -> Cell:
+        """The cell of *pair*; one that was not run if the probe knows no such pair."""
+        return self.cells.get(pair) or Cell(pair=pair)
+
+    def over_reference(self, pair: Pair) -> float:
+        """
+        The value of *pair* divided by the reference's.
+
+        NaN where the metric has no such ratio, for the reference itself, and where
+        either value is missing or the reference's is 0.
+        """
+        has_ratio = self.metric.floor or self.metric.relative
+        if not has_ratio or pair == self.reference or not self.reference_value:
+            return math.nan
+        # Rounding can leave a noise floor slightly below zero.
+        return self.cell(pair).value / abs(self.reference_value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Strips:
-    """Columns side by side, in several blocks where the terminal is too narrow."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTable:
+    """
+    All metrics of all pairs of a run.
 
-    pairs: _Strip
-    columns: tuple[_Strip, ...]
-    styles: tuple[str, ...]
+    Attributes:
+        run: The run, with the records of all probes.
+        columns: Every metric of every probe that has records.
+        pairs: Every pair of the grid, in the order of the rows.
+        records: The record of each pair and probe.
+        reference: The reference of the first column that has one; columns that are
+            compared with another pair say so.
+        sorted_by: Name of the metric that orders the rows; None: precision does.
+        remarks: Sentences of the probes about the run.
+    """
 
-    def __rich_console__(
-        self, _console: Console, options: ConsoleOptions
-    ) -> RenderResult:
-        for at, (block, gap) in enumerate(self._blocks(options.max_width)):
-            if at:
-                yield Text()
-            yield from self._printed(block, " " * gap)
+    run: Run
+    columns: tuple[Column, ...]
+    pairs: tuple[Pair, ...]
+    records: Mapping[tuple[Pair, str], CellRecord]
+    reference: Pair | None
+    sorted_by: str | None
+    remarks: tuple[str, ...] = ()
 
-    def _blocks(self, width: int) -> list[tuple[list[_Strip], int]]:
-        packed = [(_packed(self.pairs, self.columns, width, gap), gap) for gap in GAPS]
-        blocks, gap = min(packed, key=lambda each: len(each[0]))
-        return [(block, gap) for block in blocks]
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """The columns that the table shows."""
+        return tuple(column for column in self.columns if column.is_shown)
 
-    def _printed(self, block: Sequence[_Strip], gap: str) -> Iterator[Text]:
-        lines = zip(*(strip.lines for strip in (self.pairs, *block)), strict=True)
-        for words, style in zip(lines, self.styles, strict=True):
-            line = Text(gap.join(words).rstrip(), style=style)
-            line.no_wrap, line.overflow = True, "ignore"
-            yield line
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """Names of the probes that have records, in the order of the columns."""
+        return tuple(dict.fromkeys(column.probe for column in self.columns))
 
 
-def table_view(tables: Sequence[PriceTable], reading: Reading) -> RenderableType:
-    """Each of *tables*, with its legend, what separates its pairs, and its facts."""
+def pair_table(
+    run: Run, probes: Sequence[Probe], reading: Reading, *, sort: str | None = None
+) -> PairTable:
+    """
+    One row per pair of *run*, with the metrics of all *probes* that have records.
+
+    A metric that several probes have is taken from the first with a value: their
+    contexts may differ, so that values of different probes are not comparable.
+
+    Args:
+        run: With the records of all probes.
+        probes: All probes, in the order of their columns.
+        reading: How stored replies are read.
+        sort: Name of a metric; its best value comes first, pairs without one last.
+            By default, and between equals, the most precise pair comes first.
+
+    Raises:
+        UnknownName: If no column is called *sort*.
+        BadInput: If neither end of that metric is better.
+    """
+    columns = _columns(run, probes, reading, sort)
+    references = (each.reference for each in columns if each.is_shown)
+    return PairTable(
+        run=run,
+        columns=columns,
+        pairs=tuple(_ordered_pairs(run, columns, sort)),
+        records={(record.pair, record.probe): record for record in run.records},
+        reference=next(filter(None, references), None),
+        sorted_by=sort,
+        remarks=tuple(line for probe in probes for line in probe.remarks(run)),
+    )
+
+
+def _columns(
+    run: Run, probes: Iterable[Probe], reading: Reading, sort: str | None
+) -> tuple[Column, ...]:
+    chosen: dict[str, Column] = {}
+    for probe in probes:
+        narrowed = frames.of_probe(run, probe.name)
+        if not narrowed.records:
+            continue
+        metrics = {m.name: m for m in (*probe.metrics, *probe.more_metrics(run.setup))}
+        tables = frames.cells_frames(narrowed, list(metrics.values()), reading)
+        for name, cells in tables.items():
+            if name not in chosen or not chosen[name].has_values:
+                metric = metrics[name]
+                shown = metric.in_table or name == sort
+                column = _column(metric, probe.name, cells, is_shown=shown)
+                if name not in chosen or column.has_values:
+                    chosen[name] = column
+    # Stable: within a group, probes and their metrics keep their order.
+    by_group = sorted(chosen.values(), key=lambda c: GROUPS.index(c.metric.group))
+    return tuple(by_group)
+
+
+def _column(
+    metric: Metric, probe: str, cells: Sequence[Cell], *, is_shown: bool
+) -> Column:
+    reference = frames.reference(cells)
+    return Column(
+        metric=metric,
+        probe=probe,
+        cells={cell.pair: cell for cell in cells},
+        is_shown=is_shown,
+        reference=reference,
+        named=tuple(frames.named_references(cells)),
+        reference_value=frames.value_at(cells, reference) if reference else math.nan,
+    )
+
+
+def _ordered_pairs(
+    run: Run, columns: Sequence[Column], sort: str | None
+) -> Sequence[Pair]:
+    """The pairs of *run*, most precise first, or the best value of *sort* first."""
+    pairs = list(itertools.starmap(Pair, itertools.product(*frames.axes(run))))
+    if sort is None:
+        return pairs
+    column = _sorting_column(sort, columns)
+    sign = 1 if column.metric.better == "lower" else -1
+
+    def rank(pair: Pair) -> tuple[bool, float]:
+        cell = column.cell(pair)
+        return (not cell.has_value, sign * cell.value if cell.has_value else 0.0)
+
+    return sorted(pairs, key=rank)
+
+
+def _sorting_column(sort: str, columns: Sequence[Column]) -> Column:
+    by_name = {column.metric.name: column for column in columns}
+    if sort not in by_name:
+        raise UnknownName(kind="metric", name=sort, known=list(by_name))
+    if by_name[sort].metric.better == "neither":
+        shown = [column.metric for column in columns if column.is_shown]
+        others = [metric.name for metric in shown if metric.better != "neither"]
+        raise BadInput(
+            source="--sort",
+            reason=f"neither high nor low values of {sort} are better",
+            hint=f"Sort by one of {', '.join(others)}.",
+        )
+    return by_name[sort]
+
+
+NORMAL_95 = 1.96
+"""Standard errors to either side that hold 95 % of a normal distribution."""
+
+LEAST_VALUES = 2
+"""Observations that are needed for a variance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """
+    One pair compared with the reference.
+
+    Attributes:
+        pair: The pair.
+        difference: Its value less the reference's, in the metric's unit.
+        noise: Half of the 95 % interval of the difference, or the noise floor; NaN
+            if unknown.
+        is_significant: Whether the difference is larger than the noise.
+    """
+
+    pair: Pair
+    difference: float
+    noise: float
+    is_significant: bool
+
+    @property
+    def times_noise(self) -> float:
+        """The difference in units of the noise; infinite where there was none."""
+        if self.noise:
+            return abs(self.difference) / self.noise
+        return math.inf if self.difference else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Separation:
+    """
+    How many pairs one metric distinguishes from the reference.
+
+    Attributes:
+        metric: The metric.
+        compared: Pairs with a value, the reference not counted.
+        significant: How many of these differ significantly; None where the noise
+            is unknown.
+        largest: The pair that differs most.
+    """
+
+    metric: Metric
+    compared: int
+    significant: int | None
+    largest: Comparison
+
+
+def separations(table: PairTable, reading: Reading) -> list[Separation]:
+    """
+    How many pairs each shown metric of quality and of speed distinguishes.
+
+    Differences are judged by the noise floor where the metric has one, by the
+    observations where there are several, and by stored standard errors otherwise.
+    About one pair in twenty is significant by chance alone.
+    """
+    found = []
+    for column in table.shown:
+        metric = column.metric
+        if metric.better == "neither" or metric.group == "memory":
+            continue
+        compared = list(_comparisons(table, column, reading))
+        if compared:
+            is_known = any(not math.isnan(each.noise) for each in compared)
+            significant = sum(each.is_significant for each in compared)
+            separation = Separation(
+                metric=metric,
+                compared=len(compared),
+                significant=significant if is_known else None,
+                largest=max(compared, key=lambda each: abs(each.difference)),
+            )
+            found.append(separation)
+    return found
+
+
+def _comparisons(
+    table: PairTable, column: Column, reading: Reading
+) -> Iterator[Comparison]:
+    if column.reference is None:
+        return
+    reference = table.records[column.reference, column.probe]
+    for pair in table.pairs:
+        if pair != column.reference and column.cell(pair).has_value:
+            record = table.records[pair, column.probe]
+            yield _compared(column, record, reference, table.run, reading)
+
+
+def _compared(
+    column: Column,
+    record: CellRecord,
+    reference: CellRecord,
+    run: Run,
+    reading: Reading,
+) -> Comparison:
+    metric, pair = column.metric, record.pair
+    difference = column.cell(pair).value - column.reference_value
+    error = _error(metric, record, reference, run, reading)
+    if metric.floor:
+        noise = max(abs(column.reference_value), 0.0 if math.isnan(error) else error)
+        is_significant = difference > noise
+    else:
+        ours, theirs = (
+            metric.values(each, run.setup, reading) for each in (record, reference)
+        )
+        gaps = stats.paired_gaps(ours, theirs, run)
+        if min(len(ours), len(theirs)) < LEAST_VALUES:
+            noise = error
+        elif gaps is not None:
+            paired = stats.paired_difference(gaps, is_sum=metric.is_sum)
+            return Comparison(
+                pair=pair,
+                difference=paired.mean,
+                noise=(paired.high - paired.low) / 2,
+                is_significant=paired.is_told,
+            )
+        else:
+            noise = half_interval(ours, theirs)
+        is_significant = abs(difference) > noise
+    return Comparison(
+        pair=pair, difference=difference, noise=noise, is_significant=is_significant
+    )
+
+
+def half_interval(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """
+    Half of the 95 % interval of the difference of two means.
+
+    For the few repetitions of a speed, for which a bootstrap is too narrow.
+
+    Args:
+        ours: Two observations or more.
+        theirs: Likewise, not paired with them.
+
+    Source:
+        Welch, The generalization of Student's problem when several different
+        population variances are involved, 1947. Quantile of Student's t by its
+        expansion at the normal one: Abramowitz & Stegun, 26.7.5; 0.3 % too low
+        with 8 degrees of freedom, 10 % with 2.
+    """
+    parts = [statistics.variance(each) / len(each) for each in (ours, theirs)]
+    whole = math.fsum(parts)
+    if not whole:
+        return 0.0
+    # Shares of the whole: squares of very small variances would underflow.
+    shares = (
+        (part / whole) ** 2 / (len(each) - 1)
+        for part, each in zip(parts, (ours, theirs), strict=True)
+    )
+    freedom = 1 / math.fsum(shares)
+    z = NORMAL_95
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return (z + first / freedom + second / freedom**2) * math.sqrt(whole)
+
+
+def _error(
+    metric: Metric,
+    record: CellRecord,
+    reference: CellRecord,
+    run: Run,
+    reading: Reading,
+) -> float:
+    """
+    Half of the 95 % interval of the difference; NaN where errors are not stored.
+
+    Treats the two as independent. Measured on the same text they are not, so the
+    interval is too wide rather than too narrow.
+    """
+    if metric.error is None:
+        return math.nan
+    errors = [metric.error(each, run.setup, reading) for each in (record, reference)]
+    known = [error for error in errors if error is not None]
+    return NORMAL_95 * math.hypot(*known) if len(known) == len(errors) else math.nan
+
+
+HEADING = "K/V"
+"""Above the pairs."""
+
+GAPS = (2, 1)
+"""Blanks between columns; the second where that saves a block."""
+
+NO_DECIMALS_FROM = 1_000
+"""Values from which decimals are dropped."""
+
+DECIMAL_BELOW = 10
+"""Ratios below this have a decimal."""
+
+THOUSANDS_FROM = 10_000
+"""Ratios from which thousands are counted."""
+
+SEPARATION_NOTE = (
+    "significant: differs from the reference by more than the noise floor, or the "
+    "95 % interval of the difference excludes 0; about 1 pair in 20 does by chance"
+)
+
+
+def table_view(tables: Sequence[PairTable], reading: Reading) -> RenderableType:
+    """Each of *tables* with its legend, its significant differences and its facts."""
     parts: list[RenderableType] = []
     for table in tables:
-        parts += [Text(), *_parts(table, reading)] if parts else _parts(table, reading)
+        parts += [Text(), *_view(table, reading)] if parts else _view(table, reading)
     return Group(*parts)
 
 
-def entry_texts(metric: Metric, entry: Entry) -> tuple[str, str]:
+def title(table: PairTable) -> str:
+    """The heading of *table*."""
+    order = f", sorted by {table.sorted_by}" if table.sorted_by else ""
+    return visible(f"{table.run.name}: all metrics{order}")
+
+
+def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
     """
-    What stands in a cell: the value or a word, and what stands beside it.
+    The value or word of a cell, and its ratio to the reference.
 
     The latter is a multiple of the noise floor (``(24x)``), a share of the
     reference's value (``98%``), or empty.
     """
-    if math.isnan(entry.value):
-        return status_word(entry.status), ""
-    mark = FALLBACK_MARK if entry.is_fallback else ""
-    digits = 0 if abs(entry.value) >= WHOLE_FROM else metric.digits
-    return f"{number(entry.value, digits=digits)}{mark}", _beside(metric, entry.beside)
+    cell = column.cell(pair)
+    if not cell.has_value:
+        return status_word(cell.status), ""
+    digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else column.metric.digits
+    ratio = column.over_reference(pair)
+    return number(cell.value, digits=digits), _ratio_text(column.metric, ratio)
 
 
-def table_legend(table: PriceTable) -> list[tuple[str, str]]:
+def table_legend(table: PairTable) -> list[tuple[str, str]]:
     """Each column, mark and word of *table*, with its meaning."""
     metrics = [column.metric for column in table.shown]
     entries = [(metric.name, _described(metric)) for metric in metrics]
     if table.reference:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
-    others = _other_references(table)
-    return [*entries, *others, *_ratios(table), *_absences(table), *_words(table)]
+    return [*entries, *_references(table), *_ratios(table), *_words(table)]
 
 
 def separation_rows(found: Sequence[Separation]) -> list[list[str]]:
-    """A heading, and a row per metric: how many pairs it tells apart, by how much."""
-    heading = ["metric", "told apart", "largest", "of", "times noise"]
+    """A heading, and a row per metric: how many pairs differ, and which one most."""
+    heading = ["metric", "significant", "largest", "of pair", "times noise"]
     return [heading, *(_separation_row(each) for each in found)]
 
 
-SEPARATION_NOTE = (
-    "told apart: differs from the reference by more than the noise floor, or than "
-    "95 % intervals allow; chance alone tells one in twenty apart"
-)
-
-
-def _parts(table: PriceTable, reading: Reading) -> Iterator[RenderableType]:
+def _view(table: PairTable, reading: Reading) -> Iterator[RenderableType]:
     entries = table_legend(table)
     width = max((len(word) for word, _ in entries), default=0)
-    order = f", best {visible(table.sorted_by)} first" if table.sorted_by else ""
-    found = list(separations(table, reading))
-    yield Text(f"{visible(table.run.name)}: the price of a pair{order}", style="bold")
-    yield from (Text(), _strips(table), Text())
+    found = separations(table, reading)
+    yield Text(title(table), style="bold")
+    yield from (Text(), _blocks(table), Text())
     yield from (Text(f"{word.ljust(width)}  {meaning}") for word, meaning in entries)
     if found:
-        yield from (Text(), _separated(found), Text(SEPARATION_NOTE))
+        yield from (Text(), _separation_table(found), Text(SEPARATION_NOTE))
     if table.remarks:
         yield from (Text(), *(Text(visible(line)) for line in table.remarks))
     cautions = captions.cautions(table.run.setup)
@@ -145,61 +472,82 @@ def _parts(table: PriceTable, reading: Reading) -> Iterator[RenderableType]:
     yield from (Text(), facts_table(table.run))
 
 
-def _strips(table: PriceTable) -> _Strips:
-    pairs = [HEADING, *(_pair_text(row) for row in table.rows)]
-    widest = max(map(len, pairs))
-    return _Strips(
-        pairs=_Strip(tuple(pair.ljust(widest) for pair in pairs)),
-        columns=tuple(_strip(column, table.rows) for column in table.shown),
-        styles=("bold", *("bold" if r.is_reference else "" for r in table.rows)),
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """
+    Columns of text, in several blocks where the terminal is too narrow for one.
+
+    Attributes:
+        pairs: The first column of each block: heading and pairs, all equally wide.
+        columns: The others likewise.
+        styles: Of each line.
+    """
+
+    pairs: tuple[str, ...]
+    columns: tuple[tuple[str, ...], ...]
+    styles: tuple[str, ...]
+
+    def __rich_console__(
+        self, _console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        packed = [(self._packed(options.max_width, gap), gap) for gap in GAPS]
+        blocks, gap = min(packed, key=lambda each: len(each[0]))
+        for at, block in enumerate(blocks):
+            if at:
+                yield Text()
+            lines = zip(self.pairs, *block, strict=True)
+            for words, style in zip(lines, self.styles, strict=True):
+                line = Text((" " * gap).join(words).rstrip(), style=style)
+                line.no_wrap, line.overflow = True, "ignore"
+                yield line
+
+    def _packed(self, width: int, gap: int) -> list[list[tuple[str, ...]]]:
+        """As many columns in each block as fit beside the pairs; at least one."""
+        blocks: list[list[tuple[str, ...]]] = []
+        left = 0
+        for column in self.columns:
+            needed = len(column[0]) + gap
+            if not blocks or needed > left:
+                blocks.append([])
+                left = width - len(self.pairs[0])
+            blocks[-1].append(column)
+            left -= needed
+        return blocks
+
+
+def _blocks(table: PairTable) -> _Blocks:
+    marks = [REFERENCE_MARK * (pair == table.reference) for pair in table.pairs]
+    pairs = [f"{_safe(p)}{mark}" for p, mark in zip(table.pairs, marks, strict=True)]
+    widest = max(map(len, [HEADING, *pairs]))
+    return _Blocks(
+        pairs=tuple(word.ljust(widest) for word in (HEADING, *pairs)),
+        columns=tuple(_column_lines(column, table.pairs) for column in table.shown),
+        styles=("bold", *("bold" if mark else "" for mark in marks)),
     )
 
 
-def _strip(column: Column, rows: Sequence[Row]) -> _Strip:
-    metric = column.metric
-    texts = [entry_texts(metric, row.entries[metric.name]) for row in rows]
+def _column_lines(column: Column, pairs: Sequence[Pair]) -> tuple[str, ...]:
+    texts = [cell_texts(column, pair) for pair in pairs]
     left = max((len(value) for value, _ in texts), default=0)
-    right = max((len(beside) for _, beside in texts), default=0)
+    right = max((len(ratio) for _, ratio in texts), default=0)
     # A column without ratios has no room for any; otherwise digits stay in line.
     gap = " " if right else ""
-    lines = [f"{v.rjust(left)}{gap}{beside.rjust(right)}" for v, beside in texts]
-    width = max(map(len, (metric.name, *lines)))
-    return _Strip(tuple(line.rjust(width) for line in (metric.name, *lines)))
+    lines = [f"{value.rjust(left)}{gap}{ratio.rjust(right)}" for value, ratio in texts]
+    width = max(map(len, (column.metric.name, *lines)))
+    return tuple(line.rjust(width) for line in (column.metric.name, *lines))
 
 
-def _packed(
-    pairs: _Strip, columns: Sequence[_Strip], width: int, gap: int
-) -> list[list[_Strip]]:
-    """As many *columns* in each block as fit beside *pairs*; at least one."""
-    blocks: list[list[_Strip]] = []
-    left = 0
-    for column in columns:
-        needed = column.width + gap
-        if not blocks or needed > left:
-            blocks.append([])
-            left = width - pairs.width
-        blocks[-1].append(column)
-        left -= needed
-    return blocks
-
-
-def _pair_text(row: Row) -> str:
-    return f"{_safe(row.pair)}{REFERENCE_MARK if row.is_reference else ''}"
-
-
-def _beside(metric: Metric, ratio: float) -> str:
+def _ratio_text(metric: Metric, ratio: float) -> str:
     if not math.isfinite(ratio):
         return ""
-    if metric.floor:
-        return f"({_times(ratio)}x)"
-    return f"{ratio:.0%}"
+    return f"({_times(ratio)}x)" if metric.floor else f"{ratio:.0%}"
 
 
 def _times(ratio: float) -> str:
-    """``1.4``, ``24``, ``566K``: a floor in the last decimal makes huge multiples."""
+    """``1.4``, ``24``, ``566K``: a tiny noise floor makes huge multiples."""
     if abs(ratio) >= THOUSANDS_FROM:
         return f"{ratio / 1000:,.0f}K"
-    return number(ratio, digits=1 if abs(ratio) < FEW_TIMES else 0)
+    return number(ratio, digits=1 if abs(ratio) < DECIMAL_BELOW else 0)
 
 
 def _described(metric: Metric) -> str:
@@ -208,89 +556,75 @@ def _described(metric: Metric) -> str:
     return metric.label if has_unit else f"{metric.label}, {metric.unit}"
 
 
-def _ratios(table: PriceTable) -> Iterator[tuple[str, str]]:
-    """What the numbers beside values are, where there are any."""
-    told = [c.metric for c in table.shown if c.reference and math.isfinite(c.reference)]
+def _references(table: PairTable) -> Iterator[tuple[str, str]]:
+    """Columns without a reference, with another one, or with a noise floor of 0."""
+    for column in table.shown:
+        name, metric = column.metric.name, column.metric
+        if len(column.named) > 1:
+            pairs = " or ".join(map(_safe, column.named))
+            yield name, f"measured against {pairs}: not comparable, no noise floor"
+        elif column.named and not column.reference:
+            yield name, f"measured against {_safe(column.named[0])}, without a value"
+        elif column.reference and column.reference != table.reference:
+            yield name, f"compared with {_safe(column.reference)}"
+        if metric.floor and column.reference_value == 0:
+            yield name, "no ratios: the noise floor is 0"
+
+
+def _ratios(table: PairTable) -> Iterator[tuple[str, str]]:
+    """What the ratios are, where there are any."""
+    told = [column.metric for column in table.shown if _has_ratios(column)]
     if any(metric.floor for metric in told):
         yield "(2x)", "times the noise floor: the reference compared with itself"
-    if any(metric.relative for metric in told):
+    if any(not metric.floor for metric in told):
         yield "98%", "of the reference's value"
 
 
-def _other_references(table: PriceTable) -> Iterator[tuple[str, str]]:
-    """Columns that are measured against another pair than the table's reference."""
-    for column in table.shown:
-        if len(column.named) > 1:
-            pairs = " or ".join(map(_safe, column.named))
-            yield column.metric.name, f"against {pairs}: not comparable, no floor"
-        elif column.against and column.against != table.reference:
-            yield column.metric.name, f"against {_safe(column.against)}"
+def _has_ratios(column: Column) -> bool:
+    return any(math.isfinite(column.over_reference(pair)) for pair in column.cells)
 
 
-def _absences(table: PriceTable) -> Iterator[tuple[str, str]]:
-    """Columns that lack what should stand beside their values, and why."""
-    for column in table.shown:
-        metric = column.metric
-        if len(column.named) > 1 or not (metric.floor or metric.relative):
-            continue
-        if math.isnan(column.reference):
-            yield metric.name, "the reference has none, so there are no ratios"
-        elif not column.reference and metric.floor:
-            yield metric.name, "floor is 0: the reference repeats itself exactly"
-
-
-def _words(table: PriceTable) -> Iterator[tuple[str, str]]:
-    """Each word and mark of cells without a sound value, with pairs and reasons."""
-    for (probe, status, reason), pairs in _troubled(table).items():
-        usable_ones = [row for row in pairs if usable(row.records[probe])]
-        word = FALLBACK_MARK if usable_ones else status_word(status)
+def _words(table: PairTable) -> Iterator[tuple[str, str]]:
+    """Each word of cells without a value, with pairs and reasons."""
+    failed: dict[tuple[str, str, str], list[Pair]] = {}
+    for pair in table.pairs:
+        for probe in dict.fromkeys(column.probe for column in table.shown):
+            record = table.records.get((pair, probe))
+            if record and not record.has_numbers:
+                key = (probe, record.status.value, record.reason)
+                failed.setdefault(key, []).append(pair)
+    for (probe, status, reason), pairs in failed.items():
         why = f": {visible(reason)}" if reason else ""
-        slow = "; its speed does not rank" if usable_ones else ""
-        yield word, f"{_named(pairs)} {status} ({probe}){why}{slow}"
-    shown = [row.entries[c.metric.name] for row in table.rows for c in table.shown]
-    empty = [entry for entry in shown if math.isnan(entry.value)]
-    if any(entry.status == Status.FINISHED for entry in empty):
+        yield status_word(status), f"{named_pairs(pairs)} {status} ({probe}){why}"
+    cells = [column.cell(pair) for column in table.shown for pair in table.pairs]
+    if any(cell.status == Status.FINISHED and not cell.has_value for cell in cells):
         yield NO_VALUE_WORD, "finished, without a value"
-    if any(entry.status == frames.NOT_RUN for entry in empty):
+    if any(cell.status == frames.NOT_RUN for cell in cells):
         yield NOT_RUN_WORD, "not run"
 
 
-def _troubled(table: PriceTable) -> dict[tuple[str, str, str], list[Row]]:
-    """The rows with a record that did not finish, by probe, status and reason."""
-    shown = {column.probe for column in table.shown}
-    found: dict[tuple[str, str, str], list[Row]] = {}
-    for row in table.rows:
-        for probe, record in row.records.items():
-            if probe in shown and not record.has_numbers:
-                key = (probe, record.status.value, record.reason)
-                found.setdefault(key, []).append(row)
-    return found
-
-
-def _named(rows: Sequence[Row]) -> str:
-    named = ", ".join(_safe(row.pair) for row in rows[:PAIRS_NAMED])
-    rest = len(rows) - PAIRS_NAMED
-    return named if rest <= 0 else f"{named} and {rest} more"
-
-
-def _separated(found: Sequence[Separation]) -> Table:
+def _separation_table(found: Sequence[Separation]) -> Table:
     heading, *rows = separation_rows(found)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for at, word in enumerate(heading):
-        table.add_column(word, justify="left" if at in {0, 3} else "right")
+    for word in heading:
+        is_text = word in {"metric", "of pair"}
+        table.add_column(word, justify="left" if is_text else "right")
     for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
 def _separation_row(each: Separation) -> list[str]:
-    told = NO_VALUE_WORD if each.told is None else f"{each.told} of {each.compared}"
-    times = each.times_noise
+    largest, significant = each.largest, each.significant
+    count = (
+        NO_VALUE_WORD if significant is None else f"{significant} of {each.compared}"
+    )
+    gap = number(largest.difference, digits=each.metric.digits, sign=True)
+    pair = _safe(largest.pair) if largest.difference else NO_VALUE_WORD
+    times = largest.times_noise
     noise = "no noise" if math.isinf(times) else _times(times)
-    gap = number(each.difference, digits=each.metric.digits, sign=True)
-    pair = _safe(each.pair) if each.difference else NO_VALUE_WORD
-    return [each.metric.name, told, gap, pair, noise]
+    return [each.metric.name, count, gap, pair, noise]
 
 
-def _safe(pair: object) -> str:
+def _safe(pair: Pair) -> str:
     return visible(str(pair))

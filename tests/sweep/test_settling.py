@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from gguf_files import SHAPE, write_gguf
+from made_metrics import made_probe
 from made_plans import CORPUS, SERVER, made_world, planned
-from made_prices import made_probe
 
 from codeneedle.corpora.corpus import NotWhole, Whole
 from codeneedle.errors import RequestError

@@ -1,9 +1,11 @@
-"""Memory for a person: predicted, and measured beside it."""
+"""KV memory as predicted and as measured, on a terminal."""
 
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 from made_records import failed_record, made_record, made_run, made_setup
 from rich.console import Console
@@ -12,8 +14,15 @@ from codeneedle.grid import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import Room, predicted
 from codeneedle.models.weights import weights_of
-from codeneedle.records.record import Effective, KvBuffer, WeightsFacts
-from codeneedle.report.plan import measured, measured_view, memory_table, weights_of_run
+from codeneedle.records.record import Effective, KvBuffer, Status, WeightsFacts
+from codeneedle.report.plan import (
+    measured,
+    measured_view,
+    memory_table,
+    memory_view,
+    planned_memory,
+    weights_of_run,
+)
 
 GIB = 1 << 30
 WEIGHTS = weights_of(
@@ -64,17 +73,17 @@ def test_a_plan_has_a_row_per_pair():
     assert "K/V          1K    4K     8K   longest" == lines[1]
     assert "f16/f16     2.0   8.0   16.0    8,192*" == lines[3]
     assert "q8_0/q4_0   0.8   3.2    6.5    8,192*" == lines[4]
-    assert "* all that the weights were trained for" == lines[-1]
+    assert "* the context that the weights were trained for" == lines[-1]
 
 
-def test_a_plan_says_what_its_limit_rests_on():
+def test_a_plan_explains_the_longest_context():
     """
     Memory, weights and the allowance for compute buffers are named.
     """
     said = " ".join(table_of("f16/f16"))
 
-    assert "what fits into the 8.0 GiB of this machine, beside 3.0 MiB" in said
-    assert "for compute buffers" in said
+    assert "fits into the 8.0 GiB of this machine with 3.0 MiB of weights" in said
+    assert "of compute buffers" in said
 
 
 def test_a_pair_that_cannot_be_served_says_so():
@@ -89,19 +98,19 @@ def test_a_pair_that_cannot_be_served_says_so():
     assert "cannot: block of 32 does not divide head size 80" in lines
 
 
-def test_what_is_not_known_is_a_question_mark():
+def test_an_unknown_size_is_a_question_mark():
     """
     The type of a fork has no size here.
     """
     lines = table_of("turbo3/f16")
 
     assert ["turbo3/f16", "?", "?", "?", "?"] == lines[3].split()
-    assert "? not known of this architecture or cache type" in lines
+    assert "? unknown for this architecture or cache type" in lines
 
 
 def test_too_little_memory_marks_nothing_as_all():
     """
-    Only a context that reaches the training context is marked.
+    Only the training context is marked.
     """
     lines = table_of("f16/f16", room=530 << 20)
 
@@ -121,7 +130,7 @@ def test_36_pairs_fit_80_columns():
     assert 80 >= max(map(len, lines))
 
 
-def test_measured_sizes_stand_beside_the_predicted_ones():
+def test_measured_sizes_are_next_to_the_predicted_ones():
     """
     K and V apart, per 1,000 tokens, compute buffers, and the peak of the process.
     """
@@ -131,12 +140,14 @@ def test_measured_sizes_stand_beside_the_predicted_ones():
 
     expected = ["f16/q4_0", "4.00", "4.00", "1.12", "1.12", "1.250", "6.5", "64.0"]
     assert expected == lines[3].split()
-    assert "K and V are as predicted, to the rounding of the log: 1 pair" == lines[-1]
+    assert (
+        "K and V are as predicted within the rounding of the log: 1 pair" == lines[-1]
+    )
 
 
-def test_what_a_driver_tells_has_a_column_of_its_own():
+def test_memory_on_devices_has_a_column_where_it_is_known():
     """
-    Cells without such a figure have none there.
+    Cells without a value have a dash.
     """
     known = served("bf16/q4_0", k_mib=4.0, v_mib=1.12, device_bytes=70_656 << 20)
     unknown = served("f16/q4_0", k_mib=4.0, v_mib=1.12)
@@ -149,9 +160,9 @@ def test_what_a_driver_tells_has_a_column_of_its_own():
     }
 
 
-def test_where_no_driver_tells_there_is_no_such_column():
+def test_memory_on_devices_has_no_column_elsewhere():
     """
-    Most machines have none.
+    Most machines have no driver that reports it.
     """
     lines = printed(measured_view(run_of(served("f16/f16", k_mib=4.0, v_mib=4.0))))
 
@@ -222,28 +233,58 @@ def test_pairs_come_in_order_of_precision():
 
 def test_without_weights_there_is_no_prediction():
     """
-    Old runs outlive the files they were made with.
+    The weights of an old run may be gone.
     """
     run = run_of(served("f16/f16", k_mib=2, v_mib=2, command=("x", "--model", "/no")))
 
     lines = printed(measured_view(run))
 
     assert "?" == lines[3].split()[2]
-    assert lines[-1].startswith("no prediction: the weights are gone")
+    assert "no prediction: the weights are not where they were" in " ".join(lines)
 
 
-def test_without_a_log_there_is_nothing_to_show():
+def test_a_run_without_finished_cells_has_no_sizes():
     """
-    It is said rather than left blank.
+    A line says so.
     """
     lines = printed(measured_view(run_of(failed_record("f16/f16"))))
 
-    assert "no log of these cells names a KV cache" == lines[-1]
+    assert "no finished cell has the size of its KV cache in its log" in lines
+    assert "left out: f16/f16 crashed: it died" == lines[-1]
+
+
+@pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FALLBACK_CPU])
+def test_memory_leaves_out_cells_that_did_not_finish(status):
+    """
+    Their logs may have sizes, but only finished cells have numbers, as in a grid.
+    """
+    sizes = {"k_mib": 4.0, "v_mib": 4.0}
+    stopped = replace(served("f16/q4_0", **sizes), status=status, reason="Ctrl-C")
+
+    lines = printed(measured_view(run_of(stopped, served("f16/f16", **sizes)), WEIGHTS))
+
+    assert "f16/q4_0" not in "".join(lines[:-2])
+    assert (
+        "K and V are as predicted within the rounding of the log: 1 pair" == (lines[-2])
+    )
+    assert f"left out: f16/q4_0 {status}: Ctrl-C" == lines[-1]
+
+
+def test_a_pair_that_one_probe_finished_is_not_left_out():
+    """
+    Its size is known from that probe.
+    """
+    finished = served("f16/f16", k_mib=4.0, v_mib=4.0)
+    stopped = replace(finished, status=Status.INTERRUPTED, probe="throughput")
+
+    text = "\n".join(printed(measured_view(run_of(stopped, finished), WEIGHTS)))
+
+    assert "left out" not in text
 
 
 def test_the_weights_are_found_where_the_records_say(tmp_path):
     """
-    A file of the same size at the same place is taken to be the same.
+    A file of the same size at the same path.
     """
     path = write_gguf(tmp_path / "m.gguf")
     command = ("llama-server", "--model", str(path))
@@ -256,3 +297,32 @@ def test_the_weights_are_found_where_the_records_say(tmp_path):
     assert 4 == weights_of_run(run).layers
     other = replace(facts, size_bytes=1)
     assert None is weights_of_run(replace(run, setup=replace(run.setup, weights=other)))
+
+
+def planned(*devices):
+    """A plan with as much as its memory depends on."""
+    return SimpleNamespace(
+        weights=WEIGHTS,
+        pairs=(Pair("q4_0", "q4_0"), Pair("f16", "f16")),
+        server=SimpleNamespace(devices=devices),
+    )
+
+
+@pytest.mark.parametrize(
+    ("devices", "where"), [((), "of this machine"), (("CUDA0 L4 (64 MiB)",), "of CUDA")]
+)
+def test_a_plan_uses_the_memory_of_devices_or_of_the_machine(devices, where):
+    """
+    With accelerators, all layers are offloaded.
+    """
+    assert where == planned_memory(planned(*devices)).room.where
+
+
+def test_a_device_that_is_too_small_allows_nothing():
+    """
+    Each pair has its row, the largest first.
+    """
+    lines = printed(memory_view(planned("CUDA0 tiny (64 MiB)")))
+
+    assert ["f16/f16", "q4_0/q4_0"] == [line.split()[0] for line in lines[3:5]]
+    assert ["0", "0"] == [line.split()[-1] for line in lines[3:5]]

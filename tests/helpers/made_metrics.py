@@ -1,4 +1,4 @@
-"""Runs of several probes, with metrics that are made up."""
+"""Runs of several probes with made-up metrics."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def made_metric(name, **changes):
 
 
 def made_probe(name, *metrics, **changes):
-    """A probe that is never asked to measure."""
+    """A probe that cannot measure."""
     return Probe(name=name, metrics=metrics, measure=None, **changes)
 
 
@@ -54,11 +54,11 @@ PROBES = (recall.PROBE, DIVERGENCE, THROUGHPUT)
 
 
 def lost(pair):
-    """Bits that a pair has fewer than bf16/bf16."""
+    """Bits of bf16/bf16 less those of a pair."""
     return 32 - BITS_PER_ELEMENT[pair.k] - BITS_PER_ELEMENT[pair.v]
 
 
-def priced_run(
+def run_of_all(
     *,
     floor=0.5,
     matched=lambda _pair, _at: 20,
@@ -70,7 +70,7 @@ def priced_run(
     A run of three probes over a 3x3 grid.
 
     Args:
-        floor: KLD of the reference; others have as much more as they lost bits.
+        floor: KLD of the reference; that of others is larger by the bits they lost.
         matched: As in `made_run`.
         changes: Probe and pair, with the record in its place; None removes it.
         setup: Of the run.
@@ -99,25 +99,15 @@ def priced_run(
 
 
 def failed(probe, pair, status=Status.OUT_OF_MEMORY, reason="cannot allocate"):
-    """A change for `priced_run`: the cell has no numbers."""
+    """A change for `run_of_all`: the cell failed."""
     return (probe, pair), replace(failed_record(pair, status, reason), probe=probe)
 
 
 def fell_back(probe, pair, **observation):
-    """A change for `priced_run`: measured, but not as it was asked for."""
+    """A change for `run_of_all`: a fallback cell with an observation."""
     record = replace(
         failed_record(pair, Status.FALLBACK_CPU, "38 graph splits"),
         probe=probe,
         observation=observation,
     )
     return (probe, pair), record
-
-
-def pairs_of(table):
-    """The pairs of a table, from top to bottom."""
-    return [str(row.pair) for row in table.rows]
-
-
-def row_of(table, pair):
-    """The row of one pair."""
-    return next(row for row in table.rows if row.pair == Pair.parse(pair))

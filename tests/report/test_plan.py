@@ -1,4 +1,4 @@
-"""What a sweep would do, on one screen."""
+"""The plan of a sweep, and KV memory as predicted and as measured."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Heatmaps."""
+"""Heatmaps of a grid as PNG and SVG."""
 
 import math
 import struct
@@ -45,7 +45,7 @@ def words(figure: Figure) -> list[str]:
 
 def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
     """
-    Into a folder that need not exist, named after the metric.
+    Named after the metric, into a folder that is made if necessary.
     """
     png, svg = draw(RUN, MATCHED, READING, folder=tmp_path / "new")
 
@@ -56,7 +56,7 @@ def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     """
-    No date, no chance: a picture in a repository changes when its numbers do.
+    They contain no date and no random identifier.
     """
     once = draw(RUN, MATCHED, READING, folder=tmp_path / "once")
     again = draw(RUN, MATCHED, READING, folder=tmp_path / "again")
@@ -97,7 +97,7 @@ def test_cells_hold_their_number_or_their_status() -> None:
 
 def test_the_natural_scale_is_kept_unless_zoomed() -> None:
     """
-    A flat grid looks flat.
+    Equal values have equal colours.
     """
     flat = made_run(lambda pair, at: 20 - (pair.k == "q4_0" and at == 0))
 
@@ -107,7 +107,7 @@ def test_the_natural_scale_is_kept_unless_zoomed() -> None:
 
 def test_less_is_lighter_where_less_is_better() -> None:
     """
-    Missing lines are bad, matched ones good; light is good in both pictures.
+    Missing lines are bad, matched ones good; light is good for both.
     """
     assert "lighter is lower" == values_picture(RUN, METRIC["missing"], READING).colours
     assert "lighter is higher" == values_picture(RUN, MATCHED, READING).colours
@@ -125,15 +125,15 @@ def test_differences_are_signed_and_centred() -> None:
     assert Pair("bf16", "bf16") == picture.reference
 
 
-def test_only_differences_that_can_be_told_are_bold() -> None:
+def test_only_significant_differences_are_bold() -> None:
     """
-    And a note says what bold means.
+    A note says what bold means.
     """
     picture = differences_picture(RUN, MATCHED, READING)
     bold = [square.is_bold for row in picture.squares for square in row]
 
     assert [False, False, False, False, False, True] == bold
-    assert any(note.startswith("Bold: the 95 % interval") for note in picture.notes)
+    assert any(note.startswith("Bold: the 95% interval") for note in picture.notes)
 
 
 def test_the_picture_says_what_it_shows_and_on_what() -> None:
@@ -159,23 +159,23 @@ def test_the_picture_says_what_it_shows_and_on_what() -> None:
 
 def test_a_run_without_numbers_can_be_drawn(tmp_path: Path) -> None:
     """
-    Every cell is a gap, and neither picture breaks.
+    Every cell is a gap.
     """
     empty = replace(RUN, records=())
 
     draw(empty, MATCHED, READING, folder=tmp_path)
     draw(empty, MATCHED, READING, difference=True, folder=tmp_path)
 
-    said = "No cell was measured by the probe of matched"
+    said = "No cell was measured for matched"
     assert said == values_picture(empty, MATCHED, READING).notes[-1]
     squares = values_picture(empty, MATCHED, READING).squares
     assert all(math.isnan(square.value) for row in squares for square in row)
 
 
 @pytest.mark.parametrize("name", ["a$b$c", "<b>&amp;", r"\frac{1}{2} $\alpha$"])
-def test_names_are_no_formulas(name: str, tmp_path: Path) -> None:
+def test_names_are_drawn_verbatim(name: str, tmp_path: Path) -> None:
     """
-    Dollars, tags and backslashes in names are drawn as they are.
+    Dollars, tags and backslashes have no meaning.
     """
     setup = replace(SMALL, weights=replace(SMALL.weights, name=name))
 
@@ -184,9 +184,9 @@ def test_names_are_no_formulas(name: str, tmp_path: Path) -> None:
         draw(made_run(setup=setup), MATCHED, READING, folder=tmp_path)
 
 
-def test_letters_that_the_font_lacks_are_no_noise(tmp_path: Path) -> None:
+def test_letters_that_the_font_lacks_cause_no_warning(tmp_path: Path) -> None:
     """
-    A name in another script is drawn with boxes, without warnings.
+    A name in another script is drawn with boxes.
     """
     setup = replace(SMALL, weights=replace(SMALL.weights, name="模型"))
 
@@ -220,7 +220,7 @@ def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) ->
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """
-    The error says where, and what to do.
+    By the error.
     """
     taken = tmp_path / "taken"
     taken.write_text("a file", encoding="utf-8")
@@ -231,7 +231,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_differences_are_to_the_pair_that_records_name() -> None:
     """
-    However precise others are; where they name several, values are drawn.
+    Even if others are more precise; where they name several, values are drawn.
     """
     one = replace(MATCHED, reference=lambda _: "q4_0/q4_0")
     several = replace(MATCHED, reference=lambda record: str(record.pair))
@@ -246,9 +246,9 @@ def test_differences_are_to_the_pair_that_records_name() -> None:
     assert other.notes[-1].startswith("Measured against bf16/bf16 or ")
 
 
-def test_a_grid_as_wide_as_a_wall_is_painted_without_labels() -> None:
+def test_a_large_grid_has_small_cells_without_labels() -> None:
     """
-    Colours speak alone, on small cells; types stand beside them.
+    The types are still there.
     """
     types = [f"made_{at:02}" for at in range(LABELLED + 1)]
     setup = made_setup(needles=1, types_k=types, types_v=types)

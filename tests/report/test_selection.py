@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 from made_divergence import made_plan
-from made_prices import failed
+from made_metrics import failed
 from made_records import made_run, made_setup
 
 from codeneedle.analysis.throughput import ThroughputSetup
-from codeneedle.errors import UnknownName
+from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, divergence
 from codeneedle.records.record import as_json
 from codeneedle.records.store import NoSuchRun, Store, run_folder
-from codeneedle.report.comparison import NeverRanks
-from codeneedle.report.selection import metric_named, price_tables, read_runs, select
+from codeneedle.report.selection import metric_named, pair_tables, read_runs, select
 from codeneedle.scoring.rounds import Reading
 
 TYPES = ("bf16", "q4_0")
@@ -172,7 +171,7 @@ def test_pages_are_shown_by_one_name(tmp_path):
     both = {"random-bodies/m+rotation-on", "random-bodies/m+rotation-off"}
     assert both == {run.name for run in read_runs(tmp_path, "random-bodies/m")}
     assert 3 == len(read_runs(tmp_path, "random-bodies"))
-    assert 2 == len(price_tables(tmp_path, "random-bodies/m+", READING, sort=None))
+    assert 2 == len(pair_tables(tmp_path, "random-bodies/m+", READING, sort=None))
 
 
 def test_a_table_has_all_probes_that_have_records(tmp_path):
@@ -183,11 +182,11 @@ def test_a_table_has_all_probes_that_have_records(tmp_path):
     (_, broken) = failed("throughput", "q4_0/q4_0")
     stored(tmp_path, replace(run, records=(*run.records, broken)))
 
-    (table,) = price_tables(tmp_path, "random-bodies", READING, sort=None)
+    (table,) = pair_tables(tmp_path, "random-bodies", READING, sort=None)
 
     assert ("recall", "throughput") == table.probes
     assert Pair("bf16", "bf16") == table.reference
-    assert 4 == len(table.rows)
+    assert 4 == len(table.pairs)
 
 
 def test_a_table_is_sorted_by_what_ranks(tmp_path):
@@ -199,12 +198,12 @@ def test_a_table_is_sorted_by_what_ranks(tmp_path):
     (_, broken) = failed("divergence", "q4_0/q4_0")
     stored(tmp_path, replace(run, records=(*run.records, broken)))
 
-    (table,) = price_tables(tmp_path, "random-bodies", READING, sort="matched")
+    (table,) = pair_tables(tmp_path, "random-bodies", READING, sort="matched")
 
-    assert bad == table.rows[-1].pair
-    for metric, error in (("ppl", NeverRanks), ("machted", UnknownName)):
+    assert bad == table.pairs[-1]
+    for metric, error in (("ppl", BadInput), ("machted", UnknownName)):
         with pytest.raises(error):
-            price_tables(tmp_path, "random-bodies", READING, sort=metric)
+            pair_tables(tmp_path, "random-bodies", READING, sort=metric)
 
 
 def test_a_run_that_is_not_there_is_refused_with_the_nearest(tmp_path):

@@ -1,11 +1,15 @@
-"""What a run was measured on, in words."""
+"""What a run was measured on, and what marks and words mean."""
 
 from dataclasses import replace
 
-from made_records import made_run, made_setup
+from made_records import failed_record, made_run, made_setup
 
+from codeneedle.analysis.frames import Cell
+from codeneedle.grid import Pair
 from codeneedle.models.nano import model
+from codeneedle.records.record import Status
 from codeneedle.report import captions
+from codeneedle.report.selection import metric_named
 
 SETUP = made_setup()
 
@@ -22,7 +26,7 @@ def test_the_setup_is_one_line() -> None:
 
 def test_trimming_is_said() -> None:
     """
-    A corpus that was too long says how much of it was sent.
+    How much of a corpus that was too long was sent.
     """
     whole = replace(SETUP, corpus=replace(SETUP.corpus, functions_before=16))
 
@@ -44,16 +48,45 @@ def test_a_run_of_several_days_says_so() -> None:
     assert "2025-11-20" == captions.dates(replace(run, records=()))
 
 
+def test_a_record_that_cannot_be_read_leaves_the_date_line_filled() -> None:
+    """
+    It has no date: the line has those of the others, or of the run folder.
+    """
+    run = made_run()
+    unreadable = replace(failed_record("q4_0/q4_0"), started="")
+
+    some = replace(run, records=(*run.records, unreadable))
+
+    assert "2025-11-20" == captions.dates(some)
+    assert "2025-11-20" == captions.dates(replace(run, records=(unreadable,)))
+
+
+def test_cells_without_margins_are_explained_where_speculation_was_on() -> None:
+    """
+    Drafted tokens have no probabilities; other metrics are not affected.
+    """
+    drafted = replace(SETUP, probes={"recall": {"speculation": "ngram-simple"}})
+    margin, matched = (metric_named(name, [])[1] for name in ("margin", "matched"))
+    cells = [Cell(pair=Pair("f16", "f16"), status=Status.FINISHED)]
+
+    assert ["-  finished, without a value of margin"] == (
+        captions.legend(SETUP, cells, margin)
+    )
+    (line,) = captions.legend(drafted, cells, margin)
+    assert line.endswith(": with --speculate, drafted tokens have no probabilities")
+    assert "speculate" not in captions.legend(drafted, cells, matched)[0]
+
+
 def test_the_built_in_model_is_known_by_its_name() -> None:
     """
-    The name is written down twice, so that reports need not load what assembles it.
+    The constant is repeated so that reports do not import the model.
     """
     assert model.NAME == captions.BUILT_IN_MODEL
 
 
 def test_names_cannot_write_on_the_terminal() -> None:
     """
-    An escape in the name of a corpus is shown, not obeyed.
+    Escapes in the name of a corpus are escaped.
     """
     evil = replace(SETUP, corpus=replace(SETUP.corpus, name="a\x1b[2J"))
 
@@ -62,7 +95,7 @@ def test_names_cannot_write_on_the_terminal() -> None:
 
 def test_a_rotation_that_is_off_is_said() -> None:
     """
-    It is on in most runs, and then goes without saying.
+    Where it is on, nothing is said.
     """
     run = made_run()
     off = replace(run, setup=replace(SETUP, rotation=False))

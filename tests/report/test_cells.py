@@ -1,4 +1,4 @@
-"""How one cell looks."""
+"""The text, colour and scale of a cell."""
 
 import math
 
@@ -16,9 +16,11 @@ from codeneedle.report.cells import (
     cell_style,
     cell_text,
     colour,
+    difference_scale,
     number,
     status_word,
     text_colour,
+    value_scale,
 )
 
 METRIC: dict[str, Metric] = {metric.name: metric for metric in METRICS}
@@ -43,7 +45,7 @@ def contrast(ground: tuple[int, int, int], text: str) -> float:
 
 def test_every_status_has_a_short_word_of_its_own() -> None:
     """
-    Words fit a column and cannot be confused.
+    Of at most 8 characters.
     """
     words = [STATUS_WORDS[status] for status in Status]
 
@@ -53,7 +55,7 @@ def test_every_status_has_a_short_word_of_its_own() -> None:
 
 def test_a_cell_shows_a_number_or_a_word() -> None:
     """
-    Numbers come with the metric's decimals, gaps with their reason.
+    Numbers with the metric's decimals, gaps with their status.
     """
     matched = METRIC["matched"]
 
@@ -87,14 +89,14 @@ def test_lighter_is_better() -> None:
 @pytest.mark.parametrize("value", [20.0, 0.0, math.nan, None, *Status])
 def test_styles_are_styles(value: float | Status | None) -> None:
     """
-    Rich understands each, and no gap has a ground that could be taken for a value.
+    Rich parses each, and no gap has the background of a value.
     """
     style = Style.parse(cell_style(METRIC["matched"], value))
 
     assert (style.bgcolor is not None) == (value in {20.0, 0.0})
 
 
-def test_text_can_be_read_on_every_ground() -> None:
+def test_text_is_legible_on_every_colour() -> None:
     """
     The contrast is at least 4.5 all along the scale, as WCAG AA asks.
     """
@@ -105,7 +107,7 @@ def test_text_can_be_read_on_every_ground() -> None:
 
 def test_the_ramp_grows_lighter_with_every_step() -> None:
     """
-    Who sees no colour sees the order all the same.
+    The order is visible without colour.
     """
     lightness = [luminance(*colour(step / 100)) for step in range(101)]
 
@@ -114,7 +116,7 @@ def test_the_ramp_grows_lighter_with_every_step() -> None:
 
 def test_the_ramp_is_viridis() -> None:
     """
-    Its steps are those of the plotting library, up to 0.78.
+    The steps of matplotlib's map, up to 0.78.
     """
     viridis = mpl.colormaps["viridis"]
     steps = [viridis(step / 8 * 0.78)[:3] for step in range(9)]
@@ -124,8 +126,81 @@ def test_the_ramp_is_viridis() -> None:
 
 def test_a_scale_may_be_given() -> None:
     """
-    Where a metric has no natural end, the grid's own values give it.
+    For a metric without natural bounds.
     """
     half = cell_style(METRIC["decode"], 50.0, Scale(0, 100))
 
     assert "on #{:02x}{:02x}{:02x}".format(*colour(0.5)) in half
+
+
+def test_natural_ends_win_over_the_values() -> None:
+    """
+    19.94 and 20.00 of 20 lines are nearly the same colour.
+    """
+    assert Scale(0, 20) == value_scale(METRIC["matched"], [19.94, 20.0])
+
+
+def test_zoom_takes_the_values_alone() -> None:
+    """
+    The colours span them.
+    """
+    assert Scale(15, 20) == value_scale(METRIC["matched"], [15.0, 20.0], zoom=True)
+
+
+def test_the_bounds_of_a_sum_are_multiplied_by_the_rounds() -> None:
+    """
+    Passes of 16 rounds: 0 to 16.
+    """
+    assert Scale(0, 16) == value_scale(METRIC["pass"], [15.0], rounds=16)
+
+
+def test_an_open_end_is_that_of_the_values() -> None:
+    """
+    Speeds: from 0 to the fastest; gaps do not count.
+    """
+    assert Scale(0, 800) == value_scale(METRIC["decode"], [700.0, math.nan, 800.0])
+
+
+@pytest.mark.parametrize("values", [[], [math.nan], [0.0], [0.0, 0.0]])
+def test_a_scale_is_never_empty(values: list[float]) -> None:
+    """
+    Its ends differ, so that a place on it exists.
+    """
+    scale = value_scale(METRIC["margin"], values)
+
+    assert scale.low < scale.high
+    assert 0 == scale.place(scale.low)
+
+
+def test_nearly_equal_values_are_not_stretched() -> None:
+    """
+    With zoom, too, a difference of 0.1 % stays in the middle of the scale.
+    """
+    scale = value_scale(METRIC["decode"], [999.5, 1000.5], zoom=True)
+
+    assert 0.4 < scale.place(999.5) < scale.place(1000.5) < 0.6
+
+
+def test_differences_are_centred_on_zero() -> None:
+    """
+    Both ends are the largest absolute difference away.
+    """
+    gaps = [-4.0, 1.0, math.nan]
+
+    assert Scale(-4, 4) == difference_scale(METRIC["matched"], gaps, reference=20)
+
+
+def test_small_differences_stay_pale() -> None:
+    """
+    One missed line of 320 is hardly coloured.
+    """
+    gaps = [-0.0625, 0.0]
+
+    assert Scale(-1, 1) == difference_scale(METRIC["matched"], gaps, reference=20)
+
+
+def test_values_beyond_the_ends_take_the_ends() -> None:
+    """
+    Places are between 0 and 1.
+    """
+    assert (0, 1) == (Scale(0, 1).place(-3), Scale(0, 1).place(7))

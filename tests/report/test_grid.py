@@ -1,4 +1,4 @@
-"""Grids and summaries for a terminal."""
+"""The grid of a run and the summary of several, on a terminal."""
 
 import io
 from dataclasses import replace
@@ -71,7 +71,7 @@ def test_the_summary_has_the_published_form() -> None:
 
 def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
     """
-    A partial sweep is not passed off as a whole one.
+    A partial sweep is recognisable.
     """
     run = made_run(failed=[failed_record("q4_0/q4_0")], untried=["q4_1/q4_0"])
 
@@ -80,7 +80,7 @@ def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
 
 def test_a_run_with_nothing_finished_has_no_numbers() -> None:
     """
-    Nothing is averaged, and nothing breaks.
+    Only dashes.
     """
     run = replace(made_run(setup=SMALL), records=())
 
@@ -92,7 +92,7 @@ def test_a_run_with_nothing_finished_has_no_numbers() -> None:
 
 def test_runs_of_different_length_share_no_bound() -> None:
     """
-    Passes of 2 and of 16 rounds stand in one column that promises neither.
+    Passes of 2 and of 16 rounds share a column without a bound.
     """
     headings = summary_headings([made_run(), made_run(setup=SMALL)], MATCHED, [PASS])
 
@@ -154,7 +154,7 @@ def test_many_pairs_with_one_reason_take_one_line() -> None:
 
 def test_cells_with_fewer_answers_are_named() -> None:
     """
-    A mean over 1 of 2 rounds is not taken for one over both.
+    A mean over 1 of 2 rounds is not comparable with one over both.
     """
     run = made_run(setup=SMALL, untried=["q4_0/q8_0"])
     first, second = SMALL.needles
@@ -162,7 +162,7 @@ def test_cells_with_fewer_answers_are_named() -> None:
     partial = made_record("q4_0/q8_0", [lost, made_round(second)])
     run = replace(run, records=(*run.records, partial))
 
-    assert "fewer than 2 values, at least 1, behind q4_0/q8_0" in lines_of(run)
+    assert "fewer than 2 values (at least 1): q4_0/q8_0" in lines_of(run)
 
 
 def test_the_grid_says_what_it_was_measured_on() -> None:
@@ -185,18 +185,22 @@ def test_the_grid_says_what_it_was_measured_on() -> None:
 
 def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
     """
-    It is an instrument for incompressible text, and says so on any other.
+    It can recall incompressible text only.
     """
     setup = replace(SMALL, weights=replace(SMALL.weights, name="needle-nano"))
     unseen = replace(setup, corpus=replace(setup.corpus, kind="unseen"))
 
-    assert "instrument" not in printed(grid(made_run(setup=setup), MATCHED, READING))
-    assert "instrument" in printed(grid(made_run(setup=unseen), MATCHED, READING))
+    assert "built-in model" not in printed(
+        grid(made_run(setup=setup), MATCHED, READING)
+    )
+    assert "built-in model can only recall" in printed(
+        grid(made_run(setup=unseen), MATCHED, READING)
+    )
 
 
 def test_without_colour_the_text_is_plain() -> None:
     """
-    A pipe gets no escapes, and the same words as a terminal.
+    A pipe gets no escapes.
     """
     view = report([made_run()], MATCHED, [PASS], READING)
 
@@ -206,7 +210,7 @@ def test_without_colour_the_text_is_plain() -> None:
 
 def test_reasons_cannot_write_on_the_terminal() -> None:
     """
-    An escape in a log line is shown, not obeyed, and markup is no markup.
+    Escapes of a log are escaped, and markup is no markup.
     """
     failed = [failed_record("q4_0/q8_0", Status.CRASHED, "\x1b[2J [red]gone[/red]")]
 
@@ -217,7 +221,7 @@ def test_reasons_cannot_write_on_the_terminal() -> None:
 
 def test_a_wide_grid_is_never_folded() -> None:
     """
-    A narrow terminal gets the same lines; columns stay below each other.
+    A narrow terminal gets the same lines.
     """
     types = [f"type_{at}" for at in range(12)]
     run = made_run(setup=made_setup(needles=1, types_k=types[:2], types_v=types))
@@ -246,7 +250,7 @@ def test_each_run_has_its_row_and_its_grid() -> None:
 
 def test_a_metric_has_one_column_even_if_asked_for_twice() -> None:
     """
-    A grid of passes does not show its passes beside its passes.
+    A grid of passes has no second column of passes.
     """
     run = made_run(setup=SMALL)
 
@@ -258,7 +262,7 @@ def test_a_metric_has_one_column_even_if_asked_for_twice() -> None:
 
 def test_the_mark_is_on_the_pair_that_records_name() -> None:
     """
-    However precise others are: it is what the numbers were measured against.
+    Even if others are more precise.
     """
     metric = replace(MATCHED, reference=lambda _: "q4_0/q8_0")
 
@@ -276,7 +280,7 @@ def test_without_one_reference_nothing_is_marked() -> None:
     missing = replace(MATCHED, reference=lambda _: "f16/f16")
     run = made_run(setup=SMALL)
 
-    said = "measured against bf16/bf16 or q4_0/bf16: not comparable, no floor"
+    said = "measured against bf16/bf16 or q4_0/bf16: not comparable, no noise floor"
     assert f"against  {said}" in printed(grid(run, several, READING))
     said = "against  measured against f16/f16, which has no value"
     assert said in printed(grid(run, missing, READING))
@@ -285,10 +289,10 @@ def test_without_one_reference_nothing_is_marked() -> None:
 
 def test_a_noise_floor_is_told() -> None:
     """
-    Numbers that are not far above it say nothing.
+    Below the grid of a metric that has one.
     """
     metric = replace(MATCHED, floor=True)
-    said = "*  noise floor 20.00: the reference against itself"
+    said = "*  noise floor 20.00: the reference compared with itself"
 
     assert said in lines_of(made_run(setup=SMALL), metric)
     assert "noise floor" not in printed(grid(made_run(), MATCHED, READING))
@@ -296,11 +300,11 @@ def test_a_noise_floor_is_told() -> None:
 
 def test_a_probe_without_records_says_what_there_is() -> None:
     """
-    A sweep of divergence has no matched lines, but KL divergences.
+    A sweep of divergence has no matched lines, but a KL divergence.
     """
     setup = replace(SMALL, probes={"recall": {}, "divergence": {}, "gone": {}})
     run = replace(made_run(setup=setup), records=())
-    said = "no cell was measured by the probe of matched"
+    said = "no cell was measured for matched"
 
     assert f"{said}; this run was set up for divergence (--metric kld)" in lines_of(run)
     assert said in lines_of(replace(run, setup=SMALL))
@@ -309,7 +313,7 @@ def test_a_probe_without_records_says_what_there_is() -> None:
 
 def test_several_long_names_fit_a_narrow_terminal() -> None:
     """
-    Each stands on a line above its row; no number is broken.
+    Each is on a line above its row; no number is broken.
     """
     names = [f"a-corpus-with-a-long-name/some-model-{at}-Q4_K_M" for at in (1, 2)]
     run = made_run(lambda pair, _at: 20 if pair.k == "bf16" else 9)

@@ -1,0 +1,379 @@
+"""The answers of a pair, next to the expected lines; and the content of a corpus."""
+
+import io
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from made_records import (
+    failed_record,
+    made_needle,
+    made_record,
+    made_round,
+    made_run,
+    made_setup,
+    renamed,
+)
+from rich.cells import cell_len
+from rich.console import Console
+
+from codeneedle.corpora import corpus
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.grid import Pair
+from codeneedle.records.record import Round, Status
+from codeneedle.report.answers import (
+    answers,
+    listing,
+    overview,
+    overview_row,
+    rounds_overview,
+    side_by_side,
+    truth,
+)
+from codeneedle.scoring.alignment import score
+from codeneedle.scoring.rounds import AskedRound, Reading
+
+NEEDLE = made_needle(3)
+LINES = NEEDLE.lines
+TYPES = ("bf16", "q4_0")
+SETUP = made_setup(needles=3, types_k=TYPES, types_v=TYPES)
+PAIR = Pair("q4_0", "q4_0")
+READING = Reading()
+CORPUS = "[generate]\nfunctions = 6\nvalue_length = 6\nname_length = 5\nseed = 7\n"
+
+
+def printed(*views, width=100, colour=False):
+    """What a terminal of *width* columns gets."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=colour,
+        color_system="truecolor" if colour else None,
+    )
+    for view in views:
+        console.print(view)
+    return console.file.getvalue()
+
+
+def shown(*runs, function=None, reading=READING, colour=False):
+    """What a terminal gets of the answers of `PAIR`."""
+    parts = answers(runs, PAIR, function, reading, width=100, colour=colour)
+    return printed(*parts, colour=colour)
+
+
+def compared(reply, *, needle=NEEDLE, width=100, colour=False):
+    """The lines of one reply, without title, heading and tally."""
+    view = side_by_side(needle, score(needle, reply), width=width, colour=colour)
+    lines = printed(view, width=width, colour=colour).splitlines()
+    return [line.rstrip() for line in lines[2:-2]]
+
+
+def test_matching_lines_are_next_to_each_other():
+    """
+    Numbered as in the corpus, without a mark.
+    """
+    lines = compared("\n".join(LINES))
+
+    assert 20 == len(lines)
+    assert f"74   {LINES[0]}" in lines[0]
+    assert lines[0].endswith(f"|   {LINES[0]}")
+    assert lines[-1].startswith("93")
+
+
+def test_every_kind_of_line_has_its_mark():
+    """
+    Missing lines on the left, the others on the right, distinct without colour.
+    """
+    reply = [*LINES[:5], *LINES[6:15], "    made_up()", *LINES[15:]]
+
+    lines = compared("\n".join([*reply, *NEEDLE.more, "after"]))
+
+    assert f"79 - {LINES[5]}" in lines[5]
+    assert any(line.endswith("| +     made_up()") for line in lines)
+    assert 2 == sum("| *" in line for line in lines)
+    assert lines[-1].endswith("| ~ after")
+
+
+def test_a_line_in_place_of_another_is_next_to_it():
+    """
+    One differing character is one row, with the character underlined; lines that have
+    little in common are not underlined.
+    """
+    slip = LINES[4].replace("0000", "0007")
+    reply = "\n".join([*LINES[:4], slip, *LINES[5:]])
+    other = "\n".join([*LINES[:4], "return", *LINES[5:]])
+
+    assert 20 == len(compared(reply))
+    assert "- " in compared(reply)[4]
+    assert compared(reply)[4].endswith(f"| + {slip}")
+    assert 2 == compared(reply, colour=True)[4].count("\x1b[1;4;")
+    assert 0 == compared(other, colour=True)[4].count("\x1b[1;4;")
+
+
+def test_blank_lines_count_in_the_numbering():
+    """
+    They are not shown, but an editor counts them.
+    """
+    spaced = replace(NEEDLE, lines=(LINES[0], "", *LINES[1:]))
+
+    lines = compared("\n".join(LINES), needle=spaced)
+
+    assert ["74", "76"] == [line[:2] for line in lines[:2]]
+
+
+def test_control_characters_of_replies_are_escaped():
+    """
+    Escapes, carriage returns and direction marks do nothing; markup is no markup.
+    """
+    evil = "\x1b[2J\x1b]0;title\x07\u202eback\x9b1m [red]markup[/red]"
+
+    text = "\n".join(compared("\n".join([evil, *LINES]), width=160))
+
+    assert r"\x1b[2J\x1b]0;title\x07\u202eback\x9b1m [red]markup[/red]" in text
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
+
+
+def test_without_colour_there_are_no_escapes():
+    """
+    Even on a terminal.
+    """
+    view = side_by_side(NEEDLE, score(NEEDLE, "x"), width=80, colour=False)
+
+    assert "\x1b" not in printed(view, colour=True)
+
+
+def test_long_lines_continue_in_the_next_row():
+    """
+    Nothing is cut off: a difference may be in the last character.
+    """
+    long = "    x = " + repr("".join(chr(ord("a") + at % 26) for at in range(90)))
+    needle = replace(NEEDLE, lines=(long, *LINES[1:]))
+
+    lines = compared("\n".join(needle.lines), needle=needle, width=80)
+
+    left = "".join(line.partition(" |")[0][5:].rstrip() for line in lines[:-19])
+    assert long.replace(" ", "") == left.replace(" ", "")
+    assert max(map(len, lines)) <= 80
+
+
+def test_wide_characters_keep_the_columns_aligned():
+    """
+    They take two columns each; a tab is visible.
+    """
+    needle = replace(NEEDLE, lines=("\tx = '漢字漢字漢字漢字漢字漢字'", *LINES[1:]))
+
+    rows = compared("\n".join(needle.lines), needle=needle, width=70)
+
+    assert 21 == len(rows)
+    assert "»" in rows[0]
+    assert 1 == len({cell_len(row.partition("|")[0]) for row in rows})
+
+
+def test_an_empty_reply_misses_every_line():
+    """
+    Twenty marks on the left, nothing on the right.
+    """
+    lines = compared("")
+
+    assert 20 == sum(" - " in line for line in lines)
+    assert all(line.endswith("|") for line in lines)
+
+
+def test_the_overview_has_a_line_per_round():
+    """
+    Depth, line, counts, margin and how the reply ended.
+    """
+    run = made_run(lambda pair, at: 20 - at, setup=made_setup(needles=2))
+
+    lines = printed(rounds_overview(run, run.records[0], READING)).splitlines()
+
+    assert "2 of 2 rounds answered" in lines
+    assert [
+        ["f_a", "0%", "1", "20", "0", "0", "0", "1", "4.00", "cut"],
+        ["f_b", "50%", "25", "19", "1", "1", "0", "0", "4.00", "cut"],
+    ] == [line.split() for line in lines[-2:]]
+
+
+def test_a_round_without_an_answer_has_its_error():
+    """
+    In the overview, escaped, and by itself.
+    """
+    first, second, _ = SETUP.needles
+    lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500 \x1b[1m")
+    record = made_record(PAIR, [lost, made_round(second)])
+    run = made_run(setup=SETUP, failed=[record])
+
+    text = printed(rounds_overview(run, record, READING), width=140)
+
+    assert r"error: HTTP 500 \x1b[1m" in text
+    assert "1 of 2 rounds answered" in text
+    assert r"no answer: HTTP 500 \x1b[1m" in shown(run, function="f_a")
+
+
+def test_the_overview_names_a_method_without_its_class():
+    """
+    And a method is found by its own name.
+    """
+    needle = replace(SETUP.needles[0], name="VeryLongRequestHandler.f_a")
+    run = made_run(setup=replace(SETUP, needles=(needle, *SETUP.needles[1:])))
+
+    assert "f_a" == overview_row(AskedRound(needle, made_round(needle)), READING)[0]
+    assert "VeryLongRequestHandler.f_a" in shown(run, function="f_a")
+
+
+def test_one_round_is_shown_line_by_line():
+    """
+    With its run, pair and function above it; nothing of the others.
+    """
+    text = shown(made_run(setup=SETUP), function="f_b")
+
+    assert text.startswith("random-bodies/made-model  q4_0/q4_0  f_b")
+    assert SETUP.needles[1].lines[0].strip() in text
+    assert SETUP.needles[0].lines[0].strip() not in text
+
+
+def test_an_unknown_function_or_pair_is_refused_with_a_hint():
+    """
+    The nearest function that was asked for, or the command that lists the pairs.
+    """
+    run = made_run(setup=SETUP)
+
+    with pytest.raises(UnknownName) as caught:
+        shown(run, function="f_bb")
+    assert "Did you mean 'f_b'?" == caught.value.hint
+
+    with pytest.raises(BadInput) as caught:
+        shown(made_run(setup=SETUP, untried=["q4_0/q4_0"]))
+    assert "q4_0/q4_0: no record in random-bodies/made-model" == str(caught.value)
+    assert "codeneedle grid random-bodies/made-model" in caught.value.hint
+
+
+def test_each_run_that_has_the_pair_is_shown():
+    """
+    In the order given; those without it are left out.
+    """
+    first = renamed(made_run(setup=SETUP), "c/one")
+    second = renamed(made_run(setup=SETUP), "c/two")
+    without = renamed(made_run(setup=SETUP, untried=["q4_0/q4_0"]), "c/three")
+
+    text = shown(first, second, without)
+
+    assert text.index("c/one") < text.index("c/two")
+    assert "c/three" not in text
+
+
+def test_a_failed_cell_has_its_reason():
+    """
+    Escaped; it has no rounds.
+    """
+    failed = failed_record(PAIR, Status.OUT_OF_MEMORY, "cannot allocate \x1b[2J")
+    run = made_run(setup=SETUP, failed=[failed])
+
+    assert r"out-of-memory: cannot allocate \x1b[2J" in shown(run)
+    with pytest.raises(UnknownName):
+        shown(run, function="f_a")
+
+
+def test_white_space_counts_on_request():
+    """
+    The same stored reply scores differently.
+    """
+    needle = SETUP.needles[0]
+    flat = "\n".join(line.strip() for line in needle.lines)
+    record = made_record(PAIR, [made_round(needle, reply=flat)])
+    run = made_run(setup=SETUP, failed=[record])
+
+    strict = Reading(strict_indent=True)
+
+    assert "matched 20" in shown(run, function="f_a")
+    assert "matched 0" in shown(run, function="f_a", reading=strict)
+
+
+def test_colours_are_used_on_request():
+    """
+    For the lines of one round.
+    """
+    run = made_run(setup=SETUP)
+
+    assert "\x1b[" in shown(run, function="f_a", colour=True)
+    assert "\x1b[" not in shown(run, function="f_a")
+
+
+def test_showing_a_round_imports_no_plotting_library():
+    """
+    Nor pandas: the command starts at once.
+    """
+    program = (
+        "import sys, codeneedle.report.answers;"
+        "print({'pandas', 'matplotlib', 'seaborn'} & sys.modules.keys())"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert "set()" == done.stdout.strip()
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A generated corpus of six functions."""
+    (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
+    return corpus.load("tiny", folder=tmp_path)
+
+
+def test_each_corpus_has_a_line(tmp_path):
+    """
+    Name, kind and origin; a broken file has its error.
+    """
+    (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
+    (tmp_path / "odd.toml").write_text("seed = 1", encoding="utf-8")
+
+    text = printed(listing(corpus.names(tmp_path)), width=200)
+
+    lines = [line.split(maxsplit=2) for line in text.splitlines()]
+    rows = {line[0]: line[1] for line in lines if len(line) > 1}
+    assert "incompressible" == rows["tiny"] == rows["random-bodies"]
+    assert "memorised" == rows["http_server"]
+    assert "-" == rows["odd"]
+    assert "unknown key 'seed'" in text
+
+
+def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
+    """
+    Each with its depth, line, length and signature, below facts of the text.
+    """
+    text = printed(overview(tiny), width=200)
+
+    assert "6 functions of 20 lines or more" in text
+    assert "6 would be asked for" in text
+    for function in tiny.functions:
+        assert f" {function.line} " in text
+        assert function.signature in text
+
+
+def test_files_that_were_left_out_are_listed(tmp_path):
+    """
+    With the reason; control characters of their names are escaped.
+    """
+    body = "".join(f"    name_{n} = {n}\n" for n in range(24))
+    (tmp_path / "good.py").write_text(f"def first():\n{body}")
+    (tmp_path / "bad\x1b[2J.py").write_text("def (:\n")
+
+    text = printed(overview(corpus.load(str(tmp_path))))
+
+    assert "left out: bad" in text
+    assert "\x1b" not in text
+
+
+def test_the_truth_of_a_function_is_what_a_model_should_answer(tiny):
+    """
+    Its first twenty lines, verbatim; for a typo, the nearest name is offered.
+    """
+    function = tiny.functions[2]
+
+    assert "\n".join(function.body[:20]) == truth(tiny, function.name)
+    with pytest.raises(UnknownName) as caught:
+        truth(tiny, f"{function.name}x")
+    assert f"'{function.name}'" in caught.value.hint
