@@ -1,7 +1,4 @@
-"""
-The doctor command: what would run here, what is missing, and the
-command that fixes it.
-"""
+"""The doctor command: what would run here, what is missing, and how to fix it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +20,7 @@ from codeneedle.models import weights
 from codeneedle.models.kv_cache import kv_bytes, why_not
 from codeneedle.models.nano import model as nano
 from codeneedle.models.weights import Weights
+from codeneedle.probes import PROBES  # noqa: F401 - before plans, which it imports
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Request
 from codeneedle.system import machine
@@ -30,39 +28,41 @@ from codeneedle.system.files import cache_folder
 from codeneedle.system.machine import MachineFacts
 from codeneedle.text import plural, size, visible
 
-_Seen = TypeVar("_Seen")
+_Value = TypeVar("_Value")
 
 SHOWN_PAIRS = (Pair("bf16", "bf16"), Pair("q4_0", "q4_0"))
-"""Both ends of the default grid."""
+"""The most and the least precise pair of the default grid."""
 
 BUILD_COMMAND = "codeneedle llama"
 
-_SILENT = ServerFacts(
+MISSING = "missing"
+
+_NO_ANSWER = ServerFacts(
     version="", build=None, k_types=(), v_types=(), options=frozenset(), devices=()
 )
-"""What a server says that does not answer."""
+"""What is known of a server that does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """
-    Something that is not as it should be.
+    Something that is missing or will not work.
 
     Attributes:
-        what: As a sentence without its period.
-        mend: What to do about it, best a command.
+        what: A sentence without its period.
+        hint: How to fix it, preferably a command.
         stops: Whether no sweep can run because of it.
     """
 
     what: str
-    mend: str
+    hint: str
     stops: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
     """
-    llama.cpp as it was found.
+    The programs of llama.cpp.
 
     Attributes:
         server: Path of llama-server.
@@ -73,7 +73,7 @@ class Programs:
         build: Its number; None where it states none.
         k_types: Cache types it accepts for K; empty where it does not tell.
         v_types: Cache types it accepts for V; likewise.
-        devices: Accelerators that it would use.
+        devices: GPUs that it would use.
     """
 
     server: str
@@ -90,7 +90,7 @@ class Programs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """
-    The weights as they were found.
+    The weights of the model.
 
     Attributes:
         path: Of the file, or of its first part.
@@ -99,12 +99,12 @@ class Model:
         architecture: What llama.cpp calls it.
         file_type: Quantization of the weights; may be empty.
         layers: How many it has.
-        kv_heads: Heads of K and V, the distinct counts among its layers.
+        kv_heads: Numbers of K and V heads that occur among its layers.
         key_length: Head size of K.
         value_length: Head size of V.
         training_context: In tokens; 0 if unknown.
-        vocabulary: Tokens it knows.
-        has_chat_template: Whether it brings one.
+        vocabulary: Number of tokens.
+        has_chat_template: Whether the file contains one.
         context: Context that a sweep would use, in tokens.
         kv_bytes: Predicted KV cache by pair; None where that is unknown.
     """
@@ -132,9 +132,9 @@ class TypeFacts:
 
     Attributes:
         name: As llama.cpp spells it.
-        is_accepted: Whether the server takes it for K and V; None if unknown.
-        misfit: Why it cannot hold the heads of the model; empty if it can, None
-            if unknown.
+        is_accepted: Whether the server accepts it for K and V; None if unknown.
+        misfit: Why it does not fit the head size of the model; empty if it does,
+            None if unknown.
     """
 
     name: str
@@ -145,17 +145,17 @@ class TypeFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """
-    All that was seen; ready to be stored as JSON.
+    Everything that was found; can be encoded as JSON.
 
     Attributes:
-        codeneedle: Its version.
+        codeneedle: Version of this package.
         machine: Processor, memory, system.
         cache: The cache folder.
         cache_free_bytes: Free space there.
         programs: llama.cpp; None if there is none.
         model: The weights; None if there are none.
         types: The types of the default grid, most precise first.
-        problems: What is not as it should be, the worst first.
+        problems: What is missing or will not work; those that stop a sweep first.
     """
 
     codeneedle: str
@@ -177,24 +177,22 @@ def diagnose(
     *, llama_server: Path | None = None, model: Path | None = None
 ) -> Diagnosis:
     """
-    Look at everything that a sweep needs; what is missing becomes a problem.
+    Check everything that a sweep needs; whatever is missing becomes a problem.
 
     Args:
-        llama_server: What ``--llama-server`` says.
+        llama_server: The value of ``--llama-server``.
         model: Path of the weights; None for the built-in model.
     """
     problems: list[Problem] = []
-    tools = _attempt(lambda: installation.find(llama_server=llama_server), problems)
-    server = (
-        _attempt(lambda: installation.ask(tools.server), problems) if tools else None
-    )
-    header = _attempt(lambda: _weights(model), problems)
+    tools = _found(lambda: installation.find(llama_server=llama_server), problems)
+    server = _found(lambda: installation.ask(tools.server), problems) if tools else None
+    header = _found(lambda: _weights(model), problems)
     facts = machine.facts()
     shown = _model(header, model) if header else None
     types = tuple(_type(name, server, header) for name in DEFAULT_TYPES)
-    problems += _about_programs(tools, server)
-    problems += _about_types(types)
-    problems += _about_memory(shown, server, facts)
+    problems += _program_problems(tools, server)
+    problems += _type_problems(types)
+    problems += _memory_problems(shown, server, facts)
     return Diagnosis(
         codeneedle=__version__,
         machine=facts,
@@ -211,17 +209,17 @@ def _weights(model: Path | None) -> Weights:
     return weights.read_header(model or nano.built_in_model())
 
 
-def _attempt(look: Callable[[], _Seen], problems: list[Problem]) -> _Seen | None:
-    """What *look* returns; if it raises, a problem instead."""
+def _found(look: Callable[[], _Value], problems: list[Problem]) -> _Value | None:
+    """What *look* returns; if it raises, None, and one more of the *problems*."""
     try:
         return look()
     except CodeneedleError as error:
-        problems.append(Problem(what=str(error), mend=error.hint, stops=True))
+        problems.append(Problem(what=str(error), hint=error.hint, stops=True))
         return None
 
 
 def _programs(tools: Tools, server: ServerFacts | None) -> Programs:
-    said = server or _SILENT
+    said = server or _NO_ANSWER
     return Programs(
         server=str(tools.server),
         source=tools.source,
@@ -263,7 +261,7 @@ def _type(name: str, server: ServerFacts | None, header: Weights | None) -> Type
     return TypeFacts(name=name, is_accepted=accepted, misfit=misfit)
 
 
-def _about_programs(
+def _program_problems(
     tools: Tools | None, server: ServerFacts | None
 ) -> Iterator[Problem]:
     if tools is None:
@@ -275,68 +273,67 @@ def _about_programs(
     for name, path in beside.items():
         if path is None:
             yield Problem(
-                what=f"there is no {name} beside {tools.server.name}; recall sweeps "
-                "do without it",
-                mend=BUILD_COMMAND,
+                what=f"there is no {name} beside {tools.server.name}; recall does not "
+                "need it",
+                hint=BUILD_COMMAND,
                 stops=False,
             )
     if server is not None and not server.devices and has_nvidia_gpu():
         yield Problem(
             what="there is an NVIDIA GPU, but this llama-server does not see it",
-            mend=f"install the CUDA toolkit (nvcc), then: {BUILD_COMMAND}",
+            hint=f"install the CUDA toolkit (nvcc), then: {BUILD_COMMAND}",
             stops=False,
         )
 
 
-def _about_types(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
+def _type_problems(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
     refused = [each.name for each in types if each.is_accepted is False]
     if refused:
         rest = ",".join(each.name for each in types if each.is_accepted)
         yield Problem(
             what=f"this llama-server does not accept {', '.join(refused)}",
-            mend=f"codeneedle sweep --types {rest}",
+            hint=f"codeneedle sweep --types {rest}",
             stops=False,
         )
 
 
-def _about_memory(
+def _memory_problems(
     model: Model | None, server: ServerFacts | None, facts: MachineFacts
 ) -> Iterator[Problem]:
-    # What devices have free is theirs to say, when the server starts.
+    # Free memory of a GPU is only known to the server that uses it.
     if model is None or (server is not None and server.devices):
         return
     largest = max((size or 0 for size in model.kv_bytes.values()), default=0)
     needed = model.size_bytes + largest
     if needed > facts.available_bytes:
         yield Problem(
-            what=f"weights and KV cache take {size(needed)}, of memory "
-            f"{size(facts.available_bytes)} is free",
-            mend="a smaller --context, or a smaller quantization of the weights",
+            what=f"weights and KV cache take {size(needed)}, but only "
+            f"{size(facts.available_bytes)} of memory is free",
+            hint="a smaller --context, or a smaller quantization of the weights",
             stops=False,
         )
 
 
-MISSING = "missing"
-
-
 def doctor_json(diagnosis: Diagnosis) -> str:
-    """All facts of *diagnosis*, for programs."""
+    """All facts of *diagnosis* as JSON."""
     return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n"
 
 
 def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
-    """All facts of *diagnosis* on one screen of 80 columns, problems last."""
+    """All facts of *diagnosis* for a terminal of 80 columns, problems last."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     for word, phrase in (
         *_program_lines(diagnosis.programs),
-        *_about_machine(diagnosis),
-        *_about_model(diagnosis.model),
+        *_machine_lines(diagnosis),
+        *_model_lines(diagnosis.model),
     ):
         style = "red" if phrase == MISSING else ""
         facts.add_row(word, Text(visible(phrase), style=style))
-    return Group(facts, Text(), _types(diagnosis), Text(), *_problems(diagnosis))
+    return Group(
+        facts, Text(), _type_table(diagnosis), Text(), *_problem_lines(diagnosis)
+    )
 
 
 def _program_lines(programs: Programs | None) -> Iterator[tuple[str, str]]:
@@ -350,10 +347,10 @@ def _program_lines(programs: Programs | None) -> Iterator[tuple[str, str]]:
     yield "cache types", ", ".join(programs.k_types) or "not stated"
     if programs.v_types != programs.k_types:
         yield "for V", ", ".join(programs.v_types)
-    yield "devices", "; ".join(programs.devices) or "none: computes on the processor"
+    yield "devices", "; ".join(programs.devices) or "none: runs on the CPU"
 
 
-def _about_machine(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+def _machine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     facts = diagnosis.machine
     yield "machine", facts.phrase()
     free, whole = size(facts.available_bytes), size(facts.memory_bytes)
@@ -364,7 +361,7 @@ def _about_machine(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "cache folder", f"{diagnosis.cache} ({size(diagnosis.cache_free_bytes)} free)"
 
 
-def _about_model(model: Model | None) -> Iterator[tuple[str, str]]:
+def _model_lines(model: Model | None) -> Iterator[tuple[str, str]]:
     if model is None:
         yield "weights", MISSING
         return
@@ -372,7 +369,10 @@ def _about_model(model: Model | None) -> Iterator[tuple[str, str]]:
     yield "weights", f"{model.path} ({built_in}{size(model.size_bytes)})"
     yield "model", _shape(model)
     trained = f"{model.training_context:,}" if model.training_context else "unknown"
-    yield "trained for", f"{trained} tokens; it knows {model.vocabulary:,}"
+    yield (
+        "trained for",
+        f"{trained} tokens; vocabulary {model.vocabulary:,}",
+    )
     yield "chat template", "yes" if model.has_chat_template else "no"
     sizes = (
         f"{pair} {'unknown' if count is None else size(count)}"
@@ -391,7 +391,7 @@ def _shape(model: Model) -> str:
     return f"{kind}, {plural(model.layers, 'layer')}, {heads} {noun}, head size {sizes}"
 
 
-def _types(diagnosis: Diagnosis) -> Table:
+def _type_table(diagnosis: Diagnosis) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("type", no_wrap=True)
     table.add_column("llama-server", no_wrap=True)
@@ -405,8 +405,8 @@ def _acceptance(facts: TypeFacts) -> Text:
     if facts.is_accepted is None:
         return Text("unknown", style="dim")
     if facts.is_accepted:
-        return Text("accepts it", style="green")
-    return Text("refuses it", style="red")
+        return Text("accepted", style="green")
+    return Text("refused", style="red")
 
 
 def _fit(facts: TypeFacts) -> Text:
@@ -417,7 +417,7 @@ def _fit(facts: TypeFacts) -> Text:
     return Text("fits", style="green")
 
 
-def _problems(diagnosis: Diagnosis) -> Iterator[Text]:
+def _problem_lines(diagnosis: Diagnosis) -> Iterator[Text]:
     if not diagnosis.problems:
         yield Text("Nothing is missing.", style="green")
     for problem in diagnosis.problems:
@@ -430,4 +430,4 @@ def _lines(problem: Problem) -> Iterator[Text]:
     yield Text.assemble((f"{word}: ", style), visible(first))
     for line in others:
         yield Text(visible(line))
-    yield Text.assemble(("  mend: ", "bold cyan"), visible(problem.mend))
+    yield Text.assemble(("  hint: ", "bold cyan"), visible(problem.hint))

@@ -103,8 +103,8 @@ def test_all_facts_are_on_the_screen():
         "KV cache          bf16/bf16 2.2 GiB, q4_0/q4_0 unknown at 16,384 tokens"
         in lines
     )
-    assert "bf16  accepts it    fits" in lines
-    assert "q4_0  refuses it    block of 32 does not" in lines
+    assert "bf16  accepted      fits" in lines
+    assert "q4_0  refused       block of 32 does not" in lines
     assert "q5_0  unknown       unknown" in lines
     assert "Nothing is missing." == lines[-1]
 
@@ -119,8 +119,8 @@ def test_problems_come_last_with_what_mends_them():
             programs=None,
             model=None,
             problems=(
-                Problem(what="no llama-server", mend="codeneedle llama", stops=True),
-                Problem(what="little memory", mend="buy some", stops=False),
+                Problem(what="no llama-server", hint="codeneedle llama", stops=True),
+                Problem(what="little memory", hint="buy some", stops=False),
             ),
         )
     )
@@ -128,9 +128,9 @@ def test_problems_come_last_with_what_mends_them():
     assert "llama-server  missing" == lines[0]
     assert [
         "error: no llama-server",
-        "  mend: codeneedle llama",
+        "  hint: codeneedle llama",
         "note: little memory",
-        "  mend: buy some",
+        "  hint: buy some",
     ] == lines[-4:]
 
 
@@ -144,7 +144,7 @@ def test_the_screen_is_one_screen(width):
         WHOLE,
         model=dataclasses.replace(WHOLE.model, path="/models/" + "x" * 200 + ".gguf"),
         types=WHOLE.types * 2,
-        problems=(Problem(what="w " * 60, mend="m " * 60, stops=True),) * 2,
+        problems=(Problem(what="w " * 60, hint="m " * 60, stops=True),) * 2,
     )
     lines = screen(long, width=width)
 
@@ -202,7 +202,7 @@ def test_a_bare_machine_has_problems_but_no_error(tmp_path):
     assert found.model is None
     assert ["llama-server was not found on PATH or in the cache folder", True] == [
         found.problems[0].what,
-        "codeneedle llama" in found.problems[0].mend,
+        "codeneedle llama" in found.problems[0].hint,
     ]
     assert f"there are no weights at {tmp_path}/none.gguf" == whats(found)[1]
     assert {None} == {each.is_accepted for each in found.types}
@@ -241,11 +241,11 @@ def test_what_a_sweep_can_do_without_is_a_note(tmp_path):
 
     assert found.is_ready
     assert [
-        "there is no llama-perplexity beside llama-server; recall sweeps do without it",
-        "there is no llama-bench beside llama-server; recall sweeps do without it",
+        "there is no llama-perplexity beside llama-server; recall does not need it",
+        "there is no llama-bench beside llama-server; recall does not need it",
         "this llama-server does not accept bf16, q5_1, q5_0, q4_1, q4_0",
     ] == whats(found)
-    assert "codeneedle sweep --types q8_0" == found.problems[2].mend
+    assert "codeneedle sweep --types q8_0" == found.problems[2].hint
 
 
 def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(tmp_path):
@@ -304,7 +304,7 @@ def test_too_little_memory_is_mentioned(tmp_path, monkeypatch):
 
     found = diagnose(model=write_gguf(tmp_path / "m.gguf"))
 
-    assert any("of memory 1.0 MiB is free" in what for what in whats(found))
+    assert any("but only 1.0 MiB of memory is free" in what for what in whats(found))
 
 
 def test_a_diagnosis_is_ready_for_json(tmp_path):
