@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test faults fuzz bench check fix
+.PHONY: help setup llama sweep test faults fuzz mutants bench check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -40,6 +40,10 @@ faults: llama ## Inject every fault as often as promised, and print the table
 fuzz: setup ## A million inputs to everything that reads bytes from elsewhere
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@$(BIN)/python scripts/fuzz.py
+
+mutants: setup ## Change an operator at a time in pure modules; do tests notice?
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
+	@$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
 bench: llama ## A sweep beside the published protocol, and where the time goes
 	@$(BIN)/python scripts/bench.py $(BENCH_ARGS)
