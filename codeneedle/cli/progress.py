@@ -130,7 +130,7 @@ def ensure_llama(console: Console, *, anyway: bool = False) -> str:
     if found:
         return f"{found.server} (from {found.source})"
     with unwinding_on_signals(), working(console, "building llama.cpp") as tell:
-        folder = build.build(lambda at: tell(at.phase, at.done, at.total))
+        folder = build.build(tell)
     return f"{folder / installation.SERVER} (the pinned release)"
 
 
