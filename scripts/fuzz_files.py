@@ -13,8 +13,7 @@ from codeneedle.corpora.needles import Function
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
-from codeneedle.models.kv_cache import Room, predicted
-from codeneedle.models.kv_cache import refusal as misfit
+from codeneedle.models.kv_cache import Room, misfit, predicted
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.recall import enough_for

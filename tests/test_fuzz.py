@@ -17,10 +17,11 @@ from codeneedle.engines.llama_cpp import log as serverlog
 from codeneedle.engines.llama_cpp import perplexity
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import AskedTests, NoResult, read_result
+from codeneedle.errors import WeightsUnusable
 from codeneedle.grid import Pair
 from codeneedle.models import gguf
 from codeneedle.models.gguf import BadHeader
-from codeneedle.models.weights import NotGguf, read_header, weights_of
+from codeneedle.models.weights import read_header, weights_of
 from codeneedle.records.encoding import decode_record, decode_setup, encode
 from codeneedle.records.record import KvBuffer
 from codeneedle.system.files import expanded
@@ -155,7 +156,7 @@ def test_a_part_of_a_model_in_no_parts_is_a_file(tmp_path):
     path = tmp_path / "x-00001-of-00000.gguf"
     path.write_bytes(b"no model")
 
-    with pytest.raises(NotGguf):
+    with pytest.raises(WeightsUnusable, match="not a GGUF"):
         read_header(path)
 
 

@@ -17,7 +17,7 @@ from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.models import weights
-from codeneedle.models.kv_cache import kv_bytes, why_not
+from codeneedle.models.kv_cache import kv_bytes, type_misfit
 from codeneedle.models.nano import model as nano
 from codeneedle.models.weights import Weights
 from codeneedle.probes import PROBES  # noqa: F401 - before plans, which it imports
@@ -257,7 +257,7 @@ def _type(name: str, server: ServerFacts | None, header: Weights | None) -> Type
     accepted = None
     if server is not None and server.k_types and server.v_types:
         accepted = name in server.k_types and name in server.v_types
-    misfit = (why_not(header, name) or "") if header else None
+    misfit = (type_misfit(header, name) or "") if header else None
     return TypeFacts(name=name, is_accepted=accepted, misfit=misfit)
 
 

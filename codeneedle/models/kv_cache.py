@@ -125,7 +125,7 @@ def kv_bytes(
         ``llama_model::create_memory`` of llama.cpp b11434.
     """
     windows = _windows(weights)
-    if windows is None or refusal(weights, pair) is not None:
+    if windows is None or misfit(weights, pair) is not None:
         return None
     if pair.k not in BITS_PER_ELEMENT or pair.v not in BITS_PER_ELEMENT:
         return None
@@ -140,22 +140,22 @@ def kv_bytes(
     return int(bits) // 8
 
 
-def refusal(weights: Weights, pair: Pair) -> str | None:
+def misfit(weights: Weights, pair: Pair) -> str | None:
     """Why llama-server would not take *pair* for this model, as a phrase."""
     if weights.is_mla and pair.k != pair.v:
         return f"{weights.architecture} keeps K and V as one, so their types are equal"
     k_sizes, v_sizes = _head_sizes(weights)
-    return _misfit(pair.k, k_sizes) or _misfit(pair.v, v_sizes)
+    return _block_misfit(pair.k, k_sizes) or _block_misfit(pair.v, v_sizes)
 
 
-def why_not(weights: Weights, cache_type: str) -> str | None:
+def type_misfit(weights: Weights, cache_type: str) -> str | None:
     """
     Why *cache_type* cannot hold the heads of this model, as a phrase.
 
     None where it fits, and where we do not know the type: the server decides.
     """
     k_sizes, v_sizes = _head_sizes(weights)
-    return _misfit(cache_type, k_sizes | v_sizes)
+    return _block_misfit(cache_type, k_sizes | v_sizes)
 
 
 def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
@@ -167,7 +167,7 @@ def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
     return k_sizes, v_sizes
 
 
-def _misfit(cache_type: str, head_sizes: set[int]) -> str | None:
+def _block_misfit(cache_type: str, head_sizes: set[int]) -> str | None:
     block = BLOCK_SIZE.get(cache_type, 1)
     for size in sorted(head_sizes):
         if size % block:
@@ -288,13 +288,13 @@ class PairMemory:
             cannot be predicted.
         longest_context: Tokens that fit; 0 where not even the shortest context
             does, None where it cannot be predicted.
-        refusal: Why it cannot be served with these weights; None if it can.
+        misfit: Why it cannot be served with these weights; None if it can.
     """
 
     pair: Pair
     kv_bytes: tuple[int | None, ...]
     longest_context: int | None
-    refusal: str | None
+    misfit: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,7 +451,7 @@ def _pair_memory(
         pair=pair,
         kv_bytes=tuple(kv_bytes(weights, pair, context) for context in contexts),
         longest_context=longest_context(weights, pair, room),
-        refusal=refusal(weights, pair),
+        misfit=misfit(weights, pair),
     )
 
 

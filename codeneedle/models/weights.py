@@ -9,11 +9,13 @@ import json
 import math
 import mmap
 import re
+import shlex
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codeneedle.errors import MachineError, RequestError, did_you_mean
+from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
 from codeneedle.models.gguf import (
     FILE_TYPES,
     BadHeader,
@@ -26,6 +28,7 @@ from codeneedle.system.files import (
     cache_folder,
     expanded,
     identity,
+    read_regular,
     reason_of,
     write_whole,
 )
@@ -233,135 +236,44 @@ _LONGEST_NAME = 100
 _OFFERED = 5
 
 
-class WeightsMissing(MachineError):  # noqa: N818 - named after the fact
-    """There is no such file."""
-
-    def __init__(self, *, path: Path, nearby: Sequence[str]) -> None:
-        hint = (
-            did_you_mean(path.name, nearby)
-            if nearby
-            else "Give the path of a GGUF file, or leave --model out."
-        )
-        super().__init__(f"there are no weights at {path}", hint=hint)
-
-
-class WeightsAreFolder(MachineError):  # noqa: N818 - named after the fact
-    """A folder, where a file was asked for."""
-
-    def __init__(self, *, path: Path, inside: Sequence[str]) -> None:
-        offered = ", ".join(str(path / name) for name in inside[:_OFFERED])
-        super().__init__(
-            f"{path} is a folder, not a GGUF file",
-            hint=f"In it: {offered}." if inside else "There is no GGUF file in it.",
-        )
-
-
-class WeightsUnreadable(MachineError):  # noqa: N818 - named after the fact
-    """The system does not let us read the file."""
-
-    def __init__(self, *, path: Path, reason: str) -> None:
-        super().__init__(
-            f"{path} cannot be read: {reason}",
-            hint=f"Look at it with: ls -l {path}",
-        )
-
-
-class NotGguf(MachineError):  # noqa: N818 - named after the fact
-    """Something else than a GGUF file."""
-
-    def __init__(self, *, path: Path, looks_like: str) -> None:
-        super().__init__(
-            f"{path} is not a GGUF file but {looks_like}",
-            hint="Download a .gguf of the model, or convert it with llama.cpp's "
-            "convert_hf_to_gguf.py.",
-        )
-
-
-class WeightsTruncated(MachineError):  # noqa: N818 - named after the fact
-    """The file ends before its contents do."""
-
-    def __init__(self, *, path: Path, has_bytes: int, needs_bytes: int | None) -> None:
-        has, of = size_phrase(has_bytes), ""
-        if needs_bytes and has == size_phrase(needs_bytes):
-            has, of = f"{has_bytes:,}", f" of {needs_bytes:,} bytes"
-        elif needs_bytes:
-            of = f" of {size_phrase(needs_bytes)}"
-        super().__init__(
-            f"{path} is cut short: it has {has}{of}",
-            hint="The download did not finish; resume or repeat it.",
-        )
-
-
-class PartMissing(MachineError):  # noqa: N818 - named after the fact
-    """A split model, and not all of it."""
-
-    def __init__(self, *, missing: Sequence[Path], count: int) -> None:
-        names = ", ".join(path.name for path in missing[:_OFFERED])
-        super().__init__(
-            f"{len(missing)} of the {count} parts of this model are missing: {names}",
-            hint=f"Put all parts into {missing[0].parent}, under their own names.",
-        )
-
-
-class PartForeign(MachineError):  # noqa: N818 - named after the fact
-    """A part of another model, or of another splitting of it."""
-
-    def __init__(self, *, path: Path, reason: str) -> None:
-        super().__init__(
-            f"{path} does not belong to the parts beside it: {reason}",
-            hint="Download all parts of one model again, into a folder of their own.",
-        )
-
-
-class WeightsUnsupported(MachineError):  # noqa: N818 - named after the fact
-    """A GGUF file, but none that a sweep can run."""
-
-    def __init__(self, *, path: Path, reason: str) -> None:
-        super().__init__(
-            f"{path} cannot be used: {reason}",
-            hint="Give the GGUF file of a language model, made by a current llama.cpp.",
-        )
-
-
 def read_header(path: Path) -> Weights:
     """
-    What the model at *path* says of itself, the file found to be whole.
+    The facts in the header of the model at *path*, its files found to be complete.
 
     Args:
         path: A GGUF file, or any part of a split one.
 
     Raises:
-        MachineError: If there is no usable model; each situation has its class.
+        WeightsUnusable: If there is no usable model.
     """
     files = _parts(_checked(expanded(path)))
-    # Before they are read: what changes from here on is noticed.
-    told_by = identity_of(files)
+    # Before they are read, so that a change from here on is noticed.
+    identity = identity_of(files)
     headers = [_header(file) for file in files]
     _refuse_other_kinds(files, headers)
     _refuse_foreign_parts(files, headers)
     size_bytes = sum(map(_size, files))
     try:
         return weights_of(
-            headers[0], files=files, size_bytes=size_bytes, identity=told_by
+            headers[0], files=files, size_bytes=size_bytes, identity=identity
         )
     except BadHeader as error:
-        raise WeightsUnsupported(path=files[0], reason=str(error)) from error
+        raise _unsupported(files[0], str(error)) from error
 
 
 def identity_of(files: Sequence[Path]) -> str:
     """
-    By what *files* are told from others that may take their place, as one line each.
+    `files.identity` of each of *files*, one a line.
 
     Raises:
-        WeightsMissing: If one of them is gone.
-        WeightsUnreadable: If the system does not let us look.
+        WeightsUnusable: If one of them is gone, or cannot be looked at.
     """
     try:
         return "\n".join(map(identity, files))
     except FileNotFoundError as error:
-        raise WeightsMissing(path=Path(error.filename), nearby=()) from error
+        raise _missing(Path(error.filename)) from error
     except OSError as error:
-        raise WeightsUnreadable(path=files[0], reason=reason_of(error)) from error
+        raise _unreadable(files[0], error) from error
 
 
 def short_name(path: Path) -> str:
@@ -376,16 +288,83 @@ def short_name(path: Path) -> str:
     return slug[:_LONGEST_NAME] or "model"
 
 
+def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
+    hint = "Give the path of a GGUF file, or leave --model out."
+    if nearby:
+        hint = did_you_mean(path.name, nearby)
+    return WeightsUnusable(path=path, reason="does not exist", hint=hint)
+
+
+def _unreadable(path: Path, error: OSError) -> WeightsUnusable:
+    reason = f"cannot be read: {reason_of(error)}"
+    hint = f"Look at it with: ls -l {shlex.quote(str(path))}"
+    return WeightsUnusable(path=path, reason=reason, hint=hint)
+
+
+def _not_gguf(path: Path, looks_like: str) -> WeightsUnusable:
+    return WeightsUnusable(
+        path=path,
+        reason=f"is not a GGUF file but {looks_like}",
+        hint="Download a .gguf of the model, or convert it with llama.cpp's "
+        "convert_hf_to_gguf.py.",
+    )
+
+
+def _truncated(path: Path, has_bytes: int, needs_bytes: int | None) -> WeightsUnusable:
+    has, of = size_phrase(has_bytes), ""
+    if needs_bytes and has == size_phrase(needs_bytes):
+        has, of = f"{has_bytes:,}", f" of {needs_bytes:,} bytes"
+    elif needs_bytes:
+        of = f" of {size_phrase(needs_bytes)}"
+    return WeightsUnusable(
+        path=path,
+        reason=f"is cut short: it has {has}{of}",
+        hint="The download did not finish; resume or repeat it.",
+    )
+
+
+def _unsupported(path: Path, reason: str) -> WeightsUnusable:
+    return WeightsUnusable(
+        path=path,
+        reason=f"cannot be used: {reason}",
+        hint="Give the GGUF file of a language model, made by a current llama.cpp.",
+    )
+
+
+def _foreign_part(path: Path, reason: str) -> WeightsUnusable:
+    return WeightsUnusable(
+        path=path,
+        reason=f"does not belong to the parts beside it: {reason}",
+        hint="Download all parts of one model again, into a folder of their own.",
+    )
+
+
+def _changing(path: Path) -> WeightsUnusable:
+    return WeightsUnusable(
+        path=path,
+        reason="changes while it is read",
+        hint="Is it still being downloaded or copied? Wait for the end of that.",
+    )
+
+
 def _checked(path: Path) -> Path:
     try:
-        if path.is_dir():
-            raise WeightsAreFolder(path=path, inside=_models_in(path))
-        if not path.exists():
-            raise WeightsMissing(path=path, nearby=_models_in(path.parent))
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        # ValueError: a NUL in it. A dangling link is not offered in its own place.
+        others = [name for name in _models_in(path.parent) if name != path.name]
+        raise _missing(path, others) from error
     except OSError as error:
-        raise WeightsUnreadable(path=path, reason=reason_of(error)) from error
-    if not path.is_file():
-        raise NotGguf(path=path, looks_like="no regular file")
+        raise _unreadable(path, error) from error
+    if stat.S_ISDIR(mode):
+        inside = ", ".join(str(path / name) for name in _models_in(path)[:_OFFERED])
+        raise WeightsUnusable(
+            path=path,
+            reason="is a folder, not a GGUF file",
+            hint=f"In it: {inside}." if inside else "It holds no GGUF file.",
+        )
+    if not stat.S_ISREG(mode):
+        raise _not_gguf(path, "no regular file")
     return path
 
 
@@ -411,9 +390,14 @@ def _parts(path: Path) -> tuple[Path, ...]:
         path.with_name(f"{part['stem']}-{number:05}-of-{count:05}.gguf")
         for number in range(1, count + 1)
     )
-    missing = [each for each in parts if not each.is_file()]
+    missing = [each.name for each in parts if not each.is_file()]
     if missing:
-        raise PartMissing(missing=missing, count=count)
+        named = ", ".join(missing[:_OFFERED])
+        raise WeightsUnusable(
+            path=path,
+            reason=f"lacks {len(missing)} of the {count} parts of its model: {named}",
+            hint=f"Put all parts into {path.parent}, under their own names.",
+        )
     return parts
 
 
@@ -421,13 +405,13 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise WeightsUnreadable(path=path, reason=reason_of(error)) from error
+        raise _unreadable(path, error) from error
 
 
 def _header(path: Path) -> Header:
     size = _size(path)
     if not size:
-        raise NotGguf(path=path, looks_like="an empty file")
+        raise _not_gguf(path, "an empty file")
     try:
         with (
             path.open("rb") as file,
@@ -437,21 +421,17 @@ def _header(path: Path) -> Header:
             start = bytes(data[:64])
             header = parse(data)
     except OSError as error:
-        raise WeightsUnreadable(path=path, reason=reason_of(error)) from error
+        raise _unreadable(path, error) from error
     except EndsTooSoon as error:
         if start[:4] == b"GGUF":
-            raise WeightsTruncated(
-                path=path, has_bytes=size, needs_bytes=None
-            ) from error
-        raise NotGguf(path=path, looks_like=looks_like(start)) from error
+            raise _truncated(path, size, None) from error
+        raise _not_gguf(path, looks_like(start)) from error
     except BadHeader as error:
         if start[:4] == b"GGUF":
-            raise WeightsUnsupported(path=path, reason=str(error)) from error
-        raise NotGguf(path=path, looks_like=looks_like(start)) from error
+            raise _unsupported(path, str(error)) from error
+        raise _not_gguf(path, looks_like(start)) from error
     if size < header.needed_bytes:
-        raise WeightsTruncated(
-            path=path, has_bytes=size, needs_bytes=header.needed_bytes
-        )
+        raise _truncated(path, size, header.needed_bytes)
     return header
 
 
@@ -459,16 +439,16 @@ def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> Non
     values = headers[0].values
     kind = values.get("general.type", "model")
     if kind == "adapter":
-        raise WeightsUnsupported(path=files[0], reason="it is a LoRA adapter")
+        raise _unsupported(files[0], "it is a LoRA adapter")
     if kind == "mmproj" or values.get("general.architecture") == "clip":
-        raise WeightsUnsupported(path=files[0], reason="it is a projector for images")
+        raise _unsupported(files[0], "it is a projector for images")
     if not sum(header.tensors for header in headers):
-        raise WeightsUnsupported(path=files[0], reason="it holds a vocabulary alone")
+        raise _unsupported(files[0], "it holds a vocabulary alone")
     count = values.get("split.count", 0)
     if isinstance(count, int) and count > 1 and len(files) == 1:
-        raise WeightsUnsupported(
-            path=files[0],
-            reason=f"it is one of {count} parts, but was renamed: llama.cpp finds the "
+        raise _unsupported(
+            files[0],
+            f"it is one of {count} parts, but was renamed: llama.cpp finds the "
             "others by names such as model-00001-of-00002.gguf",
         )
 
@@ -481,42 +461,20 @@ def _refuse_foreign_parts(files: Sequence[Path], headers: Sequence[Header]) -> N
         said = header.values.get
         if said("split.no", number) != number:
             reason = f"it says that it is number {said('split.no')} from 0"
-            raise PartForeign(path=file, reason=reason)
+            raise _foreign_part(file, reason)
         if said("split.count", len(files)) != len(files):
             reason = f"it says that there are {said('split.count')} of them"
-            raise PartForeign(path=file, reason=reason)
+            raise _foreign_part(file, reason)
     found = sum(header.tensors for header in headers)
     told = headers[0].values.get("split.tensors.count", found)
     if told != found:
         reason = f"it tells of {told} tensors, together they have {found}"
-        raise PartForeign(path=files[0], reason=reason)
+        raise _foreign_part(files[0], reason)
 
 
 _CHUNK_BYTES = 4 << 20
 _SHORT_HASH = 12
 _TRIES = 3
-
-
-class WeightsInMotion(MachineError):  # noqa: N818 - named after the fact
-    """The file was written to while it was looked at."""
-
-    def __init__(self, *, path: Path) -> None:
-        super().__init__(
-            f"{path} changes while it is read",
-            hint="Is it still being downloaded or copied? Wait for the end of that.",
-        )
-
-
-class WeightsReplaced(RequestError):  # noqa: N818 - named after the fact
-    """Other weights lie where those were that the sweep began with."""
-
-    def __init__(self, *, path: Path, was: str, now: str) -> None:
-        super().__init__(
-            f"the weights at {path} were replaced while the sweep ran: "
-            f"sha256 {was[:_SHORT_HASH]}, now {now[:_SHORT_HASH]}",
-            hint="What has finished is kept. Put the former file back and sweep "
-            "again, or choose another folder with --out.",
-        )
 
 
 def sha256(
@@ -525,66 +483,72 @@ def sha256(
     """
     The hash of the file, or of all parts in order, as hexadecimal digits.
 
-    Remembered in the cache folder for as long as `files.identity` is the same.
+    Kept in the cache folder, for as long as `files.identity` is the same.
 
     Args:
         weights: The model.
         progress: Called with the bytes read so far and the bytes there are.
 
     Raises:
-        MachineError: If a file is gone, cannot be read, or has changed since its
-            header was read, so that it says something else.
+        WeightsUnusable: If a file is gone, cannot be read, or has another header than
+            when *weights* was read from it.
     """
     digest = _sha256(weights, progress)
-    if identity_of(weights.files) != weights.identity and not _says_the_same(weights):
-        raise WeightsInMotion(path=weights.path)
+    if identity_of(weights.files) != weights.identity and not _has_same_header(weights):
+        raise _changing(weights.path)
     return digest
 
 
 def refuse_replaced(weights: Weights, *, expected: str) -> None:
     """
-    Stop if the files are not those any more that *weights* was read from.
+    Stop if the files have other contents than when *weights* was read from them.
 
-    A few microseconds as long as nothing touches them. Touched ones are hashed
-    again: those that were merely renamed, linked to or restored are the same.
+    Microseconds if their identity is the same; else they are hashed again, since
+    renaming them, linking to them or restoring a copy changes their identity, too.
 
     Args:
         weights: The model as it was.
         expected: Its hash.
 
     Raises:
-        WeightsReplaced: If they have another hash.
-        MachineError: If a file is gone, cannot be read, or changes all the time.
+        BadInput: If they have another hash.
+        WeightsUnusable: If a file is gone, cannot be read, or keeps changing.
     """
     # Made-up weights are no files.
     if weights.identity and identity_of(weights.files) != weights.identity:
         found = _sha256(weights, None)
         if found != expected:
-            raise WeightsReplaced(path=weights.path, was=expected, now=found)
+            raise BadInput(
+                source=weights.path,
+                reason="other weights than those that the sweep began with: sha256 "
+                f"{found[:_SHORT_HASH]}, was {expected[:_SHORT_HASH]}",
+                hint="What has finished is kept. Put the former file back and sweep "
+                "again, or choose another folder with --out.",
+            )
 
 
-def _says_the_same(weights: Weights) -> bool:
+def _has_same_header(weights: Weights) -> bool:
     now = read_header(weights.path)
     return replace(now, identity=weights.identity) == weights
 
 
 def _sha256(weights: Weights, progress: Callable[[int, int], None] | None) -> str:
-    """The hash of files that stay what they are while they are read."""
+    """The hash of the files, whose identity is the same before and after reading."""
     for _ in range(_TRIES):
         identity = identity_of(weights.files)
         note = _note(identity)
-        remembered = _remembered(note)
-        digest = remembered or _digest(weights, progress)
-        # Not so if somebody writes to them; but a link or a backup is soon made.
+        known = _read_note(note)
+        digest = known or _digest(weights, progress)
+        # Tried again: making a link or a backup meanwhile changes the identity, too.
         if identity_of(weights.files) == identity:
-            if not remembered:
-                _remember(note, weights.path, digest)
+            if not known:
+                _write_note(note, weights.path, digest)
             return digest
-    raise WeightsInMotion(path=weights.path)
+    raise _changing(weights.path)
 
 
-def _remember(note: Path, path: Path, digest: str) -> None:
-    # A cache that cannot be written costs time, nothing else.
+def _write_note(note: Path, path: Path, digest: str) -> None:
+    # Without the note, the file is hashed again next time.
     with contextlib.suppress(OSError):
         content = json.dumps({"file": str(path), "sha256": digest})
         write_whole(note, content.encode())
@@ -596,9 +560,9 @@ def _note(identity: str) -> Path:
     return cache_folder() / "weights" / f"{name}.json"
 
 
-def _remembered(note: Path) -> str | None:
+def _read_note(note: Path) -> str | None:
     try:
-        digest = json.loads(note.read_bytes())["sha256"]
+        digest = json.loads(read_regular(note) or b"")["sha256"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     is_digest = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)
@@ -618,5 +582,5 @@ def _digest(weights: Weights, progress: Callable[[int, int], None] | None) -> st
                     if progress is not None:
                         progress(done, weights.size_bytes)
         except OSError as error:
-            raise WeightsUnreadable(path=path, reason=reason_of(error)) from error
+            raise _unreadable(path, error) from error
     return digest.hexdigest()

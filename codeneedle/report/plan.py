@@ -17,8 +17,8 @@ from codeneedle.models.kv_cache import (
     PairMemory,
     kv_bytes,
     kv_parts,
+    misfit,
     predicted,
-    refusal,
     room_of,
 )
 from codeneedle.models.weights import Weights, read_header
@@ -272,7 +272,7 @@ def _predicted(count: int | None) -> str:
 
 
 def _longest(each: PairMemory, memory: MemoryPlan) -> str:
-    if each.refusal:
+    if each.misfit:
         return "cannot"
     if each.longest_context is None:
         return UNKNOWN
@@ -291,10 +291,9 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
     if memory.training_context and memory.training_context in longest:
         yield "* the context that the weights were trained for"
     yield from (
-        f"cannot: {why}"
-        for why in sorted({p.refusal for p in memory.pairs if p.refusal})
+        f"cannot: {why}" for why in sorted({p.misfit for p in memory.pairs if p.misfit})
     )
-    if any(each.kv_bytes[-1] is None and not each.refusal for each in memory.pairs):
+    if any(each.kv_bytes[-1] is None and not each.misfit for each in memory.pairs):
         yield f"{UNKNOWN} unknown for this architecture or cache type"
 
 
@@ -400,7 +399,7 @@ def _grid(plan: Plan, records: dict[Pair, CellRecord]) -> Table:
 
 
 def _cell(plan: Plan, pair: Pair, records: dict[Pair, CellRecord]) -> str:
-    if refusal(plan.weights, pair):
+    if misfit(plan.weights, pair):
         return "cannot"
     record = records.get(pair)
     if record and not record.has_numbers:
@@ -413,7 +412,7 @@ def _cell(plan: Plan, pair: Pair, records: dict[Pair, CellRecord]) -> str:
 def _legend(plan: Plan, records: dict[Pair, CellRecord]) -> Iterator[str]:
     if any(record.has_numbers for record in records.values()):
         yield f"{DONE_MARK} finished"
-    reasons = {refusal(plan.weights, pair) for pair in plan.pairs} - {None}
+    reasons = {misfit(plan.weights, pair) for pair in plan.pairs} - {None}
     yield from (f"cannot: {reason}" for reason in sorted(filter(None, reasons)))
     for record in records.values():
         if not record.has_numbers:

@@ -204,7 +204,7 @@ def test_a_bare_machine_has_problems_but_no_error(tmp_path):
         found.problems[0].what,
         "codeneedle llama" in found.problems[0].hint,
     ]
-    assert f"there are no weights at {tmp_path}/none.gguf" == whats(found)[1]
+    assert f"{tmp_path}/none.gguf does not exist" == whats(found)[1]
     assert {None} == {each.is_accepted for each in found.types}
 
 

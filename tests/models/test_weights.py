@@ -1,13 +1,20 @@
 """Model files: whole ones are read, others are named for what they are."""
 
+import hashlib
+import os
 import re
 
 import pytest
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 
-from codeneedle.errors import MachineError
-from codeneedle.models import weights
-from codeneedle.models.weights import read_header, short_name
+from codeneedle.errors import BadInput, WeightsUnusable
+from codeneedle.models.weights import (
+    read_header,
+    refuse_replaced,
+    sha256,
+    short_name,
+)
+from codeneedle.system.files import cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +62,7 @@ def test_a_missing_file_offers_its_neighbours(tmp_path):
     """
     write_gguf(tmp_path / "qwen3-4b-q4_k_m.gguf")
 
-    with pytest.raises(weights.WeightsMissing) as caught:
+    with pytest.raises(WeightsUnusable, match="does not exist") as caught:
         read_header(tmp_path / "qwen3-4b-q4_k_n.gguf")
 
     assert "Did you mean 'qwen3-4b-q4_k_m.gguf'?" == caught.value.hint
@@ -68,7 +75,7 @@ def test_a_folder_offers_the_models_in_it(tmp_path):
     for name in ("b-00001-of-00002", "b-00002-of-00002", "a", "mmproj-a"):
         write_gguf(tmp_path / f"{name}.gguf")
 
-    with pytest.raises(weights.WeightsAreFolder) as caught:
+    with pytest.raises(WeightsUnusable, match="is a folder") as caught:
         read_header(tmp_path)
 
     assert f"In it: {tmp_path}/a.gguf, {tmp_path}/b-00001-of-00002.gguf." == (
@@ -93,7 +100,7 @@ def test_what_is_no_gguf_is_named(tmp_path, content, words):
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
 
-    with pytest.raises(weights.NotGguf, match=words):
+    with pytest.raises(WeightsUnusable, match=words):
         read_header(path)
 
 
@@ -105,7 +112,7 @@ def test_a_file_that_lacks_a_few_bytes_is_told_so(tmp_path):
     data = gguf_bytes({**SHAPE, "tokenizer.chat_template": "x" * 2_000_000})
     path.write_bytes(data[:-1])
 
-    with pytest.raises(weights.WeightsTruncated) as caught:
+    with pytest.raises(WeightsUnusable, match="cut short") as caught:
         read_header(path)
 
     assert f"it has {len(data) - 1:,} of {len(data):,} bytes" in str(caught.value)
@@ -119,7 +126,7 @@ def test_a_partial_download_is_recognised(tmp_path, kept):
     path = tmp_path / "m.gguf"
     path.write_bytes(gguf_bytes()[:kept])
 
-    with pytest.raises(weights.WeightsTruncated, match="cut short"):
+    with pytest.raises(WeightsUnusable, match="cut short"):
         read_header(path)
 
 
@@ -141,7 +148,7 @@ def test_a_gguf_that_is_no_language_model_is_refused(tmp_path, keys, changes, wo
     """
     path = write_gguf(tmp_path / "m.gguf", {**SHAPE, **keys}, **changes)
 
-    with pytest.raises(weights.WeightsUnsupported, match=re.escape(words)):
+    with pytest.raises(WeightsUnusable, match=re.escape(words)):
         read_header(path)
 
 
@@ -166,7 +173,7 @@ def test_a_missing_part_is_named(tmp_path):
     path = write_gguf(tmp_path / "m-00001-of-00003.gguf")
     write_gguf(tmp_path / "m-00003-of-00003.gguf")
 
-    with pytest.raises(weights.PartMissing, match=r"1 of the 3 .*m-00002-of"):
+    with pytest.raises(WeightsUnusable, match=r"1 of the 3 .*m-00002-of"):
         read_header(path)
 
 
@@ -174,7 +181,7 @@ def test_problems_with_weights_are_problems_of_the_machine(tmp_path):
     """
     All of them end with exit code 3 and name a next action.
     """
-    with pytest.raises(MachineError) as caught:
+    with pytest.raises(WeightsUnusable) as caught:
         read_header(tmp_path / "none.gguf")
 
     assert 3 == caught.value.exit_code
@@ -222,7 +229,7 @@ def test_a_part_of_another_model_is_refused(tmp_path, second, words):
     write_gguf(tmp_path / "m-00001-of-00002.gguf", split_keys(0))
     other = write_gguf(tmp_path / "m-00002-of-00002.gguf", second)
 
-    with pytest.raises(weights.PartForeign, match=words) as caught:
+    with pytest.raises(WeightsUnusable, match=words) as caught:
         read_header(other)
 
     assert str(other) in str(caught.value)
@@ -235,5 +242,171 @@ def test_parts_that_do_not_make_a_whole_are_refused(tmp_path):
     path = write_gguf(tmp_path / "m-00001-of-00002.gguf", split_keys(0))
     write_gguf(tmp_path / "m-00002-of-00002.gguf", split_keys(1), tensors=2)
 
-    with pytest.raises(weights.PartForeign, match=r"tells of 2 tensors.* have 3"):
+    with pytest.raises(WeightsUnusable, match=r"tells of 2 tensors.* have 3"):
         read_header(path)
+
+
+def test_a_hash_is_that_of_the_bytes_and_is_remembered(tmp_path):
+    """
+    The second time nothing is read; a change of the file is noticed.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    found = read_header(path)
+    seen = []
+
+    def progress(done, total):
+        seen.append((done, total))
+
+    first = sha256(found, progress=progress)
+    again = sha256(found, progress=progress)
+
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == first == again
+    assert [(found.size_bytes, found.size_bytes)] == seen
+
+    write_gguf(path, tensors=2)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256(read_header(path))
+
+
+def test_a_damaged_note_of_a_hash_is_made_again(tmp_path):
+    """
+    What stands in the cache is believed only if it looks like a hash.
+    """
+    found = read_header(write_gguf(tmp_path / "m.gguf"))
+    right = sha256(found)
+    for note in (cache_folder() / "weights").iterdir():
+        note.write_text('{"sha256": 7}')
+
+    assert right == sha256(found)
+
+
+def disguise(path, data):
+    """Put *data* at *path*, with the size and the times that were there."""
+    was = path.stat()
+    path.write_bytes(data)
+    # Until the clock of the file system has ticked.
+    while path.stat().st_ctime_ns == was.st_ctime_ns:
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def other(data):
+    """As long as *data*, and with another last byte."""
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def test_a_replaced_file_of_equal_size_and_time_has_another_hash(tmp_path):
+    """
+    The time that its inode changed cannot be set.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    first = sha256(read_header(path))
+    size, time = path.stat().st_size, path.stat().st_mtime_ns
+
+    disguise(path, other(gguf_bytes()))
+
+    assert (size, time) == (path.stat().st_size, path.stat().st_mtime_ns)
+    assert first != sha256(read_header(path))
+
+
+def test_weights_that_nothing_touched_are_not_read_again(tmp_path, monkeypatch):
+    """
+    The look at them between two cells costs next to nothing.
+    """
+    found = read_header(write_gguf(tmp_path / "m.gguf"))
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "none"))
+
+    refuse_replaced(found, expected="not looked at")
+
+    assert not (tmp_path / "none").exists()
+
+
+def test_weights_that_were_replaced_are_refused_naming_both_hashes(tmp_path):
+    """
+    Even if size and time are the same.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    found = read_header(path)
+    was = sha256(found)
+    disguise(path, other(gguf_bytes()))
+    now = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    with pytest.raises(BadInput, match="other weights") as caught:
+        refuse_replaced(found, expected=was)
+
+    assert was[:12] in str(caught.value)
+    assert now[:12] in str(caught.value)
+    assert 2 == caught.value.exit_code
+
+
+def test_weights_that_were_replaced_by_themselves_are_the_same(tmp_path):
+    """
+    A copy put in their place, a link to them, a change of who may read them.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    found = read_header(path)
+    was = sha256(found)
+    (tmp_path / "copy").write_bytes(path.read_bytes())
+
+    (tmp_path / "copy").replace(path)
+    refuse_replaced(found, expected=was)
+    os.link(path, tmp_path / "link")
+    path.chmod(0o600)
+    refuse_replaced(found, expected=was)
+
+
+def test_weights_that_vanish_are_missed(tmp_path):
+    """
+    The path is named.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    found = read_header(path)
+    path.unlink()
+
+    with pytest.raises(WeightsUnusable, match=r"m\.gguf does not exist"):
+        refuse_replaced(found, expected="any")
+
+
+def test_weights_that_change_while_they_are_hashed_have_no_hash(tmp_path):
+    """
+    Half of one file and half of another is neither.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    found = read_header(path)
+
+    def rewrite(_done, _total):
+        disguise(path, other(path.read_bytes()))
+
+    with pytest.raises(WeightsUnusable, match="changes while"):
+        sha256(found, progress=rewrite)
+
+    assert [] == list(cache_folder().glob("weights/*"))
+
+
+def test_a_link_that_is_made_meanwhile_is_no_change(tmp_path):
+    """
+    They are hashed once more, and have the hash of what they hold.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    found = read_header(path)
+    was = path.stat().st_ctime_ns
+
+    def link(_done, _total):
+        while path.stat().st_ctime_ns == was:
+            (tmp_path / "backup").unlink(missing_ok=True)
+            os.link(path, tmp_path / "backup")
+
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256(found, progress=link)
+
+
+def test_weights_are_hashed_only_while_their_header_holds(tmp_path):
+    """
+    What was planned by the old header is no plan for the new file.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    found = read_header(path)
+    disguise(path, other(gguf_bytes()))
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256(found)
+
+    write_gguf(path, SHAPE | {"llama.context_length": 4096})
+    with pytest.raises(WeightsUnusable, match="changes while it is read"):
+        sha256(found)

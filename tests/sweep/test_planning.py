@@ -9,9 +9,8 @@ import pytest
 from made_plans import SERVER, TYPES, asking, made_world, planned
 
 from codeneedle.engines.llama_cpp.arguments import ReservedArgument
-from codeneedle.errors import FolderUnusable, UnknownName
+from codeneedle.errors import FolderUnusable, UnknownName, WeightsUnusable
 from codeneedle.grid import Pair
-from codeneedle.models.weights import WeightsMissing
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.sweep import plan
 from codeneedle.sweep.plan import (
@@ -216,7 +215,7 @@ def test_weights_that_are_not_there_are_named():
     """
     With the nearest that is.
     """
-    with pytest.raises(WeightsMissing) as caught:
+    with pytest.raises(WeightsUnusable) as caught:
         planned(models=(Path("modle.gguf"),))
 
     assert "'model.gguf'" in caught.value.hint

@@ -3,7 +3,6 @@ The built-in model as a GGUF file in the cache folder: assembled on first use, a
 the same bytes.
 """
 
-import contextlib
 import hashlib
 import tempfile
 from importlib import resources
@@ -13,25 +12,21 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.errors import MachineError
+from codeneedle.errors import FolderUnusable
 from codeneedle.models.nano import construction
-from codeneedle.system.files import CACHE_VARIABLE, cache_folder
+from codeneedle.system.files import (
+    CACHE_VARIABLE,
+    cache_folder,
+    read_regular,
+    reason_of,
+    write_whole,
+)
 
 NAME = "needle-nano"
 """As the file's metadata and its name say it."""
 
 SHA256 = "3319a9a0bf681daf76087969b5243a45f66ccc85b576f5fe8a2ec9ed766896b6"
 """Of the assembled file. A test holds it to what is assembled here."""
-
-
-class CacheNotWritable(MachineError):  # noqa: N818 - named after the fact
-    """The folder for what can be made again does not take files."""
-
-    def __init__(self, *, folder: Path, reason: str) -> None:
-        super().__init__(
-            f"cannot write to the cache folder {folder}: {reason}",
-            hint=f"Make room or choose another folder: {CACHE_VARIABLE}=/some/folder.",
-        )
 
 
 def built_in_model(cache: Path | None = None) -> Path:
@@ -46,38 +41,39 @@ def built_in_model(cache: Path | None = None) -> Path:
         of this package never finds it in its place.
 
     Raises:
-        CacheNotWritable: If it can be neither found nor written.
+        FolderUnusable: If it can be neither found nor written.
     """
     folder = cache or cache_folder()
     try:
         path = folder / _file_name(SHA256)
-        return path if _sha256(path) == SHA256 else _make(folder)
+        return path if _is_whole(path) else _make(folder)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise CacheNotWritable(folder=folder, reason=reason) from error
+        raise FolderUnusable(
+            folder=folder,
+            reason=reason_of(error),
+            hint=f"Make room, or choose another folder: {CACHE_VARIABLE}=/some/folder.",
+        ) from error
 
 
 def _make(folder: Path) -> Path:
-    """Assemble the file in *folder*; it gets its name when it is complete."""
-    # Only here: numpy takes time and memory that no other start needs.
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{NAME}-", dir=folder) as drafts:
-        draft = Path(drafts) / "draft.gguf"
+    """Assemble the file, and write it into *folder*."""
+    with tempfile.TemporaryDirectory(prefix=f"{NAME}-") as scratch:
+        draft = Path(scratch) / "draft.gguf"
         write_gguf(draft)
-        path = folder / _file_name(_sha256(draft))
-        return draft.replace(path)
+        data = draft.read_bytes()
+    path = folder / _file_name(hashlib.sha256(data).hexdigest())
+    write_whole(path, data)
+    return path
 
 
 def _file_name(sha256: str) -> str:
     return f"{NAME}-{sha256[:12]}.gguf"
 
 
-def _sha256(path: Path) -> str:
-    """Hash of a file's bytes; empty if there is no file."""
-    with contextlib.suppress(FileNotFoundError):
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    return ""
+def _is_whole(path: Path) -> bool:
+    """Whether the right bytes are at *path*."""
+    data = read_regular(path)
+    return data is not None and hashlib.sha256(data).hexdigest() == SHA256
 
 
 CONTEXT = 65536

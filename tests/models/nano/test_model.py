@@ -11,8 +11,9 @@ from codeneedle.corpora.needles import choose, needle_facts
 from codeneedle.corpora.random_bodies import generate
 from codeneedle.engines.client import Chat, Client, Completion, Message
 from codeneedle.engines.llama_cpp.server import Launch, serving
+from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
-from codeneedle.models.nano.model import SHA256, CacheNotWritable, built_in_model
+from codeneedle.models.nano.model import SHA256, built_in_model
 from codeneedle.probes.prompts import chat_messages, completion_prompt
 from codeneedle.records.record import NeedleFacts
 from codeneedle.scoring.alignment import score
@@ -69,7 +70,7 @@ def test_a_cache_that_takes_no_files_is_named_with_a_way_out(tmp_path):
     """A cache folder that cannot be is reported with the variable that moves it."""
     (tmp_path / "file").touch()
 
-    with pytest.raises(CacheNotWritable) as caught:
+    with pytest.raises(FolderUnusable) as caught:
         built_in_model(tmp_path / "file")
 
     assert str(tmp_path / "file") in str(caught.value)
