@@ -294,16 +294,16 @@ class Engine(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRun:
     """
-    What a tool said of one run, beside its numbers.
+    One run of a tool, for the record of its cell.
 
     Attributes:
-        command: What it was started with.
-        effective: What ran, as far as its log tells.
+        command: What it is started with.
+        effective: What ran, as far as its log tells; None before it has ended.
         fallback: What it did instead of fast attention, if anything.
     """
 
     command: tuple[str, ...]
-    effective: Effective
+    effective: Effective | None = None
     fallback: Trouble | None = None
 
 
@@ -411,13 +411,11 @@ class Comparison:
     Attributes:
         statistics: Of all scored tokens.
         tokens: Tokens scored.
-        run: What the tool said of the pair's own run.
         retries: How often the tool ran again because its output was incomplete.
     """
 
     statistics: Statistics
     tokens: int
-    run: ToolRun
     retries: int = 0
 
 
@@ -460,7 +458,12 @@ class DivergenceTool(Protocol):
         ...
 
     def write_reference(
-        self, task: DivergenceTask, *, log: Path, progress: Callable[[int], None]
+        self,
+        task: DivergenceTask,
+        *,
+        log: Path,
+        note: Callable[[ToolRun], None],
+        progress: Callable[[int], None],
     ) -> Reference:
         """
         Compute and store the distributions of the reference.
@@ -468,6 +471,7 @@ class DivergenceTool(Protocol):
         Args:
             task: Text, chunks and reference.
             log: Receives what the tool says. Overwritten.
+            note: Called when the tool is started, and when it has ended.
             progress: Called with the number of chunks computed so far.
 
         Raises:
@@ -482,6 +486,7 @@ class DivergenceTool(Protocol):
         reference: Reference,
         *,
         log: Path,
+        note: Callable[[ToolRun], None],
         progress: Callable[[int], None],
     ) -> Comparison:
         """
@@ -521,7 +526,6 @@ class Speeds:
     Attributes:
         pp: Reading speed of each repetition, in tokens per second.
         tg: Writing speed of each repetition, in tokens per second.
-        run: What the tool said beside it.
         build: Number and commit of the tool.
         cpu: Names of the processors.
         gpu: Names of the accelerators; empty where there are none.
@@ -531,7 +535,6 @@ class Speeds:
 
     pp: tuple[float, ...]
     tg: tuple[float, ...]
-    run: ToolRun
     build: str
     cpu: str
     gpu: str
@@ -558,6 +561,7 @@ class SpeedTool(Protocol):
         *,
         log: Path,
         silence_s: float,
+        note: Callable[[ToolRun], None],
         progress: Callable[[str], None],
     ) -> Speeds:
         """
@@ -567,6 +571,7 @@ class SpeedTool(Protocol):
             task: What to measure.
             log: Receives what the tool says. Overwritten.
             silence_s: How long the tool may say nothing, in seconds.
+            note: Called when the tool is started, and when it has ended.
             progress: Called with what the tool does, as a phrase.
 
         Raises:
