@@ -25,7 +25,7 @@ class Cell:
         reason: Why it did not finish; empty if it did.
         value: The mean or sum of its observations; NaN unless it finished and
             has one.
-        n: Observations behind the value.
+        observations: What the value comes from, one per round where there are rounds.
         against: The pair that the record says it was measured against; empty
             unless it finished and says so.
     """
@@ -34,8 +34,13 @@ class Cell:
     status: str = NOT_RUN
     reason: str = ""
     value: float = math.nan
-    n: int = 0
+    observations: tuple[float, ...] = ()
     against: str = ""
+
+    @property
+    def n(self) -> int:
+        """Observations behind the value."""
+        return len(self.observations)
 
     @property
     def has_value(self) -> bool:
@@ -160,11 +165,11 @@ def _cell(
         return Cell(pair=pair)
     if not record.has_numbers:
         return Cell(pair=pair, status=record.status.value, reason=record.reason)
-    values = metric.values(record, run.setup, reading)
+    values = tuple(metric.values(record, run.setup, reading))
     return Cell(
         pair=pair,
         status=record.status.value,
         value=cell_value(metric, values),
-        n=len(values),
+        observations=values,
         against=reference_named_by(metric, record),
     )

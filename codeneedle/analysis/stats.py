@@ -1,126 +1,35 @@
-"""Statistics over cells: spread, gradient, bootstrap differences with intervals."""
+"""Statistics over cells: spread, gradient, and differences with bootstrap intervals."""
 
 import functools
 import math
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.analysis.frames import NOT_RUN, Cells
-from codeneedle.analysis.metrics import Metric
+from codeneedle.analysis.frames import Cells
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
-from codeneedle.records.record import CellRecord, Run
-from codeneedle.scoring.rounds import Reading
 
 Numbers = npt.NDArray[np.float64]
 
 SEED = 42
-"""Of all chance in reports: the same records give the same report."""
+"""Of all random numbers in reports: the same records give the same report."""
+
+SHUFFLES = 9_999
+"""Random orders that an observed gradient is compared with."""
+
+SIGNIFICANCE = 0.05
+"""A gradient with a p value above this is called none."""
+
+FEWEST_CELLS = 6
+"""With fewer cells, hardly any order has a p value below `SIGNIFICANCE`."""
 
 RESAMPLES = 9_999
 """Bootstrap samples behind an interval."""
 
 CONFIDENCE = 0.95
 """Share of bootstrap samples inside an interval."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """
-    A cell's value less the reference's.
-
-    Attributes:
-        mean: The difference, in the metric's unit.
-        low: Lower end of the `CONFIDENCE` interval; NaN where single
-            observations give none.
-        high: Its upper end. An interval of no width means that no round
-            differed, not that none ever would.
-        is_paired: Whether rounds were compared needle by needle.
-    """
-
-    mean: float
-    low: float
-    high: float
-    is_paired: bool
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the interval leaves out zero."""
-        return self.low > 0 or self.high < 0
-
-
-def paired_difference(gaps: Numbers, *, is_sum: bool) -> Difference:
-    """The `Difference` of two cells by their *gaps*, one per needle."""
-    resampled = gaps @ _draws(len(gaps))
-    # Sums of the same gaps in another order differ in the last bits, also from zero.
-    resampled[np.abs(resampled) < _NOISE * np.abs(gaps).max()] = 0
-    if not is_sum:
-        resampled /= len(gaps)
-    return _judged(gap_value(gaps, is_sum=is_sum), resampled, is_paired=True)
-
-
-def gap_value(gaps: Numbers, *, is_sum: bool) -> float:
-    """The mean of *gaps*, or their sum."""
-    return float(gaps.sum() if is_sum else gaps.mean())
-
-
-_NOISE = 1e-12
-"""Share of the largest gap below which a sum of gaps is zero but for rounding."""
-
-
-@functools.lru_cache(maxsize=4)
-def _draws(count: int) -> Numbers:
-    """How often each of *count* values is in each sample, a column per sample."""
-    chance = np.random.default_rng(SEED)
-    drawn = chance.integers(count, size=(RESAMPLES, count))
-    times = [np.count_nonzero(drawn == value, axis=1) for value in range(count)]
-    return np.array(times, dtype=np.float64)
-
-
-def difference_apart(ours: Numbers, theirs: Numbers, *, is_sum: bool) -> Difference:
-    """The `Difference` of two cells whose values belong to no common needles."""
-    mean = gap_value(ours, is_sum=is_sum) - gap_value(theirs, is_sum=is_sum)
-    if min(len(ours), len(theirs)) < 2:  # noqa: PLR2004 - one value has no spread
-        return Difference(mean=mean, low=math.nan, high=math.nan, is_paired=False)
-    chance = np.random.default_rng(SEED)
-    resampled = _resampled(ours, chance, is_sum=is_sum) - _resampled(
-        theirs, chance, is_sum=is_sum
-    )
-    return _judged(mean, resampled, is_paired=False)
-
-
-def _resampled(
-    values: Numbers, chance: np.random.Generator, *, is_sum: bool
-) -> Numbers:
-    """The mean or sum of each of `RESAMPLES` samples with replacement."""
-    drawn = values[chance.integers(len(values), size=(RESAMPLES, len(values)))]
-    return _total(drawn, is_sum=is_sum)
-
-
-def _total(drawn: Numbers, *, is_sum: bool) -> Numbers:
-    totals: Numbers = drawn.sum(axis=1) if is_sum else drawn.mean(axis=1)
-    return totals
-
-
-def _judged(mean: float, resampled: Numbers, *, is_paired: bool) -> Difference:
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail])
-    return Difference(mean=mean, low=float(low), high=float(high), is_paired=is_paired)
-
-
-SHUFFLES = 9_999
-"""Random orders that an observed gradient is compared with."""
-
-SIGNIFICANCE = 0.05
-"""A gradient that chance alone shows more often than this is called none."""
-
-FEWEST_CELLS = 6
-"""
-With fewer cells hardly any order is rarer than one in twenty, whatever happened.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,26 +68,16 @@ def spread(cells: Cells) -> Spread:
     )
 
 
-def counts(cells: Cells) -> dict[str, int]:
-    """How many cells ended in each status; those not run are under `NOT_RUN`."""
-    return dict(Counter(cell.status for cell in cells))
-
-
-def tried(cells: Cells) -> int:
-    """How many cells have a record, finished or not."""
-    return sum(cell.status != NOT_RUN for cell in cells)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
     """
-    Whether a metric goes along with precision.
+    Rank correlation of a metric with precision.
 
     Attributes:
-        rho: Rank correlation of value and bits, from -1 to 1; NaN where it
-            cannot be told: too few cells, or all values or all bits alike.
+        rho: Correlation of value and bits, from -1 to 1; NaN where there is none:
+            too few cells, or all values or all bits alike.
         p: Share of random orders that correlate at least as much; NaN likewise.
-        cells: Cells it rests on.
+        cells: Cells it is computed from.
     """
 
     rho: float
@@ -187,12 +86,12 @@ class Gradient:
 
     @property
     def is_told(self) -> bool:
-        """Whether it can be told from none."""
+        """Whether chance alone shows it in less than `SIGNIFICANCE` of orders."""
         return self.p <= SIGNIFICANCE
 
     @property
     def words(self) -> str:
-        """``none``, ``too few cells``, or which way and how surely."""
+        """``none``, ``too few cells``, or its direction with rho and p."""
         if self.cells < FEWEST_CELLS:
             return "too few cells"
         if not self.is_told:
@@ -229,7 +128,7 @@ def gradient(cells: Cells) -> Gradient:
 def _shuffled_products(x: Numbers, y: Numbers) -> Numbers:
     """The inner product of *x* with each of `SHUFFLES` orders of *y*."""
     chance = np.random.default_rng(SEED)
-    # In blocks of about a million numbers: a grid may have thousands of cells.
+    # In blocks of about a million numbers: a grid may have a thousand cells.
     block = max(1, 1_000_000 // len(y))
     sizes = [min(block, SHUFFLES - start) for start in range(0, SHUFFLES, block)]
     blocks = [chance.permuted(np.tile(y, (size, 1)), axis=1) @ x for size in sizes]
@@ -255,79 +154,104 @@ def _centred_ranks(values: Sequence[float]) -> Numbers:
     return ranks - (len(ranks) + 1) / 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """
+    A cell's value less the reference's.
+
+    Attributes:
+        mean: The difference, in the metric's unit.
+        low: Lower end of the `CONFIDENCE` interval; NaN where single
+            observations give none.
+        high: Its upper end. An interval of no width means that no round
+            differed, not that none ever would.
+        is_paired: Whether rounds were compared needle by needle.
+    """
+
+    mean: float
+    low: float
+    high: float
+    is_paired: bool
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the interval leaves out zero."""
+        return self.low > 0 or self.high < 0
+
+
 def difference(
-    run: Run, pair: Pair, reference: Pair, metric: Metric, reading: Reading
+    ours: Sequence[float], theirs: Sequence[float], *, needles: int, is_sum: bool
 ) -> Difference:
     """
-    Compare *pair* with *reference*.
+    Compare the values of a cell with *theirs*, those of the reference.
 
     Where both have a value for every needle, the same needles are drawn for
     both: what makes a needle hard cancels out. Otherwise (rounds without an
     answer, repetitions, single numbers) the two are drawn apart.
 
     Args:
-        run: Records of one probe.
-        pair: The one to judge.
-        reference: The one that it is compared with.
-        metric: What to compare.
-        reading: How stored replies are read.
-
-    Raises:
-        KeyError: If either has no finished record.
-        ValueError: If either has no value.
+        ours: One or more values.
+        theirs: Likewise.
+        needles: Of the run.
+        is_sum: Whether sums are compared, not means.
 
     Source:
         Percentile bootstrap, `RESAMPLES` seeded samples. Efron & Tibshirani, An
         Introduction to the Bootstrap, 1993, chapter 13.
     """
-    ours = _values(_finished(run, pair), run, metric, reading)
-    theirs = _values(_finished(run, reference), run, metric, reading)
-    gaps = paired_gaps(ours, theirs, run)
+    gaps = paired_gaps(ours, theirs, needles=needles)
     if gaps is not None:
-        return paired_difference(gaps, is_sum=metric.is_sum)
-    return difference_apart(ours, theirs, is_sum=metric.is_sum)
-
-
-def told_pairs(
-    run: Run,
-    pairs: Collection[Pair],
-    reference: Pair,
-    metric: Metric,
-    reading: Reading,
-) -> frozenset[Pair]:
-    """
-    Those of *pairs* whose `difference` to *reference* is told.
-
-    Raises:
-        KeyError: As of `difference`, of any of them.
-        ValueError: Likewise.
-    """
-    return frozenset(
-        pair
-        for pair in pairs
-        if difference(run, pair, reference, metric, reading).is_told
-    )
+        return paired_difference(gaps, is_sum=is_sum)
+    return _difference_apart(np.array(ours), np.array(theirs), is_sum=is_sum)
 
 
 def paired_gaps(
-    ours: Sequence[float] | Numbers, theirs: Sequence[float] | Numbers, run: Run
+    ours: Sequence[float], theirs: Sequence[float], *, needles: int
 ) -> Numbers | None:
     """What each needle has more than in the other; None if one lacks a value."""
-    if not len(ours) == len(theirs) == len(run.setup.needles) > 1:
+    if not len(ours) == len(theirs) == needles > 1:
         return None
     gaps: Numbers = np.subtract(ours, theirs, dtype=np.float64)
     return gaps
 
 
-def _finished(run: Run, pair: Pair) -> CellRecord:
-    for record in run.records:
-        if record.pair == pair and record.has_numbers:
-            return record
-    raise KeyError(pair)
+def paired_difference(gaps: Numbers, *, is_sum: bool) -> Difference:
+    """The `Difference` of two cells by their *gaps*, one per needle."""
+    resampled = gaps @ _times_drawn(len(gaps))
+    # Sums of the same gaps in another order differ in the last bits, also from zero.
+    resampled[np.abs(resampled) < 1e-12 * np.abs(gaps).max()] = 0
+    if is_sum:
+        return _difference(float(gaps.sum()), resampled, is_paired=True)
+    return _difference(float(gaps.mean()), resampled / len(gaps), is_paired=True)
 
 
-def _values(record: CellRecord, run: Run, metric: Metric, reading: Reading) -> Numbers:
-    values: Sequence[float] = metric.values(record, run.setup, reading)
-    if not values:
-        raise ValueError(f"{record.pair} has no value of {metric.name}")
-    return np.asarray(values, dtype=float)
+@functools.lru_cache(maxsize=4)
+def _times_drawn(count: int) -> Numbers:
+    """How often each of *count* values is in each sample, a column per sample."""
+    drawn = _drawn(count, np.random.default_rng(SEED))
+    times = [np.count_nonzero(drawn == value, axis=1) for value in range(count)]
+    return np.array(times, dtype=np.float64)
+
+
+def _difference_apart(ours: Numbers, theirs: Numbers, *, is_sum: bool) -> Difference:
+    """The `Difference` of two cells whose values belong to no common needles."""
+    total = np.sum if is_sum else np.mean
+    mean = float(total(ours) - total(theirs))
+    if min(len(ours), len(theirs)) < 2:  # noqa: PLR2004 - one value has no spread
+        return Difference(mean=mean, low=math.nan, high=math.nan, is_paired=False)
+    chance = np.random.default_rng(SEED)
+    mine, other = (
+        total(values[_drawn(len(values), chance)], axis=1) for values in (ours, theirs)
+    )
+    return _difference(mean, mine - other, is_paired=False)
+
+
+def _drawn(count: int, chance: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Which of *count* values each sample with replacement holds, a row per sample."""
+    return chance.integers(count, size=(RESAMPLES, count))
+
+
+def _difference(mean: float, resampled: Numbers, *, is_paired: bool) -> Difference:
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return Difference(mean=mean, low=float(low), high=float(high), is_paired=is_paired)

@@ -466,7 +466,7 @@ def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
     k_types, v_types = frames.k_types(cells), frames.v_types(cells)
     bold: set[Pair] = set()
     if has_labels(k_types, v_types):
-        bold = _significant(run, cells, reference, metric, reading)
+        bold = _significant(run, cells, reference, metric)
     base_label = number(base, digits=metric.digits)
     return Picture(
         k_types=tuple(k_types),
@@ -503,15 +503,17 @@ def _word(status: str) -> str:
     return status_word(status) if status else "not run"
 
 
-def _significant(
-    run: Run, cells: Cells, reference: Pair, metric: Metric, reading: Reading
-) -> set[Pair]:
+def _significant(run: Run, cells: Cells, reference: Pair, metric: Metric) -> set[Pair]:
     """The pairs of whose difference to *reference* the interval excludes 0."""
-    pairs = {cell.pair for cell in cells if cell.has_value} - {reference}
+    theirs = next(cell.observations for cell in cells if cell.pair == reference)
     compare = functools.partial(
-        stats.difference, run, reference=reference, metric=metric, reading=reading
+        stats.difference,
+        theirs=theirs,
+        needles=len(run.setup.needles),
+        is_sum=metric.is_sum,
     )
-    return {pair for pair in pairs if compare(pair).is_told}
+    others = [cell for cell in cells if cell.has_value and cell.pair != reference]
+    return {cell.pair for cell in others if compare(cell.observations).is_told}
 
 
 def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:

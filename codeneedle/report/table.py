@@ -318,9 +318,9 @@ def _compared(
         is_significant = difference > noise
     else:
         ours, theirs = (
-            metric.values(each, run.setup, reading) for each in (record, reference)
+            column.cell(each.pair).observations for each in (record, reference)
         )
-        gaps = stats.paired_gaps(ours, theirs, run)
+        gaps = stats.paired_gaps(ours, theirs, needles=len(run.setup.needles))
         if min(len(ours), len(theirs)) < LEAST_VALUES:
             noise = error
         elif gaps is not None:

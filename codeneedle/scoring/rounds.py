@@ -19,7 +19,6 @@ from codeneedle.scoring.alignment import (
     PASS_LINES,
     Mark,
     answer_end,
-    answer_lines,
     score,
 )
 
@@ -57,6 +56,11 @@ class Counts:
     hallucinated: int
     bonus: int
     overrun: int
+
+    @property
+    def answered(self) -> int:
+        """Lines of the answer, whatever became of them."""
+        return self.matched + self.hallucinated + self.bonus + self.overrun
 
     @property
     def passed(self) -> bool:
@@ -98,7 +102,7 @@ class AskedRound:
         """Why there is nothing to score; empty if there is."""
         if self.round.error:
             return self.round.error
-        return "" if answer_lines(self.needle, self.round.reply) else "empty answer"
+        return "" if self.counts(Reading()).answered else "empty answer"
 
     def counts(self, reading: Reading) -> Counts:
         """Its score, by *reading*."""
@@ -136,9 +140,10 @@ def margins(gaps: Sequence[float]) -> Margins | None:
     """The margins of an answer whose tokens have *gaps*; None if there are none."""
     if not gaps:
         return None
+    ordered = sorted(gaps)
     return Margins(
-        least=min(gaps),
-        fifth=percentile(gaps, FIFTH),
+        least=ordered[0],
+        fifth=percentile(ordered, FIFTH),
         mean=math.fsum(gaps) / len(gaps),
     )
 

@@ -4,21 +4,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_records import failed_record, made_record, made_round, made_run, made_setup
 from unhurried import unhurried
 
 from codeneedle.analysis import frames, stats
-from codeneedle.analysis.recall import METRICS
 from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, Pair
-from codeneedle.records.record import Round, Status
-from codeneedle.scoring.rounds import Reading
-
-METRIC = {metric.name: metric for metric in METRICS}
-READING = Reading()
-REFERENCE = Pair("bf16", "bf16")
 
 PAIRS = [Pair(k, v) for k in DEFAULT_TYPES for v in DEFAULT_TYPES]
 
@@ -77,7 +70,7 @@ def test_the_spread_divides_by_the_number_of_cells() -> None:
 
 def test_failed_cells_are_not_averaged() -> None:
     """
-    They are counted by status instead.
+    Numbers are those of the others.
     """
     some = cells([math.nan, *[20] * 35])
 
@@ -86,7 +79,6 @@ def test_failed_cells_are_not_averaged() -> None:
         stats.spread(some).sd,
         stats.spread(some).cells,
     )
-    assert {"crashed": 1, "finished": 35} == stats.counts(some)
 
 
 def test_no_finished_cell_gives_no_numbers() -> None:
@@ -165,100 +157,120 @@ def test_chance_is_seeded(order: Sequence[int]) -> None:
     assert 0 < once.p <= 1
 
 
-def test_a_pair_that_loses_the_same_everywhere_differs_for_certain() -> None:
+NEEDLES = 16
+
+
+def compared(ours, theirs, *, needles=NEEDLES, is_sum=False):
+    return stats.difference(ours, theirs, needles=needles, is_sum=is_sum)
+
+
+def test_a_pair_that_loses_the_same_everywhere_differs_for_certain():
     """
     Paired needle by needle, a constant loss has an interval of no width.
     """
-    run = made_run(lambda pair, at: at if pair == REFERENCE else at - (at > 0))
+    theirs = [float(at) for at in range(NEEDLES)]
 
-    found = stats.difference(
-        run, Pair("q4_0", "q4_0"), REFERENCE, METRIC["matched"], READING
-    )
+    found = compared([value - 1 for value in theirs], theirs)
 
-    assert found.is_paired
-    assert -15 / 16 == found.mean
-    assert found.low < found.mean < found.high < 0
+    expected = stats.Difference(mean=-1.0, low=-1.0, high=-1.0, is_paired=True)
+    assert expected == found
     assert found.is_told
 
 
-def test_pairing_takes_out_what_makes_a_needle_hard() -> None:
+def test_an_interval_covers_95_of_100_samples():
     """
-    Needles differ by far more than the pairs do; drawn apart, nothing is told.
+    Of a loss of 1 in four of sixteen needles, the binomial quantiles are 1 and 8 lost.
     """
-    run = made_run(lambda pair, at: 4 + at - (pair != REFERENCE))
-    pair = Pair("q4_0", "q4_0")
+    gaps = np.array([-1.0] * 4 + [0.0] * 12)
 
-    paired = stats.difference(run, pair, REFERENCE, METRIC["matched"], READING)
-    other = replace(run, setup=replace(run.setup, needles=(*run.setup.needles,) * 2))
-    apart = stats.difference(other, pair, REFERENCE, METRIC["matched"], READING)
+    found = stats.paired_difference(gaps, is_sum=False)
 
-    assert paired.is_told
-    assert not apart.is_paired
-    assert not apart.is_told
+    assert (-0.25, -0.5, -1 / 16) == (found.mean, found.low, found.high)
 
 
-def test_sums_are_compared_as_sums() -> None:
+def test_pairing_takes_out_what_makes_a_needle_hard():
     """
-    Two rounds fewer of sixteen are a difference of two rounds.
+    Needles differ by far more than the pairs do; drawn apart, the same is not told.
     """
-    run = made_run(lambda pair, at: 0 if pair != REFERENCE and at < 2 else 20)
+    theirs = [4.0 + at for at in range(NEEDLES)]
+    ours = [value - 1 - at % 2 for at, value in enumerate(theirs)]
 
-    found = stats.difference(
-        run, Pair("q4_0", "q4_0"), REFERENCE, METRIC["pass"], READING
-    )
+    paired, apart = (compared(ours, theirs, needles=n) for n in (NEEDLES, 32))
 
-    assert -2 == found.mean
+    assert (True, True) == (paired.is_paired, paired.is_told)
+    assert (False, False) == (apart.is_paired, apart.is_told)
+    assert paired.mean == pytest.approx(apart.mean) == -1.5
+    assert apart.low < paired.low < -1.5 < paired.high < apart.high
 
 
-def test_a_round_without_an_answer_breaks_the_pairing_honestly() -> None:
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [([9.0, 8.0], [5.0, 5.0]), ([5.0] * 3, [9.0, 8.0])]
+)
+def test_cells_that_are_far_apart_are_told_without_pairing(ours, theirs):
     """
-    Rounds that cannot be matched with needles are drawn apart, and it says so.
+    Whichever is the larger one; two values each are enough for an interval.
     """
-    setup = made_setup(needles=4, types_k=["bf16", "q4_0"], types_v=["bf16"])
-    run = made_run(setup=setup, untried=["q4_0/bf16"])
-    rounds = [made_round(needle) for needle in setup.needles[1:]]
-    lost = Round(needle=setup.needles[0].name, prompt_sha256="d0", error="HTTP 500")
-    run = replace(
-        run, records=(*run.records, made_record("q4_0/bf16", [lost, *rounds]))
-    )
+    found = compared(ours, theirs)
 
-    found = stats.difference(
-        run, Pair("q4_0", "bf16"), REFERENCE, METRIC["matched"], READING
-    )
-
+    assert found.is_told
     assert not found.is_paired
-    assert 0 == found.mean
+    assert found.low < found.high
 
 
-def test_single_numbers_have_no_interval() -> None:
+@pytest.mark.parametrize("needles", [NEEDLES, 99])
+def test_sums_are_compared_as_sums(needles):
+    """
+    Two rounds fewer of sixteen are a difference of two rounds, paired or not.
+    """
+    found = compared([0.0] * 2 + [1.0] * 14, [1.0] * 16, needles=needles, is_sum=True)
+
+    assert (-2, -5, 0) == (found.mean, found.low, found.high)
+    assert not found.is_told
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1, 1e-9])
+def test_a_border_at_zero_is_not_moved_by_rounding(scale):
+    """
+    Gaps that cancel out in more than one sample of forty leave zero in the interval.
+    """
+    gaps = np.array([0.1, 0.2, -0.3] + [0.0] * 13) * scale
+
+    found = stats.paired_difference(gaps, is_sum=False)
+
+    assert not found.is_told
+    assert not stats.paired_difference(abs(gaps), is_sum=False).is_told
+    assert 0.0 == stats.paired_difference(abs(gaps), is_sum=False).low
+
+
+def test_a_missing_value_breaks_the_pairing():
+    """
+    Rounds that cannot be matched with needles are drawn apart.
+    """
+    found = compared([20.0] * 15, [20.0] * 16)
+
+    assert (0, 0, 0) == (found.mean, found.low, found.high)
+    assert not found.is_paired
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [([3.0], [2.0]), ([3.0], [2.0, 2.0])])
+def test_single_numbers_have_no_interval(ours, theirs):
     """
     One size of a cache has no spread to draw from.
     """
-    found = stats.difference(
-        made_run(), Pair("q4_0", "q4_0"), REFERENCE, METRIC["kv"], READING
-    )
+    found = compared(ours, theirs, needles=1)
 
-    assert 0 == found.mean
+    assert 1 == found.mean
     assert math.isnan(found.low)
     assert not found.is_told
 
 
-def test_a_failed_pair_has_no_difference() -> None:
+def test_the_same_values_give_the_same_interval():
     """
-    What did not finish cannot be compared.
+    Samples are seeded.
     """
-    run = made_run(failed=[failed_record("q4_0/q4_0", Status.CRASHED)])
+    ours, theirs = [1.0, 5.0, 7.0], [2.0, 4.0, 9.0]
 
-    with pytest.raises(KeyError):
-        stats.difference(
-            run, Pair("q4_0", "q4_0"), REFERENCE, METRIC["matched"], READING
+    for needles in (3, 4):
+        assert compared(ours, theirs, needles=needles) == compared(
+            ours, theirs, needles=needles
         )
-
-
-def test_cells_frames_and_statistics_agree_on_what_was_tried() -> None:
-    """
-    A pair that nobody tried is not among the tried.
-    """
-    run = made_run(untried=["q4_0/q4_0"])
-
-    assert 35 == stats.tried(frames.cells_frame(run, METRIC["matched"], READING))
