@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from codeneedle.errors import RequestError
+from codeneedle.errors import BadInput
 
 BITS_PER_ELEMENT: dict[str, float] = {
     "f32": 32.0,
@@ -37,16 +37,6 @@ DEFAULT_TYPES = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """The six types of the published 6x6 grids, most precise first."""
 
 
-class BadPair(RequestError):  # noqa: N818 - named after the fact
-    """Not two cache types with a slash between them."""
-
-    def __init__(self, *, text: str) -> None:
-        super().__init__(
-            f"'{text}' is no pair of cache types",
-            hint="Write the K type, a slash, the V type: q8_0/q4_0.",
-        )
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Pair:
     """
@@ -66,25 +56,43 @@ class Pair:
         Read ``q8_0/q4_0``.
 
         Raises:
-            BadPair: If *text* is anything else.
+            BadInput: If *text* is anything else.
         """
         k, slash, v = text.strip().partition("/")
         if not (k and slash and v) or "/" in v:
-            raise BadPair(text=text)
+            raise BadInput(
+                source=f"'{text}'",
+                reason="is not a pair of cache types",
+                hint="Write the K type, a slash, the V type: q8_0/q4_0.",
+            )
         return cls(k, v)
 
     @property
     def slug(self) -> str:
         """
-        Safe as a file name, whatever the types are called: ``q8_0-q4_0``.
+        Safe as a file name, and of this pair alone: ``q8_0-q4_0``.
 
-        A binary may accept any types, and a run folder of somebody else's may name
-        any; neither leads out of the folder.
+        A binary may accept types of any name, and a run folder from elsewhere may
+        hold any; no name leads out of the folder.
         """
+        return f"{_slug(self.k)}-{_slug(self.v)}"
+
+    @property
+    def old_slug(self) -> str:
+        """The slug in folders of codeneedle 0.x, where types may share one."""
         return f"{_safe(self.k)}-{_safe(self.v)}"
 
     def __str__(self) -> str:
         return f"{self.k}/{self.v}"
+
+
+def _slug(cache_type: str) -> str:
+    safe = _safe(cache_type)
+    if safe == cache_type:
+        return safe
+    # No type that is safe as it stands has a tilde in it.
+    digest = hashlib.sha256(cache_type.encode(errors="backslashreplace")).hexdigest()
+    return f"{safe[:40]}~{digest[:12]}"
 
 
 def _safe(cache_type: str) -> str:

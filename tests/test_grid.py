@@ -2,9 +2,9 @@
 
 import pytest
 
+from codeneedle.errors import BadInput
 from codeneedle.grid import (
     DEFAULT_TYPES,
-    BadPair,
     Pair,
     by_precision,
     most_precise,
@@ -27,7 +27,7 @@ def test_anything_else_is_no_pair(text):
     """
     A mistyped pair is refused with the right form as hint.
     """
-    with pytest.raises(BadPair, match="no pair") as caught:
+    with pytest.raises(BadInput, match="not a pair") as caught:
         Pair.parse(text)
 
     assert "q8_0/q4_0" in caught.value.hint

@@ -651,7 +651,7 @@ def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:
 
 def reference_of(store: Store) -> Pair | None:
     """What the stored divergences are compared with; None if there are none yet."""
-    for record in store.records():
+    for record in store.records(NAME):
         found = divergence_of(record)
         if found is not None:
             return Pair.parse(found.reference)

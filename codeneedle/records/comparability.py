@@ -15,28 +15,33 @@ _NOT_COMPARED = frozenset(
 )
 _DIGITS = 16
 
-SPECULATION = "recall speculation"
-"""The one setting that a run may lack for being older than it."""
-
 
 class OtherSetup(RequestError):  # noqa: N818 - named after the fact
-    """The run folder holds records of another setup; they must not mix."""
+    """
+    The run folder holds records of another setup; they must not mix.
+
+    Attributes:
+        key: What differs: ``context``, or ``recall depth`` for a probe's setting.
+        stored: Its value in the folder; ``None`` for none.
+        wanted: Its value now.
+    """
 
     def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
-        remedy = "Choose another folder with --out, or move that one away."
-        if key == SPECULATION:
-            plainly = "--no-speculate" if stored == "None" else "--speculate"
-            remedy = f"Go on with {plainly}. Or: {remedy[0].lower()}{remedy[1:]}"
         super().__init__(
             f"{folder} holds a run with another {key}: {stored}, now {wanted}",
-            hint=remedy,
+            hint=f"Ask with the former {key}, choose another folder with --out, or "
+            "move that one away.",
         )
+        self.key = key
+        self.stored = stored
+        self.wanted = wanted
 
 
 def widened(stored: Setup, wanted: Setup) -> Setup:
-    """The stored setup with the types and probes of both: it grows, never shrinks."""
+    """The stored setup with the types and probes of both, and the latest trial."""
     return replace(
         stored,
+        trial=wanted.trial or stored.trial,
         probes={**stored.probes, **wanted.probes},
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
@@ -65,9 +70,9 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
 
 def identity(setup: Setup) -> str:
     """
-    A hash of what must not differ in *setup*, but for the settings of probes.
+    A hash of what must not differ in *setup*.
 
-    Where the text comes from is left out, too: it is a phrase.
+    Without the settings of probes, and the origin of the text, which is a phrase.
     """
     facts = {
         field.name: getattr(setup, field.name)
@@ -78,7 +83,7 @@ def identity(setup: Setup) -> str:
 
 
 def stamp(setup: Setup, probe: str) -> str:
-    """By what a record of *probe* names *setup*; empty if that has no identity."""
+    """The name of *setup* in records of *probe*; empty if it has no identity."""
     settings = setup.probes.get(probe)
     if not (setup.identity and settings):
         return setup.identity
@@ -95,7 +100,7 @@ def refuse_foreign(
         record: What was found.
         pair: Whose record should be there.
         probe: Likewise.
-        setup: That of the run folder; None if nobody knows.
+        setup: That of the run folder; None if it is not known.
         file: Where it was found.
 
     Raises:

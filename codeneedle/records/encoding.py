@@ -3,17 +3,17 @@
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from codeneedle.errors import BadInput
 from codeneedle.records.record import (
     SCHEMA,
     BadRecord,
     BadSetup,
     CellRecord,
     Json,
-    RecordTooNew,
     Setup,
 )
 from codeneedle.text import harmless
@@ -54,14 +54,6 @@ _UPGRADES: dict[int, Callable[[Json], Json]] = {
 """One step per version: ``{1: what_version_2_changed, ...}``."""
 
 
-class Decode(Protocol):
-    """Makes a record of what stands in a file."""
-
-    def __call__(self, data: bytes, *, file: str) -> CellRecord:
-        """As `decode_record` does, but perhaps leaving something out."""
-        ...
-
-
 def encode(stored: CellRecord | Setup) -> bytes:
     """
     As indented JSON, sealed; lists of numbers take one line.
@@ -96,31 +88,10 @@ def decode_record(data: bytes, *, file: str) -> CellRecord:
     Read a record, upgraded to the current schema.
 
     Raises:
-        RecordTooNew: If a later codeneedle wrote it.
+        BadInput: If a later codeneedle wrote it.
         BadRecord: If it is anything else than a record.
     """
     return _decode(data, CellRecord, file=file)
-
-
-def decode_at_once(data: bytes, layout: type[_Layout]) -> _Layout | None:
-    """
-    Read *data* straight into *layout*, in a third of the time.
-
-    Args:
-        data: What stands in a file.
-        layout: A part of a record, or of a setup; its ``schema`` has no default, and
-            takes `SCHEMA` alone.
-
-    Returns:
-        None if it is damaged, of another schema, or of another layout: reading it
-        as a record tells what is wrong, or brings it up to date.
-    """
-    if not is_intact(data):
-        return None
-    try:
-        return msgspec.json.decode(data, type=layout)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def decode_setup(data: bytes, *, file: str) -> Setup:
@@ -128,7 +99,7 @@ def decode_setup(data: bytes, *, file: str) -> Setup:
     Read a setup, upgraded to the current schema.
 
     Raises:
-        RecordTooNew: If a later codeneedle wrote it.
+        BadInput: If a later codeneedle wrote it.
         BadSetup: If it is anything else than a setup.
     """
     try:
@@ -166,7 +137,11 @@ def _schema(raw: Json, *, file: str) -> int:
     if type(found) is not int or found < 1:
         raise BadRecord(file=file, reason="it has no schema number")
     if found > SCHEMA:
-        raise RecordTooNew(found=found, file=file)
+        raise BadInput(
+            source=file,
+            reason=f"it has schema {found}, this codeneedle knows up to {SCHEMA}",
+            hint="Update codeneedle, or choose another folder.",
+        )
     return found
 
 

@@ -85,7 +85,7 @@ class Phases:
 
     Attributes:
         between_s: From the end of the last cell's server to this launch; None of
-            the first cell of a sitting.
+            the first cell that a command runs.
         ready_s: From launch to a verified server.
         start_s: From there to the first question.
         measure_s: Probing, the priming round included.
@@ -121,16 +121,6 @@ Json = dict[str, Any]
 SCHEMA = 2
 
 
-class RecordTooNew(RequestError):  # noqa: N818 - named after the fact
-    """Written by a later codeneedle."""
-
-    def __init__(self, *, found: int, file: str) -> None:
-        super().__init__(
-            f"{file} has schema {found}, this codeneedle knows up to {SCHEMA}",
-            hint="Update codeneedle, or choose another folder.",
-        )
-
-
 class BadRecord(RequestError):  # noqa: N818 - named after the fact
     """Not a record: truncated, edited, or something else altogether."""
 
@@ -157,7 +147,7 @@ class ForeignRecord(BadRecord):
 
 
 class BadSetup(BadRecord):
-    """Not a setup: what the records beside it were made under is unknown."""
+    """Not a setup: how the records beside it were made is unknown."""
 
     def __init__(self, *, file: str, reason: str) -> None:
         super().__init__(

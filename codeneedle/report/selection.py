@@ -56,7 +56,7 @@ def select(
         strict_indent: Whether leading white space counts.
 
     Raises:
-        NoSuchRun: If nothing has that name.
+        BadInput: If nothing has that name.
         UnknownName: If no probe has that metric.
         BadRecord: If a file cannot be read.
     """
@@ -84,7 +84,7 @@ def pair_tables(
             without it is not sorted.
 
     Raises:
-        NoSuchRun: If nothing has that name.
+        BadInput: If nothing has that name.
         UnknownName: If no run has that metric.
         BadInput: If neither end of that metric is better.
     """
@@ -113,7 +113,7 @@ def read_runs(root: Path, name: str) -> list[Run]:
         name: A corpus, ``corpus/model``, or a prefix.
 
     Raises:
-        NoSuchRun: If nothing has that name.
+        BadInput: If nothing has that name.
     """
     return [run for store in find_runs(root, name) if (run := store.read())]
 

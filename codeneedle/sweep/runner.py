@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codeneedle.errors import CellError, CodeneedleError
 from codeneedle.grid import Pair
@@ -224,7 +224,7 @@ class Player:
         """Keep the trial of speculation for the cells to come, if this was it."""
         if stage.trial is None or stage.trial == self.setup.trial:
             return
-        self.setup = self.plan.store.note_trial(stage.trial)
+        self.setup = self.plan.store.adopt(replace(self.setup, trial=stage.trial))
         if stage.trial.difference:
             yield Noted(f"speculation is {stage.trial.phrase}")
 

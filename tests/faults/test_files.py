@@ -10,11 +10,11 @@ import pytest
 from injections import GRID, TINY, Folder, Injection, error_line, statuses, sweeping
 from made_records import made_needle, made_record, made_round, made_setup
 
-from codeneedle.errors import CodeneedleError
+from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.encoding import decode_record, decode_setup, encode, sealed
-from codeneedle.records.record import SCHEMA, BadRecord, RecordTooNew, Status
+from codeneedle.records.record import SCHEMA, BadRecord, Status
 from codeneedle.records.store import CELLS, SETUP, Store
 from codeneedle.system.files import CACHE_VARIABLE
 from codeneedle.system.orphans import end_orphans, this_host
@@ -295,7 +295,7 @@ def test_damage_that_no_seal_covers_never_crashes(ledger, times):
         saw = ""
         try:
             decode_record(bytes(damaged), file="x")
-        except (BadRecord, RecordTooNew) as error:
+        except (BadRecord, BadInput) as error:
             saw = str(error)
         ledger.add(
             Injection(

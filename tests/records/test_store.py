@@ -8,9 +8,10 @@ from made_records import made_record, made_round, made_setup
 
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair
+from codeneedle.records import store as stores
 from codeneedle.records.comparability import OtherSetup, identity, stamp
-from codeneedle.records.record import BadSetup, Status
-from codeneedle.records.store import SetupMissing, Store, run_folder
+from codeneedle.records.record import BadSetup, Status, Trial
+from codeneedle.records.store import Store, find_runs, run_folder
 
 PAIR = Pair("q8_0", "q4_0")
 SETUP = made_setup()
@@ -145,7 +146,7 @@ def test_records_without_a_setup_are_not_adopted(tmp_path):
     store = Store(tmp_path)
     store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
 
-    with pytest.raises(SetupMissing, match=r"no setup\.json"):
+    with pytest.raises(BadInput, match=r"no setup\.json"):
         store.adopt(SETUP)
 
 
@@ -250,7 +251,7 @@ def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path):
     store.add(stamped(SETUP))
     (tmp_path / "setup.json").unlink()
 
-    with pytest.raises(SetupMissing):
+    with pytest.raises(BadInput, match="holds records"):
         Store(tmp_path).adopt(replace(SETUP, context=4096))
 
     assert adopted == Store(tmp_path).adopt(SETUP)
@@ -269,7 +270,7 @@ def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path):
     assert None is store.intact_setup()
     assert tmp_path / "setup.json.damaged" == store.mend()
     assert None is store.mend()
-    with pytest.raises(SetupMissing):
+    with pytest.raises(BadInput, match="holds records"):
         store.adopt(replace(SETUP, seed=7))
     store.adopt(SETUP)
     assert [stamped(SETUP)] == list(store.records())
@@ -287,3 +288,165 @@ def test_a_damaged_setup_of_records_that_name_none_stays(tmp_path):
     with pytest.raises(BadSetup):
         store.mend()
     assert "{" == (tmp_path / "setup.json").read_text()
+
+
+def test_records_of_another_setup_are_moved_aside_as_foreign(tmp_path):
+    """
+    Hole 9: a valid record of another setup became ``.damaged``, which it is not.
+    """
+    store = Store(tmp_path)
+    store.adopt(SETUP)
+    file = tmp_path / "cells" / "q8_0-q4_0.recall.json"
+    store.add(stamped(replace(SETUP, context=4096)))
+    foreign = file.read_bytes()
+
+    store.add(stamped(SETUP))
+
+    assert foreign == file.with_name(f"{file.name}.foreign").read_bytes()
+    assert stamped(SETUP) == store.record(PAIR, "recall")
+    assert 2 == len(list(file.parent.iterdir()))
+
+
+ODD = (Pair("a-b", "q8_0"), Pair("a_b", "q8_0"), Pair("a", "b-q8_0"))
+
+
+def test_types_that_differ_have_records_of_their_own(tmp_path):
+    """
+    Defect 8: those of ``a-b`` and ``a_b`` had one name, and moved each other aside.
+    """
+    store = Store(tmp_path)
+    records = [made_record(pair, [made_round(SETUP.needles[0])]) for pair in ODD]
+    for record in records:
+        store.add(record)
+
+    assert records == [store.record(pair, "recall") for pair in ODD]
+    assert sorted(records, key=str) == sorted(store.records(), key=str)
+
+
+@pytest.mark.parametrize("pair", ODD)
+def test_a_record_under_its_former_name_is_found_and_replaced_there(tmp_path, pair):
+    """
+    Written by a version that named the files of ``a-b`` and ``a_b`` alike.
+    """
+    store = Store(tmp_path)
+    record = made_record(pair, [made_round(SETUP.needles[0])])
+    file = tmp_path / "cells" / f"{pair.old_slug}.recall.json"
+    store.add(record)
+    (made,) = file.parent.iterdir()
+    made.rename(file)
+
+    found = store.record(pair, "recall")
+    others = [store.record(other, "recall") for other in ODD if other != pair]
+    store.add(replace(record, reason="newer"))
+
+    assert record == found
+    assert "newer" == store.record(pair, "recall").reason
+    assert [file] == list(file.parent.iterdir())
+    assert all(not other or other.status is Status.INTERRUPTED for other in others)
+
+
+def test_of_two_names_of_a_record_ours_counts(tmp_path):
+    """
+    Both are its own; it is not shown twice.
+    """
+    store = Store(tmp_path)
+    record = made_record(ODD[0], [made_round(SETUP.needles[0])])
+    store.add(record)
+    (made,) = (tmp_path / "cells").iterdir()
+    made.with_name("a_b-q8_0.recall.json").write_bytes(made.read_bytes())
+
+    assert [record] == list(store.records())
+
+
+def test_records_of_one_probe_are_read_without_the_others(tmp_path, monkeypatch):
+    """
+    Defect 13: to find the reference, each cell decoded every record of the run.
+    """
+    store = Store(tmp_path)
+    probes = ("recall", "divergence", "throughput")
+    for probe in probes:
+        store.add(replace(made_record(PAIR, []), probe=probe))
+    decode, read = stores.decode_record, []
+
+    def reading(data, *, file):
+        read.append(file)
+        return decode(data, file=file)
+
+    monkeypatch.setattr(stores, "decode_record", reading)
+    (found,) = store.records("divergence")
+    first = len(read)
+    store.record(PAIR, "recall")
+
+    assert "divergence" == found.probe
+    assert (1, 2) == (first, len(read))
+
+
+def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
+    """
+    Another sweep may be where it is now.
+    """
+    store = Store(tmp_path / "run")
+    with store.locked():
+        (tmp_path / "run").rename(tmp_path / "moved")
+        (tmp_path / "run").mkdir()
+        with pytest.raises(FolderUnusable, match="removed or moved"):
+            store.add(made_record(PAIR, []))
+        with pytest.raises(FolderUnusable, match="removed or moved"):
+            store.log(PAIR)
+
+    assert [] == list((tmp_path / "run").iterdir())
+
+
+def test_a_setup_keeps_its_trial(tmp_path):
+    """
+    It is of no setting that is compared, and of the first cell alone.
+    """
+    store = Store(tmp_path)
+    trial = Trial(pair="q8_0/q8_0", rounds=2, tokens=20)
+    store.adopt(replace(store.adopt(SETUP), trial=trial))
+
+    assert trial == store.adopt(SETUP).trial == store.setup().trial
+
+
+def make_run(root, corpus, model, *, when=1_700_000_000):
+    """A run folder with nothing but a setup, last changed at *when*."""
+    store = Store(run_folder(root, corpus=corpus, model=model))
+    store.adopt(SETUP)
+    os.utime(store.folder / "setup.json", (when, when))
+    return store
+
+
+def test_a_name_finds_its_runs_newest_first(tmp_path):
+    """
+    A corpus with two models shows both.
+    """
+    make_run(tmp_path, "random-bodies", "old", when=1_700_000_000)
+    make_run(tmp_path, "random-bodies", "new", when=1_700_000_001)
+
+    found = find_runs(tmp_path, "random-bodies")
+
+    assert ["new", "old"] == [store.folder.name for store in found]
+
+
+def test_an_exact_name_wins_over_a_prefix(tmp_path):
+    """
+    random-bodies does not drag random-bodies-mini along.
+    """
+    make_run(tmp_path, "random-bodies", "m")
+    make_run(tmp_path, "random-bodies-mini", "m")
+
+    assert 1 == len(find_runs(tmp_path, "random-bodies"))
+    assert 2 == len(find_runs(tmp_path, "random"))
+    assert 1 == len(find_runs(tmp_path, "random-bodies-mini/m"))
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
+    """
+    A mistyped name costs a look, not a search.
+    """
+    make_run(tmp_path, "jquery", "m")
+
+    with pytest.raises(BadInput, match="no sweep called") as caught:
+        find_runs(tmp_path, "jqeury/m")
+
+    assert "jquery/m" in caught.value.hint

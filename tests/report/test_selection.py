@@ -12,7 +12,7 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, divergence
 from codeneedle.records.record import as_json
-from codeneedle.records.store import NoSuchRun, Store, run_folder
+from codeneedle.records.store import Store, run_folder
 from codeneedle.report.selection import metric_named, pair_tables, read_runs, select
 from codeneedle.scoring.rounds import Reading
 
@@ -212,7 +212,7 @@ def test_a_run_that_is_not_there_is_refused_with_the_nearest(tmp_path):
     """
     stored(tmp_path, made_run(setup=PLAIN))
 
-    with pytest.raises(NoSuchRun) as caught:
+    with pytest.raises(BadInput) as caught:
         select(tmp_path, "random-bodies/made-modle", "matched")
 
     assert "'random-bodies/made-model'" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Laws of stored files: whatever was written is read back, whatever else is refused."""
+"""Records and setups as bytes: read back as written, and anything else refused."""
 
 import json
 import math
@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from made_records import made_needle, made_record, made_round, made_setup
 from unhurried import outcome, unhurried
 
-from codeneedle.errors import RequestError
+from codeneedle.errors import BadInput, RequestError
 from codeneedle.grid import Pair
-from codeneedle.records.encoding import decode_record, decode_setup, encode
+from codeneedle.records.encoding import (
+    decode_record,
+    decode_setup,
+    encode,
+    is_intact,
+    sealed,
+)
 from codeneedle.records.record import (
     SCHEMA,
     BadRecord,
@@ -23,7 +29,6 @@ from codeneedle.records.record import (
     NeedleFacts,
     Phases,
     Recall,
-    RecordTooNew,
     Round,
     Setup,
     Status,
@@ -202,10 +207,10 @@ def test_every_later_schema_is_too_new(schema):
     """
     data = json.dumps({"schema": schema, "anything": 1}).encode()
 
-    with pytest.raises(RecordTooNew) as caught:
+    with pytest.raises(BadInput) as caught:
         decode_record(data, file="x")
     assert str(schema) in str(caught.value)
-    assert caught.value.hint
+    assert "Update codeneedle" in caught.value.hint
 
 
 @unhurried
@@ -245,3 +250,141 @@ def test_what_is_no_number_is_stored_as_nothing():
     )
 
     assert Phases(stop_s=1.0) == decode_record(encode(odd), file="x").phases
+
+
+def test_a_truncated_record_is_refused_wherever_it_ends():
+    """
+    Half a record is no record.
+    """
+    data = encode(RECORD)
+
+    for end in range(0, len(data) - 1, 97):
+        with pytest.raises(BadRecord):
+            decode_record(data[:end], file="a")
+
+
+def test_a_record_of_the_first_schema_is_still_read():
+    """
+    Its files bore no seal.
+    """
+    body = json.loads(encode(RECORD))
+    del body["crc32"]
+    data = json.dumps(body | {"schema": 1}, indent=1).encode()
+
+    assert RECORD == decode_record(data, file="a")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text.replace('"finished"', '"crashed"'),
+        lambda text: text.replace('"crc32": "', '"crc32": "0'),
+        lambda text: json.dumps(json.loads(text) | {"crc32": None}),
+        lambda text: json.dumps(json.loads(text)),
+    ],
+)
+def test_a_record_edited_by_hand_is_told_from_one_that_was_written(edit):
+    """
+    It reads well, and is refused all the same: nobody measured it.
+    """
+    with pytest.raises(BadRecord, match="not what was written"):
+        decode_record(edit(encode(RECORD).decode()).encode(), file="a")
+
+
+def test_white_space_at_the_end_is_no_damage():
+    """
+    Some editors end a file with a line break, others take it away.
+    """
+    data = encode(RECORD)
+
+    assert RECORD == decode_record(data + b"\r\n", file="a")
+    assert RECORD == decode_record(data.rstrip(), file="a")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"schema": 1}',
+        b'{"schema": "1"}',
+        b'{"schema": true}',
+        b'{"schema": 0}',
+        b'{"schema": -7}',
+        b"\xff\xfe",
+        b"NaN",
+    ],
+)
+def test_json_of_another_kind_is_refused_and_the_file_named(data):
+    """
+    Foreign files are named, and the next action with them.
+    """
+    with pytest.raises(BadRecord, match="a cannot be read") as caught:
+        decode_record(data, file="a")
+
+    assert "Delete the file" in caught.value.hint
+
+
+def test_an_unknown_status_is_refused():
+    """
+    Statuses are a vocabulary, not free text.
+    """
+    body = json.loads(encode(RECORD))
+    del body["crc32"]
+    data = sealed(json.dumps(body | {"status": "done"}).encode())
+
+    with pytest.raises(BadRecord, match="status"):
+        decode_record(data, file="a")
+
+
+def test_lists_of_numbers_take_one_line():
+    """
+    A person who opens a record scrolls past a line, not past thousands.
+    """
+    data = encode(made_record("q8_0/q4_0", [made_round(made_needle())]))
+
+    assert b'"gaps": [5.0,4.0,6.0],\n' in data
+
+
+def test_texts_that_look_like_lists_of_numbers_stay_as_they_are():
+    """
+    Whatever white space is in them.
+    """
+    reply = "x = [ 1, 2 ]\ny = [\n  1,\n  2\n]\n[ \t3]"
+    record = made_record("q8_0/q4_0", [made_round(made_needle(), reply=reply)])
+
+    assert record == decode_record(encode(record), file="x")
+
+
+@pytest.mark.parametrize("body", [b'{"a": 1}', b'{\n "a": 1\n}\n', b'{"a": {}}'])
+def test_a_sealed_object_is_still_json(body):
+    """
+    The seal is one more key, and the last.
+    """
+    data = sealed(body)
+
+    assert is_intact(data)
+    assert [*json.loads(body), "crc32"] == list(json.loads(data))
+
+
+def test_one_changed_bit_anywhere_breaks_the_seal():
+    """
+    In the seal itself, too: it is broken or gone, never intact.
+    """
+    data = sealed(b'{"number": 12345, "text": "abc"}')
+    end = len(data.rstrip())
+
+    for bit in range(8 * end):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert not is_intact(bytes(damaged))
+
+
+def test_what_bears_no_seal_is_neither_intact_nor_broken():
+    """
+    Files of the first schema had none.
+    """
+    for data in (b"", b"{}", b'{"a": 1}', b'{"crc32": "no"}', sealed(b'{"a": 1}')[:-6]):
+        assert is_intact(data) is None
