@@ -1,6 +1,6 @@
 """
-A corpus: its text, its functions, which of them are asked, and how
-much fits a context.
+A corpus: its text, its functions, which of them are asked for, and how much of it
+fits a context.
 """
 
 import bisect
@@ -13,70 +13,29 @@ from pathlib import Path
 
 from codeneedle.corpora import languages, needles, random_bodies, reading
 from codeneedle.corpora.needles import ASKED_LINES, Function
-from codeneedle.corpora.reading import (
-    Gathered,
-    Kind,
-    Listener,
-    Source,
-    gathered,
-    unheard,
-)
+from codeneedle.corpora.reading import JoinedText, Source
 from codeneedle.corpora.registry import (
     BUILT_IN,
     NAME,
+    Kind,
     Named,
-    entries_of,
     names_in,
     read_corpus_file,
     slug,
+    sources_in,
 )
-from codeneedle.errors import RequestError, UnknownName
-from codeneedle.system.files import exists, expanded
-from codeneedle.text import plural, size
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.system.files import expanded
+from codeneedle.text import plural, visible
 
-FIRST_REACH = 1 << 16
-"""Characters of the first text that is tried whether it fits; then twice as many."""
+FOLDER = Path("corpora")
+"""Where corpora are looked for by name, below the working folder."""
 
-
-NAMED = 20
+NAMED_FILES = 20
 """Files that are named where they are left out; there may be thousands."""
 
-
-class NothingFits(RequestError):  # noqa: N818 - named after the fact
-    """Not even the first function to ask for fits, with what precedes it."""
-
-    def __init__(self, *, name: str, remedy: str) -> None:
-        super().__init__(
-            f"no part of corpus {name} that holds a function to ask for is short"
-            " enough",
-            hint=remedy,
-        )
-
-
-class NotWhole(RequestError):  # noqa: N818 - named after the fact
-    """A corpus that must not be trimmed, and is longer than any context."""
-
-    def __init__(self, *, name: str, size_bytes: int) -> None:
-        super().__init__(
-            f"corpus {name} has {size(size_bytes)}, which is more than any context",
-            hint="Drop --no-fit to have it trimmed to whole functions.",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
-    """
-    What a text is the beginning of.
-
-    Attributes:
-        sha256: Of the whole text in UTF-8, as hexadecimal digits.
-        size_bytes: Of the same.
-        functions: How many can be asked for in it.
-    """
-
-    sha256: str
-    size_bytes: int
-    functions: int
+FIRST_TRIED_CHARACTERS = 1 << 16
+"""Length of the first text that is tried whether it fits; doubled while it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +45,14 @@ class Corpus:
 
     Attributes:
         name: Lower case, safe as the name of a folder.
-        text: Its lines end with newlines. Of a large one, whole files from its
-            beginning, more than any context holds.
+        text: Its lines end with newlines.
         origin: Where it comes from, as a phrase, with versions and knobs.
         kind: What a model can know of it beforehand.
         functions: Those that can be asked for, in order of lines.
         cuts: Line numbers after which the text may be cut, ascending.
         sample_k: How many functions are asked for.
         sample_seed: Decides which.
-        skipped: Files whose functions are left out, and why.
-        whole: What it was before; None if *text* is all there is.
+        skipped: Label and reason of files that are left out, or whose functions are.
     """
 
     name: str
@@ -107,24 +64,16 @@ class Corpus:
     sample_k: int = 16
     sample_seed: int = 42
     skipped: tuple[tuple[str, str], ...] = ()
-    whole: Whole | None = None
 
     @property
     def sha256(self) -> str:
-        """Of the whole text in UTF-8, as hexadecimal digits."""
-        if self.whole is not None:
-            return self.whole.sha256
+        """Of the text in UTF-8, as hexadecimal digits."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole text in UTF-8."""
-        return self.whole.size_bytes if self.whole else len(self.text.encode())
-
-    @property
-    def functions_in_all(self) -> int:
-        """How many functions of the whole text can be asked for."""
-        return self.whole.functions if self.whole else len(self.functions)
+        """Of the text in UTF-8."""
+        return len(self.text.encode())
 
     @property
     def line_count(self) -> int:
@@ -133,20 +82,10 @@ class Corpus:
 
     def left_out(self) -> list[str]:
         """A line on each of the first files in `skipped`, and one on all others."""
-        named = self.skipped[:NAMED]
-        lines = [f"{_end_of(file)}: {reason}" for file, reason in named]
+        named = self.skipped[:NAMED_FILES]
+        lines = [f"{_shortened(file)}: {reason}" for file, reason in named]
         more = len(self.skipped) - len(lines)
         return [*lines, f"and {plural(more, 'more file')}"] if more else lines
-
-    def refuse_if_cut(self) -> None:
-        """
-        Stop if *text* is not all there is.
-
-        Raises:
-            NotWhole: Naming the size of the whole.
-        """
-        if self.whole is not None:
-            raise NotWhole(name=self.name, size_bytes=self.size_bytes)
 
     def chosen(self) -> list[Function]:
         """The functions that are asked for, in order of lines."""
@@ -158,8 +97,11 @@ class Corpus:
         )
 
 
-def _end_of(path: str, length: int = 120) -> str:
+def _shortened(path: str, length: int = 120) -> str:
     return path if len(path) <= length else f"...{path[3 - length :]}"
+
+
+# --- fitting
 
 
 def fitted(corpus: Corpus, *, fits: Callable[[str], bool]) -> Corpus:
@@ -172,23 +114,24 @@ def fitted(corpus: Corpus, *, fits: Callable[[str], bool]) -> Corpus:
     Args:
         corpus: The whole one.
         fits: Whether a text fits; if one does, so do all that it begins with.
-            Called once for each halving of the number of functions.
+            Called about twice for each halving of the number of functions.
 
     Raises:
-        NothingFits: If no function to ask for remains.
+        BadInput: If no function to ask for remains.
     """
     shorter = longest(corpus, fits)
     if shorter is None:
-        raise NothingFits(name=corpus.name, remedy="Choose a larger --context.")
+        raise _nothing_fits(corpus.name, hint="Choose a larger --context.")
     return shorter
 
 
 def longest(corpus: Corpus, fits: Callable[[str], bool]) -> Corpus | None:
     """As much of *corpus* as fits; None if nothing would be left to ask for."""
-    ends = [match.end() for match in re.finditer("\n", corpus.text)]
-    cuts = [ends[cut - 1] for cut in corpus.cuts if cut <= len(ends)]
-    fitting = _fitting(cuts, lambda end: fits(corpus.text[:end]))
-    if fitting == len(cuts) and corpus.whole is None and fits(corpus.text):
+    line_ends = [match.end() for match in re.finditer("\n", corpus.text)]
+    ends = [line_ends[cut - 1] for cut in corpus.cuts if cut <= len(line_ends)]
+    candidates = ends if len(corpus.text) in ends else [*ends, len(corpus.text)]
+    fitting = _fitting(candidates, lambda end: fits(corpus.text[:end]))
+    if fitting == len(candidates):
         return corpus
     if fitting == 0:
         return None
@@ -198,10 +141,9 @@ def longest(corpus: Corpus, fits: Callable[[str], bool]) -> Corpus | None:
         return None
     return replace(
         corpus,
-        text=corpus.text[: cuts[fitting - 1]],
+        text=corpus.text[: ends[fitting - 1]],
         functions=functions,
         cuts=corpus.cuts[:fitting],
-        whole=None,
     )
 
 
@@ -209,10 +151,10 @@ def _fitting(ends: Sequence[int], fits: Callable[[int], bool]) -> int:
     """
     How many of *ends*, ascending, fit: the first ones.
 
-    From below: to find out that 16 MB do not fit takes the server as long as all
-    other questions together.
+    The length is doubled from a small one on: a server takes as long to find that
+    16 MB do not fit as for all shorter texts together.
     """
-    known, reach = 0, FIRST_REACH
+    known, reach = 0, FIRST_TRIED_CHARACTERS
     while known < len(ends):
         tried = max(bisect.bisect_right(ends, reach), known + 1)
         if not fits(ends[tried - 1]):
@@ -224,38 +166,15 @@ def _fitting(ends: Sequence[int], fits: Callable[[int], bool]) -> int:
     return known
 
 
-FOLDER = Path("corpora")
-"""Where corpora are looked for by name, below the working folder."""
+def _nothing_fits(name: str, *, hint: str) -> BadInput:
+    reason = "no part of it that holds a function to ask for is short enough"
+    return BadInput(source=f"corpus {name}", reason=reason, hint=hint)
 
 
-class NothingToAsk(RequestError):  # noqa: N818 - named after the fact
-    """A text without a function that could be a needle."""
-
-    def __init__(self, *, name: str, read: Gathered) -> None:
-        super().__init__(
-            f"corpus {name} has no function to ask for: of {read.found} found,"
-            f" the longest has {read.longest} body lines that are not blank",
-            hint=_why_not(read.longest, read.skipped),
-        )
+# --- loading
 
 
-def _why_not(lines: int, skipped: Sequence[tuple[str, str]]) -> str:
-    if skipped and not lines:
-        return f"Not all could be read. {skipped[0][0]}: {skipped[0][1]}."
-    if lines < ASKED_LINES:
-        return f"Add code whose functions have {ASKED_LINES} such lines or more."
-    return "No long function has a signature that stands in the text just once."
-
-
-def _why_empty(skipped: Sequence[tuple[str, str]]) -> str:
-    if skipped:
-        return f"holds nothing that can be read: {skipped[0][0]} {skipped[0][1]}"
-    return "holds no source file in a known language"
-
-
-def load(
-    name_or_path: str, *, folder: Path = FOLDER, hears: Listener = unheard
-) -> Corpus:
+def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
     """
     The corpus of a name or a path.
 
@@ -265,27 +184,25 @@ def load(
     after the path's last part.
 
     Args:
-        name_or_path: As a person wrote it.
+        name_or_path: As the user wrote it.
         folder: Where corpora with a name are.
-        hears: Is told how far it is, as a large one takes a minute.
 
     Raises:
         UnknownName: If nothing has that name.
-        NotFound: If the path leads nowhere.
-        RequestError: If the text cannot be read or holds nothing to ask for; the
-            class says which.
+        BadInput: If the path leads nowhere, the text cannot be read, or it holds
+            nothing to ask for.
     """
     if NAME.fullmatch(name_or_path):
-        place = _file_of(name_or_path, folder)
-        if place is not None:
-            return _from_file(place, name=slug(name_or_path), hears=hears)
+        file = _file_of(name_or_path, folder)
+        if file is not None:
+            return _from_file(file, name=slug(name_or_path))
         if name_or_path in BUILT_IN:
-            return _from_shelf(name_or_path, hears)
+            return _from_built_in(name_or_path)
     path = expanded(name_or_path)
-    if name_or_path and exists(path):
-        return _from_path(path, hears)
-    if any(separator in name_or_path for separator in "/\\"):
-        raise reading.NotFound(path=path)
+    is_path = any(separator in name_or_path for separator in "/\\")
+    # Not exists(): of a link that leads nowhere the error says so.
+    if is_path or (name_or_path and os.path.lexists(path)):
+        return _from_path(path)
     known = [named.name for named in names(folder)]
     raise UnknownName(kind="corpus", name=name_or_path, known=known)
 
@@ -298,9 +215,6 @@ def names(folder: Path = FOLDER) -> list[Named]:
     return list(listed.values())
 
 
-# --- from where
-
-
 def _file_of(name: str, folder: Path) -> Path | None:
     for suffix in (".toml", *languages.suffixes()):
         path = folder / f"{name}{suffix}"
@@ -309,76 +223,103 @@ def _file_of(name: str, folder: Path) -> Path | None:
     return None
 
 
-def _from_shelf(name: str, hears: Listener) -> Corpus:
+def _from_built_in(name: str) -> Corpus:
     built_in = BUILT_IN[name]
-    read = gathered([built_in.source()], name=name, hears=hears)
-    return _built(read, name=name, origin=built_in.origin(), kind=built_in.kind)
+    return _of_one(
+        built_in.source, name=name, origin=built_in.origin(), kind=built_in.kind
+    )
 
 
-def _from_path(path: Path, hears: Listener) -> Corpus:
+def _from_path(path: Path) -> Corpus:
+    if not reading.is_file_or_folder(path):
+        raise reading.unusable(path)
     name = slug(Path(os.path.abspath(path)).name)  # noqa: PTH100 - keeps links' names
     if path.is_file():
-        return _from_file(path, name=name, hears=hears)
-    if not path.is_dir():
-        raise reading.NotFound(path=path)
-    entries = list(reading.places(reading.files_in(path), root=path))
-    label = reading.printable(str(path))
-    read = gathered(entries, name=label, hears=hears)
+        return _from_file(path, name=name)
+    read = reading.joined(reading.sources_of(reading.files_in(path), root=path))
+    label = visible(str(path))
     origin = f"{label}, files: {read.files}" if read.files else label
-    return _built(read, name=name, origin=origin, kind="unseen")
+    return _corpus(read, name=name, origin=origin, kind="unseen")
 
 
-def _from_file(path: Path, *, name: str, hears: Listener) -> Corpus:
+def _from_file(path: Path, *, name: str) -> Corpus:
     if path.suffix.lower() == ".toml":
-        return _from_corpus_file(path, name=name.removesuffix(".toml"), hears=hears)
-    label = reading.printable(str(path))
-    if languages.of_suffix(path.suffix) is None:
-        raise languages.UnknownLanguage(file=label)
-    text = reading.read(path, label=label)
-    named = reading.printable(path.name)
-    source = Source(label=named, suffix=path.suffix, text=text)
+        return _from_corpus_file(path, name=name.removesuffix(".toml"))
+    label = visible(str(path))
+    languages.refuse_unknown(path.suffix, source=label)
+    text = reading.read_text(path, label=label)
     is_generated = text.startswith(random_bodies.HEADER)
     kind: Kind = "incompressible" if is_generated else "unseen"
-    read = gathered([source], name=label, hears=hears)
-    return _built(read, name=name, origin=label, kind=kind)
+    source = Source(label=visible(path.name), suffix=path.suffix, read=lambda: text)
+    return _of_one(source, name=name, origin=label, kind=kind)
 
 
-def _from_corpus_file(path: Path, *, name: str, hears: Listener) -> Corpus:
-    said = read_corpus_file(path)
-    limit = said.limit_bytes
-    entries = entries_of(said, file=path)
-    origin = said.origin(path)
-    read = gathered(entries, name=origin, limit_bytes=limit, hears=hears)
-    whole = _built(read, name=name, origin=origin, kind=said.known_kind)
-    whole = replace(whole, sample_k=said.sample_k, sample_seed=said.sample_seed)
+def _of_one(source: Source, *, name: str, origin: str, kind: Kind) -> Corpus:
+    """The corpus of a single source, whose error is raised as it is."""
+    text = source.read()
+    read = reading.joined([replace(source, read=lambda: text)])
+    return _corpus(read, name=name, origin=origin, kind=kind)
+
+
+def _from_corpus_file(path: Path, *, name: str) -> Corpus:
+    described = read_corpus_file(path)
+    limit = described.limit_bytes
+    sources = sources_in(described, file=path)
+    read = reading.joined(sources, limit_bytes=limit or reading.MAX_BYTES)
+    whole = replace(
+        _corpus(
+            read, name=name, origin=described.origin(path), kind=described.known_kind
+        ),
+        sample_k=described.sample_k,
+        sample_seed=described.sample_seed,
+    )
     if limit is None or whole.size_bytes <= limit:
         return whole
     shorter = longest(whole, lambda text: len(text.encode()) <= limit)
     if shorter is None:
-        raise NothingFits(name=name, remedy=f"Raise limit_bytes in {path}.")
+        raise _nothing_fits(name, hint=f"Raise limit_bytes in {path}.")
     return shorter
 
 
-# --- from entries to a corpus
-
-
-def _built(read: Gathered, *, name: str, origin: str, kind: Kind) -> Corpus:
+def _corpus(read: JoinedText, *, name: str, origin: str, kind: Kind) -> Corpus:
     if not read.files:
-        raise reading.NoText(file=origin, reason=_why_empty(read.skipped))
-    if not read.functions:
-        raise NothingToAsk(name=name, read=read)
-    whole = Whole(
-        sha256=read.sha256,
-        size_bytes=read.size_bytes,
-        functions=read.functions_in_all,
-    )
+        reason = _why_no_text(read.left_out)
+        hint = "Choose a readable file of source code."
+        raise BadInput(source=origin, reason=reason, hint=hint)
+    functions = needles.eligible(read.text, read.functions)
+    if not functions:
+        raise _nothing_to_ask(read, name=name)
     return Corpus(
         name=name,
         text=read.text,
         origin=origin,
         kind=kind,
-        functions=read.functions,
-        cuts=read.cuts,
-        skipped=read.skipped,
-        whole=None if read.is_whole else whole,
+        functions=tuple(functions),
+        cuts=tuple(needles.cut_points(read.functions)),
+        skipped=read.left_out,
+    )
+
+
+def _why_no_text(left_out: Sequence[tuple[str, str]]) -> str:
+    if left_out:
+        label, reason = left_out[0]
+        return f"holds nothing that can be read: {label}: {reason}"
+    return "holds no source file in a known language"
+
+
+def _nothing_to_ask(read: JoinedText, *, name: str) -> BadInput:
+    found = len(read.functions)
+    lines = max((function.content_lines for function in read.functions), default=0)
+    if read.left_out and not lines:
+        label, reason = read.left_out[0]
+        hint = f"Not all could be read. {label}: {reason}."
+    elif lines < ASKED_LINES:
+        hint = f"Add code whose functions have {ASKED_LINES} such lines or more."
+    else:
+        hint = "No long function has a signature that occurs in the text just once."
+    return BadInput(
+        source=f"corpus {name}",
+        reason=f"no function to ask for: of {found} found, the longest has {lines}"
+        " body lines that are not blank",
+        hint=hint,
     )

@@ -1,136 +1,12 @@
-"""
-Needles: which functions of a corpus are asked for, at what depth,
-and with which lines.
-"""
+"""Needles: which functions of a corpus are asked for, at what depth, which lines."""
 
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
 
 from codeneedle.records.record import NeedleFacts
-
-PIECE_CHARACTERS = 1_000_000
-"""Of a long text that are searched at a time, if no string is nearly as long."""
-
-_WORD = re.compile(r"\w+")
-
-
-class Finder:
-    """
-    Counts some strings in texts.
-
-    A string stands where its first word ends: from the last letter of that on, 2, 4,
-    8, ... characters are looked up, as long as a string goes on like that. So a text
-    is read once, and few places of it are compared with whole strings. A search for
-    each string, or for each way to begin, takes minutes in 100 MB.
-    """
-
-    def __init__(self, strings: Iterable[str]) -> None:
-        self.strings = tuple(sorted(set(strings)))
-        # Where the first word of each ends: one may also end with another's words.
-        self._last: dict[str, int] = {}
-        # By the power of two: what strings go on with; and of those that are shorter
-        # than twice that, where the last letter is, and the length of the string.
-        self._ways: defaultdict[int, set[str]] = defaultdict(set)
-        self._ends: defaultdict[int, dict[str, set[tuple[int, int]]]] = defaultdict(
-            dict
-        )
-        # Without a word, or with nothing behind it: looked for one by one.
-        self._odd = [string for string in self.strings if not self._indexed(string)]
-
-    def __reduce__(self) -> tuple[type[Self], tuple[tuple[str, ...]]]:
-        return type(self), (self.strings,)
-
-    def counts(self, text: str, *, until: int | None = None) -> Counter[str]:
-        """
-        How often each string stands in *text*; places may overlap.
-
-        Args:
-            text: Searched as a whole.
-            until: Places that begin here or later are not counted; None for all.
-        """
-        end = len(text) if until is None else until
-        found = Counter(self._places(text, end))
-        for string in self._odd:
-            found[string] += _count(text, string, end)
-        return +found
-
-    def counts_in(self, piece: "Piece") -> Counter[str]:
-        """How often each string begins in *piece* of a longer text."""
-        return self.counts(piece.text, until=piece.until)
-
-    def _indexed(self, string: str) -> bool:
-        word = _WORD.search(string)
-        if word is None or word.end() == len(string):
-            return False
-        self._last[string] = last = word.end() - 1
-        rest = string[last:]
-        size = 2
-        self._ways[size].add(rest[:size])
-        while 2 * size <= len(rest):
-            size *= 2
-            self._ways[size].add(rest[:size])
-        lengths = self._ends[size].setdefault(rest[:size], set())
-        lengths.add((last, len(string)))
-        return True
-
-    def _places(self, text: str, end: int) -> Iterator[str]:
-        """Each string as often as it stands in *text* and begins before *end*."""
-        # By four at once, as two are nearly everywhere; by two what is that short.
-        four, two = self._ways[4], self._ends[2]
-        for word in _WORD.finditer(text):
-            at = word.end() - 1
-            if text[at : at + 4] in four or (two and text[at : at + 2] in two):
-                for before, length in self._lengths(text, at):
-                    begins = at - before
-                    string = text[begins : begins + length] if begins >= 0 else ""
-                    if begins < end and self._last.get(string) == before:
-                        yield string
-
-    def _lengths(self, text: str, at: int) -> Iterator[tuple[int, int]]:
-        """Of the strings that go on as *text* does from *at*, a letter, on."""
-        size = 2
-        while (way := text[at : at + size]) in self._ways[size]:
-            yield from self._ends[size].get(way, ())
-            size *= 2
-
-
-class Piece(NamedTuple):
-    """
-    A piece of a longer text.
-
-    Attributes:
-        text: It, and enough of what follows to see the end of what begins in it.
-        until: Where what follows begins.
-    """
-
-    text: str
-    until: int
-
-
-def pieces(texts: Iterable[str], overlap: int) -> Iterator[Piece]:
-    """*texts* one behind the other, in pieces of equal length and *overlap* more."""
-    size = max(PIECE_CHARACTERS, 4 * overlap)
-    kept = ""
-    for text in texts:
-        kept += text
-        while len(kept) >= size + overlap:
-            yield Piece(kept[: size + overlap], size)
-            kept = kept[size:]
-    if kept:
-        yield Piece(kept, len(kept))
-
-
-def _count(text: str, string: str, end: int) -> int:
-    count, at = 0, text.find(string)
-    while 0 <= at < end:
-        count += 1
-        at = text.find(string, at + 1)
-    return count
-
 
 ASKED_LINES = 20
 """Lines of a body that a round asks for, as in the published sweeps."""
@@ -185,14 +61,13 @@ def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
     begins ``async def run(self):``. Of several that begin on one line, the
     outermost stays. Where names are equal, the line number is added to each.
     """
-    found = long_enough(functions)
-    seen = Finder(quoted(function) for function in found).counts(text)
-    kept = [function for function in found if seen[quoted(function)] == 1]
-    return distinctly_named(kept, Counter(function.name for function in kept))
+    found = _long_enough(functions)
+    unique = occurring_once(text, (_quoted(function) for function in found))
+    return _distinctly_named([f for f in found if _quoted(f) in unique])
 
 
-def long_enough(functions: Iterable[Function]) -> list[Function]:
-    """Those with lines enough to be asked for, one on each line, in order of lines."""
+def _long_enough(functions: Iterable[Function]) -> list[Function]:
+    """Functions with at least `ASKED_LINES`, one per first line, in order of lines."""
     by_line: dict[int, Function] = {}
     for function in functions:
         if function.content_lines >= ASKED_LINES:
@@ -202,21 +77,54 @@ def long_enough(functions: Iterable[Function]) -> list[Function]:
     return [by_line[line] for line in sorted(by_line)]
 
 
-def quoted(function: Function) -> str:
-    """What must stand in the text once: the signature as a question quotes it."""
+def _quoted(function: Function) -> str:
+    """The signature as a question quotes it; has to be unique in the text."""
     return function.signature.strip()
 
 
-def distinctly_named(
-    functions: Iterable[Function], count: Mapping[str, int]
-) -> list[Function]:
-    """The *functions*, with their line in a name that *count* has more than once."""
+def _distinctly_named(functions: Sequence[Function]) -> list[Function]:
+    """The *functions*; the line number is added to names that occur repeatedly."""
+    count = Counter(function.name for function in functions)
     return [
         replace(function, name=f"{function.name}:{function.line}")
         if count[function.name] > 1
         else function
         for function in functions
     ]
+
+
+def occurring_once(text: str, strings: Iterable[str]) -> set[str]:
+    """
+    Those of *strings* that occur exactly once in *text*, overlaps included.
+
+    A search for each of 3,000 signatures takes 40 s in 16 MB. So a string is only
+    compared where its rarest inner word stands: a word with other characters on
+    both sides of it in the string is a whole word of the text as well.
+    """
+    frequency = Counter(_WORD.findall(text))
+    counts: Counter[str] = Counter()
+    by_word: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    for string in set(strings):
+        inner = [(frequency[word[0]], word) for word in _INNER_WORD.finditer(string)]
+        if inner:
+            _, word = min(inner, key=lambda rated: rated[0])
+            by_word[word[0]].append((string, word.start()))
+        else:
+            counts[string] = _count_up_to_two(text, string)
+    for word in _WORD.finditer(text):
+        for string, offset in by_word.get(word[0], ()):
+            start = word.start() - offset
+            counts[string] += start >= 0 and text.startswith(string, start)
+    return {string for string, count in counts.items() if count == 1}
+
+
+_WORD = re.compile(r"\w+")
+_INNER_WORD = re.compile(r"(?<=\W)\w+(?=\W)")
+
+
+def _count_up_to_two(text: str, string: str) -> int:
+    first = text.find(string)
+    return 0 if first < 0 else 1 + (text.find(string, first + 1) >= 0)
 
 
 def choose(
@@ -235,7 +143,7 @@ def choose(
         seed: Another one, another choice; the same one, the same everywhere.
         line_count: Lines of the whole text.
     """
-    drawn = sorted(functions, key=lambda function: _lot(function, seed))
+    drawn = sorted(functions, key=lambda function: _draw(function, seed))
     bands: dict[int, list[Function]] = {}
     for function in drawn:
         bands.setdefault((function.line - 1) * k // line_count, []).append(function)
@@ -288,6 +196,7 @@ def cut_points(functions: Iterable[Function]) -> list[int]:
     return ends
 
 
-def _lot(function: Function, seed: int) -> bytes:
+def _draw(function: Function, seed: int) -> bytes:
+    """Sort key that is pseudo-random in *seed*, and the same on every machine."""
     key = f"{seed}:{function.line}:{function.name}"
     return hashlib.sha256(key.encode(errors="replace")).digest()

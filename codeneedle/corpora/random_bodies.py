@@ -11,7 +11,8 @@ from pathlib import Path
 from string import ascii_letters, digits
 
 from codeneedle.corpora.needles import ASKED_LINES
-from codeneedle.errors import FolderUnusable, RequestError
+from codeneedle.corpora.reading import MAX_BYTES
+from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system.files import write_whole
 from codeneedle.text import plural, size
 
@@ -24,9 +25,6 @@ FIRST_ALPHABET = ascii_letters
 HEADER = "# Random bodies, construction 1: "
 """How every text begins; the number changes when the construction does."""
 
-MAX_BYTES = 16_000_000
-"""Longest text that is made: no longer file is read, and no context holds as much."""
-
 # Our own list, not the interpreter's: the bytes must not depend on its version.
 _KEYWORDS = frozenset({
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "case",
@@ -35,37 +33,6 @@ _KEYWORDS = frozenset({
     "nonlocal", "not", "or", "pass", "raise", "return", "try", "type", "while",
     "with", "yield",
 })  # fmt: skip
-
-
-class BadKnob(RequestError):  # noqa: N818 - named after the fact
-    """A knob of the generator stands where nothing can be generated."""
-
-    def __init__(self, *, knob: str, need: str) -> None:
-        super().__init__(
-            f"random bodies need another value of {knob}",
-            hint=f"{knob} must be {need}.",
-        )
-
-
-class TooFewNames(RequestError):  # noqa: N818 - named after the fact
-    """The names are too short to be as many as asked, each of them once."""
-
-    def __init__(self, *, needed: int, name_length: int) -> None:
-        super().__init__(
-            f"{needed} different names of {name_length} characters do not exist",
-            hint="Choose a greater name_length, or fewer functions or lines.",
-        )
-
-
-class TooMuchText(RequestError):  # noqa: N818 - named after the fact
-    """The knobs ask for more than any context can hold."""
-
-    def __init__(self, *, size_bytes: int) -> None:
-        super().__init__(
-            f"these knobs make {size_bytes / 1e6:.0f} MB,"
-            f" the limit is {MAX_BYTES / 1e6:.0f} MB",
-            hint="Choose fewer functions, fewer lines, or shorter names and literals.",
-        )
 
 
 INDENT = 4
@@ -86,9 +53,8 @@ class Knobs:
         indent: Blanks before each body line; at least 1.
 
     Raises:
-        BadKnob: If a knob is no integer, or out of its range.
-        TooFewNames: If the names are too short to be all different.
-        TooMuchText: If the text would be longer than `MAX_BYTES`.
+        BadInput: If a knob is no integer or out of its range, if the names are too
+            short to be all different, or if the text is longer than `MAX_BYTES`.
     """
 
     functions: int = 200
@@ -106,19 +72,29 @@ class Knobs:
         self._check("name_length", least=1)
         self._check("indent", least=1)
         if self.size_bytes > MAX_BYTES:
-            raise TooMuchText(size_bytes=self.size_bytes)
+            raise BadInput(
+                source="random bodies",
+                reason=f"these knobs make {self.size_bytes / 1e6:.0f} MB,"
+                f" the limit is {MAX_BYTES / 1e6:.0f} MB",
+                hint="Choose fewer functions or lines, or shorter names and literals.",
+            )
         names = self.functions * (self.lines + 1)
-        # Half of those that exist: fresh ones stay quick to find.
+        # At most half of those that exist, so that unused ones are found quickly.
         exist = len(FIRST_ALPHABET) * len(ALPHABET) ** (min(self.name_length, 8) - 1)
         if 2 * names > exist:
-            raise TooFewNames(needed=names, name_length=self.name_length)
+            raise BadInput(
+                source="random bodies",
+                reason=f"there are too few names of {self.name_length} characters"
+                f" for {names} different ones",
+                hint="Choose a greater name_length, or fewer functions or lines.",
+            )
 
     def _check(self, knob: str, *, least: int, most: int = MAX_BYTES) -> None:
         value = getattr(self, knob)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise BadKnob(knob=knob, need="a whole number")
+            raise _bad_knob(knob, "not a whole number", need="a whole number")
         if not least <= value <= most:
-            raise BadKnob(knob=knob, need=f"from {least} to {most}")
+            raise _bad_knob(knob, "out of range", need=f"from {least} to {most}")
 
     @property
     def size_bytes(self) -> int:
@@ -133,10 +109,15 @@ class Knobs:
             f"functions={self.functions} lines={self.lines}"
             f" value_length={self.value_length} name_length={self.name_length}"
             f" seed={self.seed}"
-            # Said only where it is unusual: the header is part of the text, and
-            # texts of earlier versions keep their bytes.
+            # Only if it is not the default: the header is part of the text, and
+            # texts of earlier versions must keep their bytes.
             f"{f' indent={self.indent}' if self.indent != INDENT else ''}"
         )
+
+
+def _bad_knob(knob: str, reason: str, *, need: str) -> BadInput:
+    hint = f"{knob} must be {need}."
+    return BadInput(source="random bodies", key=knob, reason=reason, hint=hint)
 
 
 MINI = Knobs(functions=16, value_length=4, name_length=4, indent=1)
@@ -225,19 +206,9 @@ def _names(stream: Iterator[int], *, length: int) -> Iterator[str]:
             yield name
 
 
-class FileInTheWay(RequestError):  # noqa: N818 - named after the fact
-    """A file that we did not write stands where a corpus should go."""
-
-    def __init__(self, *, path: Path) -> None:
-        super().__init__(
-            f"{path} is there already, and is no generated corpus",
-            hint="Choose another --out, or move that file away.",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A generated corpus, where it is, and what tells it from others."""
+    """A generated corpus: where it is, and what identifies it."""
 
     path: Path
     knobs: Knobs
@@ -256,13 +227,17 @@ def write(knobs: Knobs, path: Path) -> Written:
     Generate the text of *knobs* into *path*; an earlier one there is replaced.
 
     Raises:
-        FileInTheWay: If something else is there.
+        BadInput: If a file that was not generated is there.
         FolderUnusable: If the disk refuses.
     """
     data = text_of(knobs).encode()
     try:
         if path.exists() and not _is_generated(path):
-            raise FileInTheWay(path=path)
+            raise BadInput(
+                source=path,
+                reason="exists already and is not a generated corpus",
+                hint="Choose another --out, or move that file away.",
+            )
         write_whole(path, data)
     except OSError as error:
         raise FolderUnusable(folder=path.parent, reason=str(error)) from error

@@ -1,37 +1,157 @@
-"""Source files and folders read as one text with the functions in it."""
+"""Source files: found in folders, read as text, and joined into one text."""
 
-import contextlib
-import hashlib
-import itertools
 import os
 import stat
-from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
 
-from codeneedle.corpora import languages, needles, workers
-from codeneedle.corpora.needles import Finder, Function, Piece, pieces
-from codeneedle.corpora.random_bodies import Knobs, text_of
-from codeneedle.corpora.workers import Lost, Team
-from codeneedle.errors import RequestError
+from codeneedle.corpora import languages
+from codeneedle.corpora.needles import Function
+from codeneedle.errors import BadInput
+from codeneedle.text import visible
 
-SKIPPED = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
-"""Folders of other people's code, and of none; hidden ones are skipped as well."""
+MAX_BYTES = 16_000_000
+"""
+Most text of a corpus, and of a file. It is four million tokens or more, which no
+context holds, and a parser's tree of it takes up to 3 GB.
+"""
+
+SKIPPED_FOLDERS = frozenset(
+    {"node_modules", "__pycache__", "venv", "site-packages"},
+)
+"""Folders of installed or generated code; hidden folders are skipped as well."""
+
+BLANK = "empty"
+"""The reason that is not reported of one file among many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """
+    A file of a corpus.
+
+    Attributes:
+        label: Its path as the corpus names it, with slashes, safe to print.
+        suffix: Of the language that it is read as, with the dot.
+        read: Returns its text, whose lines end with newlines and are verbatim
+            otherwise. Raises `BadInput` if there is none.
+    """
+
+    label: str
+    suffix: str
+    read: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedText:
+    """
+    The text of several files, each below a comment line that names it.
+
+    Attributes:
+        text: Of a single file it has no such line.
+        functions: All that were found, short ones too, by their lines in *text*.
+        files: How many are in *text*.
+        left_out: Label and reason of files that are not in *text*, and of those
+            whose functions could not be found.
+    """
+
+    text: str
+    functions: tuple[Function, ...]
+    files: int
+    left_out: tuple[tuple[str, str], ...]
+
+
+def joined(sources: Iterable[Source], *, limit_bytes: int = MAX_BYTES) -> JoinedText:
+    """
+    Read *sources* in order, as one text, and find the functions in it.
+
+    The text ends before the first file that would make it longer than `MAX_BYTES`;
+    that one and all after it are left out.
+
+    Args:
+        sources: Files in the order of the text; the blank ones are passed over.
+        limit_bytes: Reading stops with the file that exceeds it, which is part of
+            the text; what comes after it is not reported.
+
+    Raises:
+        BadInput: If a file is in no known language.
+    """
+    left_out: list[tuple[str, str]] = []
+    read = list(_read(sources, limit_bytes, left_out))
+    parts: list[str] = []
+    functions: list[Function] = []
+    lines = 0
+    for source, text in read:
+        is_alone = len(read) == 1
+        parts.append(text if is_alone else _below_heading(source, text))
+        above = lines if is_alone else lines + 1
+        try:
+            found = languages.functions_in(text, source.suffix)
+        except languages.Unparsable as error:
+            left_out.append((source.label, str(error)))
+        else:
+            functions += [replace(each, line=each.line + above) for each in found]
+        lines += parts[-1].count("\n")
+    return JoinedText(
+        text="".join(parts),
+        functions=tuple(functions),
+        files=len(read),
+        left_out=tuple(left_out),
+    )
+
+
+def _read(
+    sources: Iterable[Source], limit_bytes: int, left_out: list[tuple[str, str]]
+) -> Iterator[tuple[Source, str]]:
+    """Each readable source with its text; the others go to *left_out*."""
+    size = 0
+    for source in sources:
+        if size > MAX_BYTES:
+            left_out.append((source.label, _BEYOND))
+            continue
+        try:
+            text = source.read()
+        except BadInput as error:
+            if error.reason != BLANK:
+                left_out.append((source.label, error.reason))
+            continue
+        size += len(text.encode())
+        if size > MAX_BYTES:
+            left_out.append((source.label, _BEYOND))
+            continue
+        yield source, text
+        if size > limit_bytes:
+            return
+
+
+_LIMIT = f"{MAX_BYTES // 1_000_000} MB"
+_BEYOND = f"beyond the first {_LIMIT} of source text"
+
+
+def _below_heading(source: Source, text: str) -> str:
+    """*text* below a comment line that names the file, in its language."""
+    language = languages.of_suffix(source.suffix)
+    heading = (language.comment if language else "# {}").format(source.label)
+    end = "" if text.endswith("\n") else "\n"
+    return f"{heading}\n{text}{end}"
+
+
+# --- finding files
 
 
 def files_in(folder: Path) -> Iterator[Path]:
     """
     The files below *folder* in a known language, sorted by name in each folder.
 
-    Links are followed, each file and folder is visited once. What is no file, such
-    as a pipe, is passed over; opening it might never end. A folder that cannot be
-    listed is given itself, as whoever reads it learns why.
+    Links are followed, each file and folder is visited once. Pipes, devices and
+    sockets are passed over: reading one might never end. A folder that cannot be
+    listed is returned itself, so that reading it gives the reason.
     """
     real = os.path.realpath(folder)
     seen = {real}
-    # A stack of our own: no depth of folders can exhaust the interpreter's.
+    # An explicit stack: deeply nested folders exceed the interpreter's.
     open_folders = [_listed(str(folder), real)]
     while open_folders:
         found = next(open_folders[-1], None)
@@ -49,177 +169,154 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def is_skipped(name: str) -> bool:
-    """Whether a file or folder of this name is passed over in a search."""
-    return name in SKIPPED or (name[0] == "." and name not in {".", ".."})
+    """Whether a search passes over files and folders of this name."""
+    is_hidden = name[0] == "." and name not in {".", ".."}
+    return is_hidden or name in SKIPPED_FOLDERS
 
 
 def _listed(folder: str, real: str) -> Iterator[tuple[str, str, bool]]:
-    """Of what is worth a visit in *folder*: path, real path, and if it is a folder."""
+    """Path, real path, and whether it is a folder, of each entry to visit."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
     except OSError:
-        yield folder, f"{real}/.", False  # the second name keeps it from being seen
+        # The folder itself was seen already, so it needs another real path.
+        yield folder, f"{real}/.", False
         return
     for entry in found:
         if is_skipped(entry.name):
             continue
-        kind = _kind(entry)
-        if kind is not None:
-            # Only links need a look at every folder on the way.
+        is_folder = _is_folder(entry)
+        if is_folder is not None:
+            # Only for links is the real path looked up, which takes a while.
             is_link = entry.is_symlink()
             place = os.path.realpath(entry.path) if is_link else f"{real}/{entry.name}"
-            yield entry.path, place, kind == "folder"
+            yield entry.path, place, is_folder
 
 
-def _kind(entry: os.DirEntry[str]) -> str | None:
-    """``folder``, ``file`` if in a known language, or None."""
+def _is_folder(entry: os.DirEntry[str]) -> bool | None:
+    """Whether it is a folder; None if it is neither a folder nor a source file."""
     try:
         if entry.is_dir():
-            return "folder"
+            return True
         is_source = languages.of_suffix(Path(entry.name).suffix) is not None
-        return "file" if is_source and entry.is_file() else None
-    except OSError:  # a link into a folder that is closed to us, or round in a circle
+        return False if is_source and entry.is_file() else None
+    except OSError:  # a link to itself, or into a folder without permission
         return None
 
 
-Kind = Literal["incompressible", "unseen", "memorised"]
-"""What a model can know of a text beforehand: nothing, its language, all of it."""
+def sources_of(
+    paths: Iterable[Path], *, root: Path, suffix: str | None = None
+) -> Iterator[Source]:
+    """
+    The files at *paths* as sources.
 
-MAX_FILE_BYTES = 16_000_000
-"""
-Longest file that is read. A parser's tree takes up to 200 times the room of its text,
-and no context holds as much: it would be four million tokens.
-"""
-
-EMPTY = "is empty"
-"""The reason that is not worth telling of one file among many."""
-
-
-class NotFound(RequestError):  # noqa: N818 - named after the fact
-    """A path that leads nowhere, or to what is neither file nor folder."""
-
-    def __init__(self, *, path: Path) -> None:
-        super().__init__(
-            f"there is no file or folder {printable(str(path))}",
-            hint="Check the path; 'codeneedle corpus list' shows the names there are.",
+    Args:
+        paths: Of the files.
+        root: Labels are relative to it.
+        suffix: Of the language that all are read as; None for their own.
+    """
+    for path in paths:
+        label = visible(Path(os.path.relpath(path, root)).as_posix())
+        yield Source(
+            label=label,
+            suffix=suffix or path.suffix,
+            read=partial(read_text, path, label=label),
         )
 
 
-class NoText(RequestError):  # noqa: N818 - named after the fact
-    """A file that cannot be read, or holds nothing to ask for."""
-
-    def __init__(self, *, file: str, reason: str) -> None:
-        super().__init__(
-            f"{file} {reason}", hint="Choose a readable file of source code."
-        )
-        self.reason = reason
+def is_file_or_folder(path: Path) -> bool:
+    """Whether *path* leads to a regular file or a folder."""
+    # Path.is_file raises for a name that is too long.
+    return os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112, PTH113
 
 
-class TooLarge(RequestError):  # noqa: N818 - named after the fact
-    """More text than any context could hold."""
-
-    def __init__(self, *, what: str, limit_bytes: int) -> None:
-        super().__init__(
-            f"{what} holds more than {limit_bytes // 1_000_000} MB of source text",
-            hint="Name fewer files, or set limit_bytes in a corpus file.",
-        )
-
-
-class FileTooLarge(NoText):
-    """A file that is longer than any that is read."""
-
-    def __init__(self, *, file: str) -> None:
-        limit = f"{MAX_FILE_BYTES // 1_000_000} MB"
-        super().__init__(file=file, reason=f"is longer than {limit}")
-        self.hint = "Choose shorter files, or divide it."
+def unusable(path: Path) -> BadInput:
+    """The error for a *path* that leads to neither a file nor a folder."""
+    hint = "Check the path; 'codeneedle corpus list' shows the names there are."
+    try:
+        kind = _kind_of(path.stat().st_mode)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        if os.path.islink(path):  # noqa: PTH114 - Path.is_symlink raises
+            reason = f"a symbolic link to {visible(os.readlink(path))}: {reason}"  # noqa: PTH115
+            hint = "Remove the link, or let it point to a file or folder of code."
+    else:
+        reason = f"{kind}, not a file or folder of source code"
+        hint = "Save its contents to a file, and name that file."
+    return BadInput(source=visible(str(path)), reason=reason, hint=hint)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+def _kind_of(mode: int) -> str:
+    """What a file is that is not regular, from the mode of ``stat(2)``."""
+    for is_kind, name in _KINDS:
+        if is_kind(mode):
+            return name
+    return "neither a file nor a folder"
+
+
+_KINDS: Sequence[tuple[Callable[[int], bool], str]] = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISDIR, "a folder"),
+)
+
+
+# --- reading files
+
+
+def read_text(path: Path, *, label: str) -> str:
     """
-    One file of a corpus.
-
-    Attributes:
-        label: Its path as the corpus names it, with slashes.
-        suffix: Of the language that it is read as, with the dot.
-        text: Its lines end with newlines; apart from that, verbatim.
-    """
-
-    label: str
-    suffix: str
-    text: str
-
-    @property
-    def size_bytes(self) -> int:
-        """About how long it is; exact for ASCII."""
-        return len(self.text)
-
-    def source(self) -> "Source":
-        """Itself, as it is here already."""
-        return self
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """
-    Where a source is.
-
-    Attributes:
-        path: Of the file.
-        label: As in `Source`.
-        suffix: As in `Source`.
-        size_bytes: How long the file was when it was found; 0 if nobody knows.
-    """
-
-    path: Path
-    label: str
-    suffix: str
-    size_bytes: int
-
-    def source(self) -> Source:
-        """
-        The source, read now.
-
-        Raises:
-            NoText: If it cannot be read.
-        """
-        text = read(self.path, label=self.label)
-        return Source(label=self.label, suffix=self.suffix, text=text)
-
-
-def read(path: Path, *, label: str) -> str:
-    """
-    The text of a file, as an editor shows it.
-
-    A byte order mark is dropped, and every line ends with a newline, as no
-    tokenizer would see the difference that matters. Bytes that are not UTF-8 make
-    the whole file be read as Latin-1, which keeps each byte as one character.
+    The text of a file, as an editor shows it; see `decoded`.
 
     Raises:
-        NoText: If it cannot be read, is no file, is empty, or is binary.
-        FileTooLarge: If it is longer than `MAX_FILE_BYTES`.
+        BadInput: If it cannot be read, is not a regular file, is larger than
+            `MAX_BYTES`, is blank, or is binary.
     """
     try:
         data = _bytes(path, label=label)
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
-        said = getattr(error, "strerror", None) or error
-        raise NoText(file=label, reason=f"cannot be read: {said}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise _not_text(label, f"cannot be read: {reason}") from error
     return decoded(data, label=label)
+
+
+def _bytes(path: Path, *, label: str) -> bytes:
+    # O_NONBLOCK: a file may have become a pipe since it was found.
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(opened, "rb") as file:  # noqa: PTH123 - of a number
+        mode = os.fstat(opened).st_mode
+        if not stat.S_ISREG(mode):
+            raise _not_text(label, f"{_kind_of(mode)}, not a file")
+        # The size that stat reports is 0 in /proc, and a file may grow.
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise BadInput(
+            source=label,
+            reason=f"larger than {_LIMIT}",
+            hint="Choose shorter files, or divide it.",
+        )
+    return data
 
 
 def decoded(data: bytes, *, label: str) -> str:
     """
-    What *data* says; see `read`.
+    The text of *data*, the contents of a file.
+
+    A byte order mark is dropped, and every line ends with a newline. Bytes that
+    are not UTF-8 make the whole file be read as Latin-1, which keeps each byte as
+    one character.
 
     Raises:
-        NoText: If it is empty or binary.
+        BadInput: If it is blank or binary.
     """
     if not data.strip():
-        raise NoText(file=label, reason=EMPTY)
+        raise _not_text(label, BLANK)
     if b"\0" in data or data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        # No source text has a null character; UTF-16 has one in every line.
-        raise NoText(file=label, reason="is binary, or in UTF-16")
+        # UTF-16 has a null character in every line of code.
+        raise _not_text(label, "binary or UTF-16, not text")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -227,449 +324,7 @@ def decoded(data: bytes, *, label: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def generated(knobs: Knobs) -> Source:
-    """Random bodies as a file of a corpus."""
-    return Source(label="random_bodies.py", suffix=".py", text=text_of(knobs))
-
-
-def places(
-    paths: Iterable[Path], *, root: Path, suffix: str | None = None
-) -> Iterator[Place]:
-    """
-    Where the sources are that *paths* lead to.
-
-    Args:
-        paths: Of the files.
-        root: They are labelled relative to it.
-        suffix: Of the language that all are read as; None for each its own.
-    """
-    for path in paths:
-        yield Place(
-            path=path,
-            label=printable(Path(os.path.relpath(path, root)).as_posix()),
-            suffix=suffix or path.suffix,
-            size_bytes=_size_bytes(path),
-        )
-
-
-def printable(name: str) -> str:
-    """*name*, safe to print, to send and to store: never a line end or an escape."""
-    return "".join(char if char.isprintable() else "?" for char in name)
-
-
-def _bytes(path: Path, *, label: str) -> bytes:
-    # What became a pipe or a terminal since it was found must not be waited for.
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(opened, "rb") as file:  # noqa: PTH123 - of a number
-        if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise NoText(file=label, reason="is no file")
-        # By what comes, not by what it says: a file may grow, and /proc says 0.
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise FileTooLarge(file=label)
-    return data
-
-
-def _size_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except (OSError, ValueError):
-        return 0
-
-
-class Task(NamedTuple):
-    """
-    A file to be looked at.
-
-    Attributes:
-        text: All of it.
-        suffix: Of the language that it is read as, with the dot.
-        is_kept: Whether its text stays in memory, so that its functions must.
-    """
-
-    text: str
-    suffix: str
-    is_kept: bool
-
-
-class Known(NamedTuple):
-    """Of a function whose text is not kept: its name, and what a question quotes."""
-
-    name: str
-    quoted: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extract:
-    """
-    What there is in a file.
-
-    Attributes:
-        functions: Those long enough to be asked for, of a file that is kept.
-        known: The same, of one that is not.
-        cuts: Line numbers after which it may be cut, if it is kept.
-        found: How many functions there are, short ones too.
-        longest: Body lines that are not blank, of the longest.
-        unparsable: Why there are none; None if it was parsed.
-    """
-
-    functions: tuple[Function, ...] = ()
-    known: tuple[Known, ...] = ()
-    cuts: tuple[int, ...] = ()
-    found: int = 0
-    longest: int = 0
-    unparsable: str | None = None
-
-    def below(self, lines: int) -> "Extract":
-        """The same, of a file that begins after so many *lines* of a corpus."""
-        functions = tuple(replace(f, line=f.line + lines) for f in self.functions)
-        cuts = tuple(cut + lines for cut in self.cuts)
-        return replace(self, functions=functions, cuts=cuts)
-
-
-def extract(task: Task) -> Extract:
-    """What there is in the file of *task*; lines are counted from its own first."""
-    try:
-        found = languages.functions_in(task.text, task.suffix)
-    except languages.Unparsable as error:
-        return Extract(unparsable=str(error))
-    long = needles.long_enough(found)
-    return Extract(
-        functions=tuple(long) if task.is_kept else (),
-        known=() if task.is_kept else tuple(_known(long)),
-        cuts=tuple(needles.cut_points(found)) if task.is_kept else (),
-        found=len(found),
-        longest=max((function.content_lines for function in found), default=0),
+def _not_text(label: str, reason: str) -> BadInput:
+    return BadInput(
+        source=label, reason=reason, hint="Choose a readable file of source code."
     )
-
-
-def _known(functions: Sequence[Function]) -> list[Known]:
-    return [Known(f.name, needles.quoted(f)) for f in functions]
-
-
-Entry = Place | Source
-
-
-class SourceChanged(RequestError):  # noqa: N818 - named after the fact
-    """A file that was not the same when it was read again."""
-
-    def __init__(self, *, file: str) -> None:
-        super().__init__(
-            f"{file} changed while the corpus was read",
-            hint="Run it again when nothing writes there, or name a copy.",
-        )
-
-
-class Part(NamedTuple):
-    """A file as it stands in the corpus, and how many lines are before its own."""
-
-    entry: Entry
-    source: Source
-    text: str
-    lines: int
-
-
-@dataclass(slots=True)
-class Parts:
-    """Reads files, and remembers which could not be read, and why."""
-
-    entries: Sequence[Entry]
-    limit_bytes: int | None
-    count: int = 0
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[Part]:
-        readable = self._readable()
-        # Two at first: one that stays alone has no heading.
-        first = list(itertools.islice(readable, 2))
-        lines = 0
-        for entry, source in itertools.chain(first, readable):
-            self.count += 1
-            text = source.text if len(first) == 1 else _below_heading(source)
-            before = lines + (len(first) > 1)
-            lines += text.count("\n")
-            yield Part(entry, source, text, before)
-
-    def _readable(self) -> Iterator[tuple[Entry, Source]]:
-        size = 0
-        for entry in self.entries:
-            try:
-                source = entry.source()
-            except NoText as error:
-                if error.reason != EMPTY:
-                    self.skipped.append((entry.label, error.reason))
-                continue
-            yield entry, source
-            size += len(source.text.encode()) if self.limit_bytes else 0
-            if self.limit_bytes and size > self.limit_bytes:
-                return
-
-
-def _below_heading(source: Source) -> str:
-    """The text below a comment line that names the file, in its language."""
-    language = languages.of_suffix(source.suffix)
-    heading = (language.comment if language else "# {}").format(source.label)
-    end = "" if source.text.endswith("\n") else "\n"
-    return f"{heading}\n{source.text}{end}"
-
-
-@dataclass(slots=True, kw_only=True)
-class Kept:
-    """The text: what is held of it, and what must be known of the rest."""
-
-    hold_bytes: int
-    held: list[str] = field(default_factory=list)
-    rest: list[tuple[Entry, int]] = field(default_factory=list)
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    size_bytes: int = 0
-
-    def put(self, part: Part) -> bool:
-        """Take *part* in; whether it is held."""
-        is_held = self.size_bytes < self.hold_bytes
-        data = part.text.encode()
-        self.digest.update(data)
-        self.size_bytes += len(data)
-        if is_held:
-            self.held.append(part.text)
-        else:
-            self.rest.append((part.entry, hash(part.text)))
-        return is_held
-
-    def texts(self) -> Iterator[str]:
-        """
-        The whole text in order, read again where it is not held.
-
-        Raises:
-            SourceChanged: If a file is not as it was.
-        """
-        yield from self.held
-        for entry, before in self.rest:
-            try:
-                text = _below_heading(entry.source())
-            except NoText as error:
-                raise SourceChanged(file=entry.label) from error
-            if hash(text) != before:
-                raise SourceChanged(file=entry.label)
-            yield text
-
-
-MAX_BYTES = 200_000_000
-"""Most that is read for a corpus: two minutes of work on two cores."""
-
-HELD_BYTES = 16_000_000
-"""
-Text that is held at least, if there is as much: four million tokens and more. The
-rest is only counted: no context can hold it, and memory need not.
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """
-    How far a corpus has been read.
-
-    Attributes:
-        phase: What is done, as a phrase.
-        done_bytes: How much of it is done.
-        total_bytes: How much there is, as the files' sizes say.
-    """
-
-    phase: str
-    done_bytes: int
-    total_bytes: int
-
-
-Listener = Callable[[Progress], None]
-"""Hears of progress, often; told in the thread that reads."""
-
-
-def unheard(_progress: Progress) -> None:
-    """Hear of progress, and tell nobody."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """
-    A text of several files, each below a comment line that names it.
-
-    Attributes:
-        text: Of the first files, whole ones: all, or `HELD_BYTES` and more.
-        is_whole: Whether that is all.
-        sha256: Of all text in UTF-8, as hexadecimal digits.
-        size_bytes: Of all text in UTF-8.
-        functions: Those in *text* that can be asked for, by their lines there.
-        functions_in_all: How many can be asked for in all text.
-        cuts: Line numbers after which *text* may be cut, ascending.
-        found: Functions in all text, those included that cannot be asked for.
-        longest: Body lines that are not blank, of the longest of them.
-        files: How many there are in all text.
-        skipped: Files that are not in it, or whose functions are not, and why.
-    """
-
-    text: str
-    is_whole: bool
-    sha256: str
-    size_bytes: int
-    functions: tuple[Function, ...]
-    functions_in_all: int
-    cuts: tuple[int, ...]
-    found: int
-    longest: int
-    files: int
-    skipped: tuple[tuple[str, str], ...]
-
-
-def gathered(
-    entries: Sequence[Entry],
-    *,
-    name: str,
-    limit_bytes: int | None = None,
-    hears: Listener = unheard,
-) -> Gathered:
-    """
-    Read all *entries*, find their functions, and tell which can be asked for.
-
-    Files are parsed on all cores if there is much to parse. Memory holds the first
-    of them, what has to be known of the functions of the others, and for each core
-    the file that it works on.
-
-    Args:
-        entries: In the order of the text.
-        name: Of what they are, for errors.
-        limit_bytes: Reading stops once there are more, and all of it is held.
-        hears: Is told how far it is.
-
-    Raises:
-        TooLarge: If the files are longer than `MAX_BYTES` together, without limit.
-        SourceChanged: If one that is not held changes meanwhile.
-        ToolFailed: If the system refuses to start a process.
-    """
-    to_read = sum(entry.size_bytes for entry in entries)
-    if limit_bytes is not None:
-        to_read = min(to_read, limit_bytes)
-    if to_read > MAX_BYTES:
-        raise TooLarge(what=name, limit_bytes=MAX_BYTES)
-    told = _Told(hears, to_read)
-    team = workers.team(to_read)
-    kept = Kept(hold_bytes=max(HELD_BYTES, limit_bytes or 0))
-    parts = Parts(entries, limit_bytes)
-    heap = _Heap()
-    _extract(parts, kept, heap, team, told)
-    once = _once(kept, heap.quoted(), team, told)
-    asked, in_all = heap.asked(once)
-    return Gathered(
-        text="".join(kept.held),
-        is_whole=not kept.rest,
-        sha256=kept.digest.hexdigest(),
-        size_bytes=kept.size_bytes,
-        functions=tuple(asked),
-        functions_in_all=in_all,
-        cuts=tuple(heap.cuts),
-        found=heap.found,
-        longest=heap.longest,
-        files=parts.count,
-        skipped=(*parts.skipped, *heap.unparsable),
-    )
-
-
-@dataclass(slots=True)
-class _Told:
-    """Tells how far it is."""
-
-    hears: Listener
-    total_bytes: int
-    phase: str = ""
-    done_bytes: int = 0
-
-    def begin(self, phase: str) -> None:
-        """Count from nothing again."""
-        self.phase, self.done_bytes = phase, 0
-        self.add(0)
-
-    def add(self, size: int) -> None:
-        """So much more is done."""
-        self.done_bytes += size
-        done = min(self.done_bytes, self.total_bytes)
-        self.hears(
-            Progress(phase=self.phase, done_bytes=done, total_bytes=self.total_bytes)
-        )
-
-
-@dataclass(slots=True)
-class _Heap:
-    """All that files have in them."""
-
-    functions: list[Function] = field(default_factory=list)
-    known: list[Known] = field(default_factory=list)
-    cuts: list[int] = field(default_factory=list)
-    found: int = 0
-    longest: int = 0
-    unparsable: list[tuple[str, str]] = field(default_factory=list)
-
-    def add(self, label: str, extract: Extract) -> None:
-        """Take in what is in the file of that *label*, by the corpus's lines."""
-        self.functions += extract.functions
-        self.known += extract.known
-        self.cuts += extract.cuts
-        self.found += extract.found
-        self.longest = max(self.longest, extract.longest)
-        if extract.unparsable is not None:
-            self.unparsable.append((label, extract.unparsable))
-
-    def quoted(self) -> set[str]:
-        """What may stand in the text just once, of all that could be asked for."""
-        held = {needles.quoted(function) for function in self.functions}
-        return held | {known.quoted for known in self.known}
-
-    def asked(self, once: Container[str]) -> tuple[list[Function], int]:
-        """
-        The held ones whose signatures are in *once*, and how many there are in all.
-
-        As `needles.eligible` has them: names are told apart by those of all.
-        """
-        held = [f for f in self.functions if needles.quoted(f) in once]
-        others = [known for known in self.known if known.quoted in once]
-        names = Counter(function.name for function in held)
-        names.update(known.name for known in others)
-        return needles.distinctly_named(held, names), len(held) + len(others)
-
-
-def _extract(parts: Parts, kept: Kept, heap: _Heap, team: Team, told: _Told) -> None:
-    """Read all *parts* onto *kept*, and put what is in them on *heap*."""
-    told.begin("reading the corpus")
-    begun: deque[tuple[str, int, int]] = deque()
-
-    def tasks() -> Iterator[Task]:
-        for part in parts:
-            is_held = kept.put(part)
-            begun.append((part.source.label, part.lines, len(part.text)))
-            yield Task(part.source.text, part.source.suffix, is_held)
-
-    with contextlib.closing(team.map(extract, tasks())) as answers:
-        for answer in answers:
-            label, lines, size = begun.popleft()
-            if isinstance(answer, Lost):
-                answer = Extract(unparsable=answer.reason)  # noqa: PLW2901
-            heap.add(label, answer.below(lines))
-            told.add(size)
-
-
-def _once(kept: Kept, quoted: set[str], team: Team, told: _Told) -> set[str]:
-    """Those of *quoted* that stand in the text just once."""
-    told.begin("comparing signatures")
-    finder = Finder(quoted)
-    begun: deque[Piece] = deque()
-
-    def tasks() -> Iterator[Piece]:
-        for piece in pieces(kept.texts(), max(map(len, quoted), default=1) - 1):
-            begun.append(piece)
-            yield piece
-
-    seen: Counter[str] = Counter()
-    with contextlib.closing(team.map(finder.counts_in, tasks())) as answers:
-        for answer in answers:
-            piece = begun.popleft()
-            # Nothing in a search can end a worker; a stranger may have done it.
-            seen += finder.counts_in(piece) if isinstance(answer, Lost) else answer
-            told.add(piece.until)
-    return {string for string in quoted if seen[string] == 1}

@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from codeneedle.corpora import languages, reading
-from codeneedle.corpora.random_bodies import MINI, Knobs
-from codeneedle.corpora.reading import Entry, Kind, Source
-from codeneedle.errors import RequestError, UnknownName, did_you_mean
-from codeneedle.system.files import exists, expanded
+from codeneedle.corpora.random_bodies import MINI, Knobs, text_of
+from codeneedle.corpora.reading import Source
+from codeneedle.errors import BadInput, RequestError, UnknownName, did_you_mean
+from codeneedle.system.files import expanded
+from codeneedle.text import visible
 
-MAX_BYTES = 1_000_000
-"""Longest corpus file that is read: a table of names and numbers."""
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""What can be the name of a corpus: never a path, never a way out of a folder."""
+
+Kind = Literal["incompressible", "unseen", "memorised"]
+"""What a model can know of a text beforehand: nothing, its language, all of it."""
+
+MAX_CORPUS_FILE_BYTES = 1_000_000
+"""Longest corpus file that is read; one of a hundred names has 5 KB."""
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
-
-
-class BadCorpusFile(RequestError):  # noqa: N818 - named after the fact
-    """The corpus file can be mended, and the command be run again."""
-
-    def __init__(self, *, file: Path, reason: str, hint: str) -> None:
-        super().__init__(f"{file}: {reason}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,14 @@ class CorpusFile:
 
     @property
     def known_kind(self) -> Kind:
-        """The kind it gives, else what it names is by nature."""
+        """The kind it states, else the one that follows from what it names."""
         return self.kind or ("incompressible" if self.generate else "unseen")
 
     def origin(self, path: Path) -> str:
-        """Where its text comes from, if *path* is its own."""
+        """Where its text comes from, given its own *path*."""
         if self.generate is not None:
             return f"generated, {self.generate}"
-        return reading.printable(f"{path}: {', '.join((*self.files, *self.glob))}")
+        return visible(f"{path}: {', '.join((*self.files, *self.glob))}")
 
 
 def read_corpus_file(path: Path) -> CorpusFile:
@@ -77,9 +77,9 @@ def read_corpus_file(path: Path) -> CorpusFile:
     Read and check a corpus file.
 
     Raises:
-        BadCorpusFile: If it cannot be read, has a key that nobody knows, or a
-            value that cannot be.
-        BadKnob: If it has a knob that is out of range.
+        BadInput: If it cannot be read, has an unknown key, or a value that is
+            out of range.
+        UnknownName: If it names an unknown language.
     """
     table = _table(path)
     _refuse_unknown(table, CorpusFile, file=path)
@@ -90,28 +90,28 @@ def read_corpus_file(path: Path) -> CorpusFile:
     try:
         read = msgspec.convert(table, type=CorpusFile)
     except msgspec.ValidationError as error:
-        raise BadCorpusFile(
-            file=path, reason=str(error), hint="Give that key another value."
+        raise BadInput(
+            source=path, reason=str(error), hint="Give that key another value."
         ) from error
-    _refuse_nonsense(read, file=path)
+    _refuse_contradiction(read, file=path)
     return read
 
 
-def entries_of(read: CorpusFile, *, file: Path) -> list[Entry]:
+def sources_in(read: CorpusFile, *, file: Path) -> list[Source]:
     """
     What corpus file *file* names; nothing of it is read yet.
 
     Raises:
-        NotFound: If a file or folder does not exist.
-        BadCorpusFile: If a pattern is none, or finds nothing.
+        BadInput: If a file or folder does not exist, or a pattern is malformed or
+            finds nothing.
     """
     if read.generate is not None:
-        return [reading.generated(read.generate)]
+        return [_random_bodies(read.generate)]
     paths = list(paths_of(read, file=file))
     above = {os.path.abspath(path.parent) for path in paths}  # noqa: PTH100 - keeps links
     language = languages.known()[read.language] if read.language else None
     return list(
-        reading.places(
+        reading.sources_of(
             paths,
             root=Path(os.path.commonpath(above or {"/"})),
             suffix=language.suffixes[0] if language else None,
@@ -127,8 +127,8 @@ def paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
     folders and patterns give those in a known language.
 
     Raises:
-        NotFound: If a file or folder does not exist.
-        BadCorpusFile: If a pattern is none, or finds nothing.
+        BadInput: If a file or folder does not exist, or a pattern is malformed or
+            finds nothing.
     """
     seen: set[str] = set()
     for path in _paths_of(read, file=file):
@@ -141,14 +141,14 @@ def paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
 def _paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
     for name in read.files:
         path = file.parent / expanded(name)
-        if not exists(path):
-            raise reading.NotFound(path=path)
+        if not reading.is_file_or_folder(path):
+            raise reading.unusable(path)
         yield from reading.files_in(path) if path.is_dir() else [path]
     for pattern in read.glob:
         found = _matches(pattern, file=file, any_suffix=read.language is not None)
         if not found:
-            raise BadCorpusFile(
-                file=file,
+            raise BadInput(
+                source=file,
                 reason=f"glob '{pattern}' finds no file in a known language",
                 hint=f"It is relative to {file.parent}; '**' is any folders.",
             )
@@ -165,9 +165,9 @@ def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
         IndexError,
         RecursionError,  # a thousand folders within one another
     ) as error:
-        raise BadCorpusFile(
-            file=file,
-            reason=f"'{pattern}' is no glob: {error}",
+        raise BadInput(
+            source=file,
+            reason=f"'{pattern}' is not a valid glob: {error}",
             hint="Write a relative pattern such as '../src/**/*.py'.",
         ) from error
     return [
@@ -181,39 +181,39 @@ def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
 def _table(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            reason = f"is longer than {MAX_BYTES // 1_000_000} MB"
+            data = file.read(MAX_CORPUS_FILE_BYTES + 1)
+        if len(data) > MAX_CORPUS_FILE_BYTES:
+            reason = f"larger than {MAX_CORPUS_FILE_BYTES // 1_000_000} MB"
             hint = "A corpus file names the source files, it does not hold them."
-            raise BadCorpusFile(file=path, reason=reason, hint=hint)
+            raise BadInput(source=path, reason=reason, hint=hint)
         return tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
     except (OSError, UnicodeDecodeError) as error:
         hint = "Check that it is a readable file in UTF-8."
-        raise BadCorpusFile(file=path, reason=str(error), hint=hint) from error
-    except (ValueError, RecursionError) as error:  # a number without end, too
-        hint = "Mend that place; text values stand in quotes."
-        raise BadCorpusFile(file=path, reason=str(error), hint=hint) from error
+        raise BadInput(source=path, reason=str(error), hint=hint) from error
+    except (ValueError, RecursionError) as error:  # ValueError: a very long number, too
+        hint = "Correct that line; text values stand in quotes."
+        raise BadInput(source=path, reason=str(error), hint=hint) from error
 
 
 def _refuse_unknown(
     table: Mapping[str, object], layout: type[CorpusFile | Knobs], *, file: Path
 ) -> None:
-    """Stop at a key we would ignore: a typo must not quietly run a default."""
+    """Refuse keys that would be ignored: a typo must not run a default."""
     known = [field.name for field in fields(layout)]
     for key in table:
         if key not in known:
             reason = f"unknown key '{key}'"
-            raise BadCorpusFile(file=file, reason=reason, hint=did_you_mean(key, known))
+            raise BadInput(source=file, reason=reason, hint=did_you_mean(key, known))
 
 
-def _refuse_nonsense(read: CorpusFile, *, file: Path) -> None:
+def _refuse_contradiction(read: CorpusFile, *, file: Path) -> None:
     has_files = bool(read.files or read.glob)
     if has_files == (read.generate is not None):
-        raise BadCorpusFile(
-            file=file,
-            reason="it names both files and knobs"
+        raise BadInput(
+            source=file,
+            reason="names both files and a [generate] table"
             if has_files
-            else "it names no files",
+            else "names no files",
             hint="Give files or glob, or a [generate] table.",
         )
     if read.language is not None and read.language not in languages.known():
@@ -222,51 +222,27 @@ def _refuse_nonsense(read: CorpusFile, *, file: Path) -> None:
         )
 
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""What can be a name: never a path, and never a way out of a folder."""
-
-_JQUERY_PACKAGE = "XStatic-jQuery"
-_JQUERY_FILE = "xstatic/pkg/jquery/data/jquery.js"
-
-
-class MissingExtra(RequestError):  # noqa: N818 - named after the fact
-    """A corpus of a package that is not installed."""
-
-    def __init__(self, *, name: str, package: str) -> None:
-        super().__init__(
-            f"corpus {name} comes with the package {package}, which is not installed",
-            hint="Run: pip install 'codeneedle[corpora]'",
-        )
-
-
-class MissingSource(RequestError):  # noqa: N818 - named after the fact
-    """This interpreter came without the sources of its library."""
-
-    def __init__(self, *, file: str) -> None:
-        super().__init__(
-            f"{file} is not on this machine",
-            hint="Use a Python that has its library as source, or another corpus.",
-        )
+# --- built-in corpora and names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltIn:
     """
-    A corpus on the shelf.
+    A corpus that comes with this package, with Python, or with another package.
 
     Attributes:
         kind: What a model can know of it beforehand.
         origin: Where it comes from, with version and knobs.
-        source: Its text; raises `RequestError` where it is not at hand.
+        source: Its text; reading it raises `BadInput` where it is not installed.
     """
 
     kind: Kind
     origin: Callable[[], str]
-    source: Callable[[], Source]
+    source: Source
 
 
 class Named(NamedTuple):
-    """What a list of corpora says of one; its text is not read for that."""
+    """An entry of the list of corpora; its text is not read for that."""
 
     name: str
     origin: str
@@ -281,13 +257,13 @@ def names_in(folder: Path) -> Iterator[Named]:
         if not (NAME.fullmatch(path.stem) and path.is_file()):
             continue
         if path.suffix == ".toml":
-            yield Named(slug(path.stem), *_said_by(path))
+            yield Named(slug(path.stem), *_origin_and_kind(path))
         elif path.suffix in languages.suffixes():
             yield Named(slug(path.stem), str(path), "unseen")
 
 
-def _said_by(path: Path) -> tuple[str, str]:
-    """Origin and kind of a corpus file; of a broken one, what is wrong with it."""
+def _origin_and_kind(path: Path) -> tuple[str, str]:
+    """Origin and kind of a corpus file; of a broken one, the error."""
     try:
         read = read_corpus_file(path)
     except RequestError as error:
@@ -301,23 +277,34 @@ def slug(name: str) -> str:
     return safe or "corpus"
 
 
+def _random_bodies(knobs: Knobs) -> Source:
+    return Source(label="random_bodies.py", suffix=".py", read=lambda: text_of(knobs))
+
+
 def _generated(knobs: Knobs) -> BuiltIn:
     return BuiltIn(
         kind="incompressible",
         origin=lambda: f"generated, {knobs}",
-        source=lambda: reading.generated(knobs),
+        source=_random_bodies(knobs),
     )
 
 
-def _http_server() -> Source:
-    # As a resource, not imported: nothing of it runs, and a zip will do.
+def _http_server_text() -> str:
+    # Read as a resource, not imported: works in a zip, and runs nothing.
     file = importlib.resources.files("http") / "server.py"
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise MissingSource(file="http/server.py") from error
-    text = reading.decoded(data, label="http/server.py")
-    return Source(label="http/server.py", suffix=".py", text=text)
+        raise BadInput(
+            source="corpus http_server",
+            reason="this Python was installed without http/server.py as source",
+            hint="Use a Python that has its library as source, or another corpus.",
+        ) from error
+    return reading.decoded(data, label="http/server.py")
+
+
+_JQUERY_PACKAGE = "XStatic-jQuery"
+_JQUERY_FILE = "xstatic/pkg/jquery/data/jquery.js"
 
 
 def _jquery_origin() -> str:
@@ -328,15 +315,18 @@ def _jquery_origin() -> str:
     return f"jquery.js of {_JQUERY_PACKAGE} {version}"
 
 
-def _jquery() -> Source:
-    # Found by its metadata: to import the package would need setuptools.
+def _jquery_text() -> str:
+    # Found by its metadata: importing the package would need setuptools.
     try:
         package = importlib.metadata.distribution(_JQUERY_PACKAGE)
         data = package.locate_file(_JQUERY_FILE).read_bytes()  # type: ignore[attr-defined]
     except (importlib.metadata.PackageNotFoundError, OSError) as error:
-        raise MissingExtra(name="jquery", package=_JQUERY_PACKAGE) from error
-    text = reading.decoded(data, label="jquery.js")
-    return Source(label="jquery.js", suffix=".js", text=text)
+        raise BadInput(
+            source="corpus jquery",
+            reason=f"the package {_JQUERY_PACKAGE} is not installed",
+            hint="Run: pip install 'codeneedle[corpora]'",
+        ) from error
+    return reading.decoded(data, label="jquery.js")
 
 
 BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
@@ -346,9 +336,13 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
         "http_server": BuiltIn(
             kind="memorised",
             origin=lambda: f"http/server.py of Python {platform.python_version()}",
-            source=_http_server,
+            source=Source(label="http/server.py", suffix=".py", read=_http_server_text),
         ),
-        "jquery": BuiltIn(kind="memorised", origin=_jquery_origin, source=_jquery),
+        "jquery": BuiltIn(
+            kind="memorised",
+            origin=_jquery_origin,
+            source=Source(label="jquery.js", suffix=".js", read=_jquery_text),
+        ),
     }
 )
-"""Every corpus on the shelf, by name."""
+"""The corpora that need no file, by name."""

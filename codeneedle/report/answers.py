@@ -391,14 +391,9 @@ def truth(corpus: Corpus, name: str) -> str:
 
 
 def _facts(corpus: Corpus, *, asked: int) -> str:
-    functions = plural(corpus.functions_in_all, "function")
-    length = size(corpus.size_bytes)
-    if corpus.whole is None:
-        length += f", {plural(corpus.line_count, 'line')}"
-        where = ""
-    else:
-        where = f" in the first {size(len(corpus.text.encode()))}, the limit"
+    functions = plural(len(corpus.functions), "function")
+    length = f"{size(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"
     return (
         f"{corpus.kind}; {length}; {functions} of 20 lines or more with a signature "
-        f"of their own, {asked} would be asked for{where}"
+        f"of their own, {asked} would be asked for"
     )

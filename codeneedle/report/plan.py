@@ -356,7 +356,7 @@ def _phrases(
 
 def _corpus_estimate(plan: Plan) -> str:
     corpus = plan.corpus
-    functions = plural(corpus.functions_in_all, "function")
+    functions = plural(len(corpus.functions), "function")
     return (
         f"{corpus.name}: {corpus.origin}; {corpus.kind}; {size(corpus.size_bytes)}, "
         f"{functions} of 20 lines or more; when the sweep starts, its tokens are "

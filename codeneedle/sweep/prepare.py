@@ -273,10 +273,8 @@ def fitted_corpus(plan: Plan, counter: Counter) -> Corpus:
 
     Raises:
         CorpusTooLong: If it does not fit and must not be trimmed.
-        NotWhole: The same, of one that no context could hold.
+        BadInput: If no function to ask for fits.
     """
-    if not plan.request.fit:
-        plan.corpus.refuse_if_cut()
     longest = sorted(plan.corpus.functions, key=_asked_bytes)[-CANDIDATES:]
     facts = [needle_facts(function, depth=0.0) for function in longest]
     hardest, budget = counter.hardest(facts)
@@ -285,13 +283,12 @@ def fitted_corpus(plan: Plan, counter: Counter) -> Corpus:
         return counter.prompt(text, hardest) + budget
 
     corpus, context = plan.corpus, plan.context
-    if corpus.whole is None:
-        needed = whole(corpus.text)
-        if needed <= context:
-            return corpus
-        if not plan.request.fit:
-            raise CorpusTooLong(name=corpus.name, tokens=needed, context=context)
-    return fitted(corpus, fits=lambda text: whole(text) <= context)
+    if plan.request.fit:
+        return fitted(corpus, fits=lambda text: whole(text) <= context)
+    needed = whole(corpus.text)
+    if needed > context:
+        raise CorpusTooLong(name=corpus.name, tokens=needed, context=context)
+    return corpus
 
 
 def thinking_phrase(plan: Plan) -> str:
@@ -328,7 +325,7 @@ def _counted(
         sample_seed=corpus.sample_seed,
         tokens=counter.client.count_tokens(corpus.text),
         functions=len(corpus.functions),
-        functions_before=plan.corpus.functions_in_all,
+        functions_before=len(plan.corpus.functions),
     )
     return facts, tuple(needles), corpus.text
 

@@ -1,7 +1,9 @@
 """Needles: which functions are asked for, and with what truth."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from source_files import names_of
 
 from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import (
@@ -12,6 +14,7 @@ from codeneedle.corpora.needles import (
     depth_of,
     eligible,
     needle_facts,
+    occurring_once,
 )
 
 
@@ -21,14 +24,10 @@ def written(name, *, lines=20, signature="def {}():", indent=""):
     return [head, *(f"{indent}    {name}_{at} = {at}" for at in range(lines))]
 
 
-def names(found):
-    return [function.name for function in found]
-
-
 def asked(*parts):
     """Names of the functions that can be asked for in a text of these lines."""
     text = "\n".join(line for part in parts for line in part) + "\n"
-    return names(eligible(text, functions(text)))
+    return names_of(eligible(text, functions(text)))
 
 
 def made(line, *, end=None, name=None):
@@ -89,7 +88,7 @@ def test_a_signature_at_the_end_of_the_text_is_counted():
     """
     text = "\n".join([*written("f"), *written("g"), "# def f():"])
 
-    assert ["g"] == names(eligible(text, functions(text)))
+    assert ["g"] == names_of(eligible(text, functions(text)))
 
 
 def test_signatures_of_several_lines_are_compared_whole():
@@ -126,19 +125,67 @@ def test_of_functions_on_one_line_the_outermost_is_asked_for():
     assert [outer] == eligible("a(b(", [inner, outer])
 
 
+# --- strings that occur once
+
+
+CODE = st.text(alphabet="ab (){\né", max_size=60)
+
+
+@given(
+    text=CODE, strings=st.sets(st.text(alphabet="ab (){\né", min_size=1, max_size=9))
+)
+def test_occurrences_are_those_that_a_search_for_each_string_finds(text, strings):
+    """
+    Whatever stands around them, and whether they overlap or not.
+    """
+    counts = {
+        string: sum(text.startswith(string, at) for at in range(len(text)))
+        for string in strings
+    }
+
+    assert {string for string in strings if counts[string] == 1} == occurring_once(
+        text, strings
+    )
+
+
+@pytest.mark.parametrize(
+    ("string", "text", "is_once"),
+    [
+        ("def run(self):", "async def run(self):\ndef run(self):", False),
+        ("def run(self):", "run(self):\ndef run(self):", True),
+        ("run() {", "xrun() {", True),
+        ("run() {", "run() { xrun() {", False),
+        ("a(b) {", "(b) { a(b) {", True),
+        ("aa", "aaa", False),
+        ("f(a,\n  b) {", "f(a,\n  b) {", True),
+        ("f()", "g()", False),
+    ],
+)
+def test_a_string_may_begin_and_end_within_a_word(string, text, is_once):
+    """
+    Text is searched, not words; a string that does not occur is not unique.
+    """
+    assert ({string} if is_once else set()) == occurring_once(text, [string])
+
+
+# --- the choice
+
+
 LINES = st.lists(st.integers(1, 2_000), unique=True, max_size=60).map(sorted)
 
 
-@given(lines=LINES, k=st.integers(1, 30), seed=st.integers(), order=st.randoms())
-def test_the_choice_is_spread_sorted_and_the_same_again(lines, k, seed, order):
+@given(lines=LINES, k=st.integers(1, 30), seed=st.integers(), data=st.data())
+def test_the_choice_is_spread_sorted_and_the_same_again(lines, k, seed, data):
     """
     As many as asked or there are, in order, one at least from each band that has
-    any, and the same ones whatever order they came in.
+    any; the same ones in whatever order they came, and without some of the others.
     """
     found = [made(line) for line in lines]
     chosen = choose(found, k=k, seed=seed, line_count=2_000)
-    shuffled = order.sample(found, len(found))
     taken = [function.line for function in chosen]
+    others = [function for function in found if function not in chosen]
+    kept = data.draw(st.lists(st.sampled_from(others), unique=True)) if others else []
+    shuffled = data.draw(st.permutations([*chosen, *kept]))
 
     assert min(k, len(found)) == len(chosen)
     assert taken == sorted(set(taken))

@@ -10,7 +10,6 @@ from gguf_files import SHAPE, write_gguf
 from made_metrics import made_probe
 from made_plans import CORPUS, SERVER, made_world, planned
 
-from codeneedle.corpora.corpus import NotWhole, Whole
 from codeneedle.errors import RequestError
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.comparability import OtherSetup
@@ -122,33 +121,6 @@ def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     assert not settled(
         planned(contexts=(context,), fit=False), [RECALL]
     ).setup.corpus.is_trimmed
-
-
-def test_a_corpus_beyond_any_context_is_never_sent_whole(monkeypatch):
-    """
-    What is held of it may fit: it is trimmed all the same, and says of what.
-    """
-    plan = planned()
-    whole = Whole(sha256="0" * 64, size_bytes=10**8, functions=4_711)
-    plan = replace(plan, corpus=replace(plan.corpus, whole=whole))
-    facts = settled(plan, [RECALL]).setup.corpus
-
-    assert facts.is_trimmed
-    assert ("0" * 64, 4_711) == (facts.source_sha256, facts.functions_before)
-    assert facts.functions < facts.functions_before
-
-
-def test_a_corpus_beyond_any_context_cannot_stay_whole():
-    """
-    That is known without counting.
-    """
-    plan = planned(fit=False)
-    whole = Whole(sha256="0" * 64, size_bytes=10**8, functions=4_711)
-
-    with pytest.raises(NotWhole) as caught:
-        settled(replace(plan, corpus=replace(plan.corpus, whole=whole)), [RECALL])
-    assert "95.4 MiB" in str(caught.value)
-    assert "--no-fit" in caught.value.hint
 
 
 def test_a_context_that_holds_no_function_is_refused():

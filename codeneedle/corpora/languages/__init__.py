@@ -1,4 +1,4 @@
-"""Languages: each module knows the functions of one kind of source text.
+"""Languages: each module finds the functions in one kind of source text.
 
 A language is one file in this folder, found by being there. It offers:
 
@@ -7,7 +7,7 @@ A language is one file in this folder, found by being there. It offers:
 * ``functions(text)``: the functions of a text whose lines end with newlines, as
   they stand there, in the order of their lines. It raises `Unparsable`.
 
-Modules that begin with an underscore are shared by languages, and are none.
+A module whose name begins with an underscore is shared by languages.
 """
 
 import functools
@@ -17,30 +17,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from codeneedle.corpora.needles import Function
-from codeneedle.errors import RequestError
+from codeneedle.errors import BadInput, RequestError
 
 
 class Unparsable(RequestError):  # noqa: N818 - named after the fact
-    """A text is not what its suffix says, or is newer than our parser."""
+    """A text that the parser of its language does not accept."""
 
     def __init__(self, *, language: str, line: int | None, reason: str) -> None:
         where = "" if line is None else f" (line {line})"
         super().__init__(
-            f"this is no {language} that can be parsed: {reason}{where}",
-            hint="Mend that place, or leave the file out of the corpus.",
+            f"not valid {language}: {reason}{where}",
+            hint="Correct that place, or leave the file out of the corpus.",
         )
         self.line = line
-
-
-class UnknownLanguage(RequestError):  # noqa: N818 - named after the fact
-    """A file whose suffix no language has."""
-
-    def __init__(self, *, file: str) -> None:
-        super().__init__(
-            f"the language of {file} is not known",
-            hint=f"Files end with {', '.join(suffixes())}; a corpus file"
-            " can name the language of others.",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +79,28 @@ def functions_in(text: str, suffix: str) -> list[Function]:
         suffix: Of its file name, with the dot.
 
     Raises:
-        UnknownLanguage: If no language has that suffix.
+        BadInput: If no language has that suffix.
         Unparsable: If the text is not in that language.
     """
     language = of_suffix(suffix)
     if language is None:
-        raise UnknownLanguage(file=f"a '{suffix}' file")
+        raise _unknown(source=f"a '{suffix}' file")
     return language.functions(text)
+
+
+def refuse_unknown(suffix: str, *, source: str) -> None:
+    """Raise `BadInput` about *source* if no language has its *suffix*."""
+    if of_suffix(suffix) is None:
+        raise _unknown(source=source)
+
+
+def _unknown(source: str) -> BadInput:
+    return BadInput(
+        source=source,
+        reason="its language is not known",
+        hint=f"Files end with {', '.join(suffixes())}; a corpus file can name the"
+        " language of others.",
+    )
 
 
 def _language(name: str) -> Language:

@@ -1,4 +1,4 @@
-"""JavaScript: functions by tree-sitter, by esprima where its grammar is wrong."""
+"""JavaScript: functions by tree-sitter; by esprima where tree-sitter finds an error."""
 
 import bisect
 import re
@@ -9,7 +9,7 @@ import tree_sitter
 import tree_sitter_javascript
 
 from codeneedle.corpora.languages import Unparsable
-from codeneedle.corpora.languages._braces import (
+from codeneedle.corpora.languages._braced_functions import (
     Span,
     Tree,
     node_extent,
@@ -25,9 +25,9 @@ COMMENT = "// {}"
 
 _GRAMMAR = tree_sitter.Language(tree_sitter_javascript.language())
 
-SECOND_OPINION_CHARACTERS = 200_000
+MAX_ESPRIMA_CHARACTERS = 200_000
 """
-Longest text that esprima is asked about. It is written in Python and reads 0.1 MB
+Longest text that is parsed with esprima. It is written in Python and reads 0.1 MB
 in a second, when tree-sitter reads 7; of 200 files of published packages it read
 159, tree-sitter all.
 """
@@ -47,7 +47,7 @@ def functions(text: str) -> list[Function]:
         return _by_tree_sitter(text).functions(text)
     except Unparsable:
         # Both find the same functions, verbatim, wherever both accept the text.
-        is_short = len(text) <= SECOND_OPINION_CHARACTERS
+        is_short = len(text) <= MAX_ESPRIMA_CHARACTERS
         second = _by_esprima(text) if is_short else None
         if second is None:
             raise
@@ -58,7 +58,7 @@ def functions(text: str) -> list[Function]:
 
 
 _ESPRIMA_FAILS = (
-    # Beside the error that it means to raise, those it has on what it does not know.
+    # Raised on syntax that it does not know, beside its own error.
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -81,12 +81,12 @@ _NAMING = {
     "Property": ("key", "value"),
     "VariableDeclarator": ("id", "init"),
 }
-"""Types of nodes that name others: where the name is, and where the named."""
+"""Types of nodes that name others: attributes of the name and of the named node."""
 
 
 def _by_esprima(text: str) -> Tree[Any] | None:
     """The tree; None if esprima, which knows ES2017 at most, gives up."""
-    # Not above: at its import it makes tables of all characters, for a second.
+    # Imported here: it builds tables of all characters, which takes a second.
     import esprima
 
     is_module = re.search(r"^\s*(?:import|export)\b", text, re.MULTILINE)
@@ -95,8 +95,8 @@ def _by_esprima(text: str) -> Tree[Any] | None:
         root = parse(text, {"range": True})
     except (esprima.Error, *_ESPRIMA_FAILS):
         return None
-    # Of the ranges esprima gives, the offsets are used, not the lines: to it, as
-    # to the standard, U+2028 and U+2029 end a line too; to an editor they do not.
+    # Offsets are used, not esprima's line numbers: to it, as to the standard, U+2028
+    # and U+2029 end a line; to an editor they do not.
     ends = [match.start() for match in re.finditer("\n", text)]
     return Tree(
         nodes=_nodes(root),
@@ -108,7 +108,7 @@ def _by_esprima(text: str) -> Tree[Any] | None:
 
 def _nodes(root: Any) -> Iterator[Any]:
     """All nodes from *root* on, each before those in it."""
-    # A stack of our own: no depth of nesting can exhaust the interpreter's.
+    # An explicit stack: deeply nested code exceeds the interpreter's.
     stack = [root]
     while stack:
         node = stack.pop()
@@ -119,7 +119,7 @@ def _nodes(root: Any) -> Iterator[Any]:
 def _parts(node: Any) -> Iterator[Any]:
     for part in vars(node).values():
         for item in part if isinstance(part, list) else [part]:
-            # Nodes have one; what else stands in their places are plain values.
+            # Only nodes have a range; other attributes hold plain values.
             if getattr(item, "range", None):
                 yield item
 
@@ -213,7 +213,7 @@ def _ts_default(node: tree_sitter.Node) -> tuple[str, tree_sitter.Node] | None:
 
 
 def _unwrapped(node: tree_sitter.Node | None) -> tree_sitter.Node | None:
-    """What stands in the parentheses: esprima drops them by itself."""
+    """The node within parentheses, which esprima drops by itself."""
     while node is not None and node.type == "parenthesized_expression":
         node = next(iter(node.named_children), None)
     return node

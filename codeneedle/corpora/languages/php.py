@@ -3,7 +3,7 @@
 import tree_sitter
 import tree_sitter_php
 
-from codeneedle.corpora.languages._braces import (
+from codeneedle.corpora.languages._braced_functions import (
     Span,
     Tree,
     node_extent,

@@ -35,7 +35,7 @@ def functions(text: str) -> list[Function]:
 def _parsed(text: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
-            # About the user's code, such as an invalid escape: no concern of ours.
+            # They are about the user's code, such as an invalid escape.
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except SyntaxError as error:
@@ -50,7 +50,7 @@ def _parsed(text: str) -> ast.Module:
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Definition]]:
     """Each function with its qualified name, in no particular order."""
-    # A stack of our own: no depth of nesting can exhaust the interpreter's.
+    # An explicit stack: deeply nested code exceeds the interpreter's.
     stack: list[tuple[ast.AST, str]] = [(tree, "")]
     while stack:
         node, prefix = stack.pop()
@@ -80,7 +80,7 @@ def _line_of_colon(lines: Sequence[str], first: int) -> int:
     """
     Number of the line whose colon ends the signature that begins at index *first*.
 
-    The colon is the first outside of brackets that no lambda claims:
+    It is the first colon outside of brackets that does not belong to a lambda, as
     ``-> lambda: int:`` is a valid return annotation.
     """
     source = (lines[at] + "\n" for at in range(first, len(lines)))

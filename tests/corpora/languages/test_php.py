@@ -1,6 +1,7 @@
 """PHP functions: verbatim lines, and the numbers an editor shows."""
 
 import pytest
+from source_files import assert_verbatim, names_of
 
 from codeneedle.corpora.languages import Unparsable
 from codeneedle.corpora.languages.php import functions
@@ -71,7 +72,7 @@ def test_functions_methods_and_assigned_closures_are_found():
         "Counts.count",
         "Suit.label",
         "$this->held",
-    ] == [function.name for function in functions(TEXT)]
+    ] == names_of(functions(TEXT))
 
 
 @pytest.mark.parametrize(
@@ -139,13 +140,10 @@ def test_lines_are_those_of_the_file():
     Every function is a stretch of the text's own lines.
     """
     text = TEXT.replace("// why", "// \x0c\x85\u2028 why").replace("    ", "\t")
-    lines = text.split("\n")
+    found = functions(text)
 
-    for function in functions(text):
-        end = function.end - function.closing_lines
-        stands = [*function.signature.split("\n"), *function.body]
-        assert stands == lines[function.line - 1 : end]
-    assert 7 == len(functions(text))
+    assert_verbatim(text, found)
+    assert 7 == len(found)
 
 
 def test_what_is_no_php_is_unparsable():

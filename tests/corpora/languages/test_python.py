@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from source_files import assert_verbatim, names_of
 
 from codeneedle.corpora.languages import Unparsable
 from codeneedle.corpora.languages.python import functions
@@ -18,16 +19,6 @@ STDLIB = Path(sysconfig.get_path("stdlib"))
 def only(text):
     (function,) = functions(text)
     return function
-
-
-def assert_verbatim(text):
-    """Every function is a stretch of the text's own lines; how many there are."""
-    lines = text.split("\n")
-    found = functions(text)
-    for function in found:
-        stands = [*function.signature.split("\n"), *function.body]
-        assert stands == lines[function.line - 1 : function.end]
-    return len(found)
 
 
 def test_a_plain_function_is_its_signature_and_its_body():
@@ -68,7 +59,7 @@ def test_names_are_qualified_by_classes_and_functions():
         "                pass\n            return g\n"
     )
 
-    assert ["A.B.f", "A.B.f.g"] == [function.name for function in functions(text)]
+    assert ["A.B.f", "A.B.f.g"] == names_of(functions(text))
 
 
 def test_functions_in_branches_and_blocks_are_found():
@@ -81,7 +72,7 @@ def test_functions_in_branches_and_blocks_are_found():
         "match a:\n    case 1:\n        def j(): pass\n"
     )
 
-    assert list("fghij") == [function.name for function in functions(text)]
+    assert list("fghij") == names_of(functions(text))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +143,10 @@ def test_lines_are_those_of_the_file(text):
     """
     Only a newline ends a line, so numbers agree with an editor's.
     """
-    assert 0 < assert_verbatim(text)
+    found = functions(text)
+
+    assert_verbatim(text, found)
+    assert found
 
 
 def test_odd_bytes_of_a_file_shift_no_line():
@@ -217,7 +211,9 @@ def test_the_library_of_this_python_comes_out_verbatim():
     count = 0
     for file in files:
         text = decoded(file.read_bytes(), label=file.name)
-        count += assert_verbatim(text)
+        found = functions(text)
+        assert_verbatim(text, found)
+        count += len(found)
 
     assert 1_000 < count
 

@@ -4,6 +4,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from source_files import assert_verbatim, names_of
 
 from codeneedle.corpora.languages import Unparsable, functions_in, javascript
 from codeneedle.corpora.languages.javascript import functions
@@ -124,15 +125,6 @@ def named(found, name):
     return function
 
 
-def assert_verbatim(text, found):
-    """Every function is a stretch of the text's own lines."""
-    lines = text.split("\n")
-    for function in found:
-        stands = [*function.signature.split("\n"), *function.body]
-        end = function.end - function.closing_lines
-        assert stands == lines[function.line - 1 : end]
-
-
 def test_the_two_parsers_find_the_same_functions():
     """
     Which parser reads a file makes no difference to its needles.
@@ -164,7 +156,7 @@ def test_every_way_to_hold_a_function_gives_it_a_name():
         "Tools.prototype.go.nested",
         "callback",
         "one",
-    ] == [function.name for function in functions(ES2017)]
+    ] == names_of(functions(ES2017))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +194,7 @@ def test_what_the_grammar_gets_wrong_is_read_by_esprima():
     with pytest.raises(Unparsable):
         javascript._by_tree_sitter(text)
 
-    assert ["f"] == [function.name for function in functions(text)]
+    assert ["f"] == names_of(functions(text))
 
 
 def test_esprima_is_not_asked_about_long_texts():
@@ -215,12 +207,13 @@ def test_esprima_is_not_asked_about_long_texts():
         functions(text)
 
 
-def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred():
+@pytest.mark.parametrize("depth", [1_000, 70_000])
+def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred(depth):
     """
-    Each holds the lines of all within it, so memory has to have an end.
+    Each holds the lines of all within it, so memory has to have an end. Beyond 65,535
+    levels a query of tree-sitter takes minutes, unless its depth is limited.
     """
-    text = "function f() {\n" * 1_000 + "}\n" * 1_000
-    found = functions(text)
+    found = functions("function f() {\n" * depth + "}\n" * depth)
 
     assert 100 == len(found)
     assert ".".join(["f"] * 100) == found[-1].name
@@ -260,7 +253,7 @@ def test_module_and_script_are_both_read_by_esprima():
     by_esprima, by_tree_sitter = both(text)
 
     assert by_esprima == by_tree_sitter
-    assert ["default"] == [function.name for function in by_esprima]
+    assert ["default"] == names_of(by_esprima)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +295,7 @@ def test_code_too_deep_for_esprima_is_read_all_the_same():
     """
     text = f"function f() {{\n  return {'(' * 3_000}1{')' * 3_000};\n}}\n"
 
-    assert ["f"] == [function.name for function in functions(text)]
+    assert ["f"] == names_of(functions(text))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Functions between braces: what languages with such bodies have in common."""
+"""Functions with bodies between braces, found in a syntax tree of any parser."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,24 +47,29 @@ class Span:
 
 MAX_DEPTH = 100
 """
-Functions within one another that are told apart; Python has the same limit. A body
-holds all that stands in it, so a thousand of them would hold each line a thousand
-times.
+Most named nodes within one another, as in Python. The body of a function contains
+those of all functions in it, so a thousand would hold each line a thousand times.
+"""
+
+MAX_TREE_DEPTH = 10_000
+"""
+Deepest node that is looked at. tree-sitter counts the depth of a query in 16 bits:
+beyond 65,535 it loses matches and takes minutes, at 100,000 more than two.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree(Generic[Node]):
     """
-    A syntax tree, as far as finding functions goes.
+    A syntax tree, and how a parser's nodes are read.
 
     Attributes:
-        nodes: All that may name something; each after those around it.
-        extent: Where a node begins and ends; more than its order is not needed.
-        naming: If a node gives a name to a function or to what may hold some (a
-            class, an object): the name, and what it names: another node or itself.
-        span: Of the name, the naming node and what it names: where the function
-            lies; None if that has no body between braces.
+        nodes: All that may name something; each after those that contain it.
+        extent: Where a node begins and ends, in any unit.
+        naming: If a node names a function or something that may contain functions
+            (a class, an object): the name and the named node, which may be itself.
+        span: From the name, the naming node and the named node: where the function
+            lies; None if it has no body between braces.
     """
 
     nodes: Iterable[Node]
@@ -84,7 +89,7 @@ class Tree(Generic[Node]):
             begins, ends = self.extent(node)
             while around and begins >= around[-1].ends:
                 around.pop()
-            # What stands beside the named, in the naming node, is no part of it.
+            # In the naming node, but beside the named one: in a key, for example.
             if around and not around[-1].holds(node, begins, ends):
                 continue
             named = self.naming(node)
@@ -100,7 +105,7 @@ class Tree(Generic[Node]):
 @dataclass(frozen=True, slots=True)
 class _Scope(Generic[Node]):
     """
-    What a node names, while what is in it is looked at.
+    A named node, while the nodes in it are visited.
 
     Attributes:
         name: Qualified.
@@ -117,7 +122,7 @@ class _Scope(Generic[Node]):
     closes: int
 
     def holds(self, node: Node, begins: int, ends: int) -> bool:
-        """Whether *node* is a part of the named, not that itself."""
+        """Whether *node* is a proper part of the named node."""
         return self.opens <= begins and ends <= self.closes and node != self.named
 
 
@@ -133,11 +138,11 @@ def nodes_of(
     """
     The nodes of *types* in the tree that tree-sitter builds of *text*.
 
-    They are found by a query, within the library: a walk through all nodes in
-    Python takes twice as long as parsing.
+    They are found by a query: visiting all nodes from Python takes twice as long as
+    parsing.
 
     Returns:
-        The nodes in the order of the text, each after those around it.
+        The nodes in the order of the text, each after those that contain it.
 
     Raises:
         Unparsable: If any of the text is an error to the grammar.
@@ -146,13 +151,14 @@ def nodes_of(
     if root.has_error:
         line = _first_error(root).start_point.row + 1
         raise Unparsable(language=language, line=line, reason="syntax error")
-    found = _wanted(grammar, tuple(types))
-    nodes = tree_sitter.QueryCursor(found).captures(root).get("node", [])
+    cursor = tree_sitter.QueryCursor(_query(grammar, tuple(types)))
+    cursor.set_max_start_depth(MAX_TREE_DEPTH)
+    nodes = cursor.captures(root).get("node", [])
     return sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte))
 
 
 @functools.cache
-def _wanted(grammar: tree_sitter.Language, types: tuple[str, ...]) -> tree_sitter.Query:
+def _query(grammar: tree_sitter.Language, types: tuple[str, ...]) -> tree_sitter.Query:
     either = " ".join(f"({name})" for name in types)
     return tree_sitter.Query(grammar, f"[{either}] @node")
 
@@ -173,7 +179,7 @@ def _first_error(node: tree_sitter.Node) -> tree_sitter.Node:
 
 
 def node_text(node: tree_sitter.Node | None) -> str:
-    """What *node* says, tidied."""
+    """The text of *node*, tidied."""
     return tidy(node.text.decode()) if node is not None and node.text else "?"
 
 
@@ -189,9 +195,10 @@ def node_span(
 
     Args:
         name: Its qualified name.
-        holder: The outermost node that is still of the function.
+        holder: The outermost node that belongs to the function.
         body: Its block; None makes the answer None.
-        apart: Types of leading parts that are not of the signature: decorators.
+        apart: Types of leading children that are not part of the signature, such as
+            decorators.
     """
     if body is None:
         return None

@@ -1,0 +1,264 @@
+"""Reading: which files of a folder, as what text, and what is left out."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from source_files import assert_verbatim, javascript, names_of, put, python
+
+from codeneedle.corpora import reading
+from codeneedle.corpora.corpus import load
+from codeneedle.corpora.reading import Source
+from codeneedle.errors import BadInput
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_file_is_read_as_an_editor_shows_it(here):
+    """
+    A byte order mark goes, line ends become newlines, and nothing else changes.
+    """
+    text = "\ufeff" + python("mine").replace("\n", "\r\n") + "x = '\x0c\u2028'\r# é\r\n"
+    put(here / "mine.py", text)
+    corpus = load("mine.py")
+
+    assert ("mine.py", "mine.py", "unseen") == (corpus.name, corpus.origin, corpus.kind)
+    assert python("mine") + "x = '\x0c\u2028'\n# é\n" == corpus.text
+    assert 1 == corpus.functions[0].line
+    assert_verbatim(corpus.text, corpus.functions)
+
+
+def test_bytes_that_are_not_utf_8_stay_one_character_each(here):
+    """
+    An old file keeps its length and its lines.
+    """
+    data = b"# \xe9\xff\x85\n" + python("mine").encode()
+    put(here / "mine.py", data)
+    corpus = load("mine.py")
+
+    assert data == corpus.text.encode("latin-1")
+    assert 2 == corpus.functions[0].line
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b" \n\t\n", "empty"),
+        (b"\x7fELF\0\0", "binary or UTF-16, not text"),
+        ("def f():\n".encode("utf-16"), "binary or UTF-16, not text"),
+    ],
+)
+def test_a_file_without_text_says_so(here, data, reason):
+    """
+    There is nothing to remember in it.
+    """
+    put(here / "a.py", data)
+
+    with pytest.raises(BadInput) as caught:
+        load("a.py")
+    assert ("a.py", reason) == (caught.value.source, caught.value.reason)
+    assert "readable file" in caught.value.hint
+
+
+def test_a_folder_is_joined_with_a_comment_that_names_each_file(here):
+    """
+    Sorted, of known languages, each below a line in its own language.
+    """
+    put(here / "src/b/two.js", javascript("two"))
+    put(here / "src/a.py", python("one").rstrip("\n"))
+    put(here / "src/c.php", "<?php\n" + javascript("three"))
+    put(here / "src/README.md", "# not source")
+    corpus = load("./src")
+    lines = corpus.text.split("\n")
+
+    assert ["one", "two", "three"] == names_of(corpus.functions)
+    assert ["# a.py", "// b/two.js", "// c.php"] == [lines[at] for at in (0, 22, 45)]
+    assert "src, files: 3" == corpus.origin
+    assert_verbatim(corpus.text, corpus.functions)
+
+
+def test_other_peoples_and_hidden_folders_are_skipped(here):
+    """
+    A sweep is about the user's own code.
+    """
+    skipped = ("node_modules", "__pycache__", ".venv", ".git", "a/node_modules/b")
+    for folder in skipped:
+        put(here / "src" / folder / "a.py", python("theirs"))
+    put(here / "src/.hidden.py", python("hidden"))
+    put(here / "src/a/mine.py", python("mine"))
+
+    assert ["mine"] == names_of(load("./src").functions)
+
+
+def test_loops_of_links_end_and_no_file_comes_twice(here):
+    """
+    A link to a folder is followed, unless that was seen.
+    """
+    put(here / "elsewhere/b.py", python("linked"))
+    put(here / "src/a.py", python("mine"))
+    (here / "src/loop").symlink_to(here / "src")
+    (here / "src/more").symlink_to(here / "elsewhere")
+    (here / "src/same.py").symlink_to(here / "src/a.py")
+    (here / "src/broken.py").symlink_to(here / "nowhere")
+
+    assert ["mine", "linked"] == names_of(load("./src").functions)
+
+
+def test_a_file_that_cannot_be_parsed_keeps_its_text_and_is_reported(here):
+    """
+    Its functions are no needles; blank files are not worth a note.
+    """
+    put(here / "src/a.py", python("mine"))
+    put(here / "src/b.py", "print 'old'\n" + python("old"))
+    put(here / "src/c.py", b"\0\0")
+    put(here / "src/d.py", "")
+    corpus = load("./src")
+
+    assert ["mine"] == names_of(corpus.functions)
+    assert "def old():" in corpus.text
+    assert ["c.py", "b.py"] == [file for file, _ in corpus.skipped]
+    assert "line 1" in corpus.skipped[1][1]
+
+
+def test_a_file_that_may_not_be_read_is_reported(here, monkeypatch):
+    """
+    The others are asked for all the same.
+    """
+    put(here / "src/a.py", python("mine"))
+    put(here / "src/b.py", python("theirs"))
+    opened = os.open
+
+    def guarded(path, *arguments, **others):
+        if Path(path).name == "b.py":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *arguments, **others)
+
+    monkeypatch.setattr(os, "open", guarded)
+
+    assert (("b.py", "cannot be read: Permission denied"),) == load("./src").skipped
+    with pytest.raises(BadInput, match="cannot be read: Permission denied"):
+        load("./src/b.py")
+
+
+def test_a_file_in_an_unknown_language_lists_the_known_ones(here):
+    """
+    The hint says which suffixes are read.
+    """
+    put(here / "a.cob", "x")
+
+    with pytest.raises(BadInput) as caught:
+        load("./a.cob")
+    assert "a.cob" == caught.value.source
+    assert ".py" in caught.value.hint
+
+
+def test_a_folder_without_source_says_so(here):
+    """
+    An empty folder is no corpus; of one with broken files the first is named.
+    """
+    (here / "src").mkdir()
+    with pytest.raises(BadInput, match="src: holds no source file"):
+        load("./src")
+
+    put(here / "src/bad.py", b"\0")
+    with pytest.raises(BadInput, match=r"can be read: bad\.py: binary"):
+        load("./src")
+
+
+def test_a_folder_is_read_in_order_until_16_mb(here, monkeypatch):
+    """
+    Whole files until the limit; that one and all after it are left out by name, also
+    a short one that would still fit.
+    """
+    monkeypatch.setattr(reading, "MAX_BYTES", 900)
+    put(here / "src/a.py", python("one"))
+    put(here / "src/b.py", python("two"))
+    put(here / "src/c.py", python("three"))
+    put(here / "src/d.py", "x = 1\n")
+    corpus = load("src")
+    reason = "beyond the first 16 MB of source text"
+
+    assert ["one", "two"] == names_of(corpus.functions)
+    assert (("c.py", reason), ("d.py", reason)) == corpus.skipped
+    assert "src, files: 2" == corpus.origin
+    assert "x = 1" not in corpus.text
+
+
+def test_a_text_of_just_16_mb_is_read_whole(here, monkeypatch):
+    """
+    The limit itself is allowed, one byte more is not.
+    """
+    put(here / "src/a.py", python("one"))
+    put(here / "src/b.py", python("two"))
+    size = 2 * len(python("one"))
+    monkeypatch.setattr(reading, "MAX_BYTES", size)
+    assert () == load("src").skipped
+
+    monkeypatch.setattr(reading, "MAX_BYTES", size - 1)
+    assert ["b.py"] == [file for file, _ in load("src").skipped]
+
+
+def test_a_file_longer_than_16_mb_is_left_out_or_refused(here, monkeypatch):
+    """
+    Those after it are read.
+    """
+    monkeypatch.setattr(reading, "MAX_BYTES", 800)
+    put(here / "src/long.py", python("three", lines=80))
+    put(here / "src/short.py", python("one"))
+
+    with pytest.raises(BadInput, match=r"long\.py: larger than 16 MB"):
+        load("src/long.py")
+    corpus = load("src")
+    assert ["one"] == names_of(corpus.functions)
+    assert (("long.py", "larger than 16 MB"),) == corpus.skipped
+
+
+def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here):
+    """
+    A note for each of a thousand would bury all that follows.
+    """
+    put(here / "src/good.py", python("good"))
+    for at in range(23):
+        put(here / f"src/bad{at:02}.py", b"\0")
+    lines = load("src").left_out()
+
+    assert "bad00.py: binary or UTF-16, not text" == lines[0]
+    assert (21, "and 3 more files") == (len(lines), lines[-1])
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    lengths=st.lists(
+        st.lists(st.integers(1, 4), min_size=1, max_size=5), min_size=1, max_size=4
+    )
+)
+def test_joining_files_moves_their_functions_and_changes_nothing_else(lengths):
+    """
+    Each function stands in the joined text where it says, verbatim; a file that is
+    alone has no heading.
+    """
+    texts = [
+        "# first\n".join(
+            python(f"f{at}_{nr}", lines=length) for nr, length in enumerate(each)
+        )
+        for at, each in enumerate(lengths)
+    ]
+    sources = [
+        Source(label=f"{at}.py", suffix=".py", read=lambda text=text: text)
+        for at, text in enumerate(texts)
+    ]
+    read = reading.joined(sources)
+
+    assert sum(map(len, lengths)) == len(read.functions)
+    assert_verbatim(read.text, read.functions)
+    assert all(text in read.text for text in texts)
+    assert ("# 0.py\n" in read.text) == (len(texts) > 1)

@@ -1,0 +1,328 @@
+"""Corpora by name: built-in ones, corpus files, and names that are safe as folders."""
+
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from source_files import assert_verbatim, names_of, put, python
+
+from codeneedle.corpora.corpus import load, names
+from codeneedle.corpora.random_bodies import Knobs, generate, text_of
+from codeneedle.corpora.registry import BUILT_IN, slug
+from codeneedle.errors import BadInput, UnknownName
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder with a folder of corpora."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpora").mkdir()
+    return tmp_path
+
+
+# --- built in
+
+
+def test_the_default_corpus_is_200_random_bodies(here):
+    """
+    It needs no file, and its origin states every knob.
+    """
+    corpus = load("random-bodies")
+
+    assert ("random-bodies", "incompressible") == (corpus.name, corpus.kind)
+    assert generate() == corpus.text
+    assert 200 == len(corpus.functions) == len(corpus.cuts)
+    assert f"generated, {Knobs()}" == corpus.origin
+    assert 16 == len(corpus.chosen())
+
+
+def test_the_mini_corpus_asks_for_all_of_its_functions(here):
+    """
+    Sixteen functions, sixteen rounds.
+    """
+    corpus = load("random-bodies-mini")
+
+    assert corpus.functions == tuple(corpus.chosen())
+    assert 16 == len(corpus.functions)
+
+
+def test_http_server_is_that_of_the_running_interpreter(here):
+    """
+    Real code, memorised, with the version it is of.
+    """
+    corpus = load("http_server")
+
+    assert "memorised" == corpus.kind
+    assert f"http/server.py of Python {platform.python_version()}" == corpus.origin
+    assert "SimpleHTTPRequestHandler.list_directory" in names_of(corpus.functions)
+    assert len(corpus.functions) >= 5
+    assert_verbatim(corpus.text, corpus.functions)
+
+
+def test_jquery_is_that_of_the_package(here):
+    """
+    96 of its functions are long enough and have a signature of their own.
+    """
+    corpus = load("jquery")
+
+    assert "memorised" == corpus.kind
+    assert "jquery.js of XStatic-jQuery 3.7.1.1" == corpus.origin
+    assert 96 == len(corpus.functions) == len(set(names_of(corpus.functions)))
+    assert_verbatim(corpus.text, corpus.functions)
+
+
+def test_jquery_without_its_package_says_what_to_install(here, monkeypatch):
+    """
+    An optional extra that is missing is named, in the error and in the list.
+    """
+
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(BadInput) as caught:
+        load("jquery")
+
+    assert "corpus jquery: the package XStatic-jQuery is not installed" == str(
+        caught.value
+    )
+    assert "Run: pip install 'codeneedle[corpora]'" == caught.value.hint
+    assert "not installed" in {name: origin for name, origin, _ in names()}["jquery"]
+
+
+def test_an_interpreter_without_sources_has_no_http_server(here, monkeypatch):
+    """
+    Some distributions ship compiled files alone.
+    """
+    monkeypatch.setattr("importlib.resources.files", lambda _: here)
+
+    with pytest.raises(BadInput, match=r"without http/server\.py as source"):
+        load("http_server")
+
+
+# --- names
+
+
+def test_the_list_has_every_name_once_and_survives_broken_files(here):
+    """
+    A corpus file that cannot be read is listed with what is wrong.
+    """
+    put(here / "corpora/mine.py", python("mine"))
+    put(here / "corpora/bad.toml", "fils = []")
+    put(here / "corpora/jquery.toml", "[generate]\nseed = 7")
+    put(here / "corpora/README.md", "# Corpora")
+    put(here / "corpora/.hidden.py", python("mine"))
+    listed = {name: (origin, kind) for name, origin, kind in names()}
+
+    expected = ["bad", "jquery", "mine", *BUILT_IN]
+    assert list(dict.fromkeys(expected)) == list(listed)
+    assert "unknown key 'fils'" in listed["bad"][0]
+    assert "incompressible" == listed["jquery"][1]
+    assert ("corpora/mine.py", "unseen") == listed["mine"]
+
+
+def test_without_a_folder_the_built_in_names_remain(tmp_path):
+    """
+    An installed package in an empty folder knows four corpora.
+    """
+    assert ["random-bodies", "random-bodies-mini", "http_server", "jquery"] == [
+        named.name for named in names(tmp_path / "corpora")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("src", "src"),
+        ("My Code (2)", "my-code-2"),
+        ("..", "corpus"),
+        ("", "corpus"),
+        ("a/../b", "a-..-b"),
+        (".hidden", "hidden"),
+        ("größe", "gr-e"),
+        ("日本", "corpus"),
+        ("x" * 300, "x" * 80),
+    ],
+)
+def test_a_name_is_safe_as_a_folder(text, safe):
+    """
+    Runs are kept below a folder of that name.
+    """
+    assert safe == slug(text)
+
+
+@given(text=st.text())
+def test_no_text_makes_an_unsafe_name(text):
+    """
+    Never empty, never a way out.
+    """
+    safe = slug(text)
+
+    assert safe
+    assert set(safe) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.-")
+    assert not safe.startswith((".", "-"))
+
+
+# --- corpus files
+
+
+def test_a_corpus_file_names_files_and_patterns_relative_to_itself(here):
+    """
+    Files first, then patterns; what both find comes once.
+    """
+    put(here / "src/a.py", python("one"))
+    put(here / "src/deep/b.py", python("two"))
+    put(here / "src/deep/.cache/c.py", python("three"))
+    put(here / "src/deep/notes.txt", "no source")
+    put(
+        here / "corpora/mine.toml",
+        'files = ["../src/deep/b.py"]\nglob = "../src/**/*"\n'
+        'sample_k = 1\nsample_seed = 7\nkind = "memorised"',
+    )
+    corpus = load("mine")
+
+    assert ["two", "one"] == names_of(corpus.functions)
+    assert corpus.text.startswith("# deep/b.py\n")
+    assert (1, 7, "memorised") == (corpus.sample_k, corpus.sample_seed, corpus.kind)
+    assert 1 == len(corpus.chosen())
+    assert "corpora/mine.toml: ../src/deep/b.py, ../src/**/*" == corpus.origin
+
+
+def test_a_corpus_file_is_found_by_its_path_too(here):
+    """
+    Its name loses the suffix.
+    """
+    put(here / "elsewhere/mine.toml", "[generate]\nfunctions = 2")
+    corpus = load("elsewhere/mine.toml")
+
+    assert ("mine", 2) == (corpus.name, len(corpus.functions))
+
+
+def test_a_corpus_file_says_the_language_of_odd_suffixes(here):
+    """
+    ``language`` overrides what a suffix says.
+    """
+    put(here / "corpora/a.inc", python("one"))
+    put(here / "corpora/mine.toml", 'files = ["a.inc"]\nlanguage = "python"')
+
+    assert ["one"] == names_of(load("mine").functions)
+
+
+def test_knobs_in_a_corpus_file_generate_its_text(here):
+    """
+    Knobs not given have their defaults.
+    """
+    put(here / "corpora/mine.toml", "[generate]\nfunctions = 3\nseed = 7")
+    corpus = load("mine")
+
+    assert text_of(Knobs(functions=3, seed=7)) == corpus.text
+    assert "incompressible" == corpus.kind
+
+
+def test_a_limit_cuts_after_the_last_whole_function(here):
+    """
+    The text is no longer than the limit, and no function is divided.
+    """
+    put(here / "corpora/mine.toml", "limit_bytes = 3000\n[generate]")
+    corpus = load("mine")
+
+    assert 2 == len(corpus.functions)
+    assert len(corpus.text) <= 3_000
+    assert generate().startswith(corpus.text)
+
+
+def test_files_beyond_the_limit_are_not_read(here):
+    """
+    A limit makes a folder of any size usable.
+    """
+    put(here / "src/a.py", python("one"))
+    put(here / "src/b.py", python("two"))
+    put(here / "src/c.py", b"\0 not looked at")
+    put(here / "corpora/mine.toml", 'files = ["../src"]\nlimit_bytes = 600')
+    corpus = load("mine")
+
+    assert ["one"] == names_of(corpus.functions)
+    assert () == corpus.skipped
+
+
+@pytest.mark.parametrize(
+    ("toml", "said", "hint"),
+    [
+        ("fils = []", "unknown key 'fils'", "'files'"),
+        ("[generate]\nvalue_len = 3", "'value_len'", "'value_length'"),
+        ("x", "Expected", "Correct"),
+        ("files = 3", "files", "another value"),
+        ("files = []", "no files", "[generate]"),
+        ("", "no files", "[generate]"),
+        ('files = ["a.py"]\n[generate]', "both", "[generate]"),
+        ('glob = "*.py"\nsample_k = 0', "sample_k", "another value"),
+        ('glob = "*.py"\nsample_k = 1.5', "sample_k", "another value"),
+        ('glob = "*.py"\nlimit_bytes = -1', "limit_bytes", "another value"),
+        ('glob = "*.py"\nkind = "new"', "kind", "another value"),
+        ("[generate]\nseed = 'x'", "seed", "another value"),
+        ('glob = "*.py"', "finds no file", "relative to"),
+        ('glob = "/etc/*.py"', "is not a valid glob", "../src"),
+        ('glob = ""', "is not a valid glob", "../src"),
+        (b"glob = '\xff'", "utf-8", "UTF-8"),
+        ("#" * 1_000_001, "larger than 1 MB", "names the source files"),
+    ],
+)
+def test_a_bad_corpus_file_says_what_to_mend(here, toml, said, hint):
+    """
+    Unknown keys, wrong values and empty patterns are errors with a next action.
+    """
+    put(here / "corpora/mine.toml", toml)
+
+    with pytest.raises(BadInput) as caught:
+        load("mine")
+    assert "corpora/mine.toml" == caught.value.source
+    assert said in str(caught.value)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("toml", "said", "hint"),
+    [
+        ('files = ["no.py"]', "corpora/no.py: No such file", "Check the path"),
+        ('files = ["mine.toml"]', "language is not known", ".py"),
+        ("[generate]\nfunctions = 0", "functions", "from 1 to"),
+        ("limit_bytes = 10\n[generate]", "short enough", "Raise limit_bytes in"),
+    ],
+)
+def test_what_a_corpus_file_asks_for_may_not_exist(here, toml, said, hint):
+    """
+    The error names the file, the knob or the limit.
+    """
+    put(here / "corpora/mine.toml", toml)
+
+    with pytest.raises(BadInput) as caught:
+        load("mine")
+    assert said in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_an_unknown_language_is_answered_with_the_known_ones(here):
+    """
+    A typo in ``language`` is no file.
+    """
+    put(here / "corpora/mine.toml", 'files = ["mine.toml"]\nlanguage = "pyton"')
+
+    with pytest.raises(UnknownName) as caught:
+        load("mine")
+    assert "Did you mean 'python'?" == caught.value.hint
+
+
+def test_the_corpus_file_of_this_package_reads_its_own_source():
+    """
+    The checkout ships a corpus of code that no model has seen.
+    """
+    corpus = load("codeneedle", folder=Path(__file__).parents[2] / "corpora")
+
+    assert "unseen" == corpus.kind
+    assert () == corpus.skipped
+    assert 16 == len(corpus.chosen())
+    assert "# corpora/corpus.py\n" in corpus.text
