@@ -1,49 +1,61 @@
 """
-Faults are told to a ledger, which is printed as a table at the end.
+Fixtures of the fault campaign, and the table of what was injected and what it cost.
 
-A test asks for `ledger` and tells each injection with ``ledger.add(...)``, and for
-`times` to learn how often to inject: rarely in the test run, often in
-``make faults`` (``pytest tests/faults --all-injections``).
+A test notes each injection with ``ledger.note(...)``, and asks `times` how often to
+inject: rarely in ``make test``, often in ``make faults``
+(``pytest tests/faults --all-injections``).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from injections import TINY, Folder, Injection
+from injections import TINY, Aftermath, Folder, Injection
 from rich.console import Console
 from rich.table import Table
 
 GROUPS = ("ourselves", "server", "machine", "tools", "files", "model")
 
 
+@dataclass(frozen=True, slots=True)
 class Ledger:
-    """All injections of this test run; an injection that cost something fails."""
+    """
+    Faults that were injected; one that cost something fails its test.
 
-    def __init__(self) -> None:
-        self.injections: list[Injection] = []
+    Attributes:
+        injections: Of the whole test run.
+        group: Whose faults the present test injects, one of `GROUPS`.
+    """
+
+    injections: list[Injection]
+    group: str
+
+    def note(self, fault: str, saw: str = "", *, of: Folder | None = None) -> None:
+        """Note *fault*, what the user *saw* of it, and what it cost the folder *of*."""
+        after = of.aftermath() if of else Aftermath()
+        self.add(Injection(group=self.group, fault=fault, saw=saw, aftermath=after))
 
     def add(self, injection: Injection) -> None:
-        """Note *injection*, then insist that it has cost nothing."""
+        """Note *injection*, and assert that it has cost nothing."""
         assert injection.group in GROUPS
         self.injections.append(injection)
-        aftermath = injection.aftermath
-        assert 0 == aftermath.cells_lost, injection
-        assert 0 == aftermath.files_damaged, injection
-        assert 0 == aftermath.processes_left, injection
+        assert Aftermath() == injection.aftermath, injection
 
 
-LEDGER = pytest.StashKey[Ledger]()
+INJECTIONS = pytest.StashKey[list[Injection]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[LEDGER] = Ledger()
+    config.stash[INJECTIONS] = []
 
 
 @pytest.fixture
 def ledger(request: pytest.FixtureRequest) -> Ledger:
-    """Where injections are told."""
-    return request.config.stash[LEDGER]
+    """Where injections are noted, under the name of the test file."""
+    group = request.path.stem.removeprefix("test_")
+    found = group if group in GROUPS else "files"
+    return Ledger(request.config.stash[INJECTIONS], found)
 
 
 @pytest.fixture
@@ -67,7 +79,7 @@ def folder(tmp_path: Path) -> Folder:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    injections = config.stash[LEDGER].injections
+    injections = config.stash[INJECTIONS]
     if not injections or not config.getoption("--all-injections"):
         return
     console = Console(file=terminalreporter._tw._file, width=140)

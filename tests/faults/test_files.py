@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from injections import GRID, TINY, Folder, Injection, error_line, statuses, sweeping
+from injections import GRID, TINY, Folder, error_line, statuses, sweeping
 from made_records import made_needle, made_record, made_round, made_setup
 
 from codeneedle.errors import BadInput, CodeneedleError
@@ -172,10 +172,7 @@ def test_what_is_no_record_of_its_cell_is_a_gap_and_is_kept(done, ledger, fault)
     assert good == store.record(pair, "recall")
     aside = path.with_name(f"{path.name}.damaged")
     assert not damaged or damaged == aside.read_bytes()
-    aftermath = done.aftermath()
-    ledger.add(
-        Injection(group="files", fault=fault, saw=gap.reason, aftermath=aftermath)
-    )
+    ledger.note(fault, gap.reason, of=done)
 
 
 def batches(often: int) -> list[list[str]]:
@@ -211,13 +208,8 @@ def test_damaged_records_are_shown_as_gaps_and_measured_again(
     assert "Traceback" not in grid.stderr + swept.stderr
     assert len(faults) == len(list((done.path / RUN / CELLS).glob("*.damaged")))
     for fault in faults:
-        ledger.add(
-            Injection(
-                group="files",
-                fault=f"{fault}, whole program",
-                saw="its record cannot be used: ...",
-                aftermath=done.aftermath(),
-            )
+        ledger.note(
+            f"{fault}, whole program", "its record cannot be used: ...", of=done
         )
 
 
@@ -233,12 +225,8 @@ def test_a_record_cut_anywhere_is_refused(done, ledger, times):
     for end in range(0, whole, step):
         with pytest.raises(BadRecord) as caught:
             decode_record(data[:end], file="x")
-        ledger.add(
-            Injection(
-                group="files",
-                fault="record cut at a byte",
-                saw=f"its record cannot be used: {caught.value.reason}",
-            )
+        ledger.note(
+            "record cut at a byte", f"its record cannot be used: {caught.value.reason}"
         )
 
 
@@ -254,12 +242,9 @@ def test_one_changed_bit_is_refused_wherever_it_is(ledger, times):
     for bit in bits:
         with pytest.raises(BadRecord) as caught:
             decode_record(flipped(data, bit), file="x")
-        ledger.add(
-            Injection(
-                group="files",
-                fault="a bit of a record flipped",
-                saw=f"its record cannot be used: {caught.value.reason}",
-            )
+        ledger.note(
+            "a bit of a record flipped",
+            f"its record cannot be used: {caught.value.reason}",
         )
 
 
@@ -272,12 +257,9 @@ def test_one_changed_bit_of_a_setup_is_refused_wherever_it_is(ledger, times):
     for byte in range(0, size, size // times(size, quick=200)):
         with pytest.raises(BadRecord) as caught:
             decode_setup(flipped(data, 8 * byte + byte % 8), file="x")
-        ledger.add(
-            Injection(
-                group="files",
-                fault="a bit of a setup flipped",
-                saw=f"setup.json cannot be read: {caught.value.reason}",
-            )
+        ledger.note(
+            "a bit of a setup flipped",
+            f"setup.json cannot be read: {caught.value.reason}",
         )
 
 
@@ -297,13 +279,7 @@ def test_damage_that_no_seal_covers_never_crashes(ledger, times):
             decode_record(bytes(damaged), file="x")
         except (BadRecord, BadInput) as error:
             saw = str(error)
-        ledger.add(
-            Injection(
-                group="files",
-                fault="bytes of a record of schema 1 changed",
-                saw=saw.partition(":")[0],
-            )
-        )
+        ledger.note("bytes of a record of schema 1 changed", saw.partition(":")[0])
 
 
 @pytest.mark.real
@@ -323,14 +299,7 @@ def test_a_record_of_a_later_codeneedle_is_refused_and_stays(done, ledger, coden
     assert "Update codeneedle" in swept.stderr
     assert later == path.read_bytes()
     path.unlink()  # so that nothing of another schema is counted as damage
-    ledger.add(
-        Injection(
-            group="files",
-            fault="record of a later schema",
-            saw=error_line(swept.stderr),
-            aftermath=done.aftermath(),
-        )
-    )
+    ledger.note("record of a later schema", error_line(swept.stderr), of=done)
 
 
 @pytest.mark.real
@@ -353,14 +322,7 @@ def test_a_run_of_the_first_schema_goes_on(done, ledger, codeneedle):
     }
     setup = json.loads((done.path / RUN / SETUP).read_bytes())
     assert (SCHEMA, 16) == (setup["schema"], len(setup["identity"]))
-    ledger.add(
-        Injection(
-            group="files",
-            fault="records of schema 1",
-            saw="",
-            aftermath=done.aftermath(),
-        )
-    )
+    ledger.note("records of schema 1", of=done)
 
 
 SETUP_DAMAGES = {
@@ -399,14 +361,7 @@ def test_a_setup_that_is_lost_is_made_anew_by_the_same_command(
     assert 0 == grid.returncode, grid.stderr
     kept = "the setup could not be read: it is kept as"
     assert (fault != "setup gone") == (kept in swept.stderr)
-    ledger.add(
-        Injection(
-            group="files",
-            fault=fault,
-            saw="" if fault == "setup gone" else f"note: {kept} ...",
-            aftermath=done.aftermath(),
-        )
-    )
+    ledger.note(fault, "" if fault == "setup gone" else f"note: {kept} ...", of=done)
 
 
 @pytest.mark.real
@@ -423,13 +378,8 @@ def test_a_lost_setup_is_not_made_from_another_request(done, ledger, codeneedle)
     assert 2 == swept.returncode
     assert "holds records, but no setup.json" in swept.stderr
     assert before == {file: file.read_bytes() for file in before}
-    ledger.add(
-        Injection(
-            group="files",
-            fault="setup cut, and another context asked for",
-            saw=error_line(swept.stderr),
-            aftermath=done.aftermath(),
-        )
+    ledger.note(
+        "setup cut, and another context asked for", error_line(swept.stderr), of=done
     )
 
 
@@ -474,14 +424,7 @@ def test_what_lies_about_in_a_run_folder_is_in_nobodys_way(
     assert code == swept.returncode, swept.stderr
     assert "Traceback" not in swept.stderr
     assert ["finished"] * 4 == statuses(done.path)
-    ledger.add(
-        Injection(
-            group="files",
-            fault=fault,
-            saw=error_line(swept.stderr) if code else "",
-            aftermath=done.aftermath(),
-        )
-    )
+    ledger.note(fault, error_line(swept.stderr) if code else "", of=done)
 
 
 def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkeypatch):
@@ -503,9 +446,7 @@ def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkey
         note.write_bytes(damaged)
 
         assert [] == end_orphans()
-        ledger.add(
-            Injection(group="files", fault="note of a server, bytes changed", saw="")
-        )
+        ledger.note("note of a server, bytes changed")
 
 
 @pytest.mark.real
@@ -520,14 +461,7 @@ def test_a_text_edited_between_two_starts_is_another_setup(done, ledger, codenee
 
     assert OtherSetup.exit_code == swept.returncode
     assert "another corpus source_sha256" in swept.stderr
-    ledger.add(
-        Injection(
-            group="files",
-            fault="text edited between two starts",
-            saw=error_line(swept.stderr),
-            aftermath=done.aftermath(),
-        )
-    )
+    ledger.note("text edited between two starts", error_line(swept.stderr), of=done)
 
 
 @pytest.mark.real
@@ -557,14 +491,7 @@ def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
     assert 0 == sweep.returncode, said
     assert 4 == len(records)
     assert 1 == len(asked)
-    ledger.add(
-        Injection(
-            group="files",
-            fault=f"text {what} while a sweep runs",
-            saw="",
-            aftermath=folder.aftermath(),
-        )
-    )
+    ledger.note(f"text {what} while a sweep runs", of=folder)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -579,9 +506,7 @@ def test_a_record_that_may_not_be_read_is_a_gap(folder, ledger):
     gap = store.record(PAIRS[0], "recall")
 
     assert "Permission denied" in gap.reason
-    ledger.add(
-        Injection(group="files", fault="record that may not be read", saw=gap.reason)
-    )
+    ledger.note("record that may not be read", gap.reason)
 
 
 def test_no_error_of_a_file_is_without_a_hint(folder):

@@ -8,28 +8,27 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
-from faulty import (
-    FILL,
+from injected import fill_disk
+from injections import Folder, processes_in, statuses
+from programs import script
+from started_sweeps import (
     ONE,
     PATIENCE_S,
     RUN,
-    SHORT,
     TWO,
     Series,
     at,
-    claim,
     ended,
     going,
-    is_clean,
+    impatience,
+    run,
+    running_child,
+    told,
     until,
 )
-from injections import Folder, Injection, error_line, processes_in, statuses
-from programs import script
-from stand_ins import IMPATIENT
 
 pytestmark = pytest.mark.real
 
@@ -48,8 +47,6 @@ def series(folder, times, llama_server, nano):
 
 def short(folder, times):
     """A series of short cells in *folder*."""
-    (folder.path / "corpora").mkdir(exist_ok=True)
-    (folder.path / "corpora" / "tiny.toml").write_text(SHORT, encoding="utf-8")
     return Series(folder, *(TWO if times(2, quick=1) == 2 else ONE))
 
 
@@ -68,24 +65,17 @@ def small_disk(tmp_path, times, llama_server, nano):
         subprocess.run([shutil.which("umount"), "--lazy", place], check=True)
 
 
-def injected(series, ledger, fault, said):
+def noted(series, ledger, fault, said):
     """Tell *ledger* what *fault* cost, and what was said of it."""
-    assert is_clean(said), said
+    saw = told(said)
     series.folder.look()
-    ledger.add(
-        Injection(
-            group="machine",
-            fault=fault,
-            saw=error_line(said),
-            aftermath=series.folder.aftermath(),
-        )
-    )
+    ledger.note(fault, saw, of=series.folder)
 
 
 def refused(series, ledger, fault, *arguments, code=3, words="", **changes):
     """*fault* ends the program with one line, a hint and *code*."""
     found, said = ended(series.path, *(arguments or series.arguments), **changes)
-    injected(series, ledger, fault, said)
+    noted(series, ledger, fault, said)
     assert code == found, (fault, said)
     assert "error: " in said, said
     assert " hint: " in said, said
@@ -99,15 +89,16 @@ def limited(what, most):
 
 
 WRITES = {
-    "a record": ("codeneedle.records.store:Store.add", 1, ()),
-    "the second record": ("codeneedle.records.store:Store.add", 2, ()),
-    "the base file": ("codeneedle.engines.llama_cpp.perplexity:noted", 1, DIVERGENCE),
-    "the setup": ("codeneedle.records.store:Store.adopt", 1, ()),
-    "the note of a server": ("codeneedle.system.orphans:_write", 4, ()),
-    "the log of a server": ("codeneedle.engines.llama_cpp.server:wait", 2, ()),
-    "a server's log, in a round": ("codeneedle.engines.client:Client.complete", 2, ()),
-    "a tool's log": ("codeneedle.system.processes:ends_within", 1, THROUGHPUT),
+    "a record": ("write a record", 1, ()),
+    "the second record": ("write a record", 2, ()),
+    "the base file": ("write a base file", 1, DIVERGENCE),
+    "the setup": ("write a setup", 1, ()),
+    "the note of a server": ("write the note of a server", 4, ()),
+    "the log of a server": ("wait for a server", 2, ()),
+    "a server's log, in a round": ("ask for a completion", 2, ()),
+    "a tool's log": ("wait for a tool", 1, THROUGHPUT),
 }
+"""The point at which the disk is filled, which of its calls, and what is measured."""
 
 
 def test_a_disk_may_be_full_at_any_write(small_disk, ledger, times):
@@ -117,10 +108,10 @@ def test_a_disk_may_be_full_at_any_write(small_disk, ledger, times):
     series = small_disk
     first = series.arguments
     for what in list(WRITES)[: times(9, quick=1)]:
-        target, call, more = WRITES[what]
+        point, call, more = WRITES[what]
         series.arguments = (*first, *more)
-        fault = f"the disk is full: {what}"
-        refused(series, ledger, fault, prelude=at(target, call, FILL))
+        faults = [at(point, call, "fill_disk")]
+        refused(series, ledger, f"the disk is full: {what}", faults=faults)
         assert set(statuses(series.path)) <= {"finished"}
         (series.path / "filler").unlink()
         series.complete()
@@ -137,12 +128,11 @@ def test_a_disk_may_be_full_at_any_moment(small_disk, ledger, times):
         with going(series.path, *series.arguments) as sweep:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 sweep.wait(chance.uniform(0.3, 2.5))
-            filler = series.path / "filler"
-            subprocess.run([sys.executable, "-c", FILL], cwd=series.path, check=True)
+            fill_disk(series.path)
             said, _ = sweep.communicate(timeout=PATIENCE_S)
         assert sweep.returncode in {0, 3}, said
-        injected(series, ledger, "the disk is full at a random moment", said)
-        filler.unlink()
+        noted(series, ledger, "the disk is full at a random moment", said)
+        (series.path / "filler").unlink()
         series.complete()
         series.anew()
 
@@ -159,12 +149,12 @@ def test_a_full_disk_takes_no_report_and_no_corpus(
         picture = series.path / RUN / "heatmap-matched.png"
         assert 0 == ended(series.path, "heatmap", "tiny")[0]
         before = picture.read_bytes()
-        prelude = at("codeneedle.report.heatmap:paint", 1, FILL)
-        said = "the disk is full: a picture"
-        refused(series, ledger, said, "heatmap", "tiny", prelude=prelude)
+        faults = [at("draw a picture", 1, "fill_disk")]
+        fault = "the disk is full: a picture"
+        refused(series, ledger, fault, "heatmap", "tiny", faults=faults)
         assert before == picture.read_bytes()
         (series.path / "filler").unlink()
-    subprocess.run([sys.executable, "-c", FILL], cwd=series.path, check=True)
+    fill_disk(series.path)
     fault = "the disk is full: a corpus"
     refused(series, ledger, fault, "gen-corpus", "--out", "corpora/new.py")
     assert not list((series.path / "corpora").glob("new.py*"))
@@ -188,37 +178,18 @@ def test_output_that_cannot_be_written_is_told_and_progress_is_not(
     A CSV that does not fit its disk ends badly; a sweep that nobody hears goes on.
     """
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        code, _ = redirected(series, *series.arguments, stderr=full)
-        assert 0 == code
-        injected(series, ledger, "the disk is full: progress", "")
-        code, said = redirected(series, "grid", "tiny", "--csv", stdout=full)
-        assert 3 == code
-        injected(series, ledger, "the disk is full: csv", said)
+        assert 0 == run(series.path, *series.arguments, stderr=full).returncode
+        noted(series, ledger, "the disk is full: progress", "")
+        grid = run(series.path, "grid", "tiny", "--csv", stdout=full)
+        assert 3 == grid.returncode
+        noted(series, ledger, "the disk is full: csv", grid.stderr)
     if times(2, quick=1) == 2:
         series.anew()
         reader, writer = os.pipe()
         os.close(reader)
-        code, _ = redirected(series, *series.arguments, stderr=writer)
-        assert 0 == code
-        injected(series, ledger, "whoever read the progress is gone", "")
+        assert 0 == run(series.path, *series.arguments, stderr=writer).returncode
+        noted(series, ledger, "whoever read the progress is gone", "")
     series.complete()
-
-
-def redirected(series, *arguments, **streams):
-    """Exit code and words of the program with one of its streams elsewhere."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    program = subprocess.run(
-        [sys.executable, "-m", "codeneedle", *arguments],
-        cwd=series.path,
-        stdin=subprocess.DEVNULL,
-        encoding="utf-8",
-        check=False,
-        timeout=PATIENCE_S,
-        **pipes,
-    )
-    said = program.stderr or ""
-    assert is_clean(said), said
-    return program.returncode, said
 
 
 def test_answers_that_cannot_be_remembered_cost_nothing(
@@ -231,18 +202,18 @@ def test_answers_that_cannot_be_remembered_cost_nothing(
     cache = series.path / "cache"
     cache.mkdir()
     shutil.copy2(nano, cache)
-    prelude = at("codeneedle.engines.llama_cpp.installation:_remember", 1, FILL)
-    free = "import os\nos.unlink('filler')"
-    prelude += at("codeneedle.models.weights:read_header", 1, free)
     code, said = ended(
         series.path,
         *series.arguments,
-        prelude=prelude,
+        faults=[
+            at("write the answers of llama-server", 1, "fill_disk"),
+            at("read a GGUF header", 1, "empty_disk"),
+        ],
         variables={"CODENEEDLE_CACHE": str(cache), "LLAMA_SERVER": str(llama_server)},
     )
     assert 0 == code, said
     assert [] == list(cache.rglob("*.draft*"))
-    injected(series, ledger, "the disk is full: answers of llama-server", "")
+    noted(series, ledger, "the disk is full: answers of llama-server", "")
 
 
 def test_files_may_be_bounded(series, ledger, times):
@@ -254,7 +225,7 @@ def test_files_may_be_bounded(series, ledger, times):
         code, said = ended(
             series.path, *first, before=limited(resource.RLIMIT_FSIZE, most)
         )
-        injected(series, ledger, "ulimit -f is too small", said)
+        noted(series, ledger, "ulimit -f is too small", said)
         assert code in {1, 3}, said
         assert ("error: " in said) == (code == 3), said
         assert code == 3 or "ulimit -f" in said, said
@@ -296,12 +267,12 @@ def remounted(place, how):
 
 
 GONE = {
-    "in a round": ("codeneedle.engines.client:Client.complete", 2),
-    "before a record": ("codeneedle.records.store:Store.add", 1),
-    "while counting": ("codeneedle.sweep.prepare:serving", 1),
-    "before a note": ("codeneedle.system.orphans:_write", 4),
-    "before a log": ("codeneedle.system.orphans:running", 2),
-    "between cells": ("codeneedle.probes.probe:serving", 2),
+    "in a round": ("ask for a completion", 2),
+    "before a record": ("write a record", 1),
+    "while counting": ("start the counting server", 1),
+    "before a note": ("write the note of a server", 4),
+    "before a log": ("start a server process", 2),
+    "between cells": ("start the server of a cell", 2),
 }
 
 
@@ -310,52 +281,33 @@ def test_a_folder_that_is_taken_away_ends_the_sweep(series, ledger, times, how):
     """
     Its lock is gone with it, so another sweep may be there: nothing is written.
     """
-    away = {
-        "removed": "import shutil\nshutil.rmtree('sweeps')",
-        "moved": "import os\nos.rename('sweeps', f'away-{os.getpid()}')",
-    }[how]
-    for when in list(GONE)[
-        : times({"removed": 9, "moved": 2}[how], quick=int(how == "removed"))
-    ]:
-        target, call = GONE[when]
+    action, most = {"removed": ("remove_runs", 9), "moved": ("move_runs", 2)}[how]
+    for when in list(GONE)[: times(most, quick=int(how == "removed"))]:
+        point, call = GONE[when]
         fault = f"the run folder is {how} {when}"
-        refused(series, ledger, fault, prelude=at(target, call, away))
+        refused(series, ledger, fault, faults=[at(point, call, action)])
         assert not (series.path / RUN / "cells").exists()
         series.complete()
         series.anew()
-
-
-BACK = """
-import time
-import codeneedle.clock
-real, calls = time.time, [0]
-def back():
-    calls[0] += 1
-    return real() - 3600.0 * calls[0]
-time.time = back
-codeneedle.system.processes.now = lambda: time.strftime(
-    "%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(back())
-)
-"""
 
 
 def test_nothing_is_decided_by_the_time_of_day(series, ledger):
     """
     The clock goes back an hour with each look at it, and files are of tomorrow.
     """
-    code, said = ended(series.path, *series.arguments, prelude=BACK)
+    code, said = ended(series.path, *series.arguments, faults=[("clock_set_back", {})])
     assert 0 == code, said
     cells = sorted((series.path / RUN / "cells").glob("*.json"))
     times = {json.loads(file.read_text())["started"] for file in cells}
     assert series.cells == len(times)
-    injected(series, ledger, "the clock is set back", "")
+    noted(series, ledger, "the clock is set back", "")
     tomorrow = time.time() + 86400.0
     for file in (series.path / RUN).rglob("*"):
         os.utime(file, (tomorrow, tomorrow))
     assert "nothing to do" in series.complete()
-    code, said = ended(series.path, "grid", "tiny", prelude=BACK)
+    code, said = ended(series.path, "grid", "tiny", faults=[("clock_set_back", {})])
     assert 0 == code, said
-    injected(series, ledger, "files are of tomorrow", "")
+    noted(series, ledger, "files are of tomorrow", "")
 
 
 def test_memory_may_be_too_little_for_us(series, ledger, times):
@@ -369,7 +321,7 @@ def test_memory_may_be_too_little_for_us(series, ledger, times):
         )
         assert code in {0, 1, 3}, (mb, said)
         assert 1 != code or statuses(series.path), (mb, said)
-        injected(series, ledger, "ulimit -v is too small for us", said)
+        noted(series, ledger, "ulimit -v is too small for us", said)
         series.arguments = (*first, "--retry-failed")
         series.complete()
         series.anew()
@@ -395,7 +347,7 @@ def test_memory_may_be_too_little_for_a_server(series, ledger, times, llama_serv
                 assert record["log_excerpt"]
                 assert "\n" not in record["reason"]
                 said = f"{record['status']}: {record['reason']}"
-        injected(series, ledger, "ulimit -v is too small for a server", said)
+        noted(series, ledger, "ulimit -v is too small for a server", said)
         (series.path / "limit").write_text("unlimited")
         series.arguments = (*series.arguments, "--retry-failed")
         series.complete()
@@ -414,7 +366,7 @@ def test_few_files_may_be_open(series, ledger, times):
         if code:
             assert "Too many open files" in said
             assert "ulimit -n" in said
-        injected(series, ledger, "ulimit -n is small", said if code else "")
+        noted(series, ledger, "ulimit -n is small", said if code else "")
         series.complete()
         series.anew()
 
@@ -427,31 +379,18 @@ def test_time_in_suspension_fails_no_cell(series, ledger, times, who):
     if times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
     silence_s = 3.0 if who != "the server" else 60.0
-    patience = {"SILENCE_S": str(silence_s), "LOAD_S": "60"}
-    with subprocess.Popen(
-        [sys.executable, IMPATIENT, *series.arguments],
-        cwd=series.path,
-        env=os.environ | patience,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        start_new_session=True,
-    ) as sweep:
-        try:
-            server = serving(series, sweep)
-            stopped = {"us": [sweep.pid], "the server": [server]}.get(
-                who, [sweep.pid, server]
-            )
-            for pid in stopped:
-                os.kill(pid, signal.SIGSTOP)
-            time.sleep(1.5 * min(silence_s, 3.0))  # it is time that passes here
-            for pid in reversed(stopped):
-                os.kill(pid, signal.SIGCONT)
-            said, _ = sweep.communicate(timeout=PATIENCE_S)
-        finally:
-            sweep.kill()
-    injected(series, ledger, f"suspended and resumed: {who}", "")
+    faults = [impatience(silence_s=silence_s, load_s=60.0)]
+    with going(series.path, *series.arguments, faults=faults) as sweep:
+        server = serving(series, sweep)
+        both = {"us": [sweep.pid], "the server": [server]}
+        stopped = both.get(who, [sweep.pid, server])
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(4.5)  # it is time that passes here
+        for pid in reversed(stopped):
+            os.kill(pid, signal.SIGCONT)
+        said, _ = sweep.communicate(timeout=PATIENCE_S)
+    noted(series, ledger, f"suspended and resumed: {who}", "")
     assert 0 == sweep.returncode, said
     assert ["finished"] * series.cells == statuses(series.path)
     series.complete()
@@ -460,21 +399,18 @@ def test_time_in_suspension_fails_no_cell(series, ledger, times, who):
 def serving(series, sweep):
     """Pid of a cell's server, once it has begun to answer."""
 
-    def is_answering():
-        log = series.path / RUN / "logs" / f"{pair()}.log"
-        return log.exists() and "launch_slot_" in log.read_text(errors="replace")
-
     def pair():
-        return (
-            str(claim(series.path).get("alias")).split(".")[1:2]
-            and str(claim(series.path)["alias"]).split(".")[1]
-        )
+        return str(running_child(series.path).get("alias")).split(".")[1:2]
+
+    def is_answering():
+        (log,) = (series.path / RUN / "logs" / f"{name}.log" for name in pair())
+        return log.exists() and "launch_slot_" in log.read_text(errors="replace")
 
     assert until(
         lambda: "q8_0" in str(pair()) and is_answering(),
         unless=lambda: sweep.poll() is not None,
     )
-    return int(claim(series.path)["pid"])
+    return int(running_child(series.path)["pid"])
 
 
 def test_two_sweeps_at_once_do_each_other_no_harm(series, ledger, times):
@@ -495,7 +431,7 @@ def test_two_sweeps_at_once_do_each_other_no_harm(series, ledger, times):
         assert codes in ([0, 2], [0, 0]), said
         loser = next((words for words in said if "another sweep" in words), "")
         assert bool(loser) == (codes == [0, 2]), said
-        injected(series, ledger, "two sweeps in one folder", loser)
+        noted(series, ledger, "two sweeps in one folder", loser)
         assert "nothing to do" in series.complete()
         series.anew()
 
@@ -504,17 +440,11 @@ def test_a_share_without_locks_is_good_enough(series, ledger, times):
     """
     Better unlocked than unable.
     """
-    prelude = (
-        "import errno, fcntl\n"
-        "def flock(*_):\n    raise OSError(errno.{name}, 'no locks here')\n"
-        "fcntl.flock = flock\n"
-    )
     for name in ("ENOLCK", "EOPNOTSUPP")[: times(2, quick=1)]:
-        code, said = ended(
-            series.path, *series.arguments, prelude=prelude.format(name=name)
-        )
+        faults = [("no_locks", {"name": name})]
+        code, said = ended(series.path, *series.arguments, faults=faults)
         assert 0 == code, said
-        injected(series, ledger, "a share without locks", "")
+        noted(series, ledger, "a share without locks", "")
         series.complete()
         series.anew()
     assert [] == processes_in(series.path)

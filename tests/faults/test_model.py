@@ -1,7 +1,7 @@
 """
-What a model says reaches records whole, and no terminal, file or page as it came.
+Whatever a model says is stored whole, and escaped on a terminal and in exports.
 
-There is no HTML page; what is exported is CSV, JSON, Markdown, PNG and SVG.
+Exports are CSV, JSON, Markdown, PNG and SVG; there is no HTML.
 """
 
 import csv
@@ -15,9 +15,9 @@ import sys
 import time
 
 import pytest
-from injections import Injection
 from made_records import made_needle, made_round
-from stand_ins import RUN, impatient, misbehave, problem, record, server
+from programs import misbehave, server
+from started_sweeps import RUN, impatient, problem, record
 
 from codeneedle.report.answers import side_by_side
 from codeneedle.scoring.alignment import answer_end, score
@@ -86,16 +86,6 @@ HARMLESS = re.compile(rb"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[[12]?[AK]|\x1b\[1G"
 @pytest.fixture(autouse=True)
 def _needed(nano):
     """The weights are there."""
-
-
-def tell(ledger, folder, fault, *, saw=""):
-    """Note what a model said, and what it cost."""
-    aftermath = folder.aftermath()
-    ledger.add(
-        Injection(
-            group="model", fault=f"a model says {fault}", saw=saw, aftermath=aftermath
-        )
-    )
 
 
 def replying(folder, replies):
@@ -167,7 +157,7 @@ def test_whatever_a_model_says_is_kept_scored_and_shown_harmlessly(
         if name in EVIL_ONES or often == len(REPLIES):
             shown = on_terminal(path, "show", "tiny", "q8_0/q8_0", needle)
             assert [] == controls(shown), name
-        tell(ledger, folder, name, saw=asked["error"])
+        ledger.note(f"a model says {name}", asked["error"], of=folder)
     _assert_exports_are_read(path)
 
 
@@ -203,7 +193,7 @@ def test_a_reply_longer_than_its_tokens_is_an_error_of_the_cell(folder, ledger, 
         assert 1 == told.returncode, told.stderr
         assert "crashed" == stored["status"]
         assert "longer than" in stored["reason"]
-        tell(ledger, folder, name, saw=problem(stored))
+        ledger.note(f"a model says {name}", problem(stored), of=folder)
     misbehave(folder.path, {})
     assert 0 == impatient(folder.path, *sweep, "--retry-failed").returncode
 
@@ -245,4 +235,6 @@ def test_a_hostile_log_does_not_reach_the_terminal(folder, ledger, times):
     assert "crashed" == stored["status"]
     for name, arguments in [*REPORTS.items()][: times(len(REPORTS), quick=2)]:
         assert [] == controls(on_terminal(folder.path, *arguments)), name
-    tell(ledger, folder, "terminal escapes by way of a log", saw=problem(stored))
+    ledger.note(
+        "a model says terminal escapes by way of a log", problem(stored), of=folder
+    )

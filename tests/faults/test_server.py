@@ -1,4 +1,4 @@
-"""The server fails, hangs, or says what no server should: cells pay, results do not."""
+"""A server that fails, hangs or answers nonsense costs its own cell alone."""
 
 import contextlib
 import http.server
@@ -9,19 +9,10 @@ from itertools import product
 
 import psutil
 import pytest
-from injections import Injection
+from injection_points import current, place
 from made_servers import fake_server
-from stand_ins import (
-    RUN,
-    impatient,
-    misbehave,
-    problem,
-    record,
-    server,
-    struck,
-)
-
-from codeneedle.engines.llama_cpp import server as server_module
+from programs import misbehave, server
+from started_sweeps import RUN, impatient, problem, record, struck
 
 FAULTS = {
     "exits at once": ("die=3", "crashed", "exit code 3"),
@@ -95,7 +86,7 @@ def test_each_fault_of_a_server_costs_its_own_cell_alone(folder, ledger, times):
     (path / "taken").touch()
     command = (*command, *_types(cells.values()))
     slow = [cells[n] for n in faults if FAULTS.get(n, "--")[1] == "timed-out"]
-    told = impatient(path, *command, silence_s=0.6, CELLS=" ".join(slow))
+    told = impatient(path, *command, silence_s=0.6, cells=slow)
 
     assert 1 == told.returncode, told.stderr
     assert [] == [*_wrong(folder, ledger, cells)]
@@ -127,13 +118,7 @@ def _wrong(folder, ledger, cells):
         is_result = stored.get("observation") is not None
         if not is_told or is_result != (status == "finished"):
             yield name, problem(stored)
-        saw = problem(stored) if status != "finished" else ""
-        aftermath = folder.aftermath()
-        ledger.add(
-            Injection(
-                group="server", fault=f"a server {name}", saw=saw, aftermath=aftermath
-            )
-        )
+        ledger.note(f"a server {name}", problem(stored), of=folder)
 
 
 def _is_gone(note):
@@ -160,12 +145,6 @@ def _assert_retried(folder, command, failed):
     assert 0 == folder.aftermath().cells_lost
 
 
-def tell(ledger, folder, fault, *, saw):
-    """Note a fault of a server and what it cost."""
-    aftermath = folder.aftermath()
-    ledger.add(Injection(group="server", fault=fault, saw=saw, aftermath=aftermath))
-
-
 @pytest.mark.parametrize(
     ("fault", "times_broken"),
     # The priming round is over before the place where replies break.
@@ -190,7 +169,7 @@ def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
     assert 0 == told.returncode, told.stderr
     assert times_broken == len(retries)
     assert all("connection" in why for why in retries)
-    tell(ledger, folder, "a server breaks a connection once or twice", saw="")
+    ledger.note("a server breaks a connection once or twice", of=folder)
 
 
 @pytest.mark.parametrize("at", ["counting", "cells"])
@@ -217,7 +196,7 @@ def test_a_server_that_never_works_ends_the_sweep_early_and_says_why(
     misbehave(path, {})
     again = impatient(path, *command, "--retry-failed")
     assert 0 == again.returncode, again.stderr
-    tell(ledger, folder, f"a server never works ({at})", saw=error)
+    ledger.note(f"a server never works ({at})", error, of=folder)
 
 
 class Stranger(http.server.BaseHTTPRequestHandler):
@@ -236,21 +215,21 @@ def test_a_stranger_on_the_chosen_port_is_not_taken_for_the_server(
     tmp_path, monkeypatch, ledger, folder
 ):
     """
-    Ours fails to bind, and gets another port.
+    Our server fails to bind, and gets another port.
     """
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
         threading.Thread(target=stranger.serve_forever, daemon=True).start()
         ports = [stranger.server_port]
-        free = server_module._free_port
+        free = current("choose a port")
         monkeypatch.setattr(
-            server_module, "_free_port", lambda: ports.pop() if ports else free()
+            *place("choose a port"), lambda: ports.pop() if ports else free()
         )
         with fake_server(tmp_path) as served:
             port = int(served.command[served.command.index("--port") + 1])
         stranger.shutdown()
 
     assert port != stranger.server_port
-    tell(ledger, folder, "a stranger's server has the port", saw="")
+    ledger.note("a stranger's server has the port", of=folder)
 
 
 @pytest.mark.real
@@ -276,11 +255,9 @@ def test_the_real_server_dies_or_freezes_at_any_moment(
         stored = record(path, "q8_0-q4_0")
 
         assert told.returncode == int(stored["status"] != "finished"), told.stdout
-        saw = ""
         if stored["status"] != "finished":
             assert stored.get("observation") is None
             assert stored["reason"]
-            saw = problem(stored)
             again = impatient(path, *command, "--retry-failed", silence_s=60, load_s=60)
             assert 0 == again.returncode, again.stderr
-        tell(ledger, folder, f"the real server gets {number.name}", saw=saw)
+        ledger.note(f"the real server gets {number.name}", problem(stored), of=folder)

@@ -1,11 +1,11 @@
-"""Tools die, hang or babble: a cell without numbers and a line why, nothing half."""
+"""Tools that die, hang or print garbage: a cell without numbers, and a reason."""
 
 import random
 import signal
 
 import pytest
-from injections import Injection
-from stand_ins import impatient, problem, record, server, struck, tools
+from programs import server, tools
+from started_sweeps import RUN, impatient, problem, record, struck
 
 PROBES = {"perplexity": "divergence", "bench": "throughput"}
 FAULTS = {
@@ -34,13 +34,13 @@ FAULTS = {
 
 WORDS = {
     "signal=9": "is killed",
-    "signal=15": "is told to leave by somebody",
+    "signal=15": "gets SIGTERM from outside",
     "half": "prints half of its results",
     "torn": "ends in the middle of a line",
     "error": "fails, and exits with 0",
     "escapes": "prints terminal escapes",
     "long": "prints 100 MB",
-    "deaf": "hangs, and is deaf to signals",
+    "deaf": "hangs, and ignores signals",
     "die=3": "exits with an error",
     "garbage": "prints garbage",
     "silent": "prints nothing",
@@ -65,12 +65,6 @@ TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "f32")
 def _tiny(folder, nano):
     """A corpus of four chunks, and weights."""
     (folder.path / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
-
-
-def tell(ledger, folder, fault, *, saw):
-    """Note a fault of a tool and what it cost."""
-    aftermath = folder.aftermath()
-    ledger.add(Injection(group="tools", fault=fault, saw=saw, aftermath=aftermath))
 
 
 def test_each_fault_of_a_tool_costs_its_own_cell_alone(folder, ledger, times):
@@ -107,7 +101,7 @@ def _cells(left):
 
 
 def _file(path, cell, probe):
-    return path / "sweeps/tiny/needle-nano/cells" / f"{cell}.{probe}.json"
+    return path / RUN / "cells" / f"{cell}.{probe}.json"
 
 
 def _play(folder, ledger, cells, command):
@@ -126,8 +120,7 @@ def _play(folder, ledger, cells, command):
         is_told = status == stored["status"] and words in stored["reason"]
         if not is_told or is_result != (status == "finished"):
             wrong.append((name, fault, problem(stored)))
-        saw = problem(stored) if status != "finished" else ""
-        tell(ledger, folder, f"llama-{name} {WORDS[fault]}", saw=saw)
+        ledger.note(f"llama-{name} {WORDS[fault]}", problem(stored), of=folder)
     assert [] == wrong
     tools(path, {name: {} for name in PROBES})
     folder.look()
@@ -163,8 +156,7 @@ def test_a_real_tool_that_is_killed_or_frozen_leaves_nothing_half(
             assert stored["reason"]
         folder.look()
         fault = f"the real llama-{name} gets {number.name}"
-        saw = problem(stored) if told.returncode else ""
-        tell(ledger, folder, fault, saw=saw)
+        ledger.note(fault, problem(stored), of=folder)
         again = impatient(
             folder.path, *command, "--retry-failed", silence_s=60, load_s=60
         )

@@ -1,6 +1,9 @@
-"""Small programs that stand in for others."""
+"""Small programs that stand in for those of llama.cpp, some misbehaving by cell."""
 
+import sys
 from pathlib import Path
+
+HERE = Path(__file__).parent
 
 HELP = """\
 ----- common params -----
@@ -58,3 +61,62 @@ esac""",
 def asked_of(path: Path) -> list[str]:
     """The questions that a program of `llama_like` was asked."""
     return Path(f"{path}.asked").read_text().split()
+
+
+def server(folder, faults):
+    """
+    A llama-server in *folder* whose *faults* are chosen by cell.
+
+    Args:
+        folder: Where it goes.
+        faults: Per cell, ``q8_0-q4_0`` or ``counting``, what `fake_llama` knows.
+    """
+    misbehave(folder, faults)
+    return script(
+        folder / "bin" / "llama-server",
+        f'exec "{sys.executable}" -I -S "{HERE / "fake_llama.py"}" '
+        f'--fake-folder "{folder / "cell-faults"}" "$@"',
+    )
+
+
+def misbehave(folder, faults):
+    """From now on, the cells of the `server` in *folder* have these *faults* alone."""
+    lines = {cell: "\n".join(of_cell) for cell, of_cell in faults.items()}
+    _choose(folder / "cell-faults", lines)
+
+
+TOOL = """\
+for word; do
+  case "$before" in --cache-type-k) k=$word;; --cache-type-v) v=$word;; esac
+  before=$word
+done
+fault=none
+if [ -e "{chosen}/$k-$v" ]; then fault=$(cat "{chosen}/$k-$v"); fi
+HOME="{folder}"; export HOME
+exec "{python}" -S "{fake}" "$fault" "$@"
+"""
+
+
+def tools(folder, faults):
+    """
+    Stand-ins of llama-perplexity and llama-bench beside the `server` in *folder*.
+
+    Args:
+        folder: Where they go.
+        faults: By name of the tool, per cell, what the fake of that name knows.
+    """
+    for name, of_cells in faults.items():
+        chosen = folder / f"{name}-faults"
+        _choose(chosen, of_cells)
+        fake, python = HERE / f"fake_{name}.py", sys.executable
+        body = TOOL.format(chosen=chosen, folder=folder, python=python, fake=fake)
+        script(folder / "bin" / f"llama-{name}", body)
+
+
+def _choose(folder, faults):
+    """Write one file for each cell with a fault; others are removed."""
+    folder.mkdir(exist_ok=True)
+    for file in folder.iterdir():
+        file.unlink()
+    for cell, fault in faults.items():
+        (folder / cell).write_text(fault, encoding="utf-8")

@@ -1,0 +1,68 @@
+"""
+Places in the package where faults are injected, each by its dotted name.
+
+A rename in the package changes one line here; `tests/faults/test_injections.py` says
+that every place exists.
+"""
+
+import importlib
+from typing import Any
+
+POINTS = {
+    # what happens, step by step
+    "make the plan": "codeneedle.sweep.plan:plan",
+    "start the counting server": "codeneedle.sweep.prepare:serving",
+    "start the server of a cell": "codeneedle.probes.probe:serving",
+    "start a server process": "codeneedle.system.orphans:running",
+    "wait for a server": "codeneedle.engines.llama_cpp.server:wait",
+    "choose a port": "codeneedle.engines.llama_cpp.server:_free_port",
+    "ask for a completion": "codeneedle.engines.client:Client.complete",
+    "look whether a process group lives": "codeneedle.system.processes:_has_members",
+    "wait for a tool": "codeneedle.system.processes:ends_within",
+    "read a GGUF header": "codeneedle.models.weights:read_header",
+    "select runs for a report": "codeneedle.report.selection:read_runs",
+    # what is written
+    "sync a file": "os:fsync",
+    "write a record": "codeneedle.records.store:Store.add",
+    "write a setup": "codeneedle.records.store:Store.adopt",
+    "write the note of a server": "codeneedle.system.orphans:_write",
+    "write a base file": "codeneedle.engines.llama_cpp.perplexity:noted",
+    "write the answers of llama-server": (
+        "codeneedle.engines.llama_cpp.installation:_remember"
+    ),
+    "draw a picture": "codeneedle.report.heatmap:paint",
+    # what is replaced
+    "class of a child": "codeneedle.system.processes:Child",
+    "time of day": "codeneedle.system.processes:now",
+    "grace periods of a child": "codeneedle.system.processes:GRACES_S",
+    "serve": "codeneedle.engines.llama_cpp.server:serving",
+    "silence of llama-perplexity": "codeneedle.engines.llama_cpp.perplexity:SILENCE_S",
+    "load timeout of llama-bench": "codeneedle.probes.throughput:LOAD_TIMEOUT_S",
+    "least timeout of llama-bench": "codeneedle.probes.throughput:SHORTEST_PATIENCE_S",
+    "time per token of llama-bench": "codeneedle.probes.throughput:SLOWEST_S_PER_TOKEN",
+    "build llama.cpp": "codeneedle.engines.llama_cpp.build:build",
+    "source of a build": "codeneedle.engines.llama_cpp.build:Source",
+    "polling of a build": "codeneedle.engines.llama_cpp.build:POLL_S",
+    "look for a GPU": "codeneedle.engines.llama_cpp.build:has_nvidia_gpu",
+}
+
+
+def place(point: str) -> tuple[Any, str]:
+    """The object that holds *point*, a module or a class, and its name there."""
+    importlib.import_module("codeneedle.probes")  # a circle enters here
+    module, _, dotted = POINTS[point].partition(":")
+    *path, name = dotted.split(".")
+    holder = importlib.import_module(module)
+    for part in path:
+        holder = getattr(holder, part)
+    return holder, name
+
+
+def current(point: str) -> Any:
+    """What stands at *point*."""
+    return getattr(*place(point))
+
+
+def put(point: str, value: object) -> None:
+    """Replace what stands at *point*, for the rest of the process."""
+    setattr(*place(point), value)

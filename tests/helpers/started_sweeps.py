@@ -1,0 +1,310 @@
+"""The program as a child process, with faults in it or in what it starts; watched."""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import psutil
+from injections import Folder, Injection, error_line, processes_in, statuses
+
+from codeneedle.system.files import cache_folder
+from codeneedle.system.orphans import Note
+
+INJECTED = Path(__file__).with_name("injected.py")
+RUN = Path("sweeps/tiny/needle-nano")
+
+PATIENCE_S = 300.0
+"""Longer than any command here takes, whatever else the machine does."""
+
+SHORT = "[generate]\nfunctions = 2\nvalue_length = 2\nname_length = 4\nseed = 7\n"
+"""A corpus of which a cell takes half a second."""
+
+ONE = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
+"""A single cell."""
+
+TWO = (*ONE[:-2], "--k-types", "q8_0", "--v-types", "q8_0,q4_0")
+"""Two cells."""
+
+
+# --- faults, as `injected` takes them
+
+
+def at(point, call, action, **facts):
+    """Do *action* when the program comes to *point* for the *call*-th time."""
+    return ("at", {"point": point, "call": call, "action": action, **facts})
+
+
+def signal_at(point, call, number, *, times=1):
+    """The program sends a signal to itself at such a call, once or some times."""
+    return at(point, call, "send", number=int(number), times=times)
+
+
+def impatience(silence_s, load_s, cells=None):
+    """Short timeouts, in seconds; of servers those of *cells* alone, if given."""
+    return ("impatient", {"silence_s": silence_s, "load_s": load_s, "cells": cells})
+
+
+# --- the program
+
+
+def command(*arguments, faults=()):
+    """The argv of ``codeneedle ARGUMENTS`` with *faults* in its own process."""
+    words = [str(word) for word in arguments]
+    if not faults:
+        return [sys.executable, "-m", "codeneedle", *words]
+    return [sys.executable, str(INJECTED), json.dumps(faults), *words]
+
+
+def environment(variables=None):
+    """Variables of the program: no colours, a fixed width, and *variables*."""
+    return os.environ | {"COLUMNS": "100", "NO_COLOR": "1"} | (variables or {})
+
+
+@contextlib.contextmanager
+def going(folder, *arguments, faults=(), variables=None, before=None):
+    """
+    The program under way in *folder*, its output in one pipe, without a terminal.
+
+    Killed at the end of the block; what it started is for the test to look at.
+
+    Args:
+        folder: Working directory.
+        arguments: Of the command.
+        faults: In its own process.
+        variables: Added to its environment.
+        before: Called in the child before the program begins.
+    """
+
+    def prepare():
+        # A background job of a shell ignores SIGINT, and so would the program.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if before:
+            before()
+
+    with subprocess.Popen(
+        command(*arguments, faults=faults),
+        cwd=folder,
+        env=environment(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        start_new_session=True,
+        preexec_fn=prepare,  # noqa: PLW1509 - no threads here
+    ) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+def ended(folder, *arguments, **changes):
+    """Exit code and output of the program, once it has ended."""
+    with going(folder, *arguments, **changes) as program:
+        said, _ = program.communicate(timeout=PATIENCE_S)
+        return program.returncode, said
+
+
+def run(folder, *arguments, faults=(), variables=None, **streams):
+    """The program in *folder* to its end, with stdout and stderr apart."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+    return subprocess.run(
+        command(*arguments, faults=faults),
+        cwd=folder,
+        env=environment(variables),
+        stdin=subprocess.DEVNULL,
+        encoding="utf-8",
+        check=False,
+        timeout=PATIENCE_S,
+        **pipes,
+    )
+
+
+def impatient(folder, *arguments, silence_s=1.0, load_s=2.0, cells=None):
+    """`run` with short timeouts; of servers those of *cells* alone, if given."""
+    return run(folder, *arguments, faults=[impatience(silence_s, load_s, cells)])
+
+
+def struck(folder, arguments, name, number, delay_s):
+    """
+    Run the program; the first child called *name* that computes a cell is signalled.
+
+    Args:
+        folder: Working directory.
+        arguments: Of the command.
+        name: Of a program.
+        number: The signal that it gets.
+        delay_s: How long after its start, in seconds.
+    """
+    faults = [impatience(silence_s=3.0, load_s=6.0)]
+    with going(folder, *arguments, faults=faults) as sweep:
+        while sweep.poll() is None and not (pid := _computing(folder, name)):
+            pass
+        if sweep.poll() is None:
+            time.sleep(delay_s)  # the moment is chance
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        said, _ = sweep.communicate(timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(arguments, sweep.returncode, said)
+
+
+def _computing(folder, name):
+    """The pid of a program called *name* that has a cell's cache types, in *folder*."""
+    for process in psutil.process_iter(["name", "cmdline"]):
+        is_cell = "--cache-type-k" in (process.info["cmdline"] or ())
+        with contextlib.suppress(psutil.Error):
+            is_one = process.info["name"] == name and is_cell
+            if is_one and process.cwd() == str(folder):
+                return process.pid
+    return None
+
+
+def until(is_so, *, unless):
+    """Wait for *is_so*; whether it came before *unless* did."""
+    limit = time.monotonic() + PATIENCE_S
+    while not is_so():
+        if unless():
+            return False
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.002)
+    return True
+
+
+# --- what it left, and what it said
+
+
+def running_child(folder, program="llama-server"):
+    """Pid, alias and port of a noted child that works in *folder*; empty if none."""
+    for file in (cache_folder() / "running").glob(f"{program}.*.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError, psutil.Error):
+            note = msgspec.json.decode(file.read_bytes(), type=Note)
+            if note.child and note.child.pid in processes_in(folder):
+                argv = psutil.Process(note.child.pid).cmdline()
+                options = dict(itertools.pairwise(argv))
+                named = {key: options.get(f"--{key}") for key in ("alias", "port")}
+                return {"pid": note.child.pid, **named}
+    return {}
+
+
+def unwatch(sweep):
+    """End the shells that would kill the servers of *sweep* together with it."""
+    for child in psutil.Process(sweep.pid).children():
+        if child.name() in {"sh", "dash", "bash"}:
+            child.kill()
+
+
+def record(folder, pair, probe="recall"):
+    """What is stored of a cell; None if nothing is."""
+    file = folder / RUN / "cells" / f"{pair}.{probe}.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def problem(stored):
+    """What a user is told of a cell without numbers; empty if it has finished."""
+    if stored["status"] == "finished":
+        return ""
+    return f"{stored['status']}: {stored['reason']}"
+
+
+def alive(pids):
+    """Those of *pids* that still run; zombies do not."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.add(pid)
+    return found
+
+
+def is_free(port):
+    """Whether a server could listen there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return True
+    return False
+
+
+def is_clean(said):
+    """Whether *said* holds nothing for programmers."""
+    return "Traceback" not in said and "Exception ignored" not in said
+
+
+def told(said):
+    """The error in *said*, or its last line."""
+    assert is_clean(said), said
+    return error_line(said)
+
+
+class Series:
+    """
+    A sweep that is ended in many ways, and started again each time.
+
+    Attributes:
+        folder: Where it happens.
+        arguments: Of the sweep.
+        orphans: Processes that outlived a start, for the next start to end.
+        ports: Where servers listened.
+    """
+
+    def __init__(self, folder: Folder, *arguments: str) -> None:
+        (folder.path / "corpora").mkdir(exist_ok=True)
+        (folder.path / "corpora" / "tiny.toml").write_text(SHORT, encoding="utf-8")
+        self.folder = folder
+        self.path = folder.path
+        self.arguments = ("sweep", *arguments)
+        self.orphans: set[int] = set()
+        self.ports: set[int] = set()
+        self.cells = 1 if arguments == ONE else 2
+
+    def note(self) -> None:
+        """Take note of what has finished, what lives, and where it listens."""
+        self.folder.look()
+        self.orphans |= set(processes_in(self.path))
+        if port := running_child(self.path).get("port"):
+            self.ports.add(int(port))
+
+    def injection(self, fault: str, said: str, group: str = "ourselves") -> Injection:
+        """
+        What a start cost that said *said*.
+
+        It has to end orphans of earlier starts by the time it fits the corpus.
+        """
+        left = 0
+        if "fitting the corpus" in said:
+            left = len(alive(self.orphans))
+            self.orphans = set()
+        note = re.search(r"note: (ended a .*) that was left behind", said)
+        aftermath = replace(self.folder.aftermath(), processes_left=left)
+        saw = note[1] if note else ""
+        return Injection(group=group, fault=fault, saw=saw, aftermath=aftermath)
+
+    def complete(self) -> str:
+        """The same command, to its end: all cells finished, nothing left running."""
+        code, said = ended(self.path, *self.arguments)
+        assert code == 0, said
+        assert is_clean(said), said
+        assert ["finished"] * self.cells == statuses(self.path)
+        assert set() == alive(self.orphans)
+        assert [] == processes_in(self.path)
+        assert all(map(is_free, self.ports))
+        assert not running_child(self.path)
+        self.orphans = set()
+        return said
+
+    def anew(self) -> None:
+        """Forget all records; the next start begins from nothing."""
+        self.folder.finished.clear()
+        shutil.rmtree(self.path / "sweeps", ignore_errors=True)
