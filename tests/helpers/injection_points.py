@@ -28,7 +28,7 @@ POINTS = {
     "write the note of a server": "codeneedle.system.orphans:_write",
     "write a base file": "codeneedle.engines.llama_cpp.perplexity:noted",
     "write the answers of llama-server": (
-        "codeneedle.engines.llama_cpp.installation:_remember"
+        "codeneedle.engines.llama_cpp.installation:write_whole"
     ),
     "draw a picture": "codeneedle.report.heatmap:paint",
     # what is replaced
