@@ -11,8 +11,8 @@ import subprocess
 import termios
 
 import pytest
+from build_programs import BuildPrograms
 from injections import Folder, processes_in, statuses
-from made_builds import World
 from programs import script
 from started_sweeps import (
     ONE,
@@ -345,7 +345,7 @@ def test_a_build_that_is_ended_leaves_no_half_llama(tmp_path, ledger, times):
     ):
         path = tmp_path / str(at)
         path.mkdir()
-        world = World(path)
+        world = BuildPrograms(path)
         program = world.bin / STEPS[step]
         real = program.read_text()
         slow = f"echo $$ > {path}/pid; exec sleep 600"
