@@ -5,6 +5,8 @@ import re
 import unicodedata
 
 _KIB = 1024
+_FORMULAS = ("=", "+", "-", "@")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def duration(seconds: float) -> str:
@@ -40,18 +42,15 @@ def plural(count: int, noun: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """*text* with lone surrogates, which no file can hold, made U+FFFD."""
+    """*text* with lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD."""
     return _SURROGATES.sub("\ufffd", text)
-
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """
-Categories that show nothing, or do something: controls, formatting (zero-width
-and direction marks among it), lone surrogates, code points of no known look, line
-and paragraph separators.
+Unicode categories that are invisible or change the output: controls, formatting
+(zero-width and direction marks), lone surrogates, private and unassigned code points,
+line and paragraph separators.
 """
 
 
@@ -59,9 +58,9 @@ def visible(text: str) -> str:
     r"""
     Write every invisible character of *text* as Python would: ``\x1b``, ``\u202e``.
 
-    Line ends and tabs are escaped, too: the result is one line. Spaces other than
-    the plain one become visible, since a reply that differs by one is otherwise a
-    riddle. A backslash stays one, so the result cannot always be read back.
+    Line ends and tabs are escaped, too: the result is one line. So are spaces other
+    than the plain one, since a reply may differ by one. A backslash is not escaped, so
+    the result cannot always be read back.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -70,16 +69,13 @@ def visible(text: str) -> str:
 
 def field(text: str) -> str:
     """
-    *text* as a field of CSV: visible, and no formula.
+    *text* as a field of CSV: visible, and not a formula.
 
-    Spreadsheets compute what begins with one of ``=+-@``; with an apostrophe before
-    it, they show it. Numbers are not written by this.
+    Spreadsheets evaluate a field that begins with one of ``=+-@``, unless there is an
+    apostrophe before it. Not for numbers.
     """
     shown = visible(text)
     return f"'{shown}" if shown.startswith(_FORMULAS) else shown
-
-
-_FORMULAS = ("=", "+", "-", "@")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,9 +1,19 @@
 """The tree of errors, and what each owes to a person."""
 
+import errno
 import re
 
+import pytest
+
 from codeneedle import errors
-from codeneedle.errors import CodeneedleError, UnknownName, did_you_mean
+from codeneedle.errors import (
+    HINTS,
+    CodeneedleError,
+    UnknownName,
+    did_you_mean,
+    hint_for,
+    refusal,
+)
 
 
 def test_the_tree_in_the_docstring_is_whole():
@@ -37,3 +47,58 @@ def test_an_error_tells_what_and_hints_what_next():
 
     assert ("unknown probe 'recal'", 2) == (str(error), error.exit_code)
     assert "recall" in error.hint
+
+
+@pytest.mark.parametrize("number", sorted(HINTS))
+def test_each_refusal_has_a_sentence_and_a_hint(number):
+    """
+    The system's own words, the file if there is one, and what to do.
+    """
+    refused = refusal(OSError(number, "words", "records/file"))
+
+    assert refused is not None
+    assert str(refused).startswith("the system refuses: ")
+    assert str(refused).endswith(": records/file")
+    assert 3 == refused.exit_code
+    assert refused.hint
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "Cannot allocate memory"),
+        (ImportError("x.so: failed to map segment from shared object"), "Cannot"),
+        (RuntimeError("can't start new thread"), "temporarily unavailable"),
+    ],
+)
+def test_errors_of_other_classes_are_known_too(error, words):
+    """
+    Memory and threads run out in classes of their own.
+    """
+    assert words in str(refusal(error))
+
+
+def test_what_an_error_was_raised_from_counts():
+    """
+    Libraries wrap what the system said.
+    """
+    outer = ImportError("please read this")
+    outer.__cause__ = OSError(errno.EMFILE, "words")
+
+    assert "Too many open files" in str(refusal(outer))
+
+
+def test_a_hint_alone_can_be_had():
+    """
+    For errors that have a sentence of their own.
+    """
+    assert "ulimit -n" in hint_for(OSError(errno.EMFILE, "words"))
+    assert "" == hint_for(KeyError("x"))
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "x"), OSError()])
+def test_mistakes_of_ours_keep_their_traceback(error):
+    """
+    Only what is the system's fault is told as such.
+    """
+    assert refusal(error) is None

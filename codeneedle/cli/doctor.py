@@ -23,7 +23,7 @@ from codeneedle.models.weights import Weights
 from codeneedle.probes import PROBES  # noqa: F401 - before plans, which it imports
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Request
-from codeneedle.system import machine
+from codeneedle.system import machine, orphans
 from codeneedle.system.files import cache_folder
 from codeneedle.system.machine import MachineFacts
 from codeneedle.text import plural, size, visible
@@ -193,6 +193,7 @@ def diagnose(
     problems += _program_problems(tools, server)
     problems += _type_problems(types)
     problems += _memory_problems(shown, server, facts)
+    problems += _orphan_problems()
     return Diagnosis(
         codeneedle=__version__,
         machine=facts,
@@ -293,6 +294,16 @@ def _type_problems(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
         yield Problem(
             what=f"this llama-server does not accept {', '.join(refused)}",
             hint=f"codeneedle sweep --types {rest}",
+            stops=False,
+        )
+
+
+def _orphan_problems() -> Iterator[Problem]:
+    for orphan in orphans.orphans():
+        yield Problem(
+            what=f"a {orphan.program} that was left behind is running: pid "
+            f"{orphan.pid}",
+            hint=f"the next sweep ends it; or: kill {orphan.pid}",
             stops=False,
         )
 

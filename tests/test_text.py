@@ -1,0 +1,122 @@
+"""Numbers as text, and text from elsewhere made safe to show."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeneedle.text import duration, field, mib, plural, size, visible
+
+
+@pytest.mark.parametrize(
+    ("seconds", "phrase"),
+    [
+        (0, "0.0 s"),
+        (8.24, "8.2 s"),
+        (59.9, "59.9 s"),
+        (59.97, "1:00"),
+        (60, "1:00"),
+        (187.4, "3:07"),
+        (3599.4, "59:59"),
+        (3599.6, "1:00:00"),
+        (3723, "1:02:03"),
+        (47 * 3600 + 3599, "47:59:59"),
+        (52 * 3600 + 59, "2 d 4 h"),
+    ],
+)
+def test_a_duration_is_as_long_as_it_needs_to_be(seconds, phrase):
+    """
+    Seconds, minutes, hours, days; no part of it ever reads 60.
+    """
+    assert phrase == duration(seconds)
+
+
+@pytest.mark.parametrize(
+    ("count", "phrase"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1_782_579, "1.7 MiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (1024**4, "1.0 TiB"),
+        (5000 * 1024**4, "5000.0 TiB"),
+    ],
+)
+def test_a_size_has_the_unit_that_suits_it(count, phrase):
+    """
+    Bytes are whole; the largest unit takes all that is larger.
+    """
+    assert phrase == size(count)
+
+
+def test_mib_are_a_million_bytes_and_some():
+    """
+    1,048,576 of them.
+    """
+    assert 1.5 == mib(1_572_864)
+
+
+@pytest.mark.parametrize(
+    ("count", "phrase"), [(0, "0 cells"), (1, "1 cell"), (1024, "1,024 cells")]
+)
+def test_nouns_follow_their_number(count, phrase):
+    """
+    One is one.
+    """
+    assert phrase == plural(count, "cell")
+
+
+def test_terminal_escapes_become_visible():
+    """
+    A reply cannot clear the screen, nor write over what stands there.
+    """
+    assert r"\x1b[2J\x07\r\n\x9b" == visible("\x1b[2J\x07\r\n\x9b")
+
+
+def test_direction_marks_and_zero_widths_become_visible():
+    """
+    Nothing turns the line around, and nothing hides in it.
+    """
+    assert r"a\u202eb\u2066\u200bc\ufeff" == visible("a\u202eb\u2066\u200bc\ufeff")
+
+
+def test_spaces_that_are_not_the_plain_one_become_visible():
+    """
+    A line that differs by a no-break space is no riddle.
+    """
+    assert r"a\xa0b c" == visible("a\xa0b c")
+
+
+def test_text_that_can_be_read_stays():
+    """
+    Letters, accents and wide characters are what they were, backslashes too.
+    """
+    assert r"naïve 漢字 \d+ é" == visible(r"naïve 漢字 \d+ é")
+
+
+def test_a_lone_surrogate_can_be_printed():
+    """
+    What no encoding can write becomes an escape.
+    """
+    assert rb"\ud800" == visible("\ud800").encode("utf-8")
+
+
+@given(st.text())
+def test_nothing_invisible_is_left(text):
+    """
+    No control, format or separator character survives, whatever comes.
+    """
+    categories = {unicodedata.category(character) for character in visible(text)}
+
+    assert not categories & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@given(st.text())
+def test_no_field_of_a_table_is_a_formula(text):
+    """
+    Spreadsheets would compute it.
+    """
+    assert not field(text).startswith(("=", "+", "-", "@"))
+    assert field(text) in {visible(text), f"'{visible(text)}"}
