@@ -1,4 +1,4 @@
-"""Records as data frames: one row per pair, most precise first."""
+"""Records as cells of a grid: one per pair, most precise first; and the reference."""
 
 import itertools
 import math
@@ -11,23 +11,21 @@ from codeneedle.records.record import CellRecord, Run
 from codeneedle.scoring.rounds import Reading
 
 NOT_RUN = ""
-"""Status of a pair that nobody tried."""
+"""Status of a pair without a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """
-    One metric of one pair, whatever became of it.
+    The value of one metric for one pair, or why there is none.
 
     Attributes:
         pair: The cache types.
-        status: How the cell ended, `NOT_RUN` if it was not tried.
+        status: How the cell ended; `NOT_RUN` without a record.
         reason: Why it did not finish; empty if it did.
-        value: The mean or sum of its observations; NaN unless it finished and
-            has one.
+        value: The mean or sum of its observations; NaN where there is none.
         observations: What the value comes from, one per round where there are rounds.
-        against: The pair that the record says it was measured against; empty
-            unless it finished and says so.
+        against: The pair that the record was measured against, if it names one.
     """
 
     pair: Pair
@@ -69,7 +67,7 @@ def axes(run: Run) -> tuple[list[str], list[str]]:
 
 def cells_frame(run: Run, metric: Metric, reading: Reading) -> Cells:
     """
-    Every pair of the grid, whatever became of it.
+    The value of *metric* for every pair of the grid.
 
     Raises:
         ValueError: If a pair has two records: the run was not narrowed to a probe.
@@ -85,7 +83,7 @@ def cells_frames(
     down, across = axes(run)
     frames: dict[str, list[Cell]] = {metric.name: [] for metric in metrics}
     distinct = {metric.name: metric for metric in metrics}.values()
-    # Records outermost: what a probe works out of one serves all its metrics.
+    # Records outermost: what one metric computes of a record serves the others.
     for pair in itertools.starmap(Pair, itertools.product(down, across)):
         record = recorded.get(pair)
         for metric in distinct:
@@ -113,8 +111,9 @@ def reference(cells: Cells) -> Pair | None:
     """
     The pair that others are compared with; None if there is none.
 
-    It is the one that records say they were measured against, or else the most
-    precise one. Either has a value. Where records name several, there is none.
+    It is the one that records were measured against, if they name one, or else the
+    most precise pair with a value. There is none where records name several, or one
+    without a value.
     """
     pairs = [cell.pair for cell in cells if cell.has_value]
     named = named_references(cells)
@@ -124,14 +123,14 @@ def reference(cells: Cells) -> Pair | None:
 
 
 def named_references(cells: Cells) -> list[Pair]:
-    """The pairs that finished records say they were measured against, each once."""
+    """The pairs that records were measured against, each once, sorted by name."""
     return [
         Pair.parse(pair) for pair in sorted({cell.against for cell in cells} - {""})
     ]
 
 
 def reference_named_by(metric: Metric, record: CellRecord) -> str:
-    """What *record* says it was measured against; empty if it says nothing."""
+    """The pair that *record* was measured against; empty if it names none."""
     return (metric.reference(record) or "") if metric.reference else ""
 
 

@@ -1,4 +1,4 @@
-"""What a metric is, and the metrics of memory and time that every probe has."""
+"""What a metric is, and the metrics of memory, which all probes have."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from codeneedle.text import mib
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """
-    A number of a cell, with all that a report needs to show it honestly.
+    A number of a cell, and how reports show it.
 
     Attributes:
         name: What ``--metric`` takes: ``matched``.
@@ -26,9 +26,8 @@ class Metric:
         values: The observations of one finished record, one per round where
             there are rounds; empty if it has none. A cell's value is their mean.
         is_sum: Whether the sum over rounds is the value instead (``pass``).
-        group: What it prices; groups stand together in a table. A speed of a cell
-            that fell back to something slow never ranks.
-        in_table: Whether a table shows it unasked.
+        group: Columns of a group stand together in a table.
+        in_table: Whether a table shows it by default.
         relative: Whether its ratio to the reference stands beside it in a table.
         floor: Whether the reference's value is the noise floor that the others
             are measured in: the reference compared with itself.

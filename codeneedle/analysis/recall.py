@@ -19,7 +19,7 @@ from codeneedle.scoring.rounds import (
 
 WHOLE_READING = 0.9
 """
-Share of a prompt that a round must have read itself to tell a reading speed.
+Share of a prompt that must not come from the cache to give a reading speed.
 
 Reading slows down with depth, so speeds compare only where they cover the same
 depths: the whole prompt, as in the priming round. What is left after a cached
@@ -28,7 +28,7 @@ corpus is a few dozen tokens, whose speed is mostly overhead.
 
 STEADY_TOKENS = 16
 """
-Tokens that a reply must have to tell a writing speed.
+Tokens that a reply must have to give a writing speed.
 
 Servers count the first token, though it fell out of reading the prompt: with 16
 of them the speed is at most 7 % too high.
@@ -68,7 +68,7 @@ def _prefill(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float
 
 
 def _reading_speed(asked: Round) -> float | None:
-    """Tokens per second; None unless the round read its whole prompt itself."""
+    """Tokens per second; None where much of the prompt came from the cache."""
     read = asked.prompt_tokens - asked.cached_tokens
     is_whole = read > 0 and read >= WHOLE_READING * asked.prompt_tokens
     if asked.error or not is_whole or asked.prompt_ms <= 0:
@@ -232,7 +232,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         name="waiting",
-        label="the price of a fresh server: started, stopped, and what lies between",
+        label="start and stop of the server, and the time since the last cell",
         unit="s",
         better="lower",
         bounds=(0, None),
