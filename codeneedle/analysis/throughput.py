@@ -3,13 +3,12 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.grid import Pair
-from codeneedle.records.record import CellRecord, Run, Setup, from_json
+from codeneedle.records.record import CellRecord, Setup, from_json
 from codeneedle.scoring.rounds import Reading
 
 NAME = "throughput"
@@ -144,20 +143,6 @@ def more_metrics(setup: Setup) -> tuple[Metric, ...]:
     return tuple(_metric(test, depth) for depth in depths for test in LABELS)
 
 
-def ratios(run: Run, reference: Pair, metric: Metric) -> dict[Pair, float]:
-    """
-    Each pair's mean of *metric* over that of *reference*.
-
-    Pairs that did not finish, or have no value, are absent; so are all if the
-    reference has none.
-    """
-    means = dict(_means(run, metric))
-    base = means.get(reference)
-    if not base:
-        return {}
-    return {pair: mean / base for pair, mean in means.items()}
-
-
 def crossover(record: CellRecord, reference: CellRecord) -> Crossover | None:
     """
     From which depth on the pair of *record* writes faster than *reference*.
@@ -201,15 +186,6 @@ def _writing(record: CellRecord) -> dict[int, float]:
         return {}
     measured = (at for at in throughput_of(record).speeds if at.tg)
     return {at.depth: math.fsum(at.tg) / len(at.tg) for at in measured}
-
-
-def _means(run: Run, metric: Metric) -> Iterator[tuple[Pair, float]]:
-    for record in run.records:
-        if record.probe != NAME or not record.has_numbers:
-            continue
-        values = metric.values(record, run.setup, Reading())
-        if values:
-            yield record.pair, math.fsum(values) / len(values)
 
 
 def _values(

@@ -17,7 +17,6 @@ from codeneedle.analysis.throughput import (
     Trend,
     crossover,
     more_metrics,
-    ratios,
     throughput_of,
 )
 from codeneedle.grid import Pair
@@ -111,7 +110,7 @@ def test_a_crossover_lies_within_the_measured_range(by_depth):
 @given(RATIOS)
 def test_the_end_of_the_range_decides_the_trend(by_depth):
     """
-    Whoever is ahead at the deepest depth is ahead from the crossover on.
+    The pair that is faster at the deepest depth is faster from the crossover on.
     """
     is_ahead = crossing(by_depth).trend in {Trend.ALWAYS, Trend.FROM}
 
@@ -166,41 +165,10 @@ def test_a_cell_that_fell_back_has_no_crossover():
 
 def test_a_crossover_reads_as_a_phrase():
     """
-    A cell of a table says it all.
+    As a table shows it, with thousands separated.
     """
     assert "from 12,345 tokens" == str(Crossover(Trend.FROM, 12345.4))
     assert "never" == str(Crossover(Trend.NEVER))
-
-
-def test_ratios_are_of_means():
-    """
-    The reference has ratio 1, and half its speed is 0.5.
-    """
-    run = run_of(measured(F16, {100: 8.0}), measured(Q8, {100: 4.0}))
-
-    assert {F16: 1.0, Q8: 0.5} == ratios(run, F16, TG)
-
-
-def test_gaps_and_failures_have_no_ratio():
-    """
-    They are absent, never zero; without the reference, so are all.
-    """
-    slow = replace(measured(Pair("q4_0", "q4_0"), {100: 1.0}), status=Status.CRASHED)
-    gap = measured(Q8, {0: 4.0, 100: None})
-    run = run_of(measured(F16, {100: 8.0}), gap, slow)
-
-    assert {F16: 1.0} == ratios(run, F16, TG)
-    assert {} == ratios(run, Q8, TG)
-
-
-def test_records_of_other_probes_are_left_alone():
-    """
-    A run holds them side by side.
-    """
-    recalled = replace(failed_record(Q8), status=Status.FINISHED)
-    run = run_of(measured(F16, {100: 8.0}), recalled)
-
-    assert {F16: 1.0} == ratios(run, F16, TG)
 
 
 def test_each_depth_of_the_settings_has_its_metrics():
@@ -213,9 +181,25 @@ def test_each_depth_of_the_settings_has_its_metrics():
     assert () == more_metrics(made_setup())
 
 
+def test_a_speed_is_that_of_its_depth():
+    """
+    Metrics without a depth are of the deepest one; what was not measured is no zero.
+    """
+    setup = run_of().setup
+    full = measured(Q8, {0: 9.0, 100: 4.0})
+    shallow = measured(Q8, {0: 9.0, 100: None})
+    at_0, pp_at_0, *_ = more_metrics(setup)
+
+    assert (4.0, 4.0) == TG.values(full, setup, Reading())
+    assert (9.0, 9.0) == at_0.values(full, setup, Reading())
+    assert (1.0,) == pp_at_0.values(full, setup, Reading())
+    assert () == TG.values(shallow, setup, Reading())
+    assert () == TG.values(measured(Q8, {0: 9.0}), setup, Reading())
+
+
 def test_a_run_without_settings_has_no_values():
     """
-    Which depth is the deepest is only told by the settings.
+    The settings alone say which depth is the deepest.
     """
     values = TG.values(measured(F16, {0: 1.0}), made_setup(), Reading())
 
