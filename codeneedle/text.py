@@ -67,6 +67,11 @@ def visible(text: str) -> str:
     return "".join(map(_visible, text))
 
 
+def visible_lines(text: str) -> str:
+    """*text* as `visible` writes it, with its line ends and tabs unchanged."""
+    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
+
+
 def field(text: str) -> str:
     """
     *text* as a field of CSV: visible, and not a formula.

@@ -19,7 +19,7 @@ from codeneedle.errors import (
     UnknownName,
     refusal,
 )
-from codeneedle.text import visible
+from codeneedle.text import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -316,7 +316,7 @@ def show_corpus(name: str, function: str | None = None) -> None:
     if function is None:
         _stdout().print(overview(found))
     else:
-        _write(f"{truth(found, function)}\n")
+        _write_verbatim(f"{truth(found, function)}\n")
 
 
 @command(
@@ -325,20 +325,21 @@ def show_corpus(name: str, function: str | None = None) -> None:
     option("--value-len", "N", number, "Characters of each literal.", "24"),
     option("--lines", "N", number, "Lines of each function's body.", "20"),
     option("--seed", "N", number, "The same seed gives the same bytes.", "42"),
-    option("--out", "FILE", path, "The file to write.", "corpora/random-bodies.py"),
+    option("--out", "FILE", path, "Default: corpora/random-bodies-SEED.py."),
 )
 def gen_corpus(
     functions: int = 200,
     value_len: int = 24,
     lines: int = 20,
     seed: int = 42,
-    out: Path = Path("corpora/random-bodies.py"),
+    out: Path | None = None,
 ) -> None:
     """Write a corpus that no model has seen and nothing can compress."""
     from codeneedle.corpora.random_bodies import Knobs, write
+    from codeneedle.corpora.registry import generated_path
 
     knobs = Knobs(functions=functions, value_length=value_len, lines=lines, seed=seed)
-    _write(f"{write(knobs, out)}\n")
+    _write(f"{write(knobs, generated_path(knobs, out))}\n")
 
 
 @command("doctor", options.MODEL, options.LLAMA_SERVER, options.JSON)
@@ -540,6 +541,15 @@ def reliable_streams() -> Iterator[None]:
 
 def _write(text: str) -> None:
     sys.stdout.write(text)
+
+
+def _write_verbatim(text: str) -> None:
+    """Write *text* unchanged; to a terminal, with control characters as escapes."""
+    if sys.stdout.isatty():
+        sys.stdout.write(visible_lines(text))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
 
 
 def _stdout() -> "Console":

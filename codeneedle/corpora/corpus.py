@@ -16,6 +16,7 @@ from codeneedle.corpora.needles import ASKED_LINES, Function
 from codeneedle.corpora.reading import JoinedText, Source
 from codeneedle.corpora.registry import (
     BUILT_IN,
+    FOLDER,
     NAME,
     Kind,
     Named,
@@ -27,9 +28,6 @@ from codeneedle.corpora.registry import (
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.system.files import expanded
 from codeneedle.text import plural, visible
-
-FOLDER = Path("corpora")
-"""Where corpora are looked for by name, below the working folder."""
 
 NAMED_FILES = 20
 """Files that are named where they are left out; there may be thousands."""

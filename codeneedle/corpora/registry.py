@@ -7,7 +7,7 @@ import platform
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
@@ -20,6 +20,9 @@ from codeneedle.corpora.reading import Source
 from codeneedle.errors import BadInput, RequestError, UnknownName, did_you_mean
 from codeneedle.system.files import expanded
 from codeneedle.text import visible
+
+FOLDER = Path("corpora")
+"""Where corpora are looked for by name, below the working folder."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """What can be the name of a corpus: never a path, never a way out of a folder."""
@@ -346,3 +349,41 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
     }
 )
 """The corpora that need no file, by name."""
+
+
+def generated_path(knobs: Knobs, out: Path | None = None) -> Path:
+    """
+    Where random bodies of *knobs* are written to.
+
+    Args:
+        knobs: Of the text.
+        out: Chosen by the user; None for ``corpora/random-bodies.py``, whose name is
+            followed by all knobs that are not the default: ``random-bodies-7.py``.
+
+    Raises:
+        BadInput: If it would replace a built-in corpus of the same name by other text.
+    """
+    default = FOLDER / f"{'-'.join(['random-bodies', *_unusual(knobs)])}.py"
+    path = out or default
+    built_in = BUILT_IN.get(path.stem)
+    is_found_by_name = os.path.realpath(path.parent) == os.path.realpath(FOLDER)
+    if built_in and is_found_by_name and built_in.origin() != f"generated, {knobs}":
+        raise BadInput(
+            source=path,
+            reason=f"would replace the built-in corpus {path.stem} by another text,"
+            " in every later sweep in this folder",
+            hint=f"Choose another name, such as --out {default}",
+        )
+    return path
+
+
+def _unusual(knobs: Knobs) -> Iterator[str]:
+    """The seed as a number, and every other knob by name, unless it is the default."""
+    usual = asdict(Knobs())
+    given = {
+        name: value for name, value in asdict(knobs).items() if value != usual[name]
+    }
+    if "seed" in given:
+        yield str(given.pop("seed"))
+    for name, value in given.items():
+        yield f"{name.replace('_', '-')}-{value}"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from source_files import assert_verbatim, names_of, put, python
 
 from codeneedle.corpora.corpus import load, names
-from codeneedle.corpora.random_bodies import Knobs, generate, text_of
-from codeneedle.corpora.registry import BUILT_IN, slug
+from codeneedle.corpora.random_bodies import MINI, Knobs, generate, text_of
+from codeneedle.corpora.registry import BUILT_IN, generated_path, slug
 from codeneedle.errors import BadInput, UnknownName
 
 
@@ -326,3 +326,56 @@ def test_the_corpus_file_of_this_package_reads_its_own_source():
     assert () == corpus.skipped
     assert 16 == len(corpus.chosen())
     assert "# corpora/corpus.py\n" in corpus.text
+
+
+# --- where generated corpora go
+
+
+@pytest.mark.parametrize(
+    ("knobs", "name"),
+    [
+        (Knobs(), "random-bodies.py"),
+        (Knobs(seed=7), "random-bodies-7.py"),
+        (Knobs(functions=50, seed=-7), "random-bodies--7-functions-50.py"),
+        (Knobs(lines=30, value_length=8), "random-bodies-lines-30-value-length-8.py"),
+    ],
+)
+def test_a_generated_corpus_has_the_built_in_name_only_with_its_knobs(knobs, name):
+    """
+    Other text under the name random-bodies would silently replace the built-in one.
+    """
+    assert Path("corpora", name) == generated_path(knobs)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "out"),
+    [
+        (Knobs(seed=7), "corpora/random-bodies.py"),
+        (Knobs(seed=7), "./corpora/../corpora/random-bodies.py"),
+        (Knobs(), "corpora/random-bodies-mini.py"),
+        (Knobs(), "corpora/jquery.js"),
+    ],
+)
+def test_a_built_in_corpus_is_not_replaced_by_generated_text(here, knobs, out):
+    """
+    The hint offers a name of its own.
+    """
+    with pytest.raises(BadInput, match="would replace the built-in corpus") as caught:
+        generated_path(knobs, Path(out))
+    assert str(generated_path(knobs)) in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("knobs", "out"),
+    [
+        (Knobs(), "corpora/random-bodies.py"),
+        (MINI, "corpora/random-bodies-mini.py"),
+        (Knobs(seed=7), "elsewhere/random-bodies.py"),
+        (Knobs(seed=7), "corpora/mine.py"),
+    ],
+)
+def test_a_generated_corpus_may_go_anywhere_else(here, knobs, out):
+    """
+    The same text as the built-in one may have its name.
+    """
+    assert Path(out) == generated_path(knobs, Path(out))
