@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeneedle.text import duration, field, mib, plural, size, visible
+from codeneedle.text import duration, field, mib, plural, size, visible, visible_lines
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,13 @@ def test_terminal_escapes_become_visible():
     A reply cannot clear the screen, nor write over what stands there.
     """
     assert r"\x1b[2J\x07\r\n\x9b" == visible("\x1b[2J\x07\r\n\x9b")
+
+
+def test_lines_and_tabs_of_a_longer_text_stay() -> None:
+    """
+    All else that a terminal would not just show is escaped.
+    """
+    assert "a\n\tb\\x1b[2J\n\n\\r" == visible_lines("a\n\tb\x1b[2J\n\n\r")
 
 
 def test_direction_marks_and_zero_widths_become_visible():

@@ -1,9 +1,11 @@
 """The command line, as far as it gets without a server."""
 
+import contextlib
 import hashlib
 import io
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -58,6 +60,68 @@ def test_gen_corpus_writes_the_same_bytes_for_the_same_knobs(codeneedle, tmp_pat
     assert 0 == first.returncode == second.returncode
     assert hashlib.sha256(data).hexdigest() in first.stdout
     assert data == (tmp_path / "again.py").read_bytes()
+
+
+def test_another_seed_does_not_replace_the_built_in_corpus(codeneedle, tmp_path):
+    """
+    The file has the seed in its name, so that every sweep names it on purpose.
+    """
+    written = codeneedle("gen-corpus", "--seed", "7")
+    refused = codeneedle(
+        "gen-corpus", "--seed", "7", "--out", "corpora/random-bodies.py"
+    )
+
+    assert written.stdout.startswith("corpora/random-bodies-7.py: 200 functions, ")
+    assert (0, 2) == (written.returncode, refused.returncode)
+    assert "--out corpora/random-bodies-7.py" in refused.stderr
+    assert ["random-bodies-7.py"] == [
+        path.name for path in (tmp_path / "corpora").iterdir()
+    ]
+
+
+ODD = "\x1b[31m\x07\u202e\x9b2J\té"
+"""Escape sequences, a bell, a direction mark, a tab and a letter."""
+
+
+@pytest.fixture
+def odd_function(tmp_path):
+    """The lines of a function whose body would change a terminal."""
+    lines = [f"    line_{at} = '{ODD}'" for at in range(20)]
+    text = "\n".join(["def odd():", *lines, ""])
+    (tmp_path / "odd.py").write_text(text, encoding="utf-8")
+    return "\n".join([*lines, ""])
+
+
+def test_a_function_of_a_corpus_is_verbatim_in_a_pipe(codeneedle, odd_function):
+    """
+    Byte for byte, escape sequences included.
+    """
+    shown = codeneedle("corpus", "show", "./odd.py", "odd")
+
+    assert odd_function == shown.stdout
+
+
+def test_a_function_of_a_corpus_is_safe_on_a_terminal(tmp_path, odd_function):
+    """
+    Control and direction characters are shown as escapes; tabs stay.
+    """
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-m", "codeneedle", "corpus", "show", "./odd.py", "odd"],
+        cwd=tmp_path,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal on Linux
+        while chunk := os.read(ours, 1 << 16):
+            shown += chunk
+    os.close(ours)
+    first, *_ = shown.decode().split("\r\n")
+
+    assert "    line_0 = '\\x1b[31m\\x07\\u202e\\x9b2J\té'" == first
 
 
 def test_a_bad_knob_is_refused_with_a_hint(codeneedle, tmp_path):
