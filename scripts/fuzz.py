@@ -8,8 +8,8 @@ Coverage-guided fuzzing of everything that reads bytes from elsewhere.
 
 Each target is a process of its own: its seeds and stretches of one thing first, then
 what atheris makes of them. Nothing but the errors that a reader promises may come out,
-within the time and memory that `fuzz_child` states. Inputs are
-counted by whoever reads them, so a target that dies has told how far it got.
+within the time and memory that is stated below. Inputs are counted in a file,
+so that the number is known of a target that dies, too.
 
 Exit codes: 0, nothing was found; 1, something was, and its reproducers are named;
 2, there is no such target; 3, atheris is not installed.
@@ -18,26 +18,38 @@ Exit codes: 0, nothing was found; 1, something was, and its reproducers are name
 import argparse
 import importlib
 import importlib.util
+import mmap
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fuzz_child import Count, chosen, digest, fuzz
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
     from fuzz_targets import Target
+
+LONGEST_BYTES = 1 << 16
+"""Of an input."""
+
+SLOWEST_S = 5.0
+"""Processor time that an input may take: a hundred times what the slowest should."""
+
+HANGS_S = 60
+MOST_BYTES = 3 << 30
+"""Address space of a target, so that a number in a file cannot become memory."""
 
 INPUTS = 1_000_000
 """Of all targets together, unless ``--inputs`` says else."""
@@ -46,6 +58,87 @@ AT_ONCE = 2
 """Processes."""
 
 _DONE = re.compile(r"#\d+\s+\w+\s+cov: (?P<paths>\d+) ft: \d+ corp: (?P<kept>\d+)")
+
+
+class Count:
+    """A number in a file, which outlives whoever counts."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(bytes(8))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 8)
+
+    def __int__(self) -> int:
+        return int.from_bytes(self._memory[:8], "little")
+
+    def up(self) -> None:
+        """One more."""
+        self._memory[:8] = (int(self) + 1).to_bytes(8, "little")
+
+
+def fuzz(name: str, *, inputs: int, folder: Path) -> None:
+    """Read as many inputs, and end the process: atheris does so by itself."""
+    atheris: Any = importlib.import_module("atheris")
+    with atheris.instrument_imports(include=["codeneedle", "esprima"]):
+        target = chosen(name)
+        # These are imported when they are first needed, and so would be missed.
+        importlib.import_module("codeneedle.corpora.languages").known()
+        importlib.import_module("esprima")
+    count = Count(folder / "count")
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+
+    def read(data: bytes) -> None:
+        count.up()
+        digest(target, data)
+
+    for data in target.inputs():
+        try:
+            read(data)
+        except BaseException:
+            (folder / "crash-before").write_bytes(data)
+            raise
+    corpus = folder / "corpus"
+    corpus.mkdir(exist_ok=True)
+    for at, data in enumerate(target.seeds()):
+        (corpus / f"seed-{at}").write_bytes(data)
+    options = [
+        f"-runs={max(1, inputs - int(count))}",
+        f"-max_len={LONGEST_BYTES}",
+        f"-timeout={HANGS_S}",
+        f"-artifact_prefix={folder}{os.sep}",
+        "-rss_limit_mb=0",
+        "-print_final_stats=1",
+    ]
+    atheris.Setup([sys.argv[0], *options, str(corpus)], read)
+    atheris.Fuzz()
+
+
+def digest(target: "Target", data: bytes) -> None:
+    """
+    Have *target* read *data*.
+
+    Raises:
+        TimeoutError: If that takes more than `SLOWEST_S` seconds.
+        Exception: Whatever else comes out of it is a defect.
+    """
+    began = time.thread_time()
+    with warnings.catch_warnings():
+        # A text of somebody's must not make Python complain on our screen.
+        warnings.simplefilter("error")
+        target.digest(data)
+    took_s = time.thread_time() - began
+    if took_s > SLOWEST_S:
+        raise TimeoutError(f"{len(data)} bytes took {took_s:.1f} s")
+
+
+def chosen(name: str) -> "Target":
+    """The target of that name; imported late, so that atheris can watch it."""
+    target: Target = importlib.import_module("fuzz_targets").TARGETS[name]
+    return target
+
+
+# --- all targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

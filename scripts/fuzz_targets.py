@@ -1,14 +1,327 @@
-"""What is fuzzed: each reader of bytes from elsewhere, and what it may raise."""
+"""What is fuzzed: each reader of bytes from outside, what it may raise, its inputs."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import contextlib
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-import fuzz_files as files
 import fuzz_seeds as seeds
-import fuzz_servers as servers
-from fuzz_claims import claim
+import httpx
 
+from codeneedle.corpora import languages, needles, reading, registry
+from codeneedle.corpora.needles import Function
+from codeneedle.engines.client import Chat, Client, Completion, Message
+from codeneedle.engines.llama_cpp import log
+from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
+from codeneedle.engines.llama_cpp.bench import (
+    AskedTests,
+    differences,
+    is_unknown_type,
+    last_phase,
+)
+from codeneedle.engines.llama_cpp.bench import read_result as read_bench
+from codeneedle.engines.llama_cpp.installation import read_help
+from codeneedle.engines.llama_cpp.log import Asked, mismatches
+from codeneedle.engines.llama_cpp.perplexity import (
+    chunks_done,
+    ends_early,
+    failure,
+    final_perplexity,
+    size,
+    statistics,
+    too_short,
+)
+from codeneedle.engines.responses import Reply
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
+from codeneedle.grid import Pair
+from codeneedle.models.kv_cache import Room, misfit, predicted
+from codeneedle.models.weights import read_header
+from codeneedle.probes import PROBES
+from codeneedle.probes.recall import enough_for
+from codeneedle.records.encoding import decode_record, decode_setup, encode, sealed
+from codeneedle.records.record import (
+    CellRecord,
+    NeedleFacts,
+    Recall,
+    Round,
+    Setup,
+    Status,
+    as_json,
+    from_json,
+)
+from codeneedle.scoring.alignment import answer_end, answer_lines, score
+from codeneedle.scoring.rounds import Reading
+from codeneedle.sweep import request
+from codeneedle.sweep.fallbacks import suspects
+
+PAIR = Pair("q8_0", "q4_0")
+_NEEDLE = seeds.made("made_records").made_needle()
+
+
+def claim(fact: object, words: str) -> None:
+    """
+    State what must hold of anything that was read.
+
+    Raises:
+        AssertionError: With *words*, if *fact* is false.
+    """
+    if not fact:
+        raise AssertionError(words)
+
+
+# --- files
+
+
+_FOLDER = Path(tempfile.mkdtemp(prefix="codeneedle-fuzz-"))
+"""Of this process; whoever starts it gives it a temporary folder to make it in."""
+
+
+def read_base_file(data: bytes) -> None:
+    """A base file and the note beside it; the first two bytes are the note's length."""
+    base = BaseFile(_FOLDER / "x.kld")
+    ends = 2 + int.from_bytes(data[:2], "big")
+    base.note_path.write_bytes(data[2:ends])
+    base.path.write_bytes(data[ends:])
+    identity = Identity(
+        text_sha256="x",
+        weights_sha256="x",
+        llama="x",
+        reference="f16/f16",
+        context=3,
+        chunks_asked=3,
+        vocabulary=3,
+    )
+    base.usable(identity)
+
+
+def read_gguf(data: bytes) -> None:
+    """A model's header, and what is predicted from it."""
+    path = _FOLDER / "model.gguf"
+    path.write_bytes(data)
+    weights = read_header(path)
+    pairs = [Pair("f16", "f16"), PAIR]
+    for pair in pairs:
+        misfit(weights, pair)
+    predicted(weights, pairs, Room(1 << 30, "memory"))
+
+
+def read_sweep(data: bytes) -> None:
+    """A sweep file."""
+    (_FOLDER / "x.toml").write_bytes(data)
+    request.asked_for(request.read_sweep_file("x", folder=_FOLDER))
+
+
+def read_corpus(data: bytes) -> None:
+    """A corpus file; what it names is not looked for."""
+    path = _FOLDER / "c.toml"
+    path.write_bytes(data)
+    registry.read_corpus_file(path).origin(path)
+
+
+def read_record(data: bytes) -> None:
+    """A record or a setup, and all metrics of it; as it is, and with a seal of ours."""
+    forms = [data, sealed(data)] if data.strip() else [data]
+    for read in (_read_record, _read_setup):
+        for form in forms:
+            with contextlib.suppress(RequestError):
+                read(form)
+
+
+def _read_record(data: bytes) -> None:
+    record = decode_record(data, file="x")
+    claim(decode_record(encode(record), file="x") == record, "records stay")
+    _measured(record, _SETUP)
+
+
+def _read_setup(data: bytes) -> None:
+    setup = decode_setup(data, file="x")
+    claim(decode_setup(encode(setup), file="x") == setup, "setups stay")
+    for record in _RECORDS:
+        with contextlib.suppress(RequestError):
+            _measured(record, setup)
+
+
+def _measured(record: CellRecord, setup: Setup) -> None:
+    probe = PROBES.get(record.probe)
+    if probe is None or not record.has_numbers:
+        return
+    for metric in (*probe.metrics, *probe.more_metrics(setup)):
+        values = metric.values(record, setup, Reading())
+        claim(all(isinstance(value, (int, float)) for value in values), "numbers")
+        if metric.error is not None:
+            metric.error(record, setup, Reading())
+        if metric.reference is not None:
+            metric.reference(record)
+
+
+_SETUP_BYTES, *_RECORD_BYTES = seeds.records()
+_SETUP = decode_setup(sealed(_SETUP_BYTES), file="x")
+_RECORDS = [decode_record(sealed(data), file="x") for data in _RECORD_BYTES]
+
+
+# --- texts
+
+
+def read_reply(data: bytes) -> None:
+    """What a model says to a needle; the two stand around a null character."""
+    asked, _, reply = data.decode(errors="replace").partition("\0")
+    lines = asked.split("\n")
+    needle = NeedleFacts(
+        name="f",
+        signature=_NEEDLE.signature,
+        line=1,
+        depth=0.0,
+        lines=tuple(lines[:20]),
+        more=tuple(lines[20:25]),
+    )
+    for strict in (False, True):
+        scored = score(needle, reply, strict_indent=strict)
+        content = sum(bool(line.strip()) for line in needle.lines)
+        claim(0 <= scored.matched <= content, "no more is matched than was asked")
+    claim(0 <= answer_end(needle, reply) <= len(reply), "an answer ends in its reply")
+    answer_lines(needle, reply)
+    enough_for(needle)(reply)
+
+
+def source_reader(suffix: str) -> Callable[[bytes], None]:
+    """Reads source text in the language whose files end with *suffix*."""
+
+    def read(data: bytes) -> None:
+        text = reading.decoded(data, label="x")
+        found = languages.functions_in(text, suffix)
+        lines = text.split("\n")
+        for function in found:
+            _stands(function, lines)
+        asked = needles.eligible(text, found)
+        for function in needles.choose(asked, line_count=len(lines)):
+            needles.needle_facts(function, depth=0.0)
+        cuts = needles.cut_points(found)
+        claim(cuts == sorted(set(cuts)), "cuts ascend")
+
+    return read
+
+
+def _stands(function: Function, lines: Sequence[str]) -> None:
+    start = function.line - 1
+    opens = start + function.signature.count("\n") + 1
+    ends = opens + len(function.body)
+    claim(
+        "\n".join(lines[start:opens]) == function.signature, "signatures are verbatim"
+    )
+    claim(tuple(lines[opens:ends]) == function.body, "bodies are verbatim")
+    claim(function.end <= len(lines), "functions end before their text")
+
+
+# --- answers and logs of servers, output of tools
+
+
+class _Server(httpx.BaseTransport):
+    """A server that says what it is told to say, in pieces of one size."""
+
+    def __init__(self) -> None:
+        self.data, self.size, self.code = b"", 1, 200
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer whatever is asked."""
+        starts = range(0, len(self.data), self.size)
+        chunks = (self.data[at : at + self.size] for at in starts)
+        return httpx.Response(self.code, content=chunks, request=request)
+
+
+_SERVER = _Server()
+_CLIENT = Client("http://127.0.0.1:9", alias="alias", api_key="none", transport=_SERVER)
+_IS_REFUSED = 0x80
+_COMPLETION = Completion(prompt="", max_tokens=1)
+_SAID = (Message("user", ""),)
+
+
+_QUESTIONS: tuple[Callable[[], object], ...] = (
+    lambda: _keeps(_CLIENT.complete(_COMPLETION, enough=enough_for(_NEEDLE))),
+    lambda: _keeps(_CLIENT.chat(Chat(messages=_SAID, max_tokens=1))),
+    lambda: _CLIENT.count_tokens(""),
+    lambda: _CLIENT.render(_SAID),
+    _CLIENT.readiness,
+)
+
+
+def read_answer(data: bytes) -> None:
+    """What a server answers; two bytes before it choose question, success and cuts."""
+    how, cut = (*data[:2], 0, 0)[:2]
+    _SERVER.data, _SERVER.size = data[2:], 1 + 97 * cut
+    _SERVER.code = 400 if how & _IS_REFUSED else 200
+    _QUESTIONS[(how & ~_IS_REFUSED) % len(_QUESTIONS)]()
+
+
+def _keeps(reply: Reply) -> None:
+    """A reply is stored, and read back as it was."""
+    said = {name: getattr(reply, name) for name in Reply.__slots__}
+    said = {name: said[name] for name in said if name in Round.__slots__}
+    asked = Round(needle="f_a", prompt_sha256="", reply=reply.text, **said)
+    stored = _stored(as_json(Recall(rounds=(asked,))))
+    kept = from_json(stored.observation or {}, Recall, file="x").rounds[0]
+    claim(kept == asked, "a round is read back as it was")
+    numbers = (*asked.logprobs, *asked.gaps, asked.prompt_ms, asked.predicted_ms)
+    claim(all(map(math.isfinite, numbers)), "what is observed is a number")
+    claim(sum(asked.lengths) <= len(asked.reply), "tokens have no text but the reply")
+
+
+def _stored(observation: dict[str, Any] | None = None, **facts: Any) -> CellRecord:
+    record = CellRecord(
+        pair=PAIR,
+        probe="recall",
+        status=Status.FINISHED,
+        started="",
+        observation=observation,
+        **facts,
+    )
+    read = decode_record(encode(record), file="x")
+    claim(read == record, "a record is read back as it was")
+    return read
+
+
+def read_server_log(data: bytes) -> None:
+    """The log of a server, and all that is concluded from it."""
+    text = data.decode(errors="replace")
+    effective = log.read(text)
+    asked = Asked(pair=PAIR, context=4096, all_layers=True)
+    phrases = mismatches(asked, effective)
+    troubles = [log.trouble(text), log.fallback(text)]
+    lines = (*phrases, *log.evidence(text), *log.last_words(text))
+    lines = (*lines, *(each.reason for each in troubles if each))
+    claim(all("\n" not in line for line in lines), "lines are lines")
+    record = _stored(effective=effective, log_excerpt=lines)
+    other = replace(record, pair=Pair("f16", "f16"))
+    suspects([record, other], speed=lambda _: 1.0, has_device=True)
+
+
+def read_perplexity(data: bytes) -> None:
+    """The log of llama-perplexity."""
+    text = data.decode(errors="replace")
+    found = statistics(text)
+    claim(found is None or failure(text) is None, "failures have no statistics")
+    for read in (chunks_done, ends_early, final_perplexity, size, too_short):
+        read(text)
+
+
+def read_bench_lines(data: bytes) -> None:
+    """The output of llama-bench, and of ``--help``."""
+    text = data.decode(errors="replace")
+    last_phase(text)
+    is_unknown_type(text)
+    version, _, options = text.partition("\0")
+    read_help(version, options)
+    asked = AskedTests(
+        pair=PAIR, depth=0, prompt_tokens=64, generated_tokens=16, repetitions=2
+    )
+    result = read_bench(text, asked)
+    differences(result, asked)
+    claim(all(map(math.isfinite, result.pp.speeds)), "speeds are numbers")
+
+
+# --- the targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +368,7 @@ TARGETS = {
     for target in (
         Target(
             name="answers",
-            reads=servers.read_answer,
+            reads=read_answer,
             refuses=CellError,
             seeds=seeds.streams,
             fragments=(b'\0\1data: {"content":"a\\n"}\n', b'\4\0{"a":', b"\0\0data"),
@@ -63,7 +376,7 @@ TARGETS = {
         ),
         Target(
             name="server-log",
-            reads=servers.read_server_log,
+            reads=read_server_log,
             refuses=(),
             seeds=lambda: [*seeds.logs("real"), *seeds.logs("quoted")],
             fragments=(b"\x1b]", b"\x1b[", b"prompt cache", b"K (", b"splits = 1"),
@@ -71,7 +384,7 @@ TARGETS = {
         ),
         Target(
             name="perplexity",
-            reads=servers.read_perplexity,
+            reads=read_perplexity,
             refuses=(),
             seeds=lambda: seeds.logs("perplexity"),
             fragments=(
@@ -85,7 +398,7 @@ TARGETS = {
         ),
         Target(
             name="bench",
-            reads=servers.read_bench_lines,
+            reads=read_bench_lines,
             refuses=CellError,
             seeds=lambda: seeds.logs("bench"),
             fragments=(b"--a,", b"allowed values: a,", b"version: ", b'{"a":'),
@@ -93,21 +406,21 @@ TARGETS = {
         ),
         Target(
             name="base-file",
-            reads=files.read_base_file,
+            reads=read_base_file,
             refuses=(),
             seeds=seeds.base_files,
             share=10,
         ),
         Target(
             name="gguf",
-            reads=files.read_gguf,
+            reads=read_gguf,
             refuses=MachineError,
             seeds=seeds.ggufs,
             share=8,
         ),
         Target(
             name="sweep-file",
-            reads=files.read_sweep,
+            reads=read_sweep,
             refuses=RequestError,
             seeds=seeds.sweep_files,
             fragments=(b"a=", b"[a]\n", b"a.", b"a=[", b'"""', b"a={b="),
@@ -115,7 +428,7 @@ TARGETS = {
         ),
         Target(
             name="corpus-file",
-            reads=files.read_corpus,
+            reads=read_corpus,
             refuses=RequestError,
             seeds=seeds.corpus_files,
             fragments=(b"a=", b"[a]\n", b"a.", b"a=[", b'"""', b"a={b="),
@@ -123,7 +436,7 @@ TARGETS = {
         ),
         Target(
             name="records",
-            reads=files.read_record,
+            reads=read_record,
             refuses=(),
             seeds=seeds.records,
             fragments=(b'{"a":', b"[1,"),
@@ -131,7 +444,7 @@ TARGETS = {
         ),
         Target(
             name="replies",
-            reads=files.read_reply,
+            reads=read_reply,
             refuses=(),
             seeds=seeds.replies,
             fragments=(b"<think>", b"</think>", b"```\n", b"\0a\n", b"\r", b"~~~"),
@@ -139,7 +452,7 @@ TARGETS = {
         ),
         Target(
             name="python",
-            reads=files.source_reader(".py"),
+            reads=source_reader(".py"),
             refuses=RequestError,
             seeds=seeds.python_texts,
             fragments=(b"(", b"-", b"def f():0\n", b"lambda:", b"f(", b"a.", b"not "),
@@ -147,7 +460,7 @@ TARGETS = {
         ),
         Target(
             name="javascript",
-            reads=files.source_reader(".js"),
+            reads=source_reader(".js"),
             refuses=RequestError,
             seeds=seeds.javascript_texts,
             fragments=(b"(", b"function a(){", b"a=>", b"`${", b"/a/", b"!", b"a=>{"),
@@ -155,7 +468,7 @@ TARGETS = {
         ),
         Target(
             name="php",
-            reads=files.source_reader(".php"),
+            reads=source_reader(".php"),
             refuses=RequestError,
             seeds=seeds.php_texts,
             fragments=(b"<?php ", b"function a(){\n", b"<<<A\n", b"$"),
