@@ -88,7 +88,7 @@ def _round_view(
 
 def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
     """One line per round of a recall record, with its score or its error."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("needle", overflow="fold", min_width=8)
     for heading in OVERVIEW_HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)

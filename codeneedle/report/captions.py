@@ -135,19 +135,19 @@ def legend_entries(setup: Setup, cells: Cells, metric: Metric) -> list[tuple[str
     entries = [*_reference_entries(cells, metric), *_failure_entries(cells)]
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
-        meaning = f"finished, without a value of {metric.name}"
-        entries.append((NO_VALUE_WORD, meaning + no_margin_reason(setup, metric)))
+        entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
     if any(cell.status == frames.NOT_RUN for cell in cells):
         entries.append((NOT_RUN_WORD, "not run"))
     return entries
 
 
-def no_margin_reason(setup: Setup, metric: Metric) -> str:
-    """Why cells have no margins, with a colon before it; empty if not speculation."""
+def no_value_phrase(setup: Setup, metric: Metric) -> str:
+    """What a finished cell without a value of *metric* means, with a known reason."""
+    phrase = f"finished, without a value of {metric.name}"
     is_margin = metric.name.startswith("margin")
-    if not is_margin or not setup.probes.get("recall", {}).get("speculation"):
-        return ""
-    return ": with --speculate, drafted tokens have no probabilities"
+    if is_margin and setup.probes.get("recall", {}).get("speculation"):
+        return f"{phrase}: drafted tokens have no probabilities (--speculate)"
+    return phrase
 
 
 def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]]:

@@ -62,6 +62,7 @@ class Measured:
 
     Attributes:
         pair: The cache types.
+        context: Context of the server or tool, in tokens.
         k_mib: Size of K, in MiB.
         v_mib: Size of V, in MiB.
         predicted: Predicted sizes of K and V, in MiB; None without a prediction.
@@ -73,6 +74,7 @@ class Measured:
     """
 
     pair: Pair
+    context: int
     k_mib: float
     v_mib: float
     predicted: tuple[float, float] | None
@@ -126,10 +128,14 @@ def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
     The memory of each finished pair of *run*, and what its weights' header predicts.
 
     Args:
-        run: Records of any probes; of a pair, the one with the longest context counts.
+        run: Records of any probes. Of each pair, the one with the longest context is
+            shown; one with the peak of a server goes first.
         weights: The model; read from the path in the records if None.
     """
     found = measured(run, weights or weights_of_run(run))
+    contexts = sorted({each.context for each in found})
+    lengths = " or ".join(f"{context:,}" for context in contexts)
+    where = f", context {lengths} tokens" if found else ""
     table = _table()
     table.padding = (0, 1, 0, 0)  # nine columns in 80 characters
     on_device = any(each.device_mib is not None for each in found)
@@ -139,7 +145,7 @@ def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
         cells = _measured_row(each, on_device=on_device)
         table.add_row(visible(str(each.pair)), *cells)
     return Group(
-        Text(f"{visible(run.name)}: measured memory, MiB", style="bold"),
+        Text(f"{visible(run.name)}: measured memory, MiB{where}", style="bold"),
         table,
         *(Text(line) for line in _conclusion(found)),
         *(Text(f"left out: {line}") for line in _left_out(run)),
@@ -152,7 +158,7 @@ def measured(run: Run, weights: Weights | None) -> list[Measured]:
     chosen: dict[Pair, CellRecord] = {}
     for record in usable:
         known = chosen.get(record.pair)
-        if known is None or _context(record) > _context(known):
+        if known is None or _rank(record) > _rank(known):
             chosen[record.pair] = record
     ordered = sorted(chosen, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
     return [_measured(chosen[pair], weights) for pair in ordered]
@@ -189,6 +195,7 @@ def _measured(record: CellRecord, weights: Weights | None) -> Measured:
     peak, held = record.peak_rss_bytes, record.device_bytes
     return Measured(
         pair=record.pair,
+        context=_context(record),
         k_mib=k_mib,
         v_mib=v_mib,
         predicted=_prediction(record, weights),
@@ -199,6 +206,11 @@ def _measured(record: CellRecord, weights: Weights | None) -> Measured:
         # Slightly more, because decimal fractions are not exact in binary.
         tolerance_mib=ROUNDING_MIB * len(buffers) + 1e-6,
     )
+
+
+def _rank(record: CellRecord) -> tuple[bool, int]:
+    """Order of the records of a pair: servers before tools, then by context."""
+    return record.peak_rss_bytes is not None, _context(record)
 
 
 def _prediction(
@@ -379,7 +391,8 @@ def _time(plan: Plan, records: dict[Pair, CellRecord]) -> str:
     # An interrupted cell runs again.
     done = sum(r.status is not Status.INTERRUPTED for r in records.values())
     left = len(plan.pairs) - done
-    return f"about {duration(mean * left)} left, {duration(mean)} a cell"
+    remaining = f"about {duration(mean * left)} left" if left else "nothing left"
+    return f"{remaining}, {duration(mean)} a cell"
 
 
 def _order(plan: Plan) -> str:
@@ -388,7 +401,7 @@ def _order(plan: Plan) -> str:
 
 
 def _grid(plan: Plan, records: dict[Pair, CellRecord]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("K \\ V", style="bold", no_wrap=True)
     columns = by_precision(plan.request.v_types)
     for v in columns:

@@ -408,7 +408,7 @@ THOUSANDS_FROM = 10_000
 
 SEPARATION_NOTE = (
     "significant: differs from the reference by more than the noise floor, or the "
-    "95 % interval of the difference excludes 0; about 1 pair in 20 does by chance"
+    "95% interval of the difference excludes 0; about 1 pair in 20 does by chance"
 )
 
 
@@ -596,9 +596,16 @@ def _words(table: PairTable) -> Iterator[tuple[str, str]]:
     for (probe, status, reason), pairs in failed.items():
         why = f": {visible(reason)}" if reason else ""
         yield status_word(status), f"{named_pairs(pairs)} {status} ({probe}){why}"
+    for column in table.shown:
+        if any(
+            cell.status == Status.FINISHED and not cell.has_value
+            for cell in column.cells.values()
+        ):
+            yield (
+                NO_VALUE_WORD,
+                captions.no_value_phrase(table.run.setup, column.metric),
+            )
     cells = [column.cell(pair) for column in table.shown for pair in table.pairs]
-    if any(cell.status == Status.FINISHED and not cell.has_value for cell in cells):
-        yield NO_VALUE_WORD, "finished, without a value"
     if any(cell.status == frames.NOT_RUN for cell in cells):
         yield NOT_RUN_WORD, "not run"
 

@@ -73,7 +73,7 @@ def test_cells_without_margins_are_explained_where_speculation_was_on() -> None:
         captions.legend(SETUP, cells, margin)
     )
     (line,) = captions.legend(drafted, cells, margin)
-    assert line.endswith(": with --speculate, drafted tokens have no probabilities")
+    assert line.endswith("margin: drafted tokens have no probabilities (--speculate)")
     assert "speculate" not in captions.legend(drafted, cells, matched)[0]
 
 

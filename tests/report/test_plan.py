@@ -112,6 +112,17 @@ def test_an_interrupted_cell_is_still_to_be_played():
     assert "about 30.0 s left, 10.0 s a cell" == facts_of(shown(plan))["time"]
 
 
+def test_a_sweep_that_is_done_has_nothing_left():
+    """
+    Only the mean time of its cells.
+    """
+    plan = planned(k_types=("q8_0",), v_types=("q8_0",))
+    plan.store.adopt(SETUP)
+    plan.store.add(made_record("q8_0/q8_0", []))
+
+    assert "nothing left, 10.7 s a cell" == facts_of(shown(plan))["time"]
+
+
 def test_what_is_done_is_told_of_the_first_probe():
     """
     Records of another one are not its.
@@ -174,6 +185,9 @@ def test_names_of_others_never_reach_the_terminal_raw(tmp_path):
     plan.store.add(failed_record("q4_0/q4_0", Status.CRASHED, "bad \x1b[2J words"))
 
     assert "\x1b" not in shown(plan)
+    assert r"note: weights in \x1b[2J" in shown(
+        replace(plan, notes=("weights in \x1b[2J",))
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

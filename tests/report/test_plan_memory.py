@@ -213,9 +213,26 @@ def test_the_longest_context_of_a_pair_counts():
     long = served("f16/f16", k_mib=4.0, v_mib=4.0)
 
     found = measured(run_of(short, long, replace(short, probe="other")), WEIGHTS)
+    lines = printed(measured_view(run_of(short, long), WEIGHTS))
 
     assert [(4.0, 4.0)] == [(each.k_mib, each.v_mib) for each in found]
     assert [(4.0, 4.0)] == [each.predicted for each in found]
+    assert (
+        "random-bodies/made-model: measured memory, MiB, context 4,096 tokens"
+        == (lines[0])
+    )
+
+
+def test_a_server_counts_before_a_tool_with_a_longer_context():
+    """
+    Only its process was observed, so that it has a peak.
+    """
+    server = served("f16/f16", k_mib=4.0, v_mib=4.0, peak_rss_bytes=64 << 20)
+    tool = served("f16/f16", k_mib=8.0, v_mib=8.0, context=8192)
+
+    (found,) = measured(run_of(tool, server), WEIGHTS)
+
+    assert (64.0, 4096) == (found.peak_mib, found.context)
 
 
 def test_pairs_come_in_order_of_precision():

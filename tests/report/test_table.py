@@ -389,7 +389,22 @@ def test_cells_without_a_value_are_a_dot_or_a_dash():
 
     assert [".", "."] == row(lines, "q4_0/q4_0")[1:]
     assert "-" == row(lines, "q8_0/q4_0")[-1]
-    assert {"-      finished, without a value", ".      not run"} <= set(lines)
+    assert {"-      finished, without a value of empty", ".      not run"} <= set(lines)
+
+
+def test_missing_margins_are_explained_where_speculation_was_on():
+    """
+    A column of dashes without a reason would look like a defect.
+    """
+    run = run_of_all()
+    setup = replace(run.setup, probes={"recall": {"speculation": "ngram-simple"}})
+    margin = made_metric("margin", values=lambda *_: [])
+    probes = [made_probe("divergence", margin)]
+
+    lines = lines_of(replace(run, setup=setup), probes=probes)
+
+    said = "finished, without a value of margin: drafted tokens have no probabilities"
+    assert f"-       {said} (--speculate)" in lines
 
 
 def test_values_from_1000_on_have_no_decimals():
