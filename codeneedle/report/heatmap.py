@@ -95,7 +95,7 @@ class Picture:
 CELL = 0.80
 """Side of a cell, in inches."""
 
-LABELLED = 40
+LABELLED = 20
 """
 Most types of an axis with which cells have labels.
 
