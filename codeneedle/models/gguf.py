@@ -1,6 +1,6 @@
 """
-The header of a GGUF file, read from bytes: metadata, tensors, and the length the file
-must have.
+Parses the header of a GGUF file: metadata, tensors, and the length that the file must
+have.
 """
 
 import math
@@ -22,8 +22,8 @@ TENSOR_TYPES: dict[int, tuple[int, int]] = {
 """
 Values per block and bytes per block, by ``enum ggml_type``.
 
-Types that are not here count as nothing, so that a newer file is not called
-too short. Source: ``ggml.h`` and ``GGML_QUANT_SIZES`` of the ``gguf`` package.
+Types that are not listed count as 0 bytes, so that a newer file is not called too
+short. Source: ``ggml.h`` and ``GGML_QUANT_SIZES`` of the ``gguf`` package.
 """
 
 # fmt: off
@@ -45,30 +45,30 @@ Buffer = bytes | bytearray | memoryview
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-"""Version 1 had 32-bit counts and no model that is still around."""
+"""Version 1 had 32-bit counts and is no longer in use."""
 
 MOST_KEYS = 1 << 16
 MOST_ELEMENTS = 1 << 24
 MOST_DIMENSIONS = 8
 MOST_TENSORS = 1 << 17
 MOST_BYTES = 1 << 56
-"""Far more than any model has: beyond these, a file is damaged, not large."""
+"""Limits far above any model: a file that exceeds them is damaged."""
 
 LONGEST_TEXT = 4 << 20
-"""Longer strings are walked over; chat templates have some 10 KB."""
+"""Bytes; longer strings are skipped. Chat templates have some 10 KB."""
 
 LONGEST_NAME = (1 << 16) - 1
 """Bytes; the specification's limit for keys."""
 
 LONGEST_ARRAY = 1 << 12
-"""Longer arrays are only counted: vocabularies are, lists of layers are not."""
+"""Elements; of longer arrays, such as vocabularies, only the length is kept."""
 
 MOST_KEPT = 4 << 20
-"""Bytes of texts and arrays that are kept of one file; what exceeds them is walked
-over, since a file of gigabytes can be all header."""
+"""Bytes of strings and arrays that are kept per file; the rest is skipped, since a
+damaged file of gigabytes may be all header."""
 
 DEFAULT_ALIGNMENT = 32
-"""Bytes; where the data of tensors begin, unless ``general.alignment`` says else."""
+"""Bytes; alignment of tensor data, unless ``general.alignment`` says otherwise."""
 
 # fmt: off
 _LOOKS: tuple[tuple[bytes, str], ...] = (
@@ -86,7 +86,7 @@ _LOOKS: tuple[tuple[bytes, str], ...] = (
     (b"#!", "a script"),
 )
 # fmt: on
-"""How files begin that people take for models. Old GGML magics are byte-swapped."""
+"""How files begin that are mistaken for GGUF. Old GGML magics are byte-swapped."""
 
 _STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, struct.Struct] = {
@@ -101,7 +101,7 @@ _U64 = struct.Struct("<Q")
 
 
 class BadHeader(ValueError):  # noqa: N818 - named after the fact
-    """The bytes are no header that we can read; the message says what they are."""
+    """The bytes are not a readable header; the message says why."""
 
 
 class EndsTooSoon(BadHeader):
@@ -111,14 +111,14 @@ class EndsTooSoon(BadHeader):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """
-    What a GGUF file says of itself.
+    The header of a GGUF file.
 
     Attributes:
-        version: Of the format.
-        values: Of the keys that hold numbers, texts and short lists of numbers.
-        lengths: Elements of every key that holds a list.
-        tensors: How many there are.
-        needed_bytes: Least length of a file that holds all of their data.
+        version: Version of the format.
+        values: Values of the keys that hold numbers, strings or short lists of numbers.
+        lengths: Number of elements of each key that holds a list.
+        tensors: Number of tensors.
+        needed_bytes: Least length of a file that holds the data of all tensors.
     """
 
     version: int
@@ -157,7 +157,7 @@ def parse(data: Buffer) -> Header:
 
 
 def looks_like(start: bytes) -> str:
-    """What a file is that begins with *start*, as a phrase."""
+    """The kind of a file that begins with *start*, as a phrase."""
     if start[8:10] == b'{"':
         return "a safetensors file"
     if not start.strip(b"\0"):
@@ -178,7 +178,7 @@ class _Reader:
         self._room = MOST_KEPT
 
     def skip(self, size: int) -> int:
-        """Move on by *size* bytes; where they begin."""
+        """Advance by *size* bytes; returns where they begin."""
         start = self.at
         if size > self._end - start:
             raise EndsTooSoon("it ends in the middle of its header")
@@ -201,7 +201,7 @@ class _Reader:
         return bytes(self._data[start : start + size])
 
     def text(self) -> str | None:
-        """The next string; None if it is too long to be of interest."""
+        """The next string; None if it is too long to be kept."""
         size = self.count()
         if size > LONGEST_TEXT or not self.keeps(size):
             self.skip(size)
@@ -209,14 +209,14 @@ class _Reader:
         return self.take(size).decode(errors="replace")
 
     def keeps(self, size: int) -> bool:
-        """Whether there is room for *size* bytes more; they count if there is."""
+        """Whether *size* more bytes may be kept; they are counted if so."""
         if size > self._room:
             return False
         self._room -= size
         return True
 
     def skip_texts(self, count: int) -> None:
-        # Written out: a vocabulary has hundreds of thousands of these.
+        # Inlined for speed: a vocabulary has hundreds of thousands of strings.
         data, at, last = self._data, self.at, self._end - _U64.size
         unpack = _U64.unpack_from
         for _ in range(count):
@@ -251,7 +251,7 @@ def _read_key(
     reader: _Reader, values: dict[str, Value], lengths: dict[str, int]
 ) -> None:
     name = reader.text()
-    # A stretch of zeros would otherwise read as millions of nameless keys.
+    # Zeros would otherwise parse as millions of keys with an empty name.
     if not name or name in values or name in lengths:
         raise BadHeader("its list of keys is damaged")
     kind = reader.small()
@@ -303,7 +303,7 @@ def _extent(reader: _Reader, tensors: int) -> int:
 
 
 def _end(reader: _Reader) -> int:
-    """Where the data of the next tensor end, counted from where all begin."""
+    """Where the data of the next tensor end, counted from the start of all data."""
     dimensions = reader.small()
     if dimensions > MOST_DIMENSIONS:
         raise BadHeader(f"it holds a tensor of {dimensions} dimensions")

@@ -35,7 +35,7 @@ PLAIN = frozenset(
     }
 )
 # fmt: on
-"""Architectures where every layer keeps the whole context, whatever the file says."""
+"""Architectures where every layer keeps the whole context, whatever the header says."""
 
 # fmt: off
 HYBRID = frozenset(
@@ -52,13 +52,13 @@ HYBRID = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
     """
-    Which layers of an architecture see only a window, unless the file says else.
+    Which layers of an architecture have a sliding window, by default.
 
     Attributes:
-        period: Every how many-th layer sees everything; None: the file must say.
-        dense_first: Whether that layer is the first of its period, not the last.
-        default: Size of the window where the file names none, in tokens.
-        forced: Size of the window where there is one, whatever the file says.
+        period: One layer in *period* has none; None: only the header knows.
+        dense_first: Whether that is the first layer of each period, not the last.
+        default: Size of the window if the header has none, in tokens.
+        forced: Size of the window whatever the header says, if it has one.
     """
 
     period: int | None = None
@@ -117,8 +117,8 @@ def kv_bytes(
         ubatch: Tokens computed at once.
 
     Returns:
-        None where we do not know the architecture or a type, or where the types
-        cannot be served with this model.
+        None for an unknown architecture or type, and for types that cannot be served
+        with this model.
 
     Source:
         ``llama-kv-cache.cpp``, ``llama-kv-cache-iswa.cpp`` and
@@ -141,9 +141,9 @@ def kv_bytes(
 
 
 def misfit(weights: Weights, pair: Pair) -> str | None:
-    """Why llama-server would not take *pair* for this model, as a phrase."""
+    """Why llama-server would refuse *pair* for this model, as a phrase; else None."""
     if weights.is_mla and pair.k != pair.v:
-        return f"{weights.architecture} keeps K and V as one, so their types are equal"
+        return f"{weights.architecture} keeps K and V as one, so both types are equal"
     k_sizes, v_sizes = _head_sizes(weights)
     return _block_misfit(pair.k, k_sizes) or _block_misfit(pair.v, v_sizes)
 
@@ -152,7 +152,7 @@ def type_misfit(weights: Weights, cache_type: str) -> str | None:
     """
     Why *cache_type* cannot hold the heads of this model, as a phrase.
 
-    None where it fits, and where we do not know the type: the server decides.
+    None if it can, and for an unknown type, which the server judges.
     """
     k_sizes, v_sizes = _head_sizes(weights)
     return _block_misfit(cache_type, k_sizes | v_sizes)
@@ -195,7 +195,7 @@ def _layers_with_cache(weights: Weights) -> list[int]:
 
 
 def _recurrent(weights: Weights) -> tuple[bool, ...]:
-    """Which layers keep no K and V although they have KV heads."""
+    """Which layers keep no K and V although the header gives them KV heads."""
     none = (False,) * weights.layers
     if weights.architecture not in {"qwen3next", "qwen35", "qwen35moe"}:
         return none  # elsewhere such layers have no KV heads
@@ -206,7 +206,7 @@ def _recurrent(weights: Weights) -> tuple[bool, ...]:
 
 
 def _windows(weights: Weights) -> tuple[int, ...] | None:
-    """The window of each layer in tokens, 0 for none; None if we do not know."""
+    """The window of each layer in tokens, 0 for none; None if unknown."""
     everything = (0,) * weights.layers
     if weights.has_indexer:
         return None  # an index is kept beside K and V
@@ -226,7 +226,7 @@ def _pattern(weights: Weights, known: _Window) -> tuple[int, ...] | None:
     pattern = weights.window_pattern
     if isinstance(pattern, tuple):
         return tuple(size if has_window else 0 for has_window in pattern)
-    # A single number in the file is a period, as the one we know is.
+    # A single number in the header is a period.
     period = known.period if pattern is None else pattern
     if period is None:
         return None
@@ -242,16 +242,16 @@ def _rounded_up(tokens: int) -> int:
 
 
 CONTEXTS = (1_024, 4_096, 16_384, 32_768, 65_536, 131_072)
-"""Tokens; where weights were trained for fewer, the longer ones tell nothing."""
+"""Tokens; those above the training context of a model are left out."""
 
 LONGEST_CONTEXT = 1 << 22
-"""Tokens that are thought of at most, where weights do not say what they can."""
+"""Tokens; the limit for models without a training context in the header."""
 
 RESERVE_BYTES = 512 << 20
-"""For what belongs to no model: the system, the program, a driver's own memory."""
+"""For the system, the program and the driver."""
 
 HIDDEN_COPIES = 8
-"""Hidden states of a micro-batch that are alive at once; their width is small."""
+"""Hidden states of a micro-batch that are in memory at once."""
 
 MASK_BYTES = 6
 """
@@ -269,8 +269,8 @@ class Room:
     Memory that a server may fill.
 
     Attributes:
-        size_bytes: All of it, whether free at the moment or not.
-        where: Whose it is, as a phrase.
+        size_bytes: All of it, free or not.
+        where: What has it, as a phrase: ``of CUDA``.
     """
 
     size_bytes: int
@@ -280,14 +280,14 @@ class Room:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairMemory:
     """
-    What one pair takes.
+    The memory of one pair.
 
     Attributes:
         pair: The cache types.
-        kv_bytes: Size of the KV cache at each context of the plan; None where it
-            cannot be predicted.
-        longest_context: Tokens that fit; 0 where not even the shortest context
-            does, None where it cannot be predicted.
+        kv_bytes: Size of the KV cache at each context of the plan; None if it cannot
+            be predicted.
+        longest_context: Tokens that fit; 0 if not even the shortest context does,
+            None if it cannot be predicted.
         misfit: Why it cannot be served with these weights; None if it can.
     """
 
@@ -300,14 +300,14 @@ class PairMemory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """
-    What every pair of a grid takes.
+    The memory of all pairs of a grid.
 
     Attributes:
         contexts: In tokens, shortest first.
         pairs: Largest first; of pairs of equal size, those of a more precise K.
         weights_bytes: Size of the weights.
-        allowance_bytes: What is kept for compute buffers at each context.
-        room: What all of it must fit into.
+        allowance_bytes: Estimated compute buffers at each context.
+        room: The memory that must suffice.
         training_context: Tokens that the weights were trained for; 0 if unknown.
     """
 
@@ -332,7 +332,7 @@ def predicted(
     Args:
         weights: The model.
         pairs: In any order.
-        room: What it must fit into.
+        room: The memory that must suffice.
         contexts: In tokens; by default those of `CONTEXTS` that the weights were
             trained for, and the training context itself.
     """
@@ -358,7 +358,7 @@ def usual_contexts(training_context: int) -> tuple[int, ...]:
 
 def allowance_bytes(weights: Weights, context: int) -> int:
     """
-    What is kept for compute buffers, in bytes: an estimate, meant to be too large.
+    Estimated size of compute buffers, in bytes; meant as an upper bound.
 
     A micro-batch has a score in f32 for each token of the vocabulary, some hidden
     states, and a mask over the context. Attention reads a quantized cache by
@@ -397,7 +397,7 @@ def longest_context(weights: Weights, pair: Pair, room: Room) -> int | None:
 
 def kv_parts(weights: Weights, pair: Pair, context: int) -> tuple[float, float] | None:
     """
-    Predicted size of K and of V, in bytes; None where `kv_bytes` is.
+    Predicted size of K and of V, in bytes; None if `kv_bytes` is.
 
     The whole is linear in the bits of K and in those of V, so that two predictions
     with other types tell the share of each.
@@ -415,10 +415,10 @@ def kv_parts(weights: Weights, pair: Pair, context: int) -> tuple[float, float] 
 
 def room_of(devices: Iterable[str], memory_bytes: int) -> Room:
     """
-    The memory of the accelerators; the machine's where there is none.
+    The memory of the accelerators, or of the machine if there is none.
 
-    Several accelerators share a model, so they add up. Those of another kind of
-    backend most often are the same ones once more: the largest kind counts.
+    Several devices share a model, so they add up. Different backends most often list
+    the same devices, so only the backend with the most memory counts.
 
     Args:
         devices: As llama-server lists them: ``CUDA0 NVIDIA L4 (22563 MiB)``.
@@ -437,7 +437,7 @@ def room_of(devices: Iterable[str], memory_bytes: int) -> Room:
 
 
 def _device_size(device: str) -> tuple[str, int] | None:
-    """The backend of a device and its memory in bytes; None if it tells no size."""
+    """The backend of a device and its memory in bytes; None without a size."""
     found = _DEVICE.fullmatch(device)
     if found is None or not int(found["mib"]):
         return None

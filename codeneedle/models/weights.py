@@ -35,7 +35,7 @@ from codeneedle.system.files import (
 from codeneedle.text import size as size_phrase
 
 _NAME = re.compile(r"[\w.-]{1,64}")
-"""Of an architecture; part of the names of keys."""
+"""An architecture; the names of its keys begin with it."""
 
 MOST_LAYERS = 512
 """``LLAMA_MAX_LAYERS`` of llama.cpp."""
@@ -44,16 +44,16 @@ MOST_LAYERS = 512
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """
-    A model file, or the parts of one, by what its header says.
+    The facts in the header of a model file, or of the parts of a split one.
 
     Attributes:
         files: The parts in order; one where the model is not split.
         size_bytes: Length of all of them.
-        architecture: What llama.cpp calls it: ``qwen3``.
-        name: As its author calls it; may be empty.
+        architecture: As llama.cpp names it: ``qwen3``.
+        name: Given by its author; may be empty.
         size_label: ``4B``, ``30B-A3B``; may be empty.
         file_type: Quantization of the weights: ``Q4_K_M``; may be empty.
-        layers: Layers that answer; those that only draft ahead are not counted.
+        layers: Number of layers, without those for multi-token prediction.
         embedding: Width of the residual stream.
         heads: Attention heads of each layer.
         kv_heads: Heads of K and V of each layer; 0 where a layer keeps none.
@@ -75,8 +75,8 @@ class Weights:
         training_context: Context it was trained on, in tokens; 0 if unknown.
         vocabulary: Tokens it knows.
         chat_template: Text of its template; None where it has none.
-        identity: By what the files are told from others in their place; empty where
-            there are none.
+        identity: `identity_of` the files when the header was read; empty if there
+            are no files.
     """
 
     files: tuple[Path, ...]
@@ -108,7 +108,7 @@ class Weights:
 
     @property
     def path(self) -> Path:
-        """What llama-server is given: the file, or the first part of it."""
+        """The file for llama-server: the only one, or the first part."""
         return self.files[0]
 
 
@@ -116,12 +116,12 @@ def weights_of(
     header: Header, *, files: Sequence[Path], size_bytes: int, identity: str = ""
 ) -> Weights:
     """
-    Take from *header* what a sweep wants to know.
+    Read the facts from *header*.
 
     Defaults are those of llama.cpp, ``llama_model_base::load_hparams``.
 
     Raises:
-        BadHeader: If a number is missing that every language model has.
+        BadHeader: If a key is missing that every language model has.
     """
     keys = _Keys(header)
     block_count = keys.least("block_count", at_least=1)
@@ -168,12 +168,12 @@ def weights_of(
 
 
 def _whole(number: float) -> int | None:
-    """*number* without its fraction; None of infinity, and of what is no number."""
+    """*number* without its fraction; None for infinity and NaN."""
     return int(number) if math.isfinite(number) else None
 
 
 class _Keys:
-    """The keys of one architecture, by what follows its name."""
+    """The values of a header, by the part of their key after the architecture."""
 
     def __init__(self, header: Header) -> None:
         self._values = header.values
@@ -192,7 +192,7 @@ class _Keys:
     def maybe(self, name: str) -> int | None:
         value = self._values.get(f"{self.architecture}.{name}")
         if isinstance(value, tuple):
-            # Written per layer where a single number would do.
+            # A list with a number for each layer.
             value = value[0] if value else None
         return _whole(value) if isinstance(value, (int, float)) else None
 
@@ -230,7 +230,7 @@ class _Keys:
 
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-"""Names of split models, as ``llama-gguf-split`` makes them and llama.cpp asks."""
+"""Names of split models, as ``llama-gguf-split`` writes and llama.cpp finds them."""
 
 _LONGEST_NAME = 100
 _OFFERED = 5
@@ -280,7 +280,7 @@ def short_name(path: Path) -> str:
     """
     A name for a folder, from the file's: ``qwen3-4b-q4_k_m``.
 
-    Lower case, because some file systems do not tell the cases apart.
+    Lower case, because some file systems ignore case.
     """
     part = _PART.fullmatch(path.name)
     stem = part["stem"] if part else path.name.removesuffix(".gguf")
@@ -369,7 +369,7 @@ def _checked(path: Path) -> Path:
 
 
 def _models_in(folder: Path) -> list[str]:
-    """Names of the models in *folder*, a split one by its first part."""
+    """Names of the models in *folder*; of a split one only the first part."""
     if not folder.is_dir():
         return []
     names = sorted(file.name for file in folder.glob("*.gguf"))
@@ -454,21 +454,21 @@ def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> Non
 
 
 def _refuse_foreign_parts(files: Sequence[Path], headers: Sequence[Header]) -> None:
-    """Hold parts against what each says of its splitting, as far as it does."""
+    """Compare the parts with what their headers say of the splitting, if anything."""
     if len(files) == 1:
         return
     for number, (file, header) in enumerate(zip(files, headers, strict=True)):
         said = header.values.get
         if said("split.no", number) != number:
-            reason = f"it says that it is number {said('split.no')} from 0"
+            reason = f"its header says that it is number {said('split.no')} from 0"
             raise _foreign_part(file, reason)
         if said("split.count", len(files)) != len(files):
-            reason = f"it says that there are {said('split.count')} of them"
+            reason = f"its header says that there are {said('split.count')} of them"
             raise _foreign_part(file, reason)
     found = sum(header.tensors for header in headers)
     told = headers[0].values.get("split.tensors.count", found)
     if told != found:
-        reason = f"it tells of {told} tensors, together they have {found}"
+        reason = f"its header says {told} tensors, together they have {found}"
         raise _foreign_part(files[0], reason)
 
 

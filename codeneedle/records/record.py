@@ -12,6 +12,12 @@ import msgspec
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair
 
+Json = dict[str, Any]
+
+# 1 - first version
+# 2 - files are sealed with a checksum, and records name their setup
+SCHEMA = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvBuffer:
@@ -38,20 +44,20 @@ class KvBuffer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
     """
-    What a server says is running, whatever it was asked for.
+    The settings that a server really runs with, from its log.
 
-    Fields are None where the log has no such line.
+    Fields are None if the log has no such line.
 
     Attributes:
         build: Version and build number, as the server states them.
         context: Context of the one slot, in tokens.
         flash_attention: ``enabled``, ``disabled`` or ``auto``.
-        kv: Its KV caches; empty where the log names none.
+        kv: Its KV caches; empty if the log names none.
         rotation_k: Size of the Hadamard rotation of K, in values; 0 is none.
         rotation_v: Size of the rotation of V.
         offloaded_layers: Layers on the accelerator.
-        total_layers: Layers that could be there.
-        graph_splits: Parts the compute graph falls into.
+        total_layers: Layers that could be offloaded.
+        graph_splits: Parts of the compute graph, one after the other on a device.
         devices: Names of the devices that hold KV caches, in order.
         compute_mib: Compute buffers of all devices, in MiB.
         threads: CPU threads it computes with.
@@ -72,7 +78,7 @@ class Effective:
 
     @property
     def kv_mib(self) -> float | None:
-        """Size of all KV caches, in MiB; None where the log named none."""
+        """Size of all KV caches, in MiB; None if the log names none."""
         if not self.kv:
             return None
         return sum(buffer.k_mib + buffer.v_mib for buffer in self.kv)
@@ -81,7 +87,7 @@ class Effective:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
     """
-    Where the time of a cell went, in seconds; None for phases not reached.
+    Durations of the phases of a cell, in seconds; None for phases not reached.
 
     Attributes:
         between_s: From the end of the last cell's server to this launch; None of
@@ -90,8 +96,8 @@ class Phases:
         start_s: From there to the first question.
         measure_s: Probing, the priming round included.
         stop_s: From the last answer to the end of the server's process group.
-        trial_s: What the first cell took for asking rounds both ways, beside all
-            this.
+        trial_s: Of the first cell, for asking rounds with and without speculation;
+            not part of the others.
     """
 
     between_s: float | None = None
@@ -103,71 +109,27 @@ class Phases:
 
     @property
     def total_s(self) -> float:
-        """The cell itself, without what came before it and its trial, in seconds."""
+        """The cell itself, without the time before it and its trial, in seconds."""
         own = (self.ready_s, self.start_s, self.measure_s, self.stop_s)
         return sum(phase or 0.0 for phase in own)
 
     @property
     def waiting_s(self) -> float:
-        """What was not probing, in seconds: the price of a fresh server."""
+        """Time not spent on probing, in seconds: the cost of a fresh server."""
         waits = (self.between_s, self.ready_s, self.start_s, self.stop_s)
         return sum(phase or 0.0 for phase in waits)
-
-
-Json = dict[str, Any]
-
-# 1 - first version
-# 2 - files are sealed with a checksum, and records name their setup
-SCHEMA = 2
-
-
-class BadRecord(RequestError):  # noqa: N818 - named after the fact
-    """Not a record: truncated, edited, or something else altogether."""
-
-    def __init__(
-        self,
-        *,
-        file: str,
-        reason: str,
-        hint: str = "Delete the file and sweep again: only its cell is repeated.",
-    ) -> None:
-        super().__init__(f"{file} cannot be read: {reason}", hint=hint)
-        self.reason = reason
-
-
-class ForeignRecord(BadRecord):
-    """A record, but not one of this cell or of this run folder."""
-
-    def __init__(self, *, file: str, of: str) -> None:
-        super().__init__(
-            file=file,
-            reason=f"it is one of {of}",
-            hint="Move the file to where it belongs, and sweep again.",
-        )
-
-
-class BadSetup(BadRecord):
-    """Not a setup: how the records beside it were made is unknown."""
-
-    def __init__(self, *, file: str, reason: str) -> None:
-        super().__init__(
-            file=file,
-            reason=reason,
-            hint="Sweep again as before: records tell whether they belong to that. "
-            "Or choose another folder with --out.",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """
-    Rounds that were asked both ways, before speculation is trusted.
+    Rounds of the first cell, asked with speculation and without.
 
     Attributes:
-        pair: Of the cell that was asked, ``K/V``.
-        rounds: How many.
-        tokens: Tokens that were compared.
-        difference: Where the replies part, as a phrase; empty if nowhere.
+        pair: The cell, ``K/V``.
+        rounds: Number of rounds.
+        tokens: Number of tokens that were compared.
+        difference: Where the replies differ, as a phrase; empty if they are equal.
     """
 
     pair: str
@@ -184,7 +146,7 @@ class Trial:
 
 
 class Status(StrEnum):
-    """How a cell ended. Only a finished one has numbers to average."""
+    """How a cell ended; see `CellRecord.has_numbers`."""
 
     FINISHED = "finished"
     UNSUPPORTED = "unsupported"
@@ -214,24 +176,24 @@ class Trouble:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRecord:
     """
-    What one probe saw of one cell, or why it saw nothing.
+    The result of one probe on one cell, or why there is none.
 
     Attributes:
         pair: The cache types asked for.
         probe: Name of the probe.
         status: How it ended.
         started: When it began, ISO 8601 with zone.
-        reason: One line on any status but ``finished``; empty for that.
+        reason: Why the status is not ``finished``, in one line; else empty.
         position: Place in the running order, from 1.
-        command: The server's arguments; secrets are never among them.
-        effective: What really ran.
-        phases: Where the time went.
-        peak_rss_bytes: Largest resident size of the server process that was seen.
-        device_bytes: What the process held on accelerators when it was through.
-        log_excerpt: The lines of the log that decided something, or its last words.
-        observation: What the probe saw; its own module reads it.
-        setup: The setup that it was measured under, by `comparability.stamp`;
-            empty in records of schema 1.
+        command: The server's arguments, without secrets.
+        effective: The settings that it really ran with.
+        phases: Durations.
+        peak_rss_bytes: Largest resident size of the server process that was measured.
+        device_bytes: Memory of the process on accelerators at the end of probing.
+        log_excerpt: The lines of the log that decided the status, or the last ones.
+        observation: Raw results of the probe; its own module decodes them.
+        setup: `comparability.stamp` of the setup that it was measured under; empty
+            in records of schema 1.
         schema: Version of this layout.
     """
 
@@ -273,8 +235,8 @@ class NeedleFacts:
         line: Line of the signature in the corpus as it was sent, from 1.
         depth: Place in that corpus, from 0 (top) to 1 (end).
         lines: The lines that are asked for, verbatim; exactly 20 are not blank.
-        more: Some lines of the body after those, for `bonus`; may be empty.
-        budget: Tokens that a reply may have at most; 0 until they were counted.
+        more: Lines of the body after those, for the metric `bonus`; may be empty.
+        budget: Most tokens that a reply may have; 0 until they are counted.
     """
 
     name: str
@@ -348,13 +310,13 @@ class Setup:
         prompt_version: Version of the wording of prompts.
         prompt_form: ``chat`` or ``completion``.
         thinking: How thinking was switched off, as a phrase.
-        corpus: The text.
-        needles: What is asked, in asking order.
+        corpus: The text that is sent.
+        needles: In asking order.
         weights: The model.
         llama: Build of llama-server, as it states it.
         machine: Processor, memory, devices and system, as a phrase.
         context: Context size, in tokens.
-        rotation: Whether quantized values were rotated, where possible.
+        rotation: Whether quantized values were rotated, if possible.
         server_args: Further arguments of the user's for llama-server.
         seed: Seed of sampling and of the running order.
         types_k: K types, as asked for; not compared.
@@ -362,10 +324,9 @@ class Setup:
         created: When the run folder was made, ISO 8601; not compared.
         probes: Settings of each probe that was run, by its name; a probe that is
             new to the folder adds its own.
-        identity: A hash of all that is compared, but for the probes' settings, from
-            when the run folder was made; empty until then. Not compared.
-        trial: How the first cell answered with speculation and without; None until
-            it was asked. Not compared.
+        identity: `comparability.identity` of the setup as first stored; empty
+            before. Not compared.
+        trial: Of speculation; None if there was none. Not compared.
         schema: Version of this layout.
     """
 
@@ -393,7 +354,7 @@ class Setup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """
-    A run folder, read.
+    The contents of a run folder.
 
     Attributes:
         name: ``corpus/model``, as its folder is called.
@@ -407,7 +368,7 @@ class Run:
 
 
 Finish = Literal["stop", "length", "cut"]
-"""Why a reply ended: the model said so, the token limit, or we had enough."""
+"""Why a reply ended: an end token, the token limit, or we closed the stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,7 +379,7 @@ class Round:
     Attributes:
         needle: Name of the function.
         prompt_sha256: Of the prompt's text as sent, UTF-8.
-        reply: What the model said, verbatim; empty on an error.
+        reply: The model's text, verbatim; empty on an error.
         error: Why there is no reply to score; empty if there is one.
         finish: Why the reply ended; None on an error.
         prompt_tokens: Length of the prompt, in tokens.
@@ -426,17 +387,16 @@ class Round:
         prompt_ms: Time to read the others.
         predicted_tokens: Length of the reply, in tokens.
         predicted_ms: Time to write them.
-        wall_s: From request to the end of the reply, seen from here.
+        wall_s: From request to the end of the reply, measured by codeneedle.
         logprobs: Per token of the reply, natural logarithm of its probability.
-        gaps: Per token, its log-probability minus the best other one's; how
-            close the token was to being another. Never negative when greedy.
+        gaps: Per token, its log-probability minus that of the most probable other
+            token. Never negative with greedy sampling.
         lengths: Per token, the characters that it added to the reply.
-        retries: Why earlier attempts failed on the way; quality is never re-rolled.
-        drafted: Tokens that the server guessed from the text before computing them.
-        accepted: Of these, the right ones.
-        places: Where in the reply the gaps were asked for, in characters, ascending;
-            empty where they are those of all its tokens. A server that speculates
-            tells no probabilities of the tokens that it guessed.
+        retries: Why earlier attempts failed before a reply was complete.
+        drafted: Tokens that the server drafted by speculation.
+        accepted: Of these, the ones that verification accepted.
+        places: Only in records of former versions: offsets in characters, ascending,
+            of the tokens that the gaps are of; empty if they are of all tokens.
     """
 
     needle: str
@@ -467,13 +427,49 @@ class Recall:
     Attributes:
         rounds: The scored rounds, in asking order.
         priming: The unscored round before them.
-        plain: Rounds that a server without speculation was asked, to compare; those
-            of the first cell only.
+        plain: Of the first cell, the same rounds without speculation, to compare.
     """
 
     rounds: tuple[Round, ...]
     priming: Round | None = None
     plain: tuple[Round, ...] = ()
+
+
+class BadRecord(RequestError):  # noqa: N818 - named after the fact
+    """Not a record: truncated, edited, or another kind of file."""
+
+    def __init__(
+        self,
+        *,
+        file: str,
+        reason: str,
+        hint: str = "Delete the file and sweep again: only its cell is repeated.",
+    ) -> None:
+        super().__init__(f"{file} cannot be read: {reason}", hint=hint)
+        self.reason = reason
+
+
+class ForeignRecord(BadRecord):
+    """A record, but not one of this cell or of this run folder."""
+
+    def __init__(self, *, file: str, of: str) -> None:
+        super().__init__(
+            file=file,
+            reason=f"it is one of {of}",
+            hint="Move the file to where it belongs, and sweep again.",
+        )
+
+
+class BadSetup(BadRecord):
+    """Not a setup: how the records beside it were made is unknown."""
+
+    def __init__(self, *, file: str, reason: str) -> None:
+        super().__init__(
+            file=file,
+            reason=reason,
+            hint="Sweep again as before: records tell whether they belong to that. "
+            "Or choose another folder with --out.",
+        )
 
 
 _Layout = TypeVar("_Layout")

@@ -18,27 +18,34 @@ from codeneedle.errors import MachineError
 from codeneedle.system import processes
 from codeneedle.system.files import exists, expanded
 
-_ASK_TIMEOUT_S = 10.0
-_GIB = 1 << 30
+ASK_TIMEOUT_S = 10.0
+"""For nvidia-smi and sysctl; without its daemon, the driver takes seconds to load."""
 
 CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux tells a container its limits; absent elsewhere."""
+"""Linux: limits of the container; absent elsewhere."""
+
+NVIDIA_SMI = "nvidia-smi"
+_QUESTION = (
+    "--query-compute-apps=pid,used_gpu_memory",
+    "--format=csv,noheader,nounits",
+)
+_MIB, _GIB = 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
     """
-    What a sweep should know about the machine.
+    The hardware and software that numbers depend on.
 
     Attributes:
         system: Name and version: ``Debian GNU/Linux 12``, ``macOS 15``.
         architecture: ``x86_64``, ``arm64``.
-        processor: Name of its model; empty where the system does not tell.
+        processor: Name of its model; empty if unknown.
         physical_cores: Cores of its processors.
-        logical_cores: Threads that they run at once.
-        usable_cores: How many of these we may use: affinity and container.
-        memory_bytes: Memory that we may use at most.
+        logical_cores: Hardware threads.
+        usable_cores: Of these, what affinity and container allow this process.
+        memory_bytes: Memory, or the container's limit if that is less.
         available_bytes: Of it, what is free now.
         python: Version of Python.
     """
@@ -54,7 +61,7 @@ class MachineFacts:
     python: str
 
     def phrase(self) -> str:
-        """The facts on which numbers depend; the same tomorrow and after a reboot."""
+        """The facts that stay the same after a reboot, for comparing setups."""
         cores = f"{self.logical_cores} cores"
         if self.usable_cores < self.logical_cores:
             cores = f"{self.usable_cores} of {cores}"
@@ -62,7 +69,7 @@ class MachineFacts:
             self.processor,
             self.architecture,
             cores,
-            # Rounded: kernels keep back a little more or less of it.
+            # Rounded: what a kernel reserves of it differs between versions.
             f"{round(self.memory_bytes / _GIB)} GiB",
             self.system,
         )
@@ -70,7 +77,7 @@ class MachineFacts:
 
 
 def facts() -> MachineFacts:
-    """Look at the machine; takes milliseconds."""
+    """Collect the facts; takes milliseconds."""
     memory = psutil.virtual_memory()
     logical = psutil.cpu_count() or 1
     total = min(memory.total, _memory_limit() or memory.total)
@@ -88,7 +95,7 @@ def facts() -> MachineFacts:
 
 
 def usable_cores() -> int:
-    """Cores that we may keep busy: at least 1."""
+    """Cores that this process may use, at least 1."""
     cores = psutil.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -96,7 +103,7 @@ def usable_cores() -> int:
 
 
 def available_memory_bytes() -> int:
-    """Memory that could be taken now without swapping."""
+    """Memory that can be allocated now without swapping."""
     available = psutil.virtual_memory().available
     limit = _memory_limit()
     if limit is None:
@@ -119,30 +126,30 @@ def _system() -> str:
         release = platform.freedesktop_os_release()
     except OSError:
         return platform.system()
-    # Without the code name, and without what changes with every update.
+    # Without code name and point release, which change with updates.
     return f"{release.get('NAME', 'Linux')} {release.get('VERSION_ID', '')}".strip()
 
 
 def _processor() -> str:
     if sys.platform == "darwin":
-        return _asked_of_sysctl()
+        return _sysctl_brand()
     try:
         lines = CPUINFO.read_text(errors="replace").splitlines()
     except OSError:
         return ""
     named = [line.split(":", 1) for line in lines if ":" in line]
     found = {key.strip(): value.strip() for key, value in named}
-    # x86 says the first, boards with ARM the others, if anything.
+    # The first on x86, one of the others on ARM boards.
     for key in ("model name", "Model", "Hardware", "cpu"):
         if found.get(key):
             return " ".join(found[key].split())
     return ""
 
 
-def _asked_of_sysctl() -> str:
+def _sysctl_brand() -> str:
     argv = ("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
-        return processes.output_of(argv, timeout_s=_ASK_TIMEOUT_S).stdout.strip()
+        return processes.output_of(argv, timeout_s=ASK_TIMEOUT_S).stdout.strip()
     except MachineError:
         return ""
 
@@ -163,7 +170,7 @@ def _memory_limit() -> int | None:
 
 
 def _number(path: Path) -> int | None:
-    """What a file of the container's limits says; None for ``max`` or no file."""
+    """The number in a file of the container's limits; None for ``max`` or no file."""
     try:
         text = path.read_text().strip()
     except OSError:
@@ -171,26 +178,14 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-ASK_TIMEOUT_S = 10.0
-"""Long: without its daemon, a driver wakes up for each question."""
-
-PROGRAM = "nvidia-smi"
-_QUESTION = (
-    "--query-compute-apps=pid,used_gpu_memory",
-    "--format=csv,noheader,nounits",
-)
-_MIB = 1 << 20
-
-
 def used_bytes(pid: int) -> int | None:
     """
     Memory that process *pid* holds on all NVIDIA devices together, in bytes.
 
-    Takes up to some seconds. None where nobody can tell: without the driver's
-    program, on macOS (where memory is shared, and the process' own size says it),
-    and in containers that number their processes otherwise.
+    Takes up to some seconds. None if unknown: without nvidia-smi, on macOS (where
+    resident size includes it), and in containers with pids of their own.
     """
-    program = driver()
+    program = nvidia_smi()
     if program is None:
         return None
     try:
@@ -199,19 +194,19 @@ def used_bytes(pid: int) -> int | None:
         return None
     if answer.returncode:
         return None
-    # A process has a line for each device that it uses.
+    # One line per process and device.
     sizes = [size for owner, size in _lines(answer.stdout) if owner == pid]
     return sum(sizes) * _MIB if sizes else None
 
 
 @functools.cache
-def driver() -> str | None:
-    """The driver's program, looked for once; None where there is none to ask."""
-    return None if sys.platform == "darwin" else shutil.which(PROGRAM)
+def nvidia_smi() -> str | None:
+    """Path of nvidia-smi, looked for once; None if there is none."""
+    return None if sys.platform == "darwin" else shutil.which(NVIDIA_SMI)
 
 
 def _lines(answer: str) -> Iterator[tuple[int, int]]:
-    """The pid and the MiB of each line; those that tell no size are left out."""
+    """Pid and MiB of each line that has both."""
     for line in answer.splitlines():
         pid, _, used = (part.strip() for part in line.partition(","))
         if pid.isdecimal() and used.isdecimal():

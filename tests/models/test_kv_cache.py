@@ -141,7 +141,7 @@ def test_latent_attention_keeps_k_alone_and_wants_equal_types():
 
     assert 4 * 2 * 64 * 2 * 256 == kv_bytes(found, Pair("f16", "f16"), 256)
     assert kv_bytes(found, Pair("f16", "q8_0"), 256) is None
-    assert "types are equal" in (misfit(found, Pair("f16", "q8_0")) or "")
+    assert "both types are equal" in (misfit(found, Pair("f16", "q8_0")) or "")
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_parts_that_do_not_make_a_whole_are_refused(tmp_path):
     path = write_gguf(tmp_path / "m-00001-of-00002.gguf", split_keys(0))
     write_gguf(tmp_path / "m-00002-of-00002.gguf", split_keys(1), tensors=2)
 
-    with pytest.raises(WeightsUnusable, match=r"tells of 2 tensors.* have 3"):
+    with pytest.raises(WeightsUnusable, match=r"says 2 tensors.* have 3"):
         read_header(path)
 
 

@@ -131,9 +131,9 @@ def test_free_disk_is_that_of_the_folder_to_be(tmp_path):
 @pytest.fixture(autouse=True)
 def forgetful():
     """The program is looked for anew in each test."""
-    machine.driver.cache_clear()
+    machine.nvidia_smi.cache_clear()
     yield
-    machine.driver.cache_clear()
+    machine.nvidia_smi.cache_clear()
 
 
 @pytest.fixture

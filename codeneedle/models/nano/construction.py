@@ -14,7 +14,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 TOKENS = 260
-"""Vocabulary: 256 bytes, begin, end, padding, and one that never occurs."""
+"""Vocabulary: 256 bytes, begin, end, padding, and one that is never used."""
 
 BEGIN = 256
 """The token that every context begins with."""
@@ -23,13 +23,13 @@ HEAD = 64
 """Dimensions of a head; llama.cpp rotates quantized caches in blocks of 64."""
 
 SLOTS = 16
-"""Bytes of the window that are kept one by one."""
+"""Most recent bytes that each token stores individually."""
 
 SEEN = SLOTS - 1
-"""Slots that a match compares: a key's window begins one slot later."""
+"""Slots that a match compares; the window of a key begins one slot later."""
 
 VALUE_DIMS = 16
-"""Dimensions of the code by which a byte is handed on to the output."""
+"""Dimensions of the code by which a byte reaches the output."""
 
 FEED_FORWARD = 96
 """Width of the feed-forward layers: two for each dimension that is squared."""
@@ -38,14 +38,14 @@ FEED_FORWARD = 96
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matcher:
     """
-    What is trained: which bytes and which differences matter to a match.
+    The trained parameters: projections that decide which positions match.
 
     Attributes:
-        codes: Shape (260, c): a byte as it stands in a slot; rows of length one.
-        hashes: One (h, seen) matrix for each layer beyond the slots, of what a
-            place has seen so far; *seen* is 15 c at first and grows by h.
-        query: Shape (47, seen): projects what was seen up to here.
-        key: Shape (47, seen): projects what was seen before an earlier place.
+        codes: Shape (260, c): code of a byte in a slot; rows of length one.
+        hashes: One (h, seen) matrix for each layer beyond the slots: a projection of
+            all that a position has gathered; *seen* is 15 c at first and grows by h.
+        query: Shape (47, seen): projection of what precedes and includes a token.
+        key: Shape (47, seen): projection of what precedes an earlier token.
         energies: Mean squared length of each hash, measured on text.
         key_energy: Mean squared length of a key, measured on text.
     """
@@ -105,11 +105,11 @@ class Model:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """
-    Where in a token's vector what stands.
+    The parts of a token's vector.
 
     Attributes:
         code: Dimensions of a slot.
-        hashes: How many layers write hashes.
+        hashes: Number of layers that write hashes.
         hash_dims: Dimensions of each.
     """
 
@@ -122,19 +122,19 @@ class Layout:
         return slice(start * self.code, stop * self.code)
 
     def hash(self, level: int, *, of_key: bool) -> slice:
-        """What a layer wrote for queries (ends here) or keys (ends one before)."""
+        """Hash that a layer writes for queries (own byte included) or for keys."""
         start = SLOTS * self.code + (2 * level + of_key) * self.hash_dims
         return slice(start, start + self.hash_dims)
 
     @property
     def value(self) -> slice:
-        """Code by which the own byte is handed on."""
+        """Code of the token's own byte, for the output."""
         start = SLOTS * self.code + 2 * self.hashes * self.hash_dims
         return slice(start, start + VALUE_DIMS)
 
     @property
     def said(self) -> slice:
-        """Code of the byte that the match found."""
+        """Code of the byte that follows the match."""
         return slice(self.value.stop, self.value.stop + VALUE_DIMS)
 
     @property
@@ -145,22 +145,22 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Dimensions of a token's vector; llama.cpp likes multiples of 32."""
+        """Dimensions of a token's vector, a multiple of 32 as llama.cpp prefers."""
         return -(-(self.square + 1) // 32) * 32
 
     def view(self, levels: int, *, of_key: bool) -> list[slice]:
-        """What a place has seen after so many hashes, nearest byte first."""
+        """The slots and hashes that are filled after *levels* hash layers."""
         near = self.slots(of_key, of_key + SEEN)
         return [near, *(self.hash(level, of_key=of_key) for level in range(levels))]
 
 
 def value_codes() -> Array:
     """
-    Codes of length one for all tokens; special tokens get none and are never said.
+    Codes of length one for bytes; zero for special tokens, which are never output.
 
     Returns:
-        Shape (260, 16). Two bytes' codes have a scalar product of at most 1/4,
-        so a byte that is said stands out clearly from 255 others in 16 dimensions.
+        Shape (260, 16). Codes of two bytes have a scalar product of at most 1/4, so
+        that the right byte has by far the largest logit.
 
     Source:
         The Nordstrom-Robinson code as the Gray image of the octacode over Z4:
@@ -172,7 +172,7 @@ def value_codes() -> Array:
     digits = np.indices((4, 4, 4, 4)).reshape(4, 256).T
     gray = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]])
     words = gray[digits @ generator % 4].reshape(256, VALUE_DIMS)
-    # With each word its negative is one; a text's bytes are seldom 128 apart.
+    # Negatives of codes are codes; they go to bytes 128 apart, rare in one text.
     half = words[words[:, 0] > 0]
     codes = np.zeros((TOKENS, VALUE_DIMS))
     codes[:256] = np.concatenate([half, -half]) / math.sqrt(VALUE_DIMS)
@@ -189,7 +189,7 @@ def orthonormal(columns: int) -> Array:
     hadamard = np.ones((1, 1))
     while len(hadamard) < HEAD:
         hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
-    # One transform alone would be undone where llama.cpp applies the same.
+    # A plain Hadamard transform would be undone by llama.cpp's rotation.
     chance = hashlib.sha256(b"signs").digest()[: HEAD // 8]
     bits = np.unpackbits(np.frombuffer(chance, np.uint8)).astype(np.float64)
     product = (hadamard * (1 - 2 * bits)) @ hadamard
@@ -197,7 +197,7 @@ def orthonormal(columns: int) -> Array:
 
 
 EPSILON = 1e-5
-"""Keeps root-mean-square normalization away from zero."""
+"""Added to the mean square in normalization."""
 
 RULER = (2.8459, 2.3995, 1.0556, 0.6331, 0.196, 0.0521, 0.001432, 0.0012675)
 """
@@ -209,32 +209,33 @@ Found by random search: the mean of their cosines is 1 at distance zero and at m
 
 LOOK_BACK_NATS = 72.0
 """
-Attention score of the place that a look-back is after.
+Attention score of the position at the wanted distance.
 
-Its rivals stay 0.12 of that, 8.6 nats, below; quantized keys shift scores by one.
+All others are at least 0.12 of that, 8.6 nats, lower; quantized keys shift scores by
+about one.
 """
 
 VALUE_SCALE = 32.0
-"""Length of a value code: a constant share of every token, whatever its text."""
+"""Length of a value code; the same for every token."""
 
 SQUARE_SCALE = 1 / 64
-"""Keeps the squared length of a key about as small as what stands beside it."""
+"""Scales the squared length of a key to the size of its neighbours."""
 
 QUERY_OF_SQUARE = 16.0
-"""Constant in each query that meets the squared length: keeps the key's part small."""
+"""Constant of each query that multiplies the squared length of a key."""
 
 LOGIT = 20.0
-"""Logit of a byte that has all the attention; any other has at most a quarter."""
+"""Logit of a byte with all the attention; another has at most a quarter of it."""
 
 
 def model(matcher: Matcher) -> Model:
-    """Write all weights: four layers of slots, the hashes, and the match."""
+    """All weights: four layers that fill slots, the hash layers, the match layer."""
     layout = Layout(matcher.codes.shape[1], len(matcher.hashes), len(matcher.hashes[0]))
     values = value_codes()
     embedding, readout = np.zeros((2, TOKENS, layout.width))
     embedding[:, layout.slots(0, 1)] = matcher.codes
     embedding[:, layout.value] = VALUE_SCALE * values
-    # What is said has length one beside all that stands there already.
+    # The output code has length one, added to everything before it.
     length = _rms(_energy(matcher, weighed=True) + 1, layout.width)
     readout[:, layout.said] = LOGIT * length * values
     layers = [
@@ -252,18 +253,18 @@ def model(matcher: Matcher) -> Model:
 
 
 def _slot_layer(layout: Layout, back: int) -> Layer:
-    """Fetch the *back* slots that the token so many places back has filled."""
+    """Copy the *back* slots of the token that many positions back."""
     layer = _look_back(layout, back)
     known = layout.slots(0, back)
     carrier = orthonormal(known.stop)
-    # Normalization has divided by this; what is copied must keep its length.
+    # Undoes the division by normalization.
     layer.value[:, known] = carrier * _rms(back + VALUE_SCALE**2, layout.width)
     layer.output[layout.slots(back, 2 * back)] = carrier.T
     return layer
 
 
 def _hash_layer(layout: Layout, matcher: Matcher, level: int) -> Layer:
-    """Fetch two hashes of all that was seen, as a query and as a key would see it."""
+    """Copy two hashes from further back: one for queries, one for keys."""
     layer = _look_back(layout, SLOTS * 2**level)
     carrier = orthonormal(2 * layout.hash_dims)
     length = _rms(_energy(matcher, level), layout.width)
@@ -277,7 +278,7 @@ def _hash_layer(layout: Layout, matcher: Matcher, level: int) -> Layer:
 
 def _look_back(layout: Layout, back: int) -> Layer:
     """
-    A layer that attends to one distance, whatever the text; what it copies is blank.
+    A layer that attends to one distance, whatever the text; its value is still zero.
 
     Query and key are the same for all tokens: biases. On each pair of the ruler the
     key points to angle 0 and the query to -(frequency x back); rotary position adds
@@ -311,7 +312,7 @@ def _weigh_keys(layer: Layer, layout: Layout, matcher: Matcher) -> None:
 
 
 def _match_layer(layout: Layout, matcher: Matcher) -> Layer:
-    """Attend to the places whose window before them is like the one that ends here."""
+    """Attend to the positions whose preceding window is like the one that ends here."""
     layer = _blank(layout)
     length = _rms(_energy(matcher, weighed=True), layout.width)
     # The matcher states scores in nats; attention divides by the root of 64.
@@ -334,7 +335,7 @@ def _match_layer(layout: Layout, matcher: Matcher) -> Layer:
 
 
 def _blank(layout: Layout) -> Layer:
-    """A layer that does nothing yet; its arrays are there to be written."""
+    """A layer of zeros, to be filled."""
     width = layout.width
     return Layer(
         query=np.zeros((HEAD, width)),
@@ -349,7 +350,7 @@ def _blank(layout: Layout) -> Layer:
 
 
 def _spread(target: Array, places: Sequence[slice], columns: Array) -> None:
-    """Add consecutive *columns* at the *places* where their inputs stand."""
+    """Add consecutive *columns* to *target* at the *places* of their inputs."""
     start = 0
     for place in places:
         stop = start + place.stop - place.start
@@ -360,7 +361,7 @@ def _spread(target: Array, places: Sequence[slice], columns: Array) -> None:
 def _energy(
     matcher: Matcher, hashes: int | None = None, *, weighed: bool = False
 ) -> float:
-    """Squared length of a token's vector when so many hashes, or all, are filled."""
+    """Squared length of a token's vector with *hashes* hashes filled, or all."""
     # Exact for slots and value code, whose lengths are one and VALUE_SCALE.
     energy = SLOTS + VALUE_SCALE**2 + 2 * math.fsum(matcher.energies[:hashes])
     return energy + (SQUARE_SCALE * matcher.key_energy) ** 2 * weighed

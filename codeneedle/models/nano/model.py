@@ -23,22 +23,22 @@ from codeneedle.system.files import (
 )
 
 NAME = "needle-nano"
-"""As the file's metadata and its name say it."""
+"""In the metadata and in the file name."""
 
 SHA256 = "3319a9a0bf681daf76087969b5243a45f66ccc85b576f5fe8a2ec9ed766896b6"
-"""Of the assembled file. A test holds it to what is assembled here."""
+"""Of the assembled file; a test compares it."""
 
 
 def built_in_model(cache: Path | None = None) -> Path:
     """
-    The built-in model's GGUF, made now unless it is there already, whole.
+    The built-in model's GGUF file, assembled unless it is there already.
 
     Args:
         cache: Folder to keep it in; the user's cache folder if None.
 
     Returns:
-        Its path. The name carries the hash of its bytes, so that another version
-        of this package never finds it in its place.
+        Its path. The name contains the hash of its bytes, so that versions of this
+        package do not share files.
 
     Raises:
         FolderUnusable: If it can be neither found nor written.
@@ -80,10 +80,10 @@ CONTEXT = 65536
 """Tokens, each a byte, over which the ruler is unambiguous."""
 
 ROPE_BASE = 10000.0
-"""What rotary frequencies count from; the factors below undo it."""
+"""Base of rotary frequencies; `_rope_factors` compensates for it."""
 
 STILL = 1e30
-"""Divides the frequency of a pair that is not to turn at all."""
+"""Divisor for the frequency of a pair that must not rotate."""
 
 CHAT_TEMPLATE = """\
 {%- set asked = messages | selectattr("role", "equalto", "user") | list | last -%}
