@@ -325,6 +325,16 @@ def _memory_problems(
         )
 
 
+def _orphan_problems() -> Iterator[Problem]:
+    for orphan in orphans.orphans():
+        yield Problem(
+            what=f"a {orphan.program} whose codeneedle was killed is still running: "
+            f"pid {orphan.pid}",
+            hint=f"the next 'codeneedle sweep' ends it, or: kill {orphan.pid}",
+            stops=False,
+        )
+
+
 def doctor_json(diagnosis: Diagnosis) -> str:
     """All facts of *diagnosis* as JSON."""
     return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n"

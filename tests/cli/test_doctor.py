@@ -307,6 +307,19 @@ def test_too_little_memory_is_mentioned(tmp_path, monkeypatch):
     assert any("but only 1.0 MiB of memory is free" in what for what in whats(found))
 
 
+def test_a_server_that_was_left_behind_is_mentioned(tmp_path, monkeypatch):
+    """
+    With its pid, and what ends it; looking does not.
+    """
+    left = [doctor.orphans.Orphan("llama-server", 4711)]
+    monkeypatch.setattr(doctor.orphans, "orphans", lambda: left)
+
+    found = diagnose(model=write_gguf(tmp_path / "m.gguf"))
+
+    assert any("still running: pid 4711" in what for what in whats(found))
+    assert "kill 4711" in found.problems[-1].hint
+
+
 def test_a_diagnosis_is_ready_for_json(tmp_path):
     """
     Every field survives the way to JSON and back.
