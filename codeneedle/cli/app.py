@@ -378,6 +378,7 @@ def run(words: Sequence[str]) -> int:
     Raises:
         CodeneedleError: If there is no such command, or it fails.
     """
+    _refuse_closed_stdout(words)
     for count in (2, 1):
         found = COMMANDS.get(" ".join(words[:count]))
         if found:
@@ -404,6 +405,15 @@ def run(words: Sequence[str]) -> int:
             name = " ".join([first, *rest[:1]]) if first in groups else first
     kind = "option" if first.startswith("-") else "command"
     raise UnknownName(kind=kind, name=name, known=list(COMMANDS))
+
+
+def _refuse_closed_stdout(words: Sequence[str]) -> None:
+    if sys.stdout is None and words[:1] != ["sweep"]:
+        raise BadInput(
+            source="stdout",
+            reason="is closed, so the result cannot be printed",
+            hint="Redirect it to a file or to /dev/null instead of closing it.",
+        )
 
 
 def _told(text: str, *, code: int = 0) -> int:
@@ -489,34 +499,6 @@ class BestEffort:
         return getattr(self._stream, name)
 
 
-class Closed:
-    """What stands for a stdout that was closed by ``>&-``: writing to it fails."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        """
-        Fail: a report that was asked for must not get lost silently.
-
-        Raises:
-            BadInput: If there is any text.
-        """
-        if text:
-            raise BadInput(
-                source="stdout",
-                reason="is closed, so the result cannot be printed",
-                hint="Redirect it to a file or to /dev/null instead of closing it.",
-            )
-        return 0
-
-    def flush(self) -> None:
-        """Do nothing: there is never anything to flush."""
-
-    def isatty(self) -> bool:
-        """Whether it is a terminal: no."""
-        return False
-
-
 @contextlib.contextmanager
 def reliable_streams() -> Iterator[None]:
     """
@@ -527,11 +509,10 @@ def reliable_streams() -> Iterator[None]:
     """
     if sys.stderr is not None:
         sys.stderr = cast("TextIO", BestEffort(sys.stderr))
-    if sys.stdout is None:
-        sys.stdout = cast("TextIO", Closed())
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:
         # Else the interpreter flushes again at its end, and prints a traceback.
         with contextlib.suppress(OSError, AttributeError):
