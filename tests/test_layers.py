@@ -36,7 +36,7 @@ ONLY = {
     "pandas": {"analysis", "report"},
     "seaborn": {"report"},
     "matplotlib": {"report"},
-    "argparse": {"cli"},
+    "typer": {"cli"},
 }
 """Libraries that belong to one place."""
 

@@ -2,126 +2,101 @@
 
 import contextlib
 import functools
-import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+
+import typer
+from typer.main import get_command
 
 import codeneedle
-from codeneedle.cli import options
-from codeneedle.cli.options import Argument, number, option, path, place, switch, word
-from codeneedle.errors import (
-    BadInput,
-    CodeneedleError,
-    UnknownName,
-    refusal,
+from codeneedle.cli.options import (
+    RUNS,
+    CorpusName,
+    CsvOption,
+    JsonOption,
+    MarkdownOption,
+    MetricOption,
+    ModelOption,
+    OutOption,
+    RunName,
+    ServerOption,
+    StrictIndent,
+    SweepCommand,
+    one_form,
+    option,
+    path,
+    place,
+    word,
 )
+from codeneedle.errors import BadInput, CodeneedleError, refusal
 from codeneedle.text import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from codeneedle.sweep.request import Request
-
-ABOUT = (
-    "What does a quantized KV cache cost? Sweeps the grid of K types x V types on a "
-    "real\nllama-server and shows what breaks."
+# Without markup: rich takes longer to import than all the rest of --help.
+app = typer.Typer(
+    help="What does a quantized KV cache cost? Sweeps the grid of K types x V types on "
+    "a real llama-server and shows what breaks.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+corpora = typer.Typer(
+    help="Look at the texts that a model can be asked to remember.",
+    rich_markup_mode=None,
+)
+app.add_typer(corpora, name="corpus")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+@app.callback(invoke_without_command=True)
+def common(
+    context: typer.Context,
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.")
+    ] = False,
+) -> None:
+    """What all commands have in common: nothing but the version."""
+    if version and context.invoked_subcommand:
+        raise typer.BadParameter("--version takes no arguments", context)
+    if version:
+        _write(f"codeneedle {codeneedle.__version__}\n")
+    else:
+        show_help(context)
+
+
+@corpora.callback(invoke_without_command=True)
+def show_help(context: typer.Context) -> None:
+    """Show the commands of a group where none is named, as a usage error."""
+    if context.invoked_subcommand is None:
+        _write(f"{context.get_help()}\n")
+        raise typer.Exit(2)
+
+
+@app.command(cls=SweepCommand)
+def sweep(
+    context: typer.Context,
+    *,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run failed cells again.")
+    ] = False,
+) -> int:
     """
-    One command.
-
-    Attributes:
-        name: One word, or two where the first names a group.
-        run: Takes the values of its arguments; returns the exit code, None for 0.
-        arguments: What it takes.
-        plans: Whether it takes a `Request` and everything that makes one.
-    """
-
-    name: str
-    run: Callable[..., int | None]
-    arguments: tuple[Argument, ...]
-    plans: bool = False
-
-    @property
-    def help(self) -> str:
-        """What it does: a sentence, and maybe more after a blank line."""
-        return inspect.cleandoc(self.run.__doc__ or "")
-
-    def call(self, words: Sequence[str]) -> int:
-        """
-        Run it with the arguments that stand in *words*.
-
-        Returns:
-            The exit code.
-
-        Raises:
-            CodeneedleError: If the arguments are wrong, or the command fails.
-        """
-        if not self.plans:
-            return self.run(**self._parsed(words, self.arguments)) or 0
-        ours, server_args = options.split_server_args(words)
-        given = self._parsed(
-            ours, (options.SWEEP_NAME, *options.sweep_options(), *self.arguments)
-        )
-        own = {
-            each.name: given.pop(each.name)
-            for each in self.arguments
-            if each.name in given
-        }
-        if server_args:
-            given["server_args"] = server_args
-        return self.run(options.request_of(given), **own) or 0
-
-    def _parsed(
-        self, words: Sequence[str], arguments: Sequence[Argument]
-    ) -> dict[str, Any]:
-        return options.parsed(
-            words,
-            arguments,
-            prog=f"codeneedle {self.name}",
-            description=self.help,
-            after="[-- ARGS]" if self.plans else "",
-        )
-
-
-COMMANDS: dict[str, Command] = {}
-"""All commands by name, in the order of the help text."""
-
-
-def command(
-    name: str, *arguments: Argument, plans: bool = False
-) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
-    """Enter a function into `COMMANDS`; its docstring becomes the help text."""
-
-    def entered(run: Callable[..., int | None]) -> Callable[..., int | None]:
-        COMMANDS[name] = Command(name=name, run=run, arguments=arguments, plans=plans)
-        return run
-
-    return entered
-
-
-@command("sweep", switch("--retry-failed", "Run failed cells again."), plans=True)
-def sweep(request: "Request", *, retry_failed: bool = False) -> int:
-    """
-    Run the grid: a fresh llama-server for each pair of cache types.
+    Run the grid: a fresh llama-server for each pair of types.
 
     The same command continues where it was stopped. Ctrl-C once ends after the
     current cell, twice at once.
     """
     from codeneedle.cli import sweep as sweep_module
 
-    return sweep_module.sit(request, _stderr(), retry_failed=retry_failed)
+    return sweep_module.sit(context.obj, _stderr(), retry_failed=retry_failed)
 
 
-@command("plan", plans=True)
-def plan(request: "Request") -> None:
+@app.command(cls=SweepCommand)
+def plan(context: typer.Context) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.corpora.corpus import load
     from codeneedle.probes import probes_named
@@ -129,6 +104,7 @@ def plan(request: "Request") -> None:
     from codeneedle.sweep import plan as plan_module
     from codeneedle.sweep.request import pages
 
+    request = context.obj
     probes_named(request.probes)
     with _stderr().status("reading the corpus"):
         read = functools.cache(load)
@@ -137,97 +113,84 @@ def plan(request: "Request") -> None:
         _stdout().print(plan_view(planned, probes=request.probes), crop=False)
 
 
-@command(
-    "grid",
-    options.NAME,
-    options.METRIC,
-    options.STRICT_INDENT,
-    *options.FORMS,
-    options.OUT,
-)
+@app.command()
 def grid(
-    name: str,
-    metric: str = "matched",
+    name: RunName,
+    metric: MetricOption = "matched",
     *,
-    strict_indent: bool = False,
-    csv: bool = False,
-    json: bool = False,
-    markdown: bool = False,
-    out: Path = options.RUNS,
+    strict_indent: StrictIndent = False,
+    csv: CsvOption = False,
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    out: OutOption = RUNS,
 ) -> None:
     """Show a sweep's summary and its grid, K down and V across."""
     from codeneedle.report import export
     from codeneedle.report import grid as grid_module
     from codeneedle.report.selection import select
 
-    options.one_form(csv=csv, json=json, markdown=markdown)
-    shown = select(out, name, metric, strict_indent=strict_indent)
+    one_form(csv=csv, json=json, markdown=markdown)
+    it = select(out, name, metric, strict_indent=strict_indent)
     if csv:
-        _write(export.grid_csv(shown.runs, shown.probe.metrics, shown.reading))
+        _write(export.grid_csv(it.runs, it.probe.metrics, it.reading))
     elif json:
-        _write(export.grid_json(shown.runs, shown.probe.metrics, shown.reading))
+        _write(export.grid_json(it.runs, it.probe.metrics, it.reading))
     elif markdown:
-        _write(
-            export.grid_markdown(shown.runs, shown.metric, shown.also, shown.reading)
-        )
+        _write(export.grid_markdown(it.runs, it.metric, it.also, it.reading))
     else:
-        report = grid_module.report(shown.runs, shown.metric, shown.also, shown.reading)
+        report = grid_module.report(it.runs, it.metric, it.also, it.reading)
         _stdout().print(report, crop=False)
 
 
-@command(
-    "heatmap",
-    options.NAME,
-    options.METRIC,
-    switch("--difference", "Draw what each pair loses or gains against the reference."),
-    switch("--zoom", "Stretch the colours over the values that occur."),
-    options.STRICT_INDENT,
-    options.OUT,
-)
+@app.command()
 def heatmap(
-    name: str,
-    metric: str = "matched",
+    name: RunName,
+    metric: MetricOption = "matched",
     *,
-    difference: bool = False,
-    zoom: bool = False,
-    strict_indent: bool = False,
-    out: Path = options.RUNS,
+    difference: Annotated[
+        bool,
+        typer.Option(
+            "--difference",
+            help="Draw what each pair loses or gains against the reference.",
+        ),
+    ] = False,
+    zoom: Annotated[
+        bool,
+        typer.Option("--zoom", help="Stretch the colours over the values that occur."),
+    ] = False,
+    strict_indent: StrictIndent = False,
+    out: OutOption = RUNS,
 ) -> None:
     """Draw a sweep's grid as PNG and SVG, and print their paths."""
     from codeneedle.report.heatmap import draw
     from codeneedle.report.selection import select
 
-    shown = select(out, name, metric, strict_indent=strict_indent)
-    for run in shown.runs:
-        pictures = draw(
+    it = select(out, name, metric, strict_indent=strict_indent)
+    for run in it.runs:
+        for picture in draw(
             run,
-            shown.metric,
-            shown.reading,
+            it.metric,
+            it.reading,
             difference=difference,
             zoom=zoom,
             folder=out / run.name,
-        )
-        for picture in pictures:
+        ):
             _write(f"{picture}\n")
 
 
-@command(
-    "table",
-    options.NAME,
-    option("--sort", "METRIC", word, "Best first, pairs without a value last."),
-    options.STRICT_INDENT,
-    *options.FORMS,
-    options.OUT,
-)
+@app.command()
 def table(
-    name: str,
+    name: RunName,
     *,
-    sort: str | None = None,
-    strict_indent: bool = False,
-    csv: bool = False,
-    json: bool = False,
-    markdown: bool = False,
-    out: Path = options.RUNS,
+    sort: Annotated[
+        str | None,
+        option("--sort", "METRIC", word, "Best first, pairs without a value last."),
+    ] = None,
+    strict_indent: StrictIndent = False,
+    csv: CsvOption = False,
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    out: OutOption = RUNS,
 ) -> None:
     """Show one row per pair: what all probes measured of it."""
     from codeneedle.report import export
@@ -235,7 +198,7 @@ def table(
     from codeneedle.report.table import table_view
     from codeneedle.scoring.rounds import Reading
 
-    options.one_form(csv=csv, json=json, markdown=markdown)
+    one_form(csv=csv, json=json, markdown=markdown)
     reading = Reading(strict_indent=strict_indent)
     tables = pair_tables(out, name, reading, sort=sort)
     if csv:
@@ -248,9 +211,9 @@ def table(
         _stdout().print(table_view(tables, reading), crop=False)
 
 
-@command("memory", options.NAME, options.OUT)
-def memory(name: str, *, out: Path = options.RUNS) -> None:
-    """Show the memory that each pair took, beside what was predicted."""
+@app.command()
+def memory(name: RunName, *, out: OutOption = RUNS) -> None:
+    """Show the memory of each pair, measured and predicted."""
     from codeneedle.report.plan import measured_view
     from codeneedle.report.selection import read_runs
 
@@ -258,23 +221,18 @@ def memory(name: str, *, out: Path = options.RUNS) -> None:
         _stdout().print(measured_view(run), crop=False)
 
 
-@command(
-    "show",
-    options.NAME,
-    place("pair", "K/V", "For example q8_0/q4_0."),
-    place("function", "FUNCTION", "Show this round alone.", is_required=False),
-    options.STRICT_INDENT,
-    options.OUT,
-)
+@app.command()
 def show(
-    name: str,
-    pair: str,
-    function: str | None = None,
+    name: RunName,
+    pair: Annotated[str, place("K/V", "For example q8_0/q4_0.")],
+    function: Annotated[
+        str | None, place("FUNCTION", "Show this round alone, line by line.")
+    ] = None,
     *,
-    strict_indent: bool = False,
-    out: Path = options.RUNS,
+    strict_indent: StrictIndent = False,
+    out: OutOption = RUNS,
 ) -> None:
-    """Show what a pair answered: all rounds, or one of them line by line."""
+    """Show what a pair answered: all rounds, or one line by line."""
     from codeneedle.grid import Pair
     from codeneedle.report.answers import answers
     from codeneedle.report.selection import select
@@ -292,7 +250,7 @@ def show(
         console.print(part)
 
 
-@command("corpus list")
+@corpora.command("list")
 def list_corpora() -> None:
     """List the corpora that have a name here."""
     from codeneedle.corpora import corpus
@@ -301,12 +259,11 @@ def list_corpora() -> None:
     _stdout().print(listing(corpus.names()))
 
 
-@command(
-    "corpus show",
-    options.CORPUS_NAME,
-    place("function", "FUNCTION", "Print its body alone.", is_required=False),
-)
-def show_corpus(name: str, function: str | None = None) -> None:
+@corpora.command("show")
+def show_corpus(
+    name: CorpusName,
+    function: Annotated[str | None, place("FUNCTION", "Print its body.")] = None,
+) -> None:
     """Show what would be asked of a corpus, or the body of one function."""
     from codeneedle.corpora import corpus
     from codeneedle.report.answers import overview, truth
@@ -319,22 +276,20 @@ def show_corpus(name: str, function: str | None = None) -> None:
         _write_verbatim(f"{truth(found, function)}\n")
 
 
-@command(
-    "gen-corpus",
-    option("--functions", "N", number, "How many functions.", "200"),
-    option("--value-len", "N", number, "Characters of each literal.", "24"),
-    option("--lines", "N", number, "Lines of each function's body.", "20"),
-    option("--seed", "N", number, "The same seed gives the same bytes.", "42"),
-    option("--out", "FILE", path, "Default: corpora/random-bodies-SEED.py."),
-)
+@app.command("gen-corpus")
 def gen_corpus(
-    functions: int = 200,
-    value_len: int = 24,
-    lines: int = 20,
-    seed: int = 42,
-    out: Path | None = None,
+    functions: Annotated[int, typer.Option(help="How many functions.")] = 200,
+    value_len: Annotated[int, typer.Option(help="Characters of each literal.")] = 24,
+    lines: Annotated[int, typer.Option(help="Lines of each function's body.")] = 20,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 42,
+    out: Annotated[
+        Path | None,
+        option(
+            "--out", "FILE", path, "The file to write.", "corpora/random-bodies-SEED.py"
+        ),
+    ] = None,
 ) -> None:
-    """Write a corpus that no model has seen and nothing can compress."""
+    """Write a seeded corpus that nothing can compress."""
     from codeneedle.corpora.random_bodies import Knobs, write
     from codeneedle.corpora.registry import generated_path
 
@@ -342,9 +297,12 @@ def gen_corpus(
     _write(f"{write(knobs, generated_path(knobs, out))}\n")
 
 
-@command("doctor", options.MODEL, options.LLAMA_SERVER, options.JSON)
+@app.command()
 def doctor(
-    model: Path | None = None, llama_server: Path | None = None, *, json: bool = False
+    model: ModelOption = None,
+    llama_server: ServerOption = None,
+    *,
+    json: JsonOption = False,
 ) -> int:
     """Show what would run here, what is missing, and how to fix it."""
     from codeneedle.cli.doctor import diagnose, doctor_json, doctor_screen
@@ -357,90 +315,30 @@ def doctor(
     return 0 if found.is_ready else 3
 
 
-@command("llama", switch("--anyway", "Build even if one is installed already."))
-def llama(*, anyway: bool = False) -> None:
-    """Build llama.cpp into the cache folder, unless one is installed already."""
+@app.command()
+def llama(
+    *,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Build even if one is installed already.")
+    ] = False,
+) -> None:
+    """Build llama.cpp into the cache folder if none is installed."""
     from codeneedle.cli.progress import ensure_llama
 
     _write(f"{ensure_llama(_stderr(), anyway=anyway)}\n")
-
-
-# --- from words to a command
-
-
-def run(words: Sequence[str]) -> int:
-    """
-    Run the command that *words* name.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CodeneedleError: If there is no such command, or it fails.
-    """
-    _refuse_closed_stdout(words)
-    for count in (2, 1):
-        found = COMMANDS.get(" ".join(words[:count]))
-        if found:
-            return found.call(words[count:])
-    groups = {name.split()[0] for name in COMMANDS if " " in name}
-    match list(words):
-        case []:
-            return _told(help_text(), code=2)
-        case ["--help" | "-h", *_]:
-            return _told(help_text())
-        case [group] if group in groups:
-            return _told(help_text(f"{group} "), code=2)
-        case [group, "--help" | "-h", *_] if group in groups:
-            return _told(help_text(f"{group} "))
-        case ["--version"]:
-            return _told(f"codeneedle {codeneedle.__version__}\n")
-        case ["--version", extra, *_]:
-            raise BadInput(
-                source="--version",
-                reason=f"takes no arguments, so not '{extra}'",
-                hint="Run: codeneedle --version",
-            )
-        case [first, *rest]:
-            name = " ".join([first, *rest[:1]]) if first in groups else first
-    kind = "option" if first.startswith("-") else "command"
-    raise UnknownName(kind=kind, name=name, known=list(COMMANDS))
-
-
-def _refuse_closed_stdout(words: Sequence[str]) -> None:
-    if sys.stdout is None and words[:1] != ["sweep"]:
-        raise BadInput(
-            source="stdout",
-            reason="is closed, so the result cannot be printed",
-            hint="Redirect it to a file or to /dev/null instead of closing it.",
-        )
-
-
-def _told(text: str, *, code: int = 0) -> int:
-    _write(text)
-    return code
-
-
-def help_text(group: str = "") -> str:
-    """All commands with a line each, or those whose name begins with *group*."""
-    shown = [each for each in COMMANDS.values() if each.name.startswith(group)]
-    width = max(len(each.name) for each in shown)
-    lines = (f"  {each.name:<{width}}  {each.help.splitlines()[0]}\n" for each in shown)
-    return (
-        f"usage: codeneedle {group}COMMAND [ARGUMENTS]\n\n{ABOUT}\n\ncommands:\n"
-        f"{''.join(lines)}\n"
-        "codeneedle COMMAND --help shows the arguments of a command,\n"
-        "codeneedle --version the version.\n"
-    )
 
 
 def main() -> None:
     """Entry point: the one place where an error becomes an exit code."""
     try:
         with reliable_streams():
-            code = run(sys.argv[1:])
+            _refuse_closed_stdout(sys.argv[1:])
+            command = get_command(app)
+            code = command(prog_name="codeneedle", standalone_mode=False) or 0
     except CodeneedleError as error:
         code = _tell(error)
+    except USAGE_ERROR as error:
+        code = _tell(_bad_usage(error))
     except BrokenPipeError:
         # The reader of our output has gone, as in: codeneedle grid NAME | head
         code = 1
@@ -450,6 +348,26 @@ def main() -> None:
             raise
         code = _tell(refused)
     sys.exit(code)
+
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""Base of all that typer raises about a command line; it has no public name."""
+
+
+def _bad_usage(error: Any) -> BadInput:
+    """What typer says about a command line, as an error of ours."""
+    command = error.ctx.command_path if error.ctx else "codeneedle"
+    reason = error.format_message().rstrip(".")
+    return BadInput(source=command, reason=reason, hint=f"See {command} --help")
+
+
+def _refuse_closed_stdout(words: Sequence[str]) -> None:
+    if sys.stdout is None and words[:1] != ["sweep"]:
+        raise BadInput(
+            source="stdout",
+            reason="is closed, so the result cannot be printed",
+            hint="Redirect it to a file or to /dev/null instead of closing it.",
+        )
 
 
 def _tell(error: CodeneedleError) -> int:
@@ -521,6 +439,7 @@ def reliable_streams() -> Iterator[None]:
 
 
 def _write(text: str) -> None:
+    # Not by typer.echo, which drops escape sequences where there is no terminal.
     sys.stdout.write(text)
 
 

@@ -1,24 +1,19 @@
-"""
-The arguments of all commands: one definition each, and how their text is read.
+"""The options of all commands: one definition each, and how their text is read."""
 
-The parser is argparse: importing it takes a tenth of the time that larger command line
-libraries take, and `codeneedle --help` is little but imports.
-"""
-
-import argparse
 import dataclasses
-import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
-from codeneedle.errors import BadInput, UnknownName, did_you_mean
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import DEFAULT_TYPES, by_precision
 
 if TYPE_CHECKING:
-    import msgspec
-
     from codeneedle.sweep.request import Request
 
 CORPUS = "CORPUS"
@@ -31,124 +26,14 @@ long to import for a help text.
 """
 
 Reader = Callable[[str, str], Any]
-"""Takes the name of an argument and its text; returns the value, or raises BadInput."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
-    """
-    One argument of a command.
-
-    Attributes:
-        name: Parameter of the command, or field of a `Request`, that takes the value.
-        flag: Such as ``--metric``; empty for a positional argument.
-        help: One sentence for the help text.
-        read: Turns its text into its value; None for a flag that has no text.
-        metavar: What stands for the text in help texts.
-        default: What is used if it is not given, for the help text; may be empty.
-        has_negative: Whether a flag ``--x`` has a ``--no-x``. Every flag that a
-            sweep file can set needs one, to be overruled.
-        is_required: Whether a positional argument must be given.
-    """
-
-    name: str
-    flag: str = ""
-    help: str
-    read: Reader | None = None
-    metavar: str = ""
-    default: str = ""
-    has_negative: bool = False
-    is_required: bool = True
-
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Make *parser* accept it; it leaves no trace there if it is not given."""
-        default = f" (default: {self.default})" if self.default else ""
-        keywords: dict[str, Any] = {
-            "help": f"{self.help}{default}".replace("%", "%%"),
-            "default": argparse.SUPPRESS,
-        }
-        if self.read is None:
-            negative = argparse.BooleanOptionalAction
-            action = negative if self.has_negative else "store_true"
-            parser.add_argument(self.flag, dest=self.name, action=action, **keywords)
-            return
-        keywords |= {
-            "metavar": self.metavar,
-            "type": functools.partial(self.read, self.flag or self.metavar),
-        }
-        if self.flag:
-            parser.add_argument(self.flag, dest=self.name, **keywords)
-        else:
-            nargs = None if self.is_required else "?"
-            parser.add_argument(self.name, nargs=nargs, **keywords)
-
-
-class Parser(argparse.ArgumentParser):
-    """An argparse parser that raises what is wrong instead of exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        """
-        Refuse the command line.
-
-        Raises:
-            BadInput: Always.
-        """
-        raise BadInput(source=self.prog, reason=message, hint=f"See {self.prog} --help")
-
-
-def parsed(
-    words: Sequence[str],
-    arguments: Iterable[Argument],
-    *,
-    prog: str,
-    description: str,
-    after: str = "",
-) -> dict[str, Any]:
-    """
-    The values of those *arguments* that *words* give, by name.
-
-    Options may stand before, between and after positional arguments.
-
-    Raises:
-        BadInput: If a word is no argument, a required one is missing, or its text
-            cannot be read.
-        SystemExit: If the help text was asked for; it has been printed.
-    """
-    known = list(arguments)
-    places = (
-        each.metavar if each.is_required else f"[{each.metavar}]"
-        for each in known
-        if not each.flag
-    )
-    parser = Parser(
-        prog=prog,
-        usage=" ".join([prog, "[OPTIONS]", *places, after]).rstrip(),
-        description=description,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    for argument in known:
-        argument.add_to(parser)
-    found, unknown = parser.parse_known_intermixed_args(list(words))
-    if unknown:
-        flags = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001 - argparse keeps no public list
-        first = unknown[0].partition("=")[0]
-        is_option = first.startswith("-")
-        raise BadInput(
-            source=prog,
-            reason=f"unknown option '{first}'"
-            if is_option
-            else f"'{first}': one word too many",
-            hint=did_you_mean(first, flags) if is_option else f"See {prog} --help",
-        )
-    return vars(found)
+"""Takes the name of an option and its text; returns the value, or raises BadInput."""
 
 
 # --- how texts are read
 
 
 def word(name: str, text: str) -> str:
-    """*text*, unless it is empty: that is an unset shell variable, not a wish."""
+    """*text*, unless it is empty: an unset shell variable must not run a default."""
     if not text:
         raise BadInput(source=name, reason="'' is empty", hint="Give it a value.")
     return text
@@ -173,40 +58,35 @@ def words(name: str, text: str) -> tuple[str, ...]:
     return found
 
 
-def types(name: str, text: str) -> tuple[str, ...]:
+def type_list(name: str, text: str) -> tuple[str, ...]:
     """Cache types, most precise first."""
     return tuple(by_precision(words(name, text)))
 
 
-def number(name: str, text: str, *, least: int | None = None) -> int:
-    """A whole number, not below *least*."""
-    at_least = "" if least is None else f", {least} or more"
+def context_list(name: str, text: str) -> tuple[int, ...]:
+    """Distinct context sizes, in tokens."""
     try:
-        value = int(text)
+        found = tuple(dict.fromkeys(map(int, words(name, text))))
     except ValueError:
-        value = None
-    if value is None or (least is not None and value < least):
+        found = (0,)
+    if min(found) < 256:  # noqa: PLR2004 - as in sweep files
         raise BadInput(
             source=name,
-            reason=f"'{text}' is not a whole number{at_least}",
-            hint=f"Give a whole number{at_least}.",
+            reason=f"'{text}' are not whole numbers of tokens, 256 or more",
+            hint="Give whole numbers, separated by commas.",
         )
-    return value
+    return found
 
 
-def _list_of(read: Reader, name: str, text: str) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(read(name, each) for each in words(name, text)))
-
-
-def _one_path(name: str, text: str) -> tuple[Path, ...]:
+def _models(name: str, text: str) -> tuple[Path, ...]:
     return (path(name, text),)
 
 
 def _rotations(name: str, text: str) -> tuple[bool, ...]:
     import codeneedle.probes  # noqa: F401 - probes and requests import each other
-    from codeneedle.sweep import request
+    from codeneedle.sweep.request import rotations
 
-    return request.rotations(words(name, text))
+    return rotations(words(name, text))
 
 
 def _prompt_form(name: str, text: str) -> str:
@@ -218,210 +98,300 @@ def _prompt_form(name: str, text: str) -> str:
     return PromptForm(text)
 
 
+def option(flag: str, metavar: str, read: Reader, text: str, default: str = "") -> Any:
+    """
+    An option with a value, for an annotation.
+
+    Args:
+        flag: Its name: ``--metric``.
+        metavar: What stands for its value in help texts.
+        read: Makes the value.
+        text: Its help text.
+        default: What is used without it, for the help text; empty if Python's
+            default value says it.
+    """
+
+    def value(given: str) -> Any:
+        return read(flag, given)
+
+    shown = default or True
+    return typer.Option(
+        flag, metavar=metavar, parser=value, help=text, show_default=shown
+    )
+
+
+def place(metavar: str, text: str) -> Any:
+    """A positional argument that is a non-empty text, for an annotation."""
+
+    def value(given: str) -> str:
+        return word(metavar, given)
+
+    return typer.Argument(metavar=metavar, parser=value, help=text)
+
+
 # --- what several commands take
 
-
-def option(
-    flag: str,
-    metavar: str,
-    read: Reader,
-    help: str,  # noqa: A002 - as argparse calls it
-    default: str = "",
-    *,
-    name: str = "",
-) -> Argument:
-    """An option with a value; its name is that of the flag unless *name* is given."""
-    return Argument(
-        name=name or flag.lstrip("-").replace("-", "_"),
-        flag=flag,
-        metavar=metavar,
-        read=read,
-        help=help,
-        default=default,
-    )
-
-
-def switch(flag: str, help: str, *, negated: str = "") -> Argument:  # noqa: A002 - as argparse calls it
-    """A flag; it has a ``--no-`` form if *negated* says what is used without it."""
-    name = flag.lstrip("-").replace("-", "_")
-    return Argument(
-        name=name, flag=flag, help=help, default=negated, has_negative=bool(negated)
-    )
-
-
-def place(name: str, metavar: str, help: str, *, is_required: bool = True) -> Argument:  # noqa: A002 - as argparse calls it
-    """A positional argument, a non-empty text."""
-    return Argument(
-        name=name, metavar=metavar, read=word, help=help, is_required=is_required
-    )
-
-
-NAME = place("name", "NAME", "A corpus, corpus/model, or the beginning of its name.")
-CORPUS_NAME = place("name", "NAME|PATH", "A corpus by name, or a path.")
-SWEEP_NAME = place(
-    "sweep",
-    "SWEEP",
-    "A sweep file by name; arguments for llama-server after --.",
-    is_required=False,
-)
-METRIC = option(
-    "--metric", "METRIC", word, "What to show; an unknown one lists all.", "matched"
-)
-STRICT_INDENT = switch("--strict-indent", "Compare leading white space, too.")
-JSON = switch("--json", "Print JSON.")
-FORMS = (
-    switch("--csv", "Print CSV: one row per pair."),
-    JSON,
-    switch("--markdown", "Print Markdown."),
-)
-MODEL = option("--model", "GGUF", path, "Weights of the model.", "the built-in model")
-LLAMA_SERVER = option(
-    "--llama-server",
-    "PATH",
-    path,
-    "The llama-server to use.",
-    "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
-)
-OUT = option("--out", "FOLDER", path, "Folder of all run folders.", str(RUNS))
-
-_context = functools.partial(number, least=256)
-
-SWEEP_OPTIONS = (
+RunName = Annotated[str, place("NAME", "A corpus, corpus/model, or how it begins.")]
+CorpusName = Annotated[str, place("NAME|PATH", "A corpus by name, or a path.")]
+MetricOption = Annotated[
+    str, option("--metric", "METRIC", word, "What to show; an unknown one lists all.")
+]
+OutOption = Annotated[
+    Path, option("--out", "FOLDER", path, "Folder of all run folders.")
+]
+ModelOption = Annotated[
+    Path | None,
+    option("--model", "GGUF", path, "Weights of the model.", "the built-in model"),
+]
+ServerOption = Annotated[
+    Path | None,
     option(
-        "--corpus",
-        "NAME|PATH",
-        word,
-        "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
-        f"the environment's {CORPUS}, or what suits the model",
+        "--llama-server",
+        "PATH",
+        path,
+        "The llama-server to use.",
+        "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
     ),
-    dataclasses.replace(MODEL, name="models", read=_one_path),
-    option(
-        "--types",
-        "LIST",
-        types,
-        "Cache types of K and V, separated by commas.",
-        ",".join(DEFAULT_TYPES),
-    ),
-    option("--k-types", "LIST", types, "Cache types of K alone."),
-    option("--v-types", "LIST", types, "Cache types of V alone."),
-    option(
-        "--probe",
-        "LIST",
-        words,
-        "What to measure: recall, divergence, throughput.",
-        "recall",
-        name="probes",
-    ),
-    option(
-        "--context",
-        "LIST",
-        functools.partial(_list_of, _context),
-        "Context sizes in tokens, each a grid of its own.",
-        "16384, or what the weights were trained for",
-        name="contexts",
-    ),
-    option(
-        "--rotation",
-        "LIST",
-        _rotations,
-        "Hadamard rotation of quantized values: on, off, or both.",
-        "on",
-        name="rotations",
-    ),
-    option(
-        "--prompt-form",
-        "FORM",
-        _prompt_form,
-        "How a function is asked for: chat or completion.",
-        "chat where the weights have a template",
-    ),
-    switch(
-        "--prefill-no-think",
-        "Begin answers with an empty thought, for models that think anyway.",
-        negated="no",
-    ),
-    switch(
-        "--fit",
-        "Trim a corpus that is longer than the context, or refuse it.",
-        negated="fit",
-    ),
-    switch(
-        "--skip-fallback",
-        "End a cell before it is measured if attention leaves the GPU.",
-        negated="no",
-    ),
-    switch(
-        "--speculate",
-        "Let llama-server draft answers from the corpus: faster, but without margins.",
-        negated="no",
-    ),
-    option(
-        "--seed", "N", number, "Of the running order and of the server's sampler.", "42"
-    ),
-    LLAMA_SERVER,
-    OUT,
-)
-"""
-What every command takes that plans a sweep; each but ``--types`` is a field of a
-`Request`. The settings of probes are not among them: see `sweep_options`.
-"""
+]
+StrictIndent = Annotated[
+    bool, typer.Option("--strict-indent", help="Compare leading white space, too.")
+]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per pair.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
 
 
-def sweep_options() -> tuple[Argument, ...]:
-    """What every command takes that plans a sweep, settings of all probes included."""
-    from codeneedle.probes import PROBES
+def one_form(**asked: bool) -> None:
+    """
+    Refuse two forms of one report: only one can be printed.
 
-    of_probes = (
-        argument
-        for probe in PROBES.values()
-        for argument in _settings_options(probe.name, probe.settings)
-    )
-    return (*SWEEP_OPTIONS, *of_probes)
-
-
-def _settings_options(
-    probe: str, settings: "type[msgspec.Struct]"
-) -> Iterator[Argument]:
-    """An option for each field of a probe's *settings*; its name is ``probe.field``."""
-    import msgspec
-
-    for field in msgspec.structs.fields(settings):
-        described = field.type.__metadata__[0]
-        extra = described.extra
-        reader, metavar = _reader(msgspec.inspect.type_info(field.type))
-        yield option(
-            extra["option"],
-            extra.get("metavar", metavar),
-            reader,
-            described.description,
-            extra.get("default", ""),
-            name=f"{probe}.{field.name}",
+    Raises:
+        BadInput: If more than one is asked for.
+    """
+    chosen = [f"--{name}" for name, is_asked in asked.items() if is_asked]
+    if len(chosen) > 1:
+        raise BadInput(
+            source=" and ".join(chosen), reason="choose one", hint="Leave one out."
         )
 
 
-def _reader(kind: "msgspec.inspect.Type") -> tuple[Reader, str]:
-    """
-    What reads the text of a field of this *kind*, and what stands for it in help texts.
+# --- what plans a sweep
 
-    The limits of numbers are checked with the rest of the settings.
-    """
-    from msgspec import inspect
 
-    match kind:
-        case inspect.Metadata():
-            return _reader(kind.type)
-        case inspect.UnionType():
-            (only,) = (
-                each for each in kind.types if not isinstance(each, inspect.NoneType)
+@dataclasses.dataclass(kw_only=True)
+class SweepOptions:
+    """
+    What `sweep` and `plan` take, beside the settings of probes.
+
+    Never made: typer reads the fields. Each but ``sweep`` and ``types`` gives the field
+    of that name to a `Request`, unless it is None. Every flag has a negative form, so
+    that a sweep file that sets it can be overruled.
+    """
+
+    sweep: Annotated[str | None, place("SWEEP", "A sweep file by name.")] = None
+    corpus: Annotated[
+        str | None,
+        option(
+            "--corpus",
+            "NAME|PATH",
+            word,
+            "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
+            f"the environment's {CORPUS}, or what suits the model",
+        ),
+    ] = None
+    models: Annotated[
+        str | None,
+        option(
+            "--model", "GGUF", _models, "Weights of the model.", "the built-in model"
+        ),
+    ] = None
+    types: Annotated[
+        str | None,
+        option(
+            "--types",
+            "LIST",
+            type_list,
+            "Cache types of K and V, separated by commas.",
+            ",".join(DEFAULT_TYPES),
+        ),
+    ] = None
+    k_types: Annotated[
+        str | None, option("--k-types", "LIST", type_list, "Cache types of K alone.")
+    ] = None
+    v_types: Annotated[
+        str | None, option("--v-types", "LIST", type_list, "Cache types of V alone.")
+    ] = None
+    probes: Annotated[
+        str | None,
+        option(
+            "--probe",
+            "LIST",
+            words,
+            "What to measure: recall, divergence, throughput.",
+            "recall",
+        ),
+    ] = None
+    contexts: Annotated[
+        str | None,
+        option(
+            "--context",
+            "LIST",
+            context_list,
+            "Context sizes in tokens, each a grid of its own.",
+            "16384, or what the weights were trained for",
+        ),
+    ] = None
+    rotations: Annotated[
+        str | None,
+        option(
+            "--rotation",
+            "LIST",
+            _rotations,
+            "Hadamard rotation of quantized values: on, off, or both.",
+            "on",
+        ),
+    ] = None
+    prompt_form: Annotated[
+        str | None,
+        option(
+            "--prompt-form",
+            "FORM",
+            _prompt_form,
+            "How a function is asked for: chat or completion.",
+            "chat where the weights have a template",
+        ),
+    ] = None
+    prefill_no_think: Annotated[
+        bool | None,
+        typer.Option(
+            help="Begin answers with an empty thought, for models that think anyway.",
+            show_default="no",
+        ),
+    ] = None
+    fit: Annotated[
+        bool | None,
+        typer.Option(
+            help="Trim a corpus that is longer than the context, or refuse it.",
+            show_default="fit",
+        ),
+    ] = None
+    skip_fallback: Annotated[
+        bool | None,
+        typer.Option(
+            help="End a cell before it is measured if attention leaves the GPU.",
+            show_default="no",
+        ),
+    ] = None
+    speculate: Annotated[
+        bool | None,
+        typer.Option(
+            help="Let llama-server draft answers from the corpus: faster, but without "
+            "margins.",
+            show_default="no",
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Of the running order and of the server's sampler.",
+            show_default="42",
+        ),
+    ] = None
+    llama_server: ServerOption = None
+    out: OutOption = RUNS
+
+
+class SweepCommand(TyperCommand):
+    """
+    A command that takes a `Request` as its context's object.
+
+    Its options are `SweepOptions`, the settings of all probes, and its own; what
+    follows ``--`` goes to llama-server.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters; the probes are imported only for this."""
+        layouts = [SweepOptions, *(made for _, made in _of_probes())]
+        shared = [param for layout in layouts for param in _params(layout)]
+        return [*shared, *super().get_params(ctx)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and make the request of all values that are not the command's own."""
+        ours, theirs = split_server_args(args)
+        rest = super().parse_args(ctx, ours)
+        own = {param.name for param in self.params}
+        given = {
+            name: ctx.params.pop(name) for name in ctx.params.keys() - own - {"help"}
+        }
+        if not ctx.resilient_parsing:
+            given["server_args"] = theirs or None
+            ctx.obj = request_of(
+                {name: value for name, value in given.items() if value is not None}
             )
-            return _reader(only)
-        case inspect.VarTupleType():
-            return functools.partial(_list_of, _reader(kind.item_type)[0]), "LIST"
-        case inspect.IntType():
-            return number, "N"
-        case inspect.CustomType():
-            return path, "PATH"
-    return word, "WORD"
+        return rest
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What follows the name of the command in a usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
+
+
+def _params(layout: type) -> list[Any]:
+    """Typer's parameters for the fields of a dataclass."""
+    app = typer.Typer(add_completion=False)
+    app.command()(layout)
+    return list(get_command(app).params)
+
+
+def _of_probes() -> Iterator[tuple[str, type]]:
+    """
+    Name of each probe and its options.
+
+    A field is called ``probe__field``; its help text, metavar and default are those
+    that the probe's settings state.
+    """
+    import msgspec
+
+    from codeneedle.probes import PROBES
+
+    for probe in PROBES.values():
+        fields: list[tuple[str, Any, Any]] = []
+        for field in msgspec.structs.fields(probe.settings):
+            (described,) = field.type.__metadata__
+            extra = described.extra
+            metavar = extra.get("metavar", "N")
+            made = option(
+                extra["option"],
+                metavar,
+                _setting(field.type, is_list=metavar == "LIST"),
+                described.description,
+                extra.get("default", ""),
+            )
+            name = f"{probe.name}__{field.name}"
+            fields.append((name, Annotated[str | None, made], None))
+        yield probe.name, dataclasses.make_dataclass(probe.name, fields, kw_only=True)
+
+
+def _setting(kind: Any, *, is_list: bool) -> Reader:
+    """What reads a field of a probe's settings; *kind* is its type, limits included."""
+
+    def read(name: str, text: str) -> Any:
+        import msgspec
+
+        try:
+            return msgspec.convert(
+                words(name, text) if is_list else word(name, text),
+                type=kind,
+                strict=False,
+                dec_hook=lambda _, value: path(name, value),
+            )
+        except msgspec.ValidationError as error:
+            reason = f"'{text}': {error}".partition(" - at")[0]
+            raise BadInput(
+                source=name, reason=reason, hint="Give it another value."
+            ) from error
+
+    return read
 
 
 def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -446,7 +416,7 @@ def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
 
 def request_of(given: Mapping[str, Any]) -> "Request":
     """
-    The request that *given* values of `SWEEP_NAME` and `sweep_options` make.
+    The request that the *given* values of options make, by name.
 
     What is not given is taken from the sweep file that is named, if one is; what
     neither says, from the environment.
@@ -462,10 +432,10 @@ def request_of(given: Mapping[str, Any]) -> "Request":
         read_sweep_file,
     )
 
-    chosen = {name: value for name, value in given.items() if "." not in name}
+    chosen = {name: value for name, value in given.items() if "__" not in name}
     of_probes: dict[str, dict[str, Any]] = {}
     for name in given.keys() - chosen.keys():
-        probe, _, field = name.partition(".")
+        probe, _, field = name.partition("__")
         of_probes.setdefault(probe, {})[field] = given[name]
     sweep = chosen.pop("sweep", None)
     both = chosen.pop("types", None)
@@ -476,17 +446,3 @@ def request_of(given: Mapping[str, Any]) -> "Request":
     named = {"corpus": corpus} if corpus else {}
     settings = overruled(stored.pop("settings", {}), of_probes)
     return Request(**{**named, **stored, **chosen, "settings": settings})
-
-
-def one_form(**asked: bool) -> None:
-    """
-    Refuse two forms of one report: only one can be printed.
-
-    Raises:
-        BadInput: If more than one is asked for.
-    """
-    chosen = [f"--{name}" for name, is_asked in asked.items() if is_asked]
-    if len(chosen) > 1:
-        raise BadInput(
-            source=" and ".join(chosen), reason="choose one", hint="Leave one out."
-        )

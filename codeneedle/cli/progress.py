@@ -25,7 +25,7 @@ from codeneedle.report.cells import NOT_RUN_WORD, cell_style, status_word
 from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event, Noted
 from codeneedle.system.signals import unwinding_on_signals
-from codeneedle.text import duration, plural, visible
+from codeneedle.text import duration, plural, visible, visible_lines
 
 REFRESHES_PER_S = 4
 """Redraws of a terminal: more would take processor time from the server."""
@@ -150,11 +150,6 @@ def note_lines(console: Console, lines: Iterable[str]) -> None:
     """Print each line as a note."""
     for line in lines:
         console.print(Text(f"note: {visible(line)}", style="yellow"))
-
-
-def visible_lines(text: str) -> str:
-    """*text* made safe to show, line by line."""
-    return "\n".join(map(visible, text.splitlines()))
 
 
 # --- a sweep
