@@ -298,16 +298,6 @@ def _type_problems(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
         )
 
 
-def _orphan_problems() -> Iterator[Problem]:
-    for orphan in orphans.orphans():
-        yield Problem(
-            what=f"a {orphan.program} that was left behind is running: pid "
-            f"{orphan.pid}",
-            hint=f"the next sweep ends it; or: kill {orphan.pid}",
-            stops=False,
-        )
-
-
 def _memory_problems(
     model: Model | None, server: ServerFacts | None, facts: MachineFacts
 ) -> Iterator[Problem]:

@@ -331,18 +331,3 @@ def test_a_diagnosis_is_ready_for_json(tmp_path):
     stored = msgspec.json.decode(msgspec.json.encode(found), type=type(found))
 
     assert found == stored
-
-
-def test_a_server_that_was_left_behind_is_a_note(tmp_path, monkeypatch):
-    """
-    Hole 4: it ran for minutes, and only a sweep of its run folder noticed.
-    """
-    monkeypatch.setattr(
-        doctor.orphans, "orphans", lambda: [doctor.orphans.Orphan("llama-server", 4711)]
-    )
-
-    (told,) = [each for each in diagnose().problems if "left behind" in each.what]
-
-    assert "a llama-server that was left behind is running: pid 4711" == told.what
-    assert "kill 4711" in told.hint
-    assert not told.stops
