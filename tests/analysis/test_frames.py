@@ -153,15 +153,14 @@ def test_cells_that_did_not_finish_name_no_reference() -> None:
     assert ["bf16/bf16", "bf16/q8_0"] == list(map(str, frames.named_references(cells)))
 
 
-def test_a_hundred_by_a_hundred_grid_is_framed() -> None:
+def test_types_of_unknown_precision_keep_their_order() -> None:
     """
-    Types that nobody knows keep their order.
+    They come after the known ones, as they were asked for.
     """
-    types = [f"t{at}" for at in range(100)]
-    run = made_run(setup=made_setup(needles=1, types_k=types, types_v=types))
+    types = ["t2", "t1", "f16", "t3"]
+    run = made_run(setup=made_setup(needles=1, types_k=types[:1], types_v=types))
 
     cells = frames.cells_frame(run, MATCHED, READING)
 
-    assert 10_000 == len(cells)
-    assert types == frames.v_types(cells)
-    assert 20.0 == min(cell.value for cell in cells)
+    assert ["f16", "t2", "t1", "t3"] == frames.v_types(cells)
+    assert ["t2"] == frames.k_types(cells)

@@ -1,14 +1,13 @@
 """What may be concluded from cells."""
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from unhurried import unhurried
 
 from codeneedle.analysis import frames, stats
 from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, Pair
@@ -143,18 +142,48 @@ def test_types_of_unknown_size_are_left_out() -> None:
     assert 30 == stats.gradient(strange).cells
 
 
-@unhurried
-@given(st.permutations(range(36)))
-def test_chance_is_seeded(order: Sequence[int]) -> None:
-    """
-    The same values give the same share of orders, which is never zero.
-    """
-    shuffled = cells(order)
+def midranks(values):
+    return [
+        sum(other < value for other in values) + (values.count(value) + 1) / 2
+        for value in values
+    ]
 
-    once, again = stats.gradient(shuffled), stats.gradient(shuffled)
 
-    assert once == again
-    assert 0 < once.p <= 1
+def correlation(x, y):
+    return statistics.correlation(midranks(x), midranks(y))
+
+
+def test_a_gradient_is_that_of_the_ranks_and_of_all_orders():
+    """
+    Rho is Pearson's on midranks; p comes near the share of all 720 orders of six cells
+    that correlate at least as much, in either direction.
+    """
+    some = [cells([20, 19, 19, 12, 15, 18, *range(30)])[at] for at in range(6)]
+    bits = [
+        BITS_PER_ELEMENT[cell.pair.k] + BITS_PER_ELEMENT[cell.pair.v] for cell in some
+    ]
+    values = [cell.value for cell in some]
+    rho = correlation(bits, values)
+    orders = [correlation(bits, order) for order in itertools.permutations(values)]
+    p = sum(abs(each) >= abs(rho) - 1e-9 for each in orders) / len(orders)
+
+    found = stats.gradient(some)
+
+    assert rho == pytest.approx(found.rho)
+    assert p == pytest.approx(found.p, abs=0.02)
+    assert 6 == found.cells
+    assert found == stats.gradient(some)
+
+
+@pytest.mark.parametrize("slope", [1, -1])
+def test_a_perfect_gradient_has_the_smallest_p_there_is(slope):
+    """
+    No share of random orders is zero: it is one of 10,000.
+    """
+    found = stats.gradient(cells(by_bits(slope)))
+
+    assert 1e-4 == found.p
+    assert found.words.endswith(f"(rho {slope:+.2f}, p 0.0001)")
 
 
 NEEDLES = 16
