@@ -1,7 +1,7 @@
 """
 Every error that codeneedle raises on purpose, with a message, a hint and an exit code.
 
-* CodeneedleError          exit 1   base; a person is meant to read it
+* CodeneedleError          exit 1   base; shown to the user without a traceback
   + RequestError           exit 2   the request is wrong: ask again
     - UnknownName                   no such name; the nearest known one is offered
     - BadInput                      a file, option or value cannot be used
@@ -13,8 +13,8 @@ Every error that codeneedle raises on purpose, with a message, a hint and an exi
     - SystemRefuses                 memory, files, processes or disk ran out
   + CellError              exit 1   one cell failed: becomes a record with a status
 
-Other modules add a subclass (`BadRecord`, `OtherSetup`, `FolderBusy` ...) only where it
-is caught by name or where its facts differ.
+Other modules add a subclass (`BadRecord`, `OtherSetup` ...) only where it is caught by
+name or where its facts differ.
 """
 
 import difflib
@@ -28,9 +28,9 @@ from typing import ClassVar
 
 class CodeneedleError(Exception):
     """
-    Base of every error meant for a person rather than a programmer.
+    Base of every error that is shown to the user; all others keep their traceback.
 
-    Subclasses take facts and compose the sentence; callers never write prose.
+    Subclasses take facts and compose the message.
 
     Attributes:
         hint: The next action, as a sentence.
@@ -179,14 +179,14 @@ HINTS: dict[int, str] = {
     errno.EAGAIN: _PROCESS_HINT,
     errno.ENAMETOOLONG: "Choose a shorter name.",
 }
-"""What to do about each error of the system that is no mistake of ours."""
+"""What to do about errors of the system, by errno; others are bugs."""
 
 _NO_MEMORY = re.compile("Cannot allocate memory|failed to map segment")
-"""What the loader of libraries says."""
+"""In the message of the dynamic loader."""
 
 
 class SystemRefuses(MachineError):  # noqa: N818 - named after the fact
-    """Memory, files, processes or disk ran out at a place where they rarely do."""
+    """Memory, files, processes or disk ran out where no other error covers it."""
 
     def __init__(self, *, number: int, file: str | None = None) -> None:
         where = f": {file}" if file else ""
@@ -197,9 +197,9 @@ class SystemRefuses(MachineError):  # noqa: N818 - named after the fact
 
 def refusal(error: BaseException) -> SystemRefuses | None:
     """
-    What *error* means to a person, if the system is to blame for it; else None.
+    *error* as `SystemRefuses`, if it or one of its causes is such; else None.
 
-    Looks at what it was raised from, too: libraries wrap such errors in their own.
+    Libraries wrap errors of the system in their own.
     """
     for each in _chain(error):
         number = _number(each)
@@ -210,7 +210,7 @@ def refusal(error: BaseException) -> SystemRefuses | None:
 
 
 def hint_for(error: BaseException) -> str:
-    """What to do about *error*, if the system is to blame for it; else empty."""
+    """The hint of `refusal`; empty if *error* is none."""
     refused = refusal(error)
     return refused.hint if refused else ""
 
@@ -222,12 +222,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _number(error: BaseException) -> int:
-    """Number of the system's error; 0 if it is another one."""
+    """The errno of *error*; 0 if it has none."""
     if isinstance(error, MemoryError):
         return errno.ENOMEM
     if isinstance(error, OSError):
         return error.errno or 0
-    # The loader of libraries and the starter of threads have no classes for it.
+    # Loading a library and starting a thread raise classes without an errno.
     if isinstance(error, ImportError) and _NO_MEMORY.search(str(error)):
         return errno.ENOMEM
     if isinstance(error, RuntimeError) and "start new thread" in str(error):

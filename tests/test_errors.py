@@ -1,4 +1,4 @@
-"""The tree of errors, and what each owes to a person."""
+"""The tree of errors, their messages, hints and exit codes."""
 
 import errno
 import re
@@ -99,6 +99,6 @@ def test_a_hint_alone_can_be_had():
 @pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "x"), OSError()])
 def test_mistakes_of_ours_keep_their_traceback(error):
     """
-    Only what is the system's fault is told as such.
+    Only errors of the system become `SystemRefuses`.
     """
     assert refusal(error) is None

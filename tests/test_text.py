@@ -91,7 +91,7 @@ def test_direction_marks_and_zero_widths_become_visible():
 
 def test_spaces_that_are_not_the_plain_one_become_visible():
     """
-    A line that differs by a no-break space is no riddle.
+    A no-break space can be told from a space.
     """
     assert r"a\xa0b c" == visible("a\xa0b c")
 

@@ -122,6 +122,6 @@ def test_a_large_vocabulary_is_walked_over():
 )
 def test_other_files_are_recognised(start, words):
     """
-    A person learns what they have in hand.
+    The phrase says what the file is.
     """
     assert words in looks_like(start)

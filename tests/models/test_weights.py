@@ -267,6 +267,26 @@ def test_a_hash_is_that_of_the_bytes_and_is_remembered(tmp_path):
     assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256(read_header(path))
 
 
+def test_hashing_can_be_interrupted_at_any_chunk(tmp_path):
+    """
+    A file of 60 GB takes minutes: Ctrl-C ends that, and nothing is remembered.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    os.truncate(path, 9 << 20)
+    found = read_header(path)
+    seen = []
+
+    def interrupted(done, total):
+        seen.append((done, total))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sha256(found, progress=interrupted)
+
+    assert [(4 << 20, 9 << 20)] == seen
+    assert not (cache_folder() / "weights").exists()
+
+
 def test_a_damaged_note_of_a_hash_is_made_again(tmp_path):
     """
     What stands in the cache is believed only if it looks like a hash.
@@ -310,7 +330,7 @@ def test_a_replaced_file_of_equal_size_and_time_has_another_hash(tmp_path):
 
 def test_weights_that_nothing_touched_are_not_read_again(tmp_path, monkeypatch):
     """
-    The look at them between two cells costs next to nothing.
+    Between two cells, only their identity is compared.
     """
     found = read_header(write_gguf(tmp_path / "m.gguf"))
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "none"))

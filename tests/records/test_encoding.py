@@ -174,7 +174,7 @@ WRITTEN = encode(RECORD)
 @given(data=st.binary() | st.text().map(str.encode))
 def test_what_is_no_record_is_refused_with_a_hint(data):
     """
-    No bytes make anything but a record or an error that a person can act on.
+    Any bytes give a record or an error that names the file and has a hint.
     """
     for decode, error in ((decode_record, BadRecord), (decode_setup, BadSetup)):
         with pytest.raises(error) as caught:
@@ -203,7 +203,7 @@ def test_a_damaged_record_is_refused_or_still_the_same(at, length, junk):
 @given(schema=st.integers(SCHEMA + 1, 10**30))
 def test_every_later_schema_is_too_new(schema):
     """
-    Whatever later versions change: it is not guessed at.
+    A newer layout is not half understood.
     """
     data = json.dumps({"schema": schema, "anything": 1}).encode()
 
@@ -285,7 +285,7 @@ def test_a_record_of_the_first_schema_is_still_read():
 )
 def test_a_record_edited_by_hand_is_told_from_one_that_was_written(edit):
     """
-    It reads well, and is refused all the same: nobody measured it.
+    Its checksum does not match, or is missing.
     """
     with pytest.raises(BadRecord, match="not what was written"):
         decode_record(edit(encode(RECORD).decode()).encode(), file="a")
@@ -341,7 +341,7 @@ def test_an_unknown_status_is_refused():
 
 def test_lists_of_numbers_take_one_line():
     """
-    A person who opens a record scrolls past a line, not past thousands.
+    So that a record can be read in an editor.
     """
     data = encode(made_record("q8_0/q4_0", [made_round(made_needle())]))
 

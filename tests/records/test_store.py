@@ -141,7 +141,7 @@ def test_a_damaged_record_is_a_cell_to_be_played_again(tmp_path):
 
 def test_records_without_a_setup_are_not_adopted(tmp_path):
     """
-    Nobody knows what they were measured under.
+    It is unknown what they were measured under.
     """
     store = Store(tmp_path)
     store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
@@ -152,7 +152,7 @@ def test_records_without_a_setup_are_not_adopted(tmp_path):
 
 def test_a_damaged_setup_is_not_to_be_deleted(tmp_path):
     """
-    Without it the records would be anybody's.
+    It says what the records were measured under.
     """
     store = Store(tmp_path)
     store.adopt(SETUP)
@@ -190,7 +190,7 @@ def test_what_stands_in_the_place_of_a_record_is_put_aside(tmp_path):
 
 def test_a_record_of_another_cell_is_a_gap(tmp_path):
     """
-    A file that was copied over another one is told by the pair inside.
+    A file copied to another's name is recognised by the pair inside.
     """
     store = Store(tmp_path)
     store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))

@@ -94,7 +94,7 @@ def test_a_planted_pipe_is_replaced_without_waiting(tmp_path, planted):
 
 def test_a_link_that_comes_back_is_not_followed(tmp_path, monkeypatch):
     """
-    Somebody may put it there between our removing it and creating the file.
+    Another process may create it between our unlink and open.
     """
     victim, link = tmp_path / "victim", tmp_path / "link"
     link.symlink_to("victim")
@@ -237,7 +237,7 @@ def test_a_lock_whose_file_was_taken_away_is_lost(tmp_path):
 
 def test_a_lock_is_neither_waited_for_as_a_pipe_nor_made_behind_a_link(tmp_path):
     """
-    A file of somebody else's is not locked in its place.
+    The target of the link is neither created nor locked.
     """
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("victim")

@@ -42,7 +42,7 @@ def test_a_phrase_holds_what_numbers_depend_on():
 
 def test_free_memory_and_python_do_not_change_the_phrase():
     """
-    It is the same before and after lunch.
+    Setups of different days are comparable.
     """
     later = dataclasses.replace(FACTS, available_bytes=7, python="3.13.0")
 
@@ -179,7 +179,7 @@ def test_the_question_asks_for_bare_numbers(driver, tmp_path):
         "exit 0",
     ],
 )
-def test_what_nobody_tells_is_unknown(driver, body):
+def test_without_a_size_of_the_process_it_is_unknown(driver, body):
     """
     Other processes, no size, no driver: none of them is zero bytes.
     """

@@ -1,4 +1,4 @@
-"""Children: what they get, and that none outlives its block."""
+"""Children: environment, log, stop, and that none outlives its block or us."""
 
 import datetime as dt
 import os
@@ -24,7 +24,7 @@ from codeneedle.system.processes import (
 )
 
 FOREVER = [sys.executable, "-c", "import time; time.sleep(3600)"]
-DEAF = """
+STUBBORN = """
 import signal, sys, time
 for number in map(int, sys.argv[2:]):
     signal.signal(number, signal.SIG_IGN)
@@ -43,14 +43,14 @@ def log(tmp_path):
     return tmp_path / "child.log"
 
 
-def deaf_child(mark, *numbers):
+def stubborn_child(mark, *numbers):
     """A child that ignores the signals *numbers*, and says so by the pipe *mark*."""
     os.mkfifo(mark)
-    return python(DEAF, mark, *numbers)
+    return python(STUBBORN, mark, *numbers)
 
 
 def wait_for(mark):
-    """Opening one end of a pipe waits until somebody opens the other."""
+    """Wait for the child: opening a pipe blocks until its other end is opened."""
     mark.open().close()
 
 
@@ -136,7 +136,7 @@ def test_a_program_that_cannot_be_started_is_named(program):
 
 def test_a_child_gets_the_environment_that_it_is_given_and_no_input(log):
     """
-    Nothing is inherited beside; and a child that reads waits for nobody.
+    Nothing else is inherited; reading stdin ends at once.
     """
     code = "import os, sys; print(sorted(os.environ), repr(sys.stdin.read()))"
     with running(
@@ -158,10 +158,9 @@ def test_output_and_complaints_are_in_the_log(log):
     assert "said complained" == log.read_text()
 
 
-def test_a_child_of_a_job_in_the_background_hears_us(tmp_path, monkeypatch):
+def test_a_child_of_a_background_job_does_not_ignore_sigint(tmp_path, monkeypatch):
     """
-    Shells have such jobs ignore Ctrl-C, and children inherit that; ours do not, so
-    the first request to leave is enough.
+    Shells make such jobs ignore it, and children inherit that; ours must not.
     """
     graces(monkeypatch)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -205,8 +204,8 @@ def test_a_child_that_ignores_requests_is_killed(log, tmp_path, monkeypatch):
     After SIGINT and SIGTERM comes SIGKILL.
     """
     graces(monkeypatch, interrupt=0.1, terminate=0.1)
-    mark = tmp_path / "deaf"
-    argv = deaf_child(mark, signal.SIGINT, signal.SIGTERM)
+    mark = tmp_path / "ready"
+    argv = stubborn_child(mark, signal.SIGINT, signal.SIGTERM)
 
     with running(argv, env={}, log=log) as child:
         wait_for(mark)
@@ -214,9 +213,9 @@ def test_a_child_that_ignores_requests_is_killed(log, tmp_path, monkeypatch):
     assert -signal.SIGKILL == child.returncode
 
 
-def test_a_suspended_child_is_asked_as_politely_as_others(log, monkeypatch):
+def test_a_suspended_child_is_continued_to_handle_the_signal(log, monkeypatch):
     """
-    It is woken, so that it hears the first request.
+    The first one is enough.
     """
     graces(monkeypatch)
     with running(["/bin/sleep", "3600"], env={}, log=log) as child:
@@ -230,9 +229,9 @@ def test_children_of_a_child_end_with_it(log, tmp_path, monkeypatch):
     The whole group goes, even if its leader has left before.
     """
     graces(monkeypatch, interrupt=0.1, terminate=0.1)
-    mark = tmp_path / "deaf"
+    mark = tmp_path / "ready"
     code = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid)"
-    argv = python(code, *deaf_child(mark, signal.SIGINT, signal.SIGTERM))
+    argv = python(code, *stubborn_child(mark, signal.SIGINT, signal.SIGTERM))
 
     with running(argv, env={}, log=log) as child:
         assert ends_within(child, 60)
@@ -246,7 +245,7 @@ def test_children_of_a_child_end_with_it(log, tmp_path, monkeypatch):
 
 def test_a_child_that_cannot_be_ended_is_reported(log, monkeypatch):
     """
-    What survives every request is told, with its process group.
+    The error names the process group.
     """
     monkeypatch.setattr(processes, "GRACES_S", ())
     with pytest.raises(ToolFailed) as caught, running(FOREVER, env={}, log=log) as c:
@@ -270,8 +269,8 @@ def test_ctrl_c_while_stopping_skips_to_the_next_request(log, tmp_path, monkeypa
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(processes, "_signal", interrupted)
-    mark = tmp_path / "deaf"
-    argv = deaf_child(mark, signal.SIGINT)
+    mark = tmp_path / "ready"
+    argv = stubborn_child(mark, signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt), running(argv, env={}, log=log) as child:
         wait_for(mark)
@@ -301,7 +300,7 @@ def has_ended(pid):
 
 def test_a_child_whose_block_was_never_left_ends_with_us(tmp_path):
     """
-    The last line of defence, for a signal at the worst of moments.
+    A signal at the wrong moment may skip a `finally`.
     """
     code = """
 import sys
@@ -441,7 +440,7 @@ def test_places_languages_and_devices_are_inherited(name):
 )
 def test_everything_else_is_not(name):
     """
-    Neither arguments that no cell chose, nor secrets, nor what nobody thought of.
+    Arguments by environment, secrets, and whatever is not on the list.
     """
     assert {} == clean({name: "x"})
 
@@ -491,7 +490,7 @@ def test_a_clock_called_often_is_the_monotonic_one(monotonic):
 
 def test_a_suspension_counts_as_the_longest_step(monotonic):
     """
-    A night is ten seconds here.
+    Here: eight hours count as ten seconds.
     """
     awake_s = AwakeClock(longest_s=10.0)
     monotonic[0] += 5.0

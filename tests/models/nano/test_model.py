@@ -19,7 +19,7 @@ from codeneedle.records.record import NeedleFacts
 from codeneedle.scoring.alignment import score
 
 UNSEEN_SEEDS = (20260101, 20260102, 20260103)
-"""Nobody has trained or tuned anything with these."""
+"""Not used for training or tuning."""
 
 SMALL = generate(functions=4, value_length=6, seed=20260104)
 
