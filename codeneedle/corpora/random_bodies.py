@@ -1,7 +1,4 @@
-"""
-The generator of incompressible corpora: seeded Python functions with
-random bodies.
-"""
+"""Random bodies: a generator of Python functions that nothing can compress."""
 
 import hashlib
 import itertools
@@ -25,7 +22,7 @@ FIRST_ALPHABET = ascii_letters
 HEADER = "# Random bodies, construction 1: "
 """How every text begins; the number changes when the construction does."""
 
-# Our own list, not the interpreter's: the bytes must not depend on its version.
+# Not `keyword.kwlist`: the bytes must not depend on the version of Python.
 _KEYWORDS = frozenset({
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "case",
     "class", "continue", "def", "del", "elif", "else", "except", "finally", "for",
@@ -36,13 +33,13 @@ _KEYWORDS = frozenset({
 
 
 INDENT = 4
-"""Blanks before a body line, as people write Python."""
+"""Default blanks before a body line, as PEP 8 has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
     """
-    What decides every byte of the text.
+    The parameters of the generator; they decide every byte of the text.
 
     Attributes:
         functions: How many; at least 1.
@@ -124,33 +121,11 @@ MINI = Knobs(functions=16, value_length=4, name_length=4, indent=1)
 """5 KB with lines of 15 characters: what a tiny model reads 36 times in minutes."""
 
 
-def generate(
-    *,
-    functions: int = 200,
-    value_length: int = 24,
-    lines: int = ASKED_LINES,
-    name_length: int = 16,
-    seed: int = 42,
-) -> str:
-    """
-    The text that these knobs make; see `Knobs` for ranges and errors.
-
-    The defaults make 201 KB.
-    """
-    return text_of(
-        Knobs(
-            functions=functions,
-            lines=lines,
-            value_length=value_length,
-            name_length=name_length,
-            seed=seed,
-        )
-    )
-
-
 def text_of(knobs: Knobs) -> str:
     """
     Python functions whose bodies are ``<random name> = "<random literal>"`` lines.
+
+    The default knobs make 201 KB.
 
     The construction, which fixes every byte on any platform and Python:
 
@@ -232,7 +207,7 @@ def write(knobs: Knobs, path: Path) -> Written:
     """
     data = text_of(knobs).encode()
     try:
-        if path.exists() and not _is_generated(path):
+        if path.exists() and not is_generated(path):
             raise BadInput(
                 source=path,
                 reason="exists already and is not a generated corpus",
@@ -244,7 +219,8 @@ def write(knobs: Knobs, path: Path) -> Written:
     return Written(path, knobs, len(data), hashlib.sha256(data).hexdigest())
 
 
-def _is_generated(path: Path) -> bool:
+def is_generated(path: Path) -> bool:
+    """Whether *path* is a regular file that `write` has written."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

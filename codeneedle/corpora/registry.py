@@ -1,5 +1,6 @@
-"""Corpora by name: the built-in ones and corpus files (``corpora/NAME.toml``)."""
+"""Corpora by name: built-in ones, and files in the folder ``corpora``."""
 
+import contextlib
 import importlib.metadata
 import importlib.resources
 import os
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from codeneedle.corpora import languages, reading
-from codeneedle.corpora.random_bodies import MINI, Knobs, text_of
+from codeneedle.corpora.random_bodies import MINI, Knobs, is_generated, text_of
 from codeneedle.corpora.reading import Source
 from codeneedle.errors import BadInput, RequestError, UnknownName, did_you_mean
 from codeneedle.system.files import expanded
@@ -262,7 +263,7 @@ def names_in(folder: Path) -> Iterator[Named]:
         if path.suffix == ".toml":
             yield Named(slug(path.stem), *_origin_and_kind(path))
         elif path.suffix in languages.suffixes():
-            yield Named(slug(path.stem), str(path), "unseen")
+            yield Named(slug(path.stem), str(path), _kind_of_file(path))
 
 
 def _origin_and_kind(path: Path) -> tuple[str, str]:
@@ -272,6 +273,13 @@ def _origin_and_kind(path: Path) -> tuple[str, str]:
     except RequestError as error:
         return str(error), "-"
     return read.origin(path), read.known_kind
+
+
+def _kind_of_file(path: Path) -> Kind:
+    with contextlib.suppress(OSError):  # is told when it is loaded
+        if is_generated(path):
+            return "incompressible"
+    return "unseen"
 
 
 def slug(name: str) -> str:

@@ -1,18 +1,17 @@
 """Corpora: which text a name or a path stands for, and how much of it fits."""
 
-import os
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from source_files import javascript, names_of, put, python
+from source_files import ODD_FILES, javascript, names_of, put, python
 from unhurried import outcome, unhurried
 
 from codeneedle.corpora.corpus import Corpus, fitted, load
 from codeneedle.corpora.languages.python import functions as python_functions
 from codeneedle.corpora.needles import ASKED_LINES, cut_points, eligible
-from codeneedle.corpora.random_bodies import generate
+from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.errors import BadInput, UnknownName
 
 
@@ -90,39 +89,24 @@ def test_a_path_that_leads_nowhere_is_not_found(here, text):
     assert "corpus list" in caught.value.hint
 
 
-def pipe(path):
-    os.mkfifo(path)
-
-
-def circle(path):
-    path.symlink_to(path.name)
-
-
-def gap(path):
-    path.symlink_to("nowhere")
-
-
-def device(path):
-    path.symlink_to("/dev/zero")
-
-
 @pytest.mark.parametrize(
-    ("make", "reason", "hint"),
+    ("kind", "reason", "hint"),
     [
-        (pipe, "a named pipe, not a file or folder", "Save its contents to a file"),
-        (device, "a device, not a file or folder", "Save its contents to a file"),
-        (circle, "a symbolic link to odd: Too many levels", "Remove the link"),
-        (gap, "a symbolic link to nowhere: No such file", "Remove the link"),
+        ("a named pipe", "a named pipe, not a file", "Save its contents to a file"),
+        ("a device", "a device, not a file", "Save its contents to a file"),
+        ("a socket", "a socket, not a file", "Save its contents to a file"),
+        ("a link to itself", "a symbolic link to odd: Too many", "Remove the link"),
+        ("a link to nothing", "a symbolic link to nowhere: No such", "Remove the link"),
     ],
 )
 @pytest.mark.parametrize("text", ["odd", "./odd"])
 def test_a_path_to_no_file_says_what_it_is_and_what_to_do(
-    here, text, make, reason, hint
+    here, text, kind, reason, hint
 ):
     """
     The hint is about a pipe, a device or a link, not about the spelling of a name.
     """
-    make(here / "odd")
+    ODD_FILES[kind](here / "odd")
 
     with pytest.raises(BadInput) as caught:
         load(text)
@@ -148,7 +132,7 @@ def test_a_generated_file_stays_incompressible(here):
     """
     What ``gen-corpus`` wrote is recognised by its first line.
     """
-    put(here / "corpora/more.py", generate(functions=3, seed=7))
+    put(here / "corpora/more.py", text_of(Knobs(functions=3, seed=7)))
 
     assert "incompressible" == load("more").kind
 
@@ -264,7 +248,7 @@ def test_a_corpus_of_which_nothing_fits_asks_for_a_larger_context(here, fits_fir
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 
 
-def text_of(lengths, *, gap):
+def source_of(lengths, *, gap):
     """Python functions of so many lines, with *gap* other lines between them."""
     parts = [
         [f"def f{at}():", *(f"    x{at} = {n}" for n in range(length)), *["# -"] * gap]
@@ -294,7 +278,7 @@ def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(lengths, gap, lim
     It is the whole text, or its longest beginning that fits and ends with a function;
     nothing to ask for is left out of it, and where nothing is left, that is an error.
     """
-    corpus = corpus_of(text_of(lengths, gap=gap))
+    corpus = corpus_of(source_of(lengths, gap=gap))
     lines = corpus.text.split("\n")
     beginnings = [
         "".join(f"{line}\n" for line in lines[:cut])

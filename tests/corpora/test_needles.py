@@ -82,15 +82,6 @@ def test_a_signature_inside_of_another_is_no_needle():
     assert ["A.run"] == asked(*parts)
 
 
-def test_a_signature_at_the_end_of_the_text_is_counted():
-    """
-    The last characters of the text are looked at like all others.
-    """
-    text = "\n".join([*written("f"), *written("g"), "# def f():"])
-
-    assert ["g"] == names_of(eligible(text, functions(text)))
-
-
 def test_signatures_of_several_lines_are_compared_whole():
     """
     Equal first lines are no harm where the others differ.

@@ -17,7 +17,6 @@ from codeneedle.corpora.random_bodies import (
     ALPHABET,
     MINI,
     Knobs,
-    generate,
     text_of,
     write,
 )
@@ -40,7 +39,7 @@ def test_the_default_bytes_are_pinned():
     """
     The default knobs make one text, on every platform and Python.
     """
-    found = hashlib.sha256(generate().encode("ascii")).hexdigest()
+    found = hashlib.sha256(text_of(Knobs()).encode("ascii")).hexdigest()
 
     assert "0b3a1ffebec15aa1462f209914b7cad56a2d84f809caca5e95a5b9671c012be7" == found
 
@@ -65,24 +64,7 @@ def test_the_first_characters_follow_the_stated_construction():
     others = [byte for byte in rest if byte < 248][:15]
     name = ALPHABET[first % 52] + "".join(ALPHABET[byte % 62] for byte in others)
 
-    assert name == definitions(generate(functions=1))[0].name
-
-
-def test_the_defaults_make_about_200_kilobytes():
-    """
-    200 functions of 20 lines of about 50 bytes.
-    """
-    assert 200_000 < len(generate()) < 210_000
-
-
-def test_the_mini_corpus_is_about_5_kilobytes_in_lines_of_14_characters():
-    """
-    A tiny model reads it 36 times within minutes.
-    """
-    text = text_of(MINI)
-
-    assert 5_000 < len(text) < 5_200
-    assert {14} == {len(line) for line in text.split("\n") if LINE.fullmatch(line)}
+    assert name == definitions(text_of(Knobs(functions=1)))[0].name
 
 
 @given(
@@ -118,7 +100,7 @@ def test_short_names_are_never_keywords():
     """
     Where names are short enough to hit keywords, these are drawn anew.
     """
-    text = generate(functions=40, name_length=2, value_length=1, seed=1)
+    text = text_of(Knobs(functions=40, name_length=2, value_length=1, seed=1))
     names = {name for name, _ in names_and_literals(text)}
 
     assert set() == names & {"as", "if", "in", "is", "or"}
@@ -137,7 +119,7 @@ def test_the_random_characters_do_not_compress(compressed):
     """
     No compressor gets below the entropy of the alphabet, and a good one gets near.
     """
-    pairs = names_and_literals(generate())
+    pairs = names_and_literals(text_of(Knobs()))
     characters = "".join(name[1:] + literal for name, literal in pairs)
     entropy_bytes = len(characters) * math.log2(len(ALPHABET)) / 8
     size = len(compressed(characters.encode()))
@@ -145,24 +127,12 @@ def test_the_random_characters_do_not_compress(compressed):
     assert 1.0 <= size / entropy_bytes < 1.05
 
 
-def test_every_character_of_the_alphabet_is_equally_likely():
-    """
-    Rejection leaves no trace of 256 being no multiple of 62: chi-squared of the
-    counts stays below its 99.9 % point for 61 degrees of freedom.
-    """
-    characters = "".join(literal for _, literal in names_and_literals(generate()))
-    expected = len(characters) / len(ALPHABET)
-    counts = [characters.count(character) for character in ALPHABET]
-
-    assert sum((count - expected) ** 2 / expected for count in counts) < 100.9
-
-
 def test_more_functions_continue_the_text_of_fewer():
     """
     A corpus that grows keeps its needles.
     """
-    _, _, few = generate(functions=3).partition("\n")
-    _, _, many = generate(functions=5).partition("\n")
+    _, _, few = text_of(Knobs(functions=3)).partition("\n")
+    _, _, many = text_of(Knobs(functions=5)).partition("\n")
 
     assert many.startswith(few)
 
@@ -171,7 +141,9 @@ def test_another_seed_makes_another_text():
     """
     Seeds share no line.
     """
-    ours, theirs = (set(names_and_literals(generate(seed=seed))) for seed in (42, 43))
+    ours, theirs = (
+        set(names_and_literals(text_of(Knobs(seed=seed)))) for seed in (42, 43)
+    )
 
     assert set() == ours & theirs
 
@@ -197,7 +169,7 @@ def test_a_knob_that_cannot_be_is_named(knob, value):
     The error names the knob, and the hint says what it must be.
     """
     with pytest.raises(BadInput) as caught:
-        generate(**{knob: value})
+        text_of(Knobs(**{knob: value}))
 
     assert knob in str(caught.value)
     assert f"{knob} must be" in caught.value.hint
@@ -216,7 +188,7 @@ def test_knobs_that_do_not_go_together_say_which_to_turn(knobs, advice):
     Too few names, or too much text, is refused before anything is made.
     """
     with pytest.raises(BadInput) as caught:
-        generate(**knobs)
+        text_of(Knobs(**knobs))
 
     assert advice in caught.value.hint
 

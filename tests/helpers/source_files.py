@@ -1,4 +1,9 @@
-"""Source files for tests, and the claim that functions are found verbatim."""
+"""Source files for tests, odd ones too; functions that are found verbatim."""
+
+import os
+import socket
+import tempfile
+from pathlib import Path
 
 
 def python(name, *, lines=20):
@@ -32,3 +37,21 @@ def assert_verbatim(text, functions):
         stands = [*function.signature.split("\n"), *function.body]
         end = function.end - function.closing_lines
         assert stands == lines[function.line - 1 : end]
+
+
+def local_socket(path):
+    """A socket at *path*, which may be too long to bind to."""
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as end:
+        end.bind(f"{short}/s")
+        Path(short, "s").rename(path)
+
+
+ODD_FILES = {
+    "a named pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a terminal": lambda path: path.symlink_to("/dev/tty"),
+    "a socket": local_socket,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+}
+"""How to make what is neither a file nor a folder, by what it is called."""

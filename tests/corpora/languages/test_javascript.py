@@ -289,15 +289,6 @@ def test_a_brace_below_the_head_is_of_the_signature():
     assert 4 == function.end
 
 
-def test_code_too_deep_for_esprima_is_read_all_the_same():
-    """
-    The recursion of a parser is not the user's concern.
-    """
-    text = f"function f() {{\n  return {'(' * 3_000}1{')' * 3_000};\n}}\n"
-
-    assert ["f"] == names_of(functions(text))
-
-
 @pytest.mark.parametrize(
     "text", ["function f( {\n}\n", "let let = ;\n", "type A = 1\n"]
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from codeneedle.corpora.random_bodies import generate
+from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.models.nano.construction import (
     BEGIN,
     EPSILON,
@@ -23,7 +23,7 @@ from codeneedle.models.nano.construction import (
 )
 from codeneedle.models.nano.model import CONTEXT, trained_matcher
 
-TEXT = generate(functions=2, value_length=6, name_length=5, seed=1009)
+TEXT = text_of(Knobs(functions=2, value_length=6, name_length=5, seed=1009))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from codeneedle.corpora.languages import functions_in
 from codeneedle.corpora.needles import choose, needle_facts
-from codeneedle.corpora.random_bodies import generate
+from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.client import Chat, Client, Completion, Message
 from codeneedle.engines.llama_cpp.server import Launch, serving
 from codeneedle.errors import FolderUnusable
@@ -21,7 +21,7 @@ from codeneedle.scoring.alignment import score
 UNSEEN_SEEDS = (20260101, 20260102, 20260103)
 """Not used for training or tuning."""
 
-SMALL = generate(functions=4, value_length=6, seed=20260104)
+SMALL = text_of(Knobs(functions=4, value_length=6, seed=20260104))
 
 
 def test_the_file_has_the_pinned_bytes_each_time_it_is_made(tmp_path):
@@ -117,7 +117,7 @@ def test_each_byte_is_a_token(client):
 @pytest.mark.parametrize("seed", UNSEEN_SEEDS)
 def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client, seed):
     """Of 20 lines at least 19.5 come back on average, at every depth."""
-    corpus = generate(functions=16, seed=seed)
+    corpus = text_of(Knobs(functions=16, seed=seed))
     asked = needles(corpus, k=3)
 
     matched = [
