@@ -315,7 +315,7 @@ def test_memory_may_be_too_little_for_us(series, ledger, times):
     ``ulimit -v``: the program says so, whichever library meets it first.
     """
     first = series.arguments
-    for mb in (60, 200, 40, 80, 100, 150)[: times(9, quick=0)]:
+    for mb in (60, 300, 40, 100, 260, 350, 400)[: times(9, quick=0)]:
         code, said = ended(
             series.path, *series.arguments, before=limited(resource.RLIMIT_AS, mb << 20)
         )
