@@ -204,11 +204,11 @@ def table(
     if csv:
         _write(export.table_csv(tables))
     elif json:
-        _write(export.table_json(tables, reading))
+        _write(export.table_json(tables))
     elif markdown:
-        _write(export.table_markdown(tables, reading))
+        _write(export.table_markdown(tables))
     else:
-        _stdout().print(table_view(tables, reading), crop=False)
+        _stdout().print(table_view(tables), crop=False)
 
 
 @app.command()

@@ -226,18 +226,18 @@ def table_csv(tables: Sequence[PairTable]) -> str:
     return text.getvalue()
 
 
-def table_json(tables: Sequence[PairTable], reading: Reading) -> str:
+def table_json(tables: Sequence[PairTable]) -> str:
     """
     A list of runs: setup without the needles' text, metrics, rows, separation.
 
     Values are unrounded; null where there is none.
     """
-    return _json([_table_object(table, reading) for table in tables])
+    return _json([_table_object(table) for table in tables])
 
 
-def table_markdown(tables: Sequence[PairTable], reading: Reading) -> str:
+def table_markdown(tables: Sequence[PairTable]) -> str:
     """Each table with its legend and its significant differences, for GitHub."""
-    return "\n".join(_table_part(table, reading) for table in tables)
+    return "\n".join(_table_part(table) for table in tables)
 
 
 def _headings(metric: Metric) -> Iterator[str]:
@@ -260,16 +260,16 @@ def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
     return record.status.value, visible(record.reason)
 
 
-def _table_object(table: PairTable, reading: Reading) -> dict[str, Any]:
+def _table_object(table: PairTable) -> dict[str, Any]:
     return {
         "run": table.run.name,
         "setup": _setup_object(table.run),
-        "reading": msgspec.to_builtins(reading),
+        "reading": msgspec.to_builtins(table.reading),
         "reference": str(table.reference) if table.reference else None,
         "sorted_by": table.sorted_by,
         "metrics": [_column_object(column) for column in table.columns],
         "rows": [_row_object(table, pair) for pair in table.pairs],
-        "separation": [_separation_object(e) for e in separations(table, reading)],
+        "separation": [_separation_object(e) for e in separations(table)],
     }
 
 
@@ -313,10 +313,10 @@ def _separation_object(each: Separation) -> dict[str, Any]:
     }
 
 
-def _table_part(table: PairTable, reading: Reading) -> str:
+def _table_part(table: PairTable) -> str:
     rows = [[HEADING, *(column.metric.name for column in table.shown)]]
     rows += [_texts(table, pair) for pair in table.pairs]
-    found = separations(table, reading)
+    found = separations(table)
     entries = [*table_legend(table), *captions.facts(table.run)]
     parts = [f"### {plain(title(table))}\n", table_lines(rows)]
     sentences = [*table.remarks, *captions.cautions(table.run.setup)]

@@ -89,9 +89,11 @@ class PairTable:
             compared with another pair say so.
         sorted_by: Name of the metric that orders the rows; None: precision does.
         remarks: Sentences of the probes about the run.
+        reading: How stored replies are read.
     """
 
     run: Run
+    reading: Reading
     columns: tuple[Column, ...]
     pairs: tuple[Pair, ...]
     records: Mapping[tuple[Pair, str], CellRecord]
@@ -134,6 +136,7 @@ def pair_table(
     references = (each.reference for each in columns if each.is_shown)
     return PairTable(
         run=run,
+        reading=reading,
         columns=columns,
         pairs=tuple(_ordered_pairs(run, columns, sort)),
         records={(record.pair, record.probe): record for record in run.records},
@@ -264,7 +267,7 @@ class Separation:
     largest: Comparison
 
 
-def separations(table: PairTable, reading: Reading) -> list[Separation]:
+def separations(table: PairTable) -> list[Separation]:
     """
     How many pairs each shown metric of quality and of speed distinguishes.
 
@@ -274,15 +277,19 @@ def separations(table: PairTable, reading: Reading) -> list[Separation]:
     """
     found = []
     for column in table.shown:
-        metric = column.metric
-        if metric.better == "neither" or metric.group == "memory":
+        if column.metric.better == "neither" or column.metric.group == "memory":
             continue
-        compared = list(_comparisons(table, column, reading))
+        compared = [
+            _compared(column, pair, column.reference, table)
+            for pair in table.pairs
+            if column.reference and column.cell(pair).has_value
+            if pair != column.reference
+        ]
         if compared:
             is_known = any(not math.isnan(each.noise) for each in compared)
             significant = sum(each.is_significant for each in compared)
             separation = Separation(
-                metric=metric,
+                metric=column.metric,
                 compared=len(compared),
                 significant=significant if is_known else None,
                 largest=max(compared, key=lambda each: abs(each.difference)),
@@ -291,48 +298,27 @@ def separations(table: PairTable, reading: Reading) -> list[Separation]:
     return found
 
 
-def _comparisons(
-    table: PairTable, column: Column, reading: Reading
-) -> Iterator[Comparison]:
-    if column.reference is None:
-        return
-    reference = table.records[column.reference, column.probe]
-    for pair in table.pairs:
-        if pair != column.reference and column.cell(pair).has_value:
-            record = table.records[pair, column.probe]
-            yield _compared(column, record, reference, table.run, reading)
-
-
 def _compared(
-    column: Column,
-    record: CellRecord,
-    reference: CellRecord,
-    run: Run,
-    reading: Reading,
+    column: Column, pair: Pair, reference: Pair, table: PairTable
 ) -> Comparison:
-    metric, pair = column.metric, record.pair
+    metric = column.metric
     difference = column.cell(pair).value - column.reference_value
-    error = _error(metric, record, reference, run, reading)
+    ours, theirs = (column.cell(each).observations for each in (pair, reference))
+    gaps = stats.paired_gaps(ours, theirs, needles=len(table.run.setup.needles))
     if metric.floor:
+        error = _error(column, pair, reference, table)
         noise = max(abs(column.reference_value), 0.0 if math.isnan(error) else error)
         is_significant = difference > noise
+    elif gaps is not None:
+        paired = stats.paired_difference(gaps, is_sum=metric.is_sum)
+        noise, is_significant = (paired.high - paired.low) / 2, paired.is_told
     else:
-        ours, theirs = (
-            column.cell(each.pair).observations for each in (record, reference)
+        has_variance = min(len(ours), len(theirs)) >= LEAST_VALUES
+        noise = (
+            half_interval(ours, theirs)
+            if has_variance
+            else _error(column, pair, reference, table)
         )
-        gaps = stats.paired_gaps(ours, theirs, needles=len(run.setup.needles))
-        if min(len(ours), len(theirs)) < LEAST_VALUES:
-            noise = error
-        elif gaps is not None:
-            paired = stats.paired_difference(gaps, is_sum=metric.is_sum)
-            return Comparison(
-                pair=pair,
-                difference=paired.mean,
-                noise=(paired.high - paired.low) / 2,
-                is_significant=paired.is_told,
-            )
-        else:
-            noise = half_interval(ours, theirs)
         is_significant = abs(difference) > noise
     return Comparison(
         pair=pair, difference=difference, noise=noise, is_significant=is_significant
@@ -371,22 +357,18 @@ def half_interval(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return (z + first / freedom + second / freedom**2) * math.sqrt(whole)
 
 
-def _error(
-    metric: Metric,
-    record: CellRecord,
-    reference: CellRecord,
-    run: Run,
-    reading: Reading,
-) -> float:
+def _error(column: Column, pair: Pair, reference: Pair, table: PairTable) -> float:
     """
     Half of the 95 % interval of the difference; NaN where errors are not stored.
 
     Treats the two as independent. Measured on the same text they are not, so the
     interval is too wide rather than too narrow.
     """
-    if metric.error is None:
+    if column.metric.error is None:
         return math.nan
-    errors = [metric.error(each, run.setup, reading) for each in (record, reference)]
+    records = [table.records[each, column.probe] for each in (pair, reference)]
+    setup, reading = table.run.setup, table.reading
+    errors = [column.metric.error(record, setup, reading) for record in records]
     known = [error for error in errors if error is not None]
     return NORMAL_95 * math.hypot(*known) if len(known) == len(errors) else math.nan
 
@@ -412,11 +394,11 @@ SEPARATION_NOTE = (
 )
 
 
-def table_view(tables: Sequence[PairTable], reading: Reading) -> RenderableType:
+def table_view(tables: Sequence[PairTable]) -> RenderableType:
     """Each of *tables* with its legend, its significant differences and its facts."""
     parts: list[RenderableType] = []
     for table in tables:
-        parts += [Text(), *_view(table, reading)] if parts else _view(table, reading)
+        parts += [Text(), *_view(table)] if parts else _view(table)
     return Group(*parts)
 
 
@@ -456,10 +438,10 @@ def separation_rows(found: Sequence[Separation]) -> list[list[str]]:
     return [heading, *(_separation_row(each) for each in found)]
 
 
-def _view(table: PairTable, reading: Reading) -> Iterator[RenderableType]:
+def _view(table: PairTable) -> Iterator[RenderableType]:
     entries = table_legend(table)
     width = max((len(word) for word, _ in entries), default=0)
-    found = separations(table, reading)
+    found = separations(table)
     yield Text(title(table), style="bold")
     yield from (Text(), _blocks(table), Text())
     yield from (Text(f"{word.ljust(width)}  {meaning}") for word, meaning in entries)

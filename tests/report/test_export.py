@@ -153,7 +153,7 @@ def test_a_table_as_json_has_values_ratios_and_noise_floors():
     """
     A list of runs, each with its setup, metrics, rows and significant differences.
     """
-    [found] = json.loads(table_json([table_of(sort="tg")], READING))
+    [found] = json.loads(table_json([table_of(sort="tg")]))
     second = found["rows"][1]
     metrics = {metric["name"]: metric for metric in found["metrics"]}
     separation = {each["metric"]: each for each in found["separation"]}
@@ -181,7 +181,7 @@ def test_a_table_as_markdown_has_its_legend(floor):
     """
     As many columns in each line, and nothing that GitHub would take for emphasis.
     """
-    text = table_markdown([table_of(run_of_all(floor=floor))], READING)
+    text = table_markdown([table_of(run_of_all(floor=floor))])
     lines = text.splitlines()
     legend = lines.index("- matched: matched lines of 20")
     rows = [line for line in lines[:legend] if line.startswith("| ")]
@@ -200,5 +200,5 @@ def test_an_export_of_no_run_is_empty():
     A heading, an empty list, no text.
     """
     assert "run,k,v,reference\n" == table_csv([])
-    assert "[]\n" == table_json([], READING)
-    assert "" == table_markdown([], READING)
+    assert "[]\n" == table_json([])
+    assert "" == table_markdown([])

@@ -64,7 +64,7 @@ def shown(table):
 def lines_of(run=None, *, width=100, probes=PROBES, sort=None):
     """What a terminal of *width* columns gets, without trailing blanks."""
     console = Console(file=io.StringIO(), width=width)
-    console.print(table_view([table_of(run, probes, sort=sort)], READING), crop=False)
+    console.print(table_view([table_of(run, probes, sort=sort)]), crop=False)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
@@ -167,7 +167,7 @@ def test_a_table_without_finished_cells_has_no_reference():
     table = table_of(replace(run, records=(broken,)))
 
     assert None is table.reference
-    assert [] == separations(table, READING)
+    assert [] == separations(table)
     assert not column(table, "matched").has_values
 
 
@@ -451,7 +451,7 @@ def test_every_table_has_what_it_was_measured_on():
     Model, context, build, machine and date; each of several runs.
     """
     console = Console(file=io.StringIO(), width=100)
-    console.print(table_view([table_of()] * 2, READING), crop=False)
+    console.print(table_view([table_of()] * 2), crop=False)
     text = console.file.getvalue()
 
     assert 2 == text.count("all metrics")
@@ -470,7 +470,7 @@ def test_control_characters_of_reasons_are_escaped():
 
 def separated(run=None, probes=PROBES):
     """The significant differences of *run*, by metric."""
-    found = separations(table_of(run, probes), READING)
+    found = separations(table_of(run, probes))
     return {each.metric.name: each for each in found}
 
 
