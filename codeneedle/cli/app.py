@@ -175,7 +175,7 @@ def heatmap(
             zoom=zoom,
             folder=out / run.name,
         ):
-            _write(f"{picture}\n")
+            _write_verbatim(f"{picture}\n")
 
 
 @app.command()
@@ -449,7 +449,7 @@ def _write_verbatim(text: str) -> None:
         sys.stdout.write(visible_lines(text))
     else:
         sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.write(os.fsencode(text))
 
 
 def _stdout() -> "Console":

@@ -84,6 +84,25 @@ ODD = "\x1b[31m\x07\u202e\x9b2J\té"
 """Escape sequences, a bell, a direction mark, a tab and a letter."""
 
 
+def on_terminal(folder, *arguments):
+    """The lines that a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-m", "codeneedle", *arguments],
+        cwd=folder,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal on Linux
+        while chunk := os.read(ours, 1 << 16):
+            shown += chunk
+    os.close(ours)
+    return shown.decode().split("\r\n")
+
+
 @pytest.fixture
 def odd_function(tmp_path):
     """The lines of a function whose body would change a terminal."""
@@ -106,21 +125,7 @@ def test_a_function_of_a_corpus_is_safe_on_a_terminal(tmp_path, odd_function):
     """
     Control and direction characters are shown as escapes; tabs stay.
     """
-    ours, theirs = pty.openpty()
-    subprocess.run(
-        [sys.executable, "-m", "codeneedle", "corpus", "show", "./odd.py", "odd"],
-        cwd=tmp_path,
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        check=True,
-    )
-    os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # the end of a terminal on Linux
-        while chunk := os.read(ours, 1 << 16):
-            shown += chunk
-    os.close(ours)
-    first, *_ = shown.decode().split("\r\n")
+    first, *_ = on_terminal(tmp_path, "corpus", "show", "./odd.py", "odd")
 
     assert "    line_0 = '\\x1b[31m\\x07\\u202e\\x9b2J\té'" == first
 
@@ -146,6 +151,24 @@ def test_grid_shows_a_sweep_by_the_name_of_its_corpus(codeneedle, swept):
     assert "K \\ V" in shown.stdout
     assert swept.setup.weights.name in shown.stdout
     assert swept.setup.machine in shown.stdout
+
+
+@pytest.mark.usefixtures("swept")
+def test_paths_of_pictures_are_verbatim_in_a_pipe_and_safe_on_a_terminal(
+    codeneedle, tmp_path
+):
+    """
+    The name of a folder may have control characters.
+    """
+    (tmp_path / "sweeps").rename(tmp_path / "odd\x1b[31m")
+
+    piped = codeneedle("heatmap", "random-bodies", "--out", "odd\x1b[31m")
+    shown, *_ = on_terminal(
+        tmp_path, "heatmap", "random-bodies", "--out", "odd\x1b[31m"
+    )
+
+    assert piped.stdout.startswith("odd\x1b[31m/random-bodies/")
+    assert shown.startswith("odd\\x1b[31m/random-bodies/")
 
 
 @pytest.mark.parametrize("metric", ["pass", "hallucinated", "margin", "decode", "kv"])
