@@ -1,7 +1,6 @@
 """The command line: each command reads its arguments, calls, shows and returns."""
 
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -92,23 +91,18 @@ def sweep(
     """
     from codeneedle.cli import sweep as sweep_module
 
-    return sweep_module.sit(context.obj, _stderr(), retry_failed=retry_failed)
+    return sweep_module.sweep(context.obj, _stderr(), retry_failed=retry_failed)
 
 
 @app.command(cls=SweepCommand)
 def plan(context: typer.Context) -> None:
     """Show what a sweep would do, without starting a server."""
-    from codeneedle.corpora.corpus import load
-    from codeneedle.probes import probes_named
+    from codeneedle.cli import sweep as sweep_module
     from codeneedle.report.plan import plan_view
-    from codeneedle.sweep import plan as plan_module
-    from codeneedle.sweep.request import pages
 
     request = context.obj
-    probes_named(request.probes)
     with _stderr().status("reading the corpus"):
-        read = functools.cache(load)
-        plans = [plan_module.plan(page, read=read) for page in pages(request)]
+        plans = sweep_module.planned(request)
     for planned in plans:
         _stdout().print(plan_view(planned, probes=request.probes), crop=False)
 

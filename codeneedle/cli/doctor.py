@@ -235,7 +235,8 @@ def _programs(tools: Tools, server: ServerFacts | None) -> Programs:
 
 
 def _model(header: Weights, path: Path | None) -> Model:
-    context = chosen_context(Request(models=(path,) if path else ()), header)
+    asked = Request(models=(path,) if path else ())
+    context = chosen_context(asked, header, stretched=False)
     return Model(
         path=str(header.path),
         is_built_in=path is None,

@@ -23,7 +23,7 @@ from codeneedle.records.record import CellRecord, Setup, Status
 from codeneedle.report.captions import corpus_line, setup_line
 from codeneedle.report.cells import NOT_RUN_WORD, cell_style, status_word
 from codeneedle.scoring.rounds import Reading
-from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event, Noted
+from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.signals import unwinding_on_signals
 from codeneedle.text import duration, plural, visible, visible_lines
 
@@ -257,8 +257,6 @@ class SweepDisplay:
     def show(self, event: Event) -> None:
         """Take *event* in; print a line where the grid does not tell it."""
         self._progress.note(event)
-        if isinstance(event, Noted):
-            note_lines(self._console, [event.what])
         if isinstance(event, CellEnded) and (
             self._live is None or not event.record.has_numbers
         ):

@@ -1,7 +1,8 @@
 """The sweep command: plan, prepare, run and show until it is through."""
 
-import contextlib
 import functools
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,22 +17,22 @@ from codeneedle.cli.progress import (
     working,
 )
 from codeneedle.corpora.corpus import load
+from codeneedle.engines.engine import Engine, ModelSpec
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.server import LlamaCpp
 from codeneedle.grid import Pair
 from codeneedle.models.weights import sha256
-from codeneedle.probes import probes_named
-from codeneedle.probes.probe import Probe
+from codeneedle.probes.probe import Probe, RunContext
 from codeneedle.sweep import plan as planning
-from codeneedle.sweep.fallbacks import judged
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
-    Counted,
-    Settled,
+    Counts,
+    prepare,
     refuse_other_setup,
     refuse_shared_folders,
-    settled,
 )
 from codeneedle.sweep.request import DEFAULT_OUT, Request, pages
-from codeneedle.sweep.runner import Player, pending, run
+from codeneedle.sweep.runner import Event, Runner, pending
 from codeneedle.system.orphans import Orphan, end_orphans
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural
@@ -40,7 +41,7 @@ INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
 
 
-def sit(request: Request, console: Console, *, retry_failed: bool = False) -> int:
+def sweep(request: Request, console: Console, *, retry_failed: bool = False) -> int:
     """
     Sweep what *request* asks for, as far as it is not done yet.
 
@@ -48,26 +49,24 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
 
     Returns:
         The exit code: 0 if every cell has finished, 1 if some did not, 130 if
-        a person or the system ended it before its end.
+        it was interrupted.
 
     Raises:
         CodeneedleError: If it cannot start, or cannot go on.
     """
-    probes = probes_named(request.probes)
     try:
         with unwinding_on_signals():
-            checking = "checking corpus, weights and llama-server"
+            checking = "checking llama-server, weights and corpus"
             with working(console, checking) as tell:
-                plans = _checked(request, tell)
+                plans = checked(request, tell)
             note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
-            counted: Counted = {}
-            codes = [
-                _Sitting(
-                    plan, console, retry_failed, counted, is_last=plan is plans[-1]
-                ).through(probes)
+            counts: Counts = {}
+            return max(
+                _Page(
+                    plan, console, retry_failed, counts, is_last=plan is plans[-1]
+                ).sweep()
                 for plan in plans
-            ]
-            return max(codes)
+            )
     except KeyboardInterrupt:
         say(
             console,
@@ -76,13 +75,39 @@ def sit(request: Request, console: Console, *, retry_failed: bool = False) -> in
         return INTERRUPTED
 
 
-def _checked(request: Request, tell: Tell) -> list[Plan]:
-    """The plans of all pages; *tell* hears how far the hashing of weights is."""
+def planned(request: Request) -> list[Plan]:
+    """
+    The plans of all pages of *request*.
+
+    llama-server is looked for first: that takes no time, and reading a corpus does.
+    """
+    engine_for = llama_cpp(request.llama_server)
     # A corpus that several pages share is read once.
     read = functools.cache(load)
-    plans = [planning.plan(page, read=read) for page in pages(request)]
-    refuse_shared_folders(plans)
+    return [
+        planning.plan(page, engine_for=engine_for, read=read) for page in pages(request)
+    ]
 
+
+def llama_cpp(llama_server: Path | None) -> Callable[[ModelSpec], Engine]:
+    """
+    Makes engines of the llama.cpp that is installed.
+
+    Args:
+        llama_server: The value of ``--llama-server``.
+
+    Raises:
+        MachineError: If there is none, or it does not run.
+    """
+    tools = installation.find(llama_server=llama_server)
+    facts = installation.ask(tools.server)
+    return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
+
+
+def checked(request: Request, tell: Tell) -> list[Plan]:
+    """The plans of all pages; *tell* hears how far the hashing of weights is."""
+    plans = planned(request)
+    refuse_shared_folders(plans)
     for plan in plans:
         sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
         refuse_other_setup(plan)
@@ -90,77 +115,65 @@ def _checked(request: Request, tell: Tell) -> list[Plan]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sitting:
-    """One page of a sweep, in this sitting."""
+class _Page:
+    """One page of a sweep."""
 
     plan: Plan
     console: Console
     retry_failed: bool
-    counted: Counted
+    counts: Counts
     is_last: bool
 
-    def through(self, probes: list[Probe]) -> int:
+    def sweep(self) -> int:
         """
-        Run all *probes*, one after the other.
+        Run all probes, one after the other.
 
         Returns:
             The exit code of this page.
 
         Raises:
-            KeyboardInterrupt: If a person asked to stop and something is left.
+            KeyboardInterrupt: If the user asked to stop and something is left.
         """
-        with self.plan.store.locked():
-            left = end_orphans()
-            note_lines(self.console, map(_left_behind, left))
-            damaged = self.plan.store.mend()
+        plan = self.plan
+        with plan.store.locked():
+            note_lines(self.console, map(_left_behind, end_orphans()))
+            damaged = plan.store.mend()
             if damaged:
                 note_lines(self.console, [_mended(damaged)])
             with working(self.console, "fitting the corpus to the context"):
-                ready = settled(self.plan, probes, self.counted)
-            with stop_request() as person:
-                codes = [self._swept(ready, probe, probes, person) for probe in probes]
-        if person.asked_to_stop and not self.is_last:
+                run = prepare(plan, self.counts)
+            with stop_request() as user:
+                runner = Runner(
+                    run=run,
+                    store=plan.store,
+                    retry_failed=self.retry_failed,
+                    asked_to_stop=lambda: user.asked_to_stop,
+                )
+                codes = [self._swept(runner, probe, user) for probe in plan.probes]
+        if user.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         return max(codes)
 
-    def _swept(
-        self, ready: Settled, probe: Probe, probes: list[Probe], person: StopRequest
-    ) -> int:
-        progress = self._progress(ready, probe, is_first=probe is probes[0])
-        if not self._open(progress):
+    def _swept(self, runner: Runner, probe: Probe, user: StopRequest) -> int:
+        progress = self._progress(runner.run, probe)
+        if not self._pending(progress):
             say(self.console, f"{_all_done(progress)}\n{self._next(progress)}")
             return 1 if progress.failures else 0
-        if not person.asked_to_stop:
-            self._watched(ready, progress, person)
+        if not user.asked_to_stop:
+            with SweepDisplay(self.console, progress) as display:
+
+                def show(event: Event) -> None:
+                    progress.is_ending = user.asked_to_stop
+                    display.show(event)
+
+                runner.sweep(probe, progress.pairs, tell=show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
-        if person.asked_to_stop and progress.done < len(progress.pairs):
+        if user.asked_to_stop and progress.done < len(progress.pairs):
             raise KeyboardInterrupt
         say(self.console, f"{_finished(progress)}\n{self._next(progress)}")
         return 1 if progress.failures else 0
 
-    def _watched(
-        self, ready: Settled, progress: SweepProgress, person: StopRequest
-    ) -> None:
-        player = Player(
-            plan=self.plan, setup=ready.setup, text=ready.text, probe=progress.probe
-        )
-        with SweepDisplay(self.console, progress) as screen:
-            played = run(
-                progress.pairs,
-                store=self.plan.store,
-                probe=progress.probe.name,
-                play=player.play,
-                retry_failed=self.retry_failed,
-                asked_to_stop=lambda: person.asked_to_stop,
-            )
-            events = judged(played, player)
-            # Closed before the screen is: whatever ends us, the server goes first.
-            with contextlib.closing(events):
-                for event in events:
-                    progress.is_ending = person.asked_to_stop
-                    screen.show(event)
-
-    def _open(self, progress: SweepProgress) -> list[Pair]:
+    def _pending(self, progress: SweepProgress) -> list[Pair]:
         return pending(
             progress.pairs,
             store=self.plan.store,
@@ -168,31 +181,33 @@ class _Sitting:
             retry_failed=self.retry_failed,
         )
 
-    def _progress(
-        self, ready: Settled, probe: Probe, *, is_first: bool
-    ) -> SweepProgress:
+    def _progress(self, run: RunContext, probe: Probe) -> SweepProgress:
         store = self.plan.store
         progress = SweepProgress(
             name=store.name,
-            setup=ready.setup,
+            setup=run.setup,
             pairs=tuple(probe.order(self.plan.pairs)),
             probe=probe,
             records={},
-            is_first=is_first,
+            is_first=probe is self.plan.probes[0],
         )
-        # A failed cell that is played again is not done, whatever its file says.
-        still_open = set(self._open(progress))
+        # A failed cell that is measured again is not done, whatever its file says.
+        left = set(self._pending(progress))
         for pair in progress.pairs:
             record = store.record(pair, probe.name)
-            if record and pair not in still_open:
+            if record and pair not in left:
                 progress.records[pair] = record
         return progress
 
     def _next(self, progress: SweepProgress) -> str:
+        """The commands that show the results, quoted for a shell."""
+        words = [progress.name]
         metric = progress.probe.metrics[0].name
-        named = progress.name + ("" if metric == "matched" else f" --metric {metric}")
+        if metric != "matched":
+            words += ["--metric", metric]
         if self.plan.request.out != DEFAULT_OUT:
-            named += f" --out {self.plan.request.out}"
+            words += ["--out", str(self.plan.request.out)]
+        named = shlex.join(words)
         retry = "\nsee why some have no numbers, then: --retry-failed"
         return (
             f"look at them: codeneedle grid {named} | codeneedle heatmap {named}"

@@ -90,11 +90,13 @@ class EngineIdentity:
     Attributes:
         name: Of the engine: ``llama.cpp``.
         version: As its server states it.
+        program: Where it is; two of the same version are the same engine.
         devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
     """
 
     name: str
     version: str
+    program: str
     devices: tuple[str, ...] = ()
 
 

@@ -1,5 +1,7 @@
 """Probes: each measures a served model in one way."""
 
+from collections.abc import Iterable
+
 from codeneedle.errors import UnknownName
 from codeneedle.probes import divergence, recall, throughput
 from codeneedle.probes.probe import Probe
@@ -10,7 +12,7 @@ PROBES: dict[str, Probe] = {
 """All probes, by name. To add one is to add its module here."""
 
 
-def probes_named(names: tuple[str, ...]) -> list[Probe]:
+def probes_named(names: Iterable[str]) -> list[Probe]:
     """
     The probes of these names, each once.
 

@@ -98,7 +98,7 @@ class Measured:
 
 def planned_memory(plan: Plan) -> MemoryPlan:
     """The memory of the pairs of *plan*, on its devices or else this machine."""
-    room = room_of(plan.server.devices, machine.facts().memory_bytes)
+    room = room_of(plan.engine.identity().devices, machine.facts().memory_bytes)
     return predicted(plan.weights, plan.pairs, room)
 
 
@@ -357,9 +357,10 @@ def _phrases(
         "context",
         f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
     )
-    if plan.speculation and "recall" in plan.request.probes:
-        yield "recall", f"speculation {plan.speculation.phrase}"
-    yield "llama.cpp", f"{plan.server.version}, {plan.tools.server}"
+    if plan.engine.speculation and "recall" in plan.request.probes:
+        yield "recall", f"speculation {plan.engine.speculation}"
+    engine = plan.engine.identity()
+    yield engine.name, f"{engine.version}, {engine.program}"
     yield "records", str(plan.store.folder)
     yield "cells", _cells(plan, records)
     yield "time", _time(plan, records)

@@ -3,17 +3,13 @@ Finds finished cells whose own numbers show that attention fell back to the CPU 
 f16.
 """
 
-import contextlib
-import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair, most_precise
-from codeneedle.records.record import CellRecord, Status, Trouble
+from codeneedle.records.record import CellRecord, Setup, Status, Trouble
 from codeneedle.scoring.rounds import Reading
-from codeneedle.sweep.runner import CellEnded, Event, Player
 from codeneedle.text import plural
 
 SLOWEST_SHARE = 0.25
@@ -118,79 +114,17 @@ PROMPT_SPEEDS = frozenset({"prefill", "pp"})
 """Names of the metrics that tell, in tokens per second, how fast prompts are read."""
 
 
-def judged(
-    events: Generator[Event, None, None], player: Player
-) -> Generator[Event, None, None]:
+def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
     """
-    The *events* of a sweep, with cells marked as fallbacks as soon as they show.
+    How fast a cell read prompts, by the first of *metrics* that tells.
 
-    Each cell that ends is held against all that have finished, and these against
-    it: what fell back first looks normal until something better has run. A marked
-    cell is on disk with its new status and reason, its observation kept, before it
-    is told, as one more `CellEnded` where its first one was told already.
-
-    Args:
-        events: Of one probe, each record on disk before it is told.
-        player: What plays them.
+    Of several values the slowest counts: a fallback slows down every prompt.
     """
-    court = _Court(player)
-    with contextlib.closing(events):
-        for event in events:
-            if not isinstance(event, CellEnded):
-                yield event
-                continue
-            marked = court.marked(event.record)
-            # The screen counts on the cell itself to be told first.
-            yield CellEnded(marked.pop(event.record.pair, event.record))
-            yield from map(CellEnded, marked.values())
+    metric = next((each for each in metrics if each.name in PROMPT_SPEEDS), None)
 
-
-@dataclass(slots=True)
-class _Court:
-    """All records of one probe, and what is known of them together."""
-
-    player: Player
-    records: dict[Pair, CellRecord] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.records = {record.pair: record for record in _stored(self.player)}
-
-    def marked(self, ended: CellRecord) -> dict[Pair, CellRecord]:
-        """Records that have to be marked, now that *ended* is there; stored so."""
-        self.records[ended.pair] = ended
-        found = suspects(
-            self.records.values(),
-            speed=self._speed,
-            has_device=bool(self.player.plan.server.devices),
-        )
-        marked = {
-            pair: replace(
-                self.records[pair], status=trouble.status, reason=trouble.reason
-            )
-            for pair, trouble in found.items()
-        }
-        for record in marked.values():
-            self.player.plan.store.add(record)
-        self.records |= marked
-        return marked
-
-    def _speed(self, record: CellRecord) -> float | None:
-        """The slowest of what was seen: a fallback slows down every prompt."""
-        metric = _prompt_speed(self.player.probe.metrics)
+    def speed(record: CellRecord) -> float | None:
         if metric is None:
             return None
-        values = metric.values(record, self.player.setup, Reading())
-        return min(values, default=None)
+        return min(metric.values(record, setup, Reading()), default=None)
 
-
-def _prompt_speed(metrics: tuple[Metric, ...]) -> Metric | None:
-    return next((metric for metric in metrics if metric.name in PROMPT_SPEEDS), None)
-
-
-def _stored(player: Player) -> Iterator[CellRecord]:
-    """All of the probe's records in the folder, of this grid and of earlier ones."""
-    setup = player.setup
-    for k, v in itertools.product(setup.types_k, setup.types_v):
-        record = player.plan.store.record(Pair(k, v), player.probe.name)
-        if record is not None:
-            yield record
+    return speed

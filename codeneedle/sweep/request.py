@@ -1,21 +1,21 @@
 """What a user asks of a sweep: options, sweep files and pages."""
 
 import itertools
-import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 import msgspec.inspect
 import msgspec.structs
 
 from codeneedle.corpora.registry import NAME
-from codeneedle.errors import BadInput, RequestError, UnknownName, did_you_mean
+from codeneedle.errors import BadInput, UnknownName, did_you_mean
 from codeneedle.grid import DEFAULT_TYPES, by_precision
+from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.system.files import expanded
 
@@ -67,7 +67,7 @@ class Request:
         settings: What was chosen for each probe, by its name; one that is not
             there has its defaults.
         skip_fallback: Whether a cell that falls back ends before it is measured.
-        speculate: Whether the text may draft its own recall, where the binary can.
+        speculate: Whether the text drafts its own recall, where the engine can.
         page: What this page is called; empty if it is the only one.
     """
 
@@ -88,7 +88,7 @@ class Request:
     out: Path = DEFAULT_OUT
     settings: Mapping[str, msgspec.Struct] = field(default_factory=dict)
     skip_fallback: bool = False
-    speculate: bool = True
+    speculate: bool = False
     page: str = ""
 
     @property
@@ -161,17 +161,10 @@ _Context = Annotated[int, msgspec.Meta(ge=256)]
 _Types = tuple[str, ...]
 
 
-class BadSweepFile(RequestError):  # noqa: N818 - named after the fact
-    """The sweep file can be mended, and the command be run again."""
-
-    def __init__(self, *, file: str, reason: str, hint: str) -> None:
-        super().__init__(f"{file}: {reason}", hint=hint)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepFile:
+class SweepFile(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A sweep file, checked for its form. Every key may be left out.
+    A sweep file, checked for its form, but for the tables of probes. Every key may be
+    left out.
 
     Attributes:
         corpus: Name or path of the text.
@@ -190,7 +183,6 @@ class SweepFile:
         speculate: Whether the text may draft its own recall.
         fit: Whether a corpus that is too long is trimmed.
         seed: Of sampling and order.
-        settings: Settings of each probe that has a table of its name.
     """
 
     corpus: str | None = None
@@ -202,24 +194,35 @@ class SweepFile:
     contexts: tuple[_Context, ...] = ()
     rotation: tuple[str, ...] = ()
     server_args: tuple[str, ...] = ()
-    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    variants: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     prompt_form: PromptForm | None = None
     prefill_no_think: bool = False
     skip_fallback: bool = False
-    speculate: bool = True
+    speculate: bool = False
     fit: bool = True
     seed: int = 42
-    settings: Mapping[str, msgspec.Struct] = field(default_factory=dict)
+
+
+LAYOUT = cast(
+    "type[SweepFile]",
+    msgspec.defstruct(
+        "SweepFileWithProbes",
+        [(name, probe.settings | None, None) for name, probe in PROBES.items()],
+        bases=(SweepFile,),
+        frozen=True,
+        kw_only=True,
+    ),
+)
+"""A sweep file with one table per probe, called like the probe."""
 
 
 def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
     """
-    The sweep file called *name*: one in *folder*, else one that comes with us.
+    The sweep file called *name*: one in *folder*, else one of the package.
 
     Raises:
         UnknownName: If there is none of that name.
-        BadSweepFile: If it cannot be read, has a key that nobody knows, or a
-            value that cannot be.
+        BadInput: If it cannot be read, has an unknown key, or an impossible value.
     """
     text = _text(name, folder)
     if text is None:
@@ -228,31 +231,22 @@ def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number without end, too
-        raise BadSweepFile(
-            file=file, reason=f"is no TOML: {error}", hint="Mend that line."
+        raise BadInput(
+            source=file, reason=f"is not TOML: {error}", hint="Mend that line."
         ) from error
-    # Not above: probes import plans, and plans import requests.
-    from codeneedle.probes import PROBES
-
-    keys = [each.name for each in fields(SweepFile) if each.name != "settings"]
-    _refuse_unknown(table, [*keys, *PROBES], file=file)
+    _refuse_unknown(table, LAYOUT, file=file)
     for probe in PROBES.keys() & table.keys():
         if isinstance(table[probe], dict):
-            known = PROBES[probe].settings.__struct_fields__
-            _refuse_unknown(table[probe], known, file=file, within=f" in [{probe}]")
+            _refuse_unknown(table[probe], PROBES[probe].settings, file=file, key=probe)
     _refuse_empty(table, file=file)
     try:
-        settings = {
-            probe: _converted({probe: table.pop(probe)}, probe)
-            for probe in PROBES.keys() & table.keys()
-        }
-        read = msgspec.convert({**table, "settings": {}}, type=SweepFile)
+        read = msgspec.convert(table, type=LAYOUT, dec_hook=_path_of)
     except msgspec.ValidationError as error:
-        raise BadSweepFile(
-            file=file, reason=str(error), hint="Give that key another value."
+        raise BadInput(
+            source=file, reason=str(error), hint="Give that key another value."
         ) from error
     _refuse_unsafe(read.variants, file=file)
-    return replace(read, settings=settings)
+    return read
 
 
 def overruled(
@@ -264,50 +258,33 @@ def overruled(
 
     Args:
         settings: By name of the probe.
-        given: The values of fields, by name of the probe and of the field; texts stand
-            for paths, and lists for tuples.
+        given: The values of fields, by name of the probe and of the field.
 
     Raises:
         BadInput: If a value cannot be; it names the option.
     """
-    from codeneedle.probes import PROBES
-
     found = dict(settings)
     for name, values in given.items():
-        chosen = found.get(name) or PROBES[name].settings()
+        kind = PROBES[name].settings
         try:
-            checked = _converted({name: dict(values)}, name)
+            checked = msgspec.convert(dict(values), type=kind, dec_hook=_path_of)
         except msgspec.ValidationError as error:
-            key = _FIELD.search(str(error))
-            option = option_of(type(chosen), key[1]) if key else name
-            reason = str(error).partition(" - at")[0]
+            reason, _, place = str(error).partition(" - at ")
+            option = _option_of(kind, place.strip("`$.").partition("[")[0])
             raise BadInput(
                 source=option, reason=reason, hint="Give it another value."
             ) from error
         changes = {key: getattr(checked, key) for key in values}
-        found[name] = msgspec.structs.replace(chosen, **changes)
+        found[name] = msgspec.structs.replace(found.get(name) or kind(), **changes)
     return found
 
 
-def option_of(settings: type[msgspec.Struct], name: str) -> str:
+def _option_of(settings: type[msgspec.Struct], name: str) -> str:
     """The option that stands for the field *name* of a probe's *settings*."""
     (found,) = (f for f in msgspec.structs.fields(settings) if f.name == name)
     described = msgspec.inspect.type_info(found.type)
     extra = getattr(described, "extra", None) or {}
     return str(extra.get("option", f"--{name}"))
-
-
-_FIELD = re.compile(r"`\$\.\w+\.(\w+)")
-
-
-def _converted(table: Mapping[str, object], name: str) -> msgspec.Struct:
-    """The settings of the probe *name*; *table* has them under that key."""
-    from codeneedle.probes import PROBES
-
-    layout = msgspec.defstruct("Table", [(name, PROBES[name].settings)])
-    read = msgspec.convert(table, type=layout, dec_hook=_path_of)
-    found: msgspec.Struct = getattr(read, name)
-    return found
 
 
 def _path_of(kind: type, value: object) -> object:
@@ -344,7 +321,12 @@ def asked_for(read: SweepFile) -> dict[str, Any]:
         "speculate": read.speculate,
         "fit": read.fit,
         "seed": read.seed,
-        "settings": read.settings or None,
+        "settings": {
+            name: table
+            for name in PROBES
+            if (table := getattr(read, name, None)) is not None
+        }
+        or None,
     }
     return {name: value for name, value in given.items() if value not in (None, ())}
 
@@ -376,8 +358,8 @@ def _text(name: str, folder: Path) -> str | None:
         if path.is_file():
             return path.read_text(encoding="utf-8-sig")  # some editors leave a mark
     except (OSError, UnicodeDecodeError) as error:
-        raise BadSweepFile(
-            file=str(path), reason=f"cannot be read: {error}", hint="Look at the file."
+        raise BadInput(
+            source=path, reason=f"cannot be read: {error}", hint="Look at the file."
         ) from error
     return dict(_shipped()).get(name)
 
@@ -391,18 +373,20 @@ def _shipped() -> Iterator[tuple[str, str]]:
 
 def _refuse_unknown(
     table: Mapping[str, object],
-    known: Collection[str],
+    layout: type[msgspec.Struct],
     *,
     file: str,
-    within: str = "",
+    key: str = "",
 ) -> None:
-    """Stop at a key that we would ignore: a typo must not quietly run a default."""
-    for key in table:
-        if key not in known:
-            raise BadSweepFile(
-                file=file,
-                reason=f"unknown key '{key}'{within}",
-                hint=did_you_mean(key, known),
+    """Stop at a key that would be ignored: a typo must not quietly run a default."""
+    known = layout.__struct_fields__
+    for each in table:
+        if each not in known:
+            within = f" in [{key}]" if key else ""
+            raise BadInput(
+                source=file,
+                reason=f"unknown key '{each}'{within}",
+                hint=did_you_mean(each, known),
             )
 
 
@@ -410,8 +394,8 @@ def _refuse_unsafe(variants: Iterable[str], *, file: str) -> None:
     """Stop at a variant that could not be part of a folder's name."""
     for name in variants:
         if not NAME.fullmatch(name):
-            raise BadSweepFile(
-                file=file,
+            raise BadInput(
+                source=file,
                 reason=f"'{name}' in [variants] cannot name a folder",
                 hint="Use letters, digits, dots, dashes and underscores.",
             )
@@ -421,8 +405,8 @@ def _refuse_empty(table: Mapping[str, object], *, file: str) -> None:
     """Stop at an empty list or text: it must not quietly run a default."""
     for key, value in table.items():
         if value in ([], ""):
-            raise BadSweepFile(
-                file=file,
+            raise BadInput(
+                source=file,
                 reason=f"'{key}' is empty",
                 hint="Give it a value, or leave the key out.",
             )

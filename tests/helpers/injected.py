@@ -148,8 +148,7 @@ def impatient(silence_s, load_s, cells=None):
         hurry = limits if cells is None or cell in cells else {}
         return real(launch, **arguments, **hurry)
 
-    put("start the counting server", serving)
-    put("start the server of a cell", serving)
+    put("serve", serving)
     put(
         "grace periods of a child",
         ((signal.SIGINT, 2.0), (signal.SIGTERM, 0.2), (signal.SIGKILL, 60.0)),

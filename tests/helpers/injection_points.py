@@ -11,8 +11,12 @@ from typing import Any
 POINTS = {
     # what happens, step by step
     "make the plan": "codeneedle.sweep.plan:plan",
-    "start the counting server": "codeneedle.sweep.prepare:serving",
-    "start the server of a cell": "codeneedle.probes.probe:serving",
+    "start the counting server": (
+        "codeneedle.engines.llama_cpp.server:LlamaCpp.tokenizing"
+    ),
+    "start the server of a cell": (
+        "codeneedle.engines.llama_cpp.server:LlamaCpp.serving"
+    ),
     "start a server process": "codeneedle.system.orphans:running",
     "wait for a server": "codeneedle.engines.llama_cpp.server:wait",
     "choose a port": "codeneedle.engines.llama_cpp.server:_free_port",
@@ -38,7 +42,7 @@ POINTS = {
     "serve": "codeneedle.engines.llama_cpp.server:serving",
     "silence of llama-perplexity": "codeneedle.engines.llama_cpp.perplexity:SILENCE_S",
     "load timeout of llama-bench": "codeneedle.probes.throughput:LOAD_TIMEOUT_S",
-    "least timeout of llama-bench": "codeneedle.probes.throughput:SHORTEST_PATIENCE_S",
+    "least timeout of llama-bench": "codeneedle.probes.throughput:SHORTEST_TIMEOUT_S",
     "time per token of llama-bench": "codeneedle.probes.throughput:SLOWEST_S_PER_TOKEN",
     "build llama.cpp": "codeneedle.engines.llama_cpp.build:build",
     "source of a build": "codeneedle.engines.llama_cpp.build:Source",
@@ -49,7 +53,6 @@ POINTS = {
 
 def place(point: str) -> tuple[Any, str]:
     """The object that holds *point*, a module or a class, and its name there."""
-    importlib.import_module("codeneedle.probes")  # a circle enters here
     module, _, dotted = POINTS[point].partition(":")
     *path, name = dotted.split(".")
     holder = importlib.import_module(module)

@@ -1,12 +1,11 @@
-"""Plans on made-up weights and a llama.cpp that is never started."""
+"""Plans on made-up weights and an engine without a process."""
 
 from dataclasses import replace
 from pathlib import Path
 
+from fake_engine import TYPES, FakeEngine
 from gguf_files import SHAPE, write_gguf
 
-from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.models.nano import model
 from codeneedle.sweep import plan
 from codeneedle.sweep.request import Request
@@ -20,35 +19,19 @@ seed = 7
 """
 """Six functions of twenty lines, some 3,000 bytes."""
 
-TYPES = ("f16", "bf16", "q8_0", "q4_0")
-SERVER = ServerFacts(
-    version="0.6.0 (build 11434)",
-    build=11434,
-    k_types=TYPES,
-    v_types=TYPES,
-    options=frozenset({"--fit"}),
-    devices=(),
-)
 TWO = ("q8_0", "q4_0")
 
+__all__ = ["CORPUS", "TWO", "TYPES", "asking", "made_world", "planned"]
 
-def made_world(folder, monkeypatch, *, server=SERVER, keys=SHAPE):
-    """
-    A working folder with a corpus called tiny and weights called model.gguf.
 
-    Nothing of llama.cpp is there to be started; what it would say is *server*.
-    """
+def made_world(folder, monkeypatch, *, keys=SHAPE):
+    """A working folder with a corpus called tiny and weights called model.gguf."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CODENEEDLE_CACHE", str(folder / "cache"))
     monkeypatch.delenv("LLAMA_ATTN_ROT_DISABLE", raising=False)
     (folder / "corpora").mkdir()
     (folder / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
     write_gguf(folder / "model.gguf", keys)
-    tools = Tools(
-        server=Path("/nowhere/llama-server"), perplexity=None, bench=None, source="PATH"
-    )
-    monkeypatch.setattr(installation, "find", lambda **_: tools)
-    monkeypatch.setattr(installation, "ask", lambda _: server)
     monkeypatch.setattr(model, "built_in_model", lambda: folder / "model.gguf")
 
 
@@ -60,6 +43,12 @@ def asking(**changes):
     return replace(asked, **changes)
 
 
-def planned(**changes):
-    """The plan of such a request."""
-    return plan.plan(asking(**changes))
+def planned(*, engine=None, **changes):
+    """The plan of such a request, on *engine*, a new one by default."""
+    chosen = engine or FakeEngine()
+
+    def engine_for(spec):
+        chosen.model = spec
+        return chosen
+
+    return plan.plan(asking(**changes), engine_for=engine_for)

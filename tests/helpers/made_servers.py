@@ -1,9 +1,15 @@
 """Servers for tests: the fake one with its faults, and the real one."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
-from codeneedle.engines.llama_cpp.server import Launch, serving
+from fake_engine import made_weights
+
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.llama_cpp.arguments import Launch
+from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.engines.llama_cpp.server import LlamaCpp, serving
 from codeneedle.grid import Pair
 
 FAKE = Path(__file__).parent / "fake_llama.py"
@@ -23,13 +29,32 @@ def fake_launch(*faults, pair=PAIR, context=4096):
     )
 
 
+def fake_llama_cpp(*faults, devices=(), options=frozenset(), **spec):
+    """The engine that starts the fake server with *faults*."""
+    extra = tuple(word for fault in faults for word in ("--fake", fault))
+    model = ModelSpec(
+        weights=made_weights(path="no.gguf"), name="made", arguments=extra
+    )
+    return LlamaCpp(
+        tools=Tools(server=FAKE, perplexity=None, bench=None, source="PATH"),
+        facts=ServerFacts(
+            version="0.6.0",
+            build=1,
+            k_types=("f16",),
+            v_types=("q8_0",),
+            options=frozenset(options),
+            devices=devices,
+        ),
+        model=replace(model, **spec),
+    )
+
+
 @contextlib.contextmanager
 def fake_server(folder, *faults, silence_s=60.0, load_timeout_s=60.0):
     """The fake server with *faults*, its files in *folder*."""
     with serving(
         fake_launch(*faults),
         log=folder / "server.log",
-        folder=folder,
         silence_s=silence_s,
         load_timeout_s=load_timeout_s,
     ) as served:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fake_engine import FakeEngine
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 from made_records import failed_record, made_record, made_run, made_setup
 from rich.console import Console
@@ -321,7 +322,7 @@ def planned(*devices):
     return SimpleNamespace(
         weights=WEIGHTS,
         pairs=(Pair("q4_0", "q4_0"), Pair("f16", "f16")),
-        server=SimpleNamespace(devices=devices),
+        engine=FakeEngine(devices=devices),
     )
 
 

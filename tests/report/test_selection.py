@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from made_divergence import made_plan
 from made_metrics import failed
 from made_records import made_run, made_setup
 
@@ -31,10 +30,19 @@ READING = Reading()
 
 
 @pytest.fixture
-def setup(tmp_path):
+def setup():
     """The setup of a run of all probes, with two contexts and two depths."""
-    plan = made_plan(tmp_path, divergence_contexts=(512, 1024), chunks=2)
-    compared = divergence.conditions(plan, plan.corpus.text)
+    compared = as_json(
+        divergence.Conditions(
+            contexts=(512, 1024),
+            chunks=(2, 2),
+            text="made",
+            text_sha256="",
+            llama="",
+            arguments=(),
+            ignored=(),
+        )
+    )
     return replace(PLAIN, probes={"divergence": compared, "throughput": SPEEDS})
 
 

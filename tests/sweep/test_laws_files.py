@@ -15,6 +15,7 @@ from codeneedle.corpora.random_bodies import Knobs
 from codeneedle.corpora.registry import CorpusFile, read_corpus_file
 from codeneedle.probes import PROBES
 from codeneedle.sweep.request import (
+    LAYOUT,
     SweepFile,
     asked_for,
     read_sweep_file,
@@ -27,10 +28,7 @@ in_one_folder = settings(
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 KEYS = {
-    SweepFile: [
-        *(field.name for field in fields(SweepFile) if field.name != "settings"),
-        *PROBES,
-    ],
+    SweepFile: list(LAYOUT.__struct_fields__),
     CorpusFile: [field.name for field in fields(CorpusFile)],
 }
 SCALARS = (

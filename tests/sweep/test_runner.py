@@ -1,180 +1,485 @@
-"""The walk over the grid, with a play that is made up."""
+"""The walk over the cells of a run: order, records, failures, fallbacks, stops."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from made_records import failed_record, made_record, made_round, made_setup
+from fake_engine import FakeEngine, FakeServer, made_weights
+from made_records import made_needle, made_priming, made_round, made_setup
 
+from codeneedle.analysis.recall import METRICS
+from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, shuffled_grid
-from codeneedle.records.record import CellRecord, Status
+from codeneedle.probes import PROBES, recall
+from codeneedle.probes.probe import Probe, RunContext, Step
+from codeneedle.records.record import Effective, Recall, Status, Trouble, as_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
-from codeneedle.sweep.plan import DiskFull
-from codeneedle.sweep.runner import CellEnded, CellStarted, Event, FailingAlike
+from codeneedle.sweep.fallbacks import PROMPT_SPEEDS
+from codeneedle.sweep.runner import (
+    CellEnded,
+    CellStarted,
+    CellStepped,
+    Runner,
+    pending,
+)
 
-PAIRS = shuffled_grid(["q8_0", "q4_0"], ["q8_0", "q4_0"], seed=42)
-ROUND = made_round(made_setup().needles[0])
-
-
-def finished(pair: Pair) -> CellRecord:
-    """A cell that went well."""
-    return made_record(pair, [ROUND])
-
-
-class Stage:
-    """Plays cells as a script says, and remembers which."""
-
-    def __init__(self, outcome=finished):
-        self.played: list[Pair] = []
-        self._outcome = outcome
-
-    def play(self, pair: Pair, _position: int) -> Iterator[Event]:
-        """One cell, at once."""
-        self.played.append(pair)
-        yield CellEnded(self._outcome(pair))
+TYPES = ("q8_0", "q4_0")
+PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
+GOOD, BAD = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
+NEEDLE = made_needle()
+ON_CPU = Trouble(Status.FALLBACK_CPU, "attention runs on the CPU")
 
 
-def walk(store: Store, stage: Stage, **options) -> list[Event]:
-    """A whole sweep."""
-    return list(
-        runner.run(PAIRS, store=store, probe="recall", play=stage.play, **options)
+@pytest.fixture
+def store(tmp_path):
+    """An empty run folder."""
+    return Store(tmp_path)
+
+
+class Script:
+    """A probe that measures as it is told, and remembers what."""
+
+    def __init__(self, outcome=lambda _cell: None, name="recall"):
+        self.outcome = outcome
+        self.measured = []
+        self.probe = Probe(name=name, metrics=METRICS, measure=self.measure)
+
+    def measure(self, cell):
+        self.measured.append(cell.pair)
+        seen = self.outcome(cell)
+        return seen or observation()
+
+
+def observation(*, prompt_ms=3000.0):
+    """What the recall probe stores of one round behind 9,000 tokens."""
+    priming = replace(made_priming(NEEDLE), prompt_ms=prompt_ms)
+    return as_json(Recall(rounds=(made_round(NEEDLE),), priming=priming))
+
+
+def made_runner(store, engine=None, **changes):
+    """A runner of a run in *store*."""
+    setup = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
+    skip = changes.pop("skip_fallback", False)
+    context = RunContext(
+        engine=engine or FakeEngine(),
+        weights=made_weights(),
+        is_built_in=False,
+        setup=setup,
+        text="a corpus",
+        settings={},
+        folder=store.folder,
+        skip_fallback=skip,
     )
+    return Runner(run=context, store=store, **changes)
 
 
-def test_every_pair_is_played_once_in_running_order(tmp_path):
+def walk(store, script, *, pairs=PAIRS, engine=None, **changes):
+    """The events of a whole sweep."""
+    events = []
+    made_runner(store, engine, **changes).sweep(script.probe, pairs, tell=events.append)
+    return events
+
+
+def ended(events):
+    """What was told of cells that ended: pair and status."""
+    records = [event.record for event in events if isinstance(event, CellEnded)]
+    return [(record.pair, record.status.value) for record in records]
+
+
+def fails(status=Status.CRASHED, reason="it broke"):
+    """An outcome that is an error."""
+
+    def outcome(_cell):
+        raise CellError(reason, hint="Look.", status=status, log_excerpt=("a line",))
+
+    return outcome
+
+
+def test_every_pair_is_measured_once_in_running_order(store):
     """
-    A new folder means the whole grid.
+    A new folder means the whole grid; positions count from 1.
     """
-    stage = Stage()
+    script = Script()
 
-    events = walk(Store(tmp_path), stage)
+    events = walk(store, script)
 
-    assert PAIRS == stage.played
-    assert [1, 2, 3, 4] == [e.position for e in events if isinstance(e, CellStarted)]
+    assert PAIRS == script.measured
+    started = [event for event in events if isinstance(event, CellStarted)]
+    assert [(1, 4), (2, 4), (3, 4), (4, 4)] == [(e.position, e.total) for e in started]
+    assert [1, 2, 3, 4] == [store.record(pair, "recall").position for pair in PAIRS]
 
 
-def test_a_recorded_cell_is_not_played_again(tmp_path):
+def test_a_recorded_cell_is_not_measured_again(store):
     """
-    A sweep that is started twice plays each cell once.
+    A sweep that is started twice measures each cell once.
     """
-    stage = Stage()
+    script = Script()
 
-    walk(Store(tmp_path), stage)
-    walk(Store(tmp_path), stage)
+    walk(store, script)
+    walk(store, script)
 
-    assert PAIRS == stage.played
+    assert PAIRS == script.measured
 
 
-def test_a_record_is_on_disk_before_it_is_told(tmp_path):
+def test_a_record_is_on_disk_before_it_is_told(store):
     """
-    Whoever stops listening at an event loses nothing that it told.
+    A listener that fails at an event loses nothing of what it was told.
     """
-    store = Store(tmp_path)
 
-    for event in runner.run(PAIRS, store=store, probe="recall", play=Stage().play):
+    def tell(event):
         if isinstance(event, CellEnded):
             assert event.record == store.record(event.record.pair, "recall")
-            break
+            raise KeyboardInterrupt
 
-    assert 3 == len(runner.pending(PAIRS, store=store, probe="recall"))
+    with pytest.raises(KeyboardInterrupt):
+        made_runner(store).sweep(Script().probe, PAIRS, tell=tell)
+
+    assert PAIRS[1:] == pending(PAIRS, store=store, probe="recall")
 
 
-def test_an_interrupted_cell_is_played_again(tmp_path):
+def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
     """
-    What was stopped half-way is still to be done.
+    The interruption goes on its way; what was stopped half-way is still to be done.
     """
-    store = Store(tmp_path)
-    store.add(failed_record(PAIRS[0], Status.INTERRUPTED))
 
-    assert PAIRS == runner.pending(PAIRS, store=store, probe="recall")
+    def interrupted(_cell):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        walk(store, Script(interrupted))
+
+    assert Status.INTERRUPTED is store.record(PAIRS[0], "recall").status
+    assert PAIRS == pending(PAIRS, store=store, probe="recall")
 
 
-def test_a_failed_cell_is_played_again_only_if_wished(tmp_path):
+def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
     """
-    A pair without a kernel fails again, and costs the time again.
+    It keeps the lines of the log; the other pairs are measured.
     """
-    store = Store(tmp_path)
-    store.add(failed_record(PAIRS[0], Status.CRASHED))
+    script = Script(lambda cell: fails()(cell) if cell.pair == PAIRS[1] else None)
+    walk(store, script)
 
-    assert PAIRS[1:] == runner.pending(PAIRS, store=store, probe="recall")
-    assert PAIRS == runner.pending(
-        PAIRS, store=store, probe="recall", retry_failed=True
+    record = store.record(PAIRS[1], "recall")
+    assert (Status.CRASHED, "it broke", ("a line",)) == (
+        record.status,
+        record.reason,
+        record.log_excerpt,
     )
+    assert PAIRS == script.measured
+    assert [] == pending(PAIRS, store=store, probe="recall")
+    assert [PAIRS[1]] == pending(PAIRS, store=store, probe="recall", retry_failed=True)
+    walk(store, script, retry_failed=True)
+    assert [*PAIRS, PAIRS[1]] == script.measured
 
 
-def test_a_failing_cell_does_not_end_the_sweep(tmp_path):
-    """
-    One pair that crashes is a gap, and the others are played.
-    """
-
-    def outcome(pair):
-        return failed_record(pair) if pair == PAIRS[1] else finished(pair)
-
-    stage = Stage(outcome)
-    walk(Store(tmp_path), stage)
-
-    assert PAIRS == stage.played
-
-
-def test_cells_that_fail_alike_from_the_start_end_the_sweep(tmp_path):
+def test_cells_that_fail_alike_from_the_start_end_the_sweep(store):
     """
     When nothing works, three cells are enough to know.
     """
-    stage = Stage(failed_record)
+    script = Script(fails())
 
-    with pytest.raises(FailingAlike, match="first 3 cells failed alike"):
-        walk(Store(tmp_path), stage)
+    with pytest.raises(CodeneedleError, match="first 3 cells failed alike") as caught:
+        walk(store, script)
 
-    assert PAIRS[:3] == stage.played
+    assert PAIRS[:3] == script.measured
+    assert "--retry-failed" in caught.value.hint
 
 
-def test_cells_that_fell_back_and_were_measured_do_not_end_it(tmp_path):
+def test_cells_that_fail_alike_after_one_has_finished_do_not_end_it(store):
+    """
+    Then the machine works, and the failures are findings.
+    """
+    walk(store, Script(), pairs=PAIRS[:1])
+    script = Script(fails())
+
+    walk(store, script)
+
+    assert PAIRS[1:] == script.measured
+
+
+def test_cells_that_fail_in_different_ways_do_not_end_it(store):
+    """
+    Different reasons are different findings.
+    """
+    script = Script(lambda cell: fails(reason=str(cell.pair))(cell))
+
+    walk(store, script)
+
+    assert PAIRS == script.measured
+
+
+def test_cells_that_fell_back_and_were_measured_do_not_end_it(store):
     """
     A grid without fast kernels is slow, but it is a grid.
     """
 
-    def outcome(pair):
-        return replace(finished(pair), status=Status.FALLBACK_CPU, reason="on the CPU")
+    def outcome(cell):
+        cell.fallback = ON_CPU
 
-    stage = Stage(outcome)
-    walk(Store(tmp_path), stage)
+    script = Script(outcome)
+    events = walk(store, script)
 
-    assert PAIRS == stage.played
-
-
-def test_cells_that_fail_in_different_ways_do_not_end_it(tmp_path):
-    """
-    Different reasons are different findings.
-    """
-    stage = Stage(lambda pair: failed_record(pair, reason=str(pair)))
-
-    walk(Store(tmp_path), stage)
-
-    assert PAIRS == stage.played
+    assert [(pair, "fallback-cpu") for pair in PAIRS] == ended(events)
+    assert ON_CPU.reason == store.record(PAIRS[0], "recall").reason
+    assert store.record(PAIRS[0], "recall").observation
 
 
-def test_a_person_who_asks_to_stop_gets_the_current_cell_first(tmp_path):
+def test_the_current_cell_ends_before_a_sweep_that_is_asked_to_stop(store):
     """
     The first Ctrl-C ends between cells.
     """
-    stage = Stage()
+    script = Script()
 
-    walk(Store(tmp_path), stage, asked_to_stop=lambda: bool(stage.played))
+    walk(store, script, asked_to_stop=lambda: bool(script.measured))
 
-    assert PAIRS[:1] == stage.played
+    assert PAIRS[:1] == script.measured
 
 
-def test_a_failure_on_a_full_disk_is_none_of_the_cell(tmp_path, monkeypatch):
+def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, monkeypatch):
     """
-    What is missing in a log may have had no room: the cell is played again.
+    What is missing in a log may have had no room: the cell is measured again.
     """
     monkeypatch.setattr(runner, "free_disk_bytes", lambda _folder: 4096)
-    store = Store(tmp_path)
 
-    with pytest.raises(DiskFull, match=r"4,096 bytes are free"):
-        walk(store, Stage(outcome=failed_record))
+    with pytest.raises(FolderUnusable, match=r"4,096 bytes are free"):
+        walk(store, Script(fails()))
     assert [] == list(store.records())
-    walk(store, Stage())
+    walk(store, Script())
 
     assert 4 == len(list(store.records()))
+
+
+def test_weights_that_are_replaced_meanwhile_end_the_sweep(store, tmp_path):
+    """
+    What was measured last is not stored: it may be of either file.
+    """
+    weights = made_weights(path=tmp_path / "w.gguf", identity="as it was")
+    (tmp_path / "w.gguf").write_bytes(b"GGUF other")
+    made = made_runner(store)
+    made.run = replace(made.run, weights=weights)
+
+    with pytest.raises(CodeneedleError, match="replaced"):
+        made.sweep(Script().probe, PAIRS)
+
+    assert [] == list(store.records())
+
+
+def test_steps_of_a_probe_are_told_with_their_pair(store):
+    """
+    As they come.
+    """
+    script = Script(lambda cell: cell.step(1, 3, "reading"))
+
+    events = walk(store, script, pairs=PAIRS[:1])
+
+    assert CellStepped(PAIRS[0], Step(1, 3, "reading")) == events[1]
+
+
+def test_a_probe_sees_the_records_of_its_own_cells(store):
+    """
+    Those of earlier sweeps, too: the divergence probe finds its reference there.
+    """
+    walk(store, Script(), pairs=PAIRS[:1])
+    seen = []
+    walk(store, Script(lambda cell: seen.append(set(cell.records))))
+
+    assert [set(PAIRS[:1]), set(PAIRS[:2]), set(PAIRS[:3])] == seen
+
+
+# What a preflight finds
+
+
+def test_a_preflight_marks_each_cell_of_its_pair_and_runs_once(store):
+    """
+    It loads the weights, and the answer is the same for all probes.
+    """
+    engine = FakeEngine(preflight_finds={BAD: ON_CPU})
+    made = made_runner(store, engine)
+    events = []
+    for name in ("recall", "other"):
+        made.sweep(Script(name=name).probe, [BAD, GOOD], tell=events.append)
+
+    assert [BAD] == engine.preflights
+    assert Status.FALLBACK_CPU is store.record(BAD, "recall").status
+    assert Status.FALLBACK_CPU is store.record(BAD, "other").status
+    assert Status.FINISHED is store.record(GOOD, "recall").status
+    assert "checking where attention runs" == events[1].step.what
+
+
+def test_what_a_preflight_finds_ends_the_cell_if_wished(store):
+    """
+    It is not measured, and the line of the log is kept.
+    """
+    script = Script()
+    engine = FakeEngine(preflight_finds={BAD: ON_CPU})
+
+    walk(store, script, pairs=[BAD], engine=engine, skip_fallback=True)
+
+    assert [] == script.measured
+    record = store.record(BAD, "recall")
+    assert (Status.FALLBACK_CPU, None) == (record.status, record.observation)
+    assert (ON_CPU.reason,) == record.log_excerpt
+
+
+# The recall probe on a server that falls back, differs, or holds memory
+
+
+def recall_record(store, engine, **changes):
+    """The record of one cell of the recall probe on *engine*."""
+    made_runner(store, engine, **changes).sweep(recall.PROBE, [BAD])
+    return store.record(BAD, "recall")
+
+
+def test_a_fallback_that_is_told_at_the_first_token_marks_the_cell(store):
+    """
+    All rounds are asked all the same.
+    """
+    record = recall_record(store, FakeEngine(fallback=ON_CPU))
+
+    assert (Status.FALLBACK_CPU, ON_CPU.reason) == (record.status, record.reason)
+    assert 1 == len(record.observation["rounds"])
+
+
+def test_a_fallback_that_is_told_at_the_first_token_ends_the_cell_if_wished(store):
+    """
+    The round that reads the corpus is the last one.
+    """
+    engine = FakeEngine(fallback=ON_CPU)
+    engine.server = FakeServer(engine)
+
+    record = recall_record(store, engine, skip_fallback=True)
+
+    assert (Status.FALLBACK_CPU, None) == (record.status, record.observation)
+    assert 1 == len(engine.server.questions)
+
+
+def test_a_server_that_differs_from_what_was_asked_is_not_measured(store):
+    """
+    It is asked nothing; the record says in what it differs, and what runs.
+    """
+    runs = Effective(context=512)
+    engine = FakeEngine(differences=("K is f16, not q8_0",), effective=runs)
+    engine.server = FakeServer(engine)
+
+    record = recall_record(store, engine)
+
+    assert Status.MISMATCHED is record.status
+    assert "what runs is not what was asked for: K is f16, not q8_0" == record.reason
+    assert [] == engine.server.questions
+    assert runs == record.effective
+
+
+def test_what_a_server_holds_is_asked_while_it_lives(store):
+    """
+    Of its own process, when its rounds are through.
+    """
+    engine = FakeEngine()
+    engine.server = FakeServer(engine, holds_bytes=5 << 20)
+
+    record = recall_record(store, engine)
+
+    assert (5 << 20, 7 << 20) == (record.device_bytes, record.peak_rss_bytes)
+    assert [True] == engine.alive_at_device_query
+
+
+# Fallbacks that other cells' numbers show
+
+
+def measured_as(parts=None, layers=None, prompt_ms=None):
+    """An outcome by pair: parts of the graph, layers offloaded, time to read."""
+
+    def outcome(cell):
+        cell.effective = Effective(
+            graph_splits=(parts or {}).get(cell.pair, 2),
+            devices=("CUDA0",),
+            offloaded_layers=(layers or {}).get(cell.pair, 33),
+        )
+        return observation(prompt_ms=(prompt_ms or {}).get(cell.pair, 3000.0))
+
+    return outcome
+
+
+def gpu():
+    """An engine that sees an accelerator."""
+    return FakeEngine(devices=("CUDA0 NVIDIA L4",))
+
+
+def test_a_cell_that_fell_back_is_told_and_stored_as_that(store):
+    """
+    Once, with its reason; its observation is kept.
+    """
+    script = Script(measured_as(parts={BAD: 30}))
+
+    events = walk(store, script, pairs=[GOOD, BAD], engine=gpu())
+
+    assert [(GOOD, "finished"), (BAD, "fallback-cpu")] == ended(events)
+    stored = store.record(BAD, "recall")
+    assert Status.FALLBACK_CPU is stored.status
+    assert "the graph falls into 30 parts, 2 for q8_0/q8_0" == stored.reason
+    assert observation() == stored.observation
+
+
+def test_a_cell_is_marked_when_something_better_has_run(store):
+    """
+    Until then it looked normal; it is told again, after the cell that showed it.
+    """
+    script = Script(measured_as(parts={BAD: 30}))
+
+    events = walk(store, script, pairs=[BAD, GOOD], engine=gpu())
+
+    assert [(BAD, "finished"), (GOOD, "finished"), (BAD, "fallback-cpu")] == (
+        ended(events)
+    )
+    assert Status.FALLBACK_CPU is store.record(BAD, "recall").status
+
+
+def test_cells_of_an_earlier_sweep_are_compared_with_new_ones(store):
+    """
+    A sweep that is resumed knows what was measured before.
+    """
+    script = Script(measured_as(parts={BAD: 30}))
+    walk(store, script, pairs=[BAD], engine=gpu())
+
+    events = walk(store, script, pairs=[GOOD], engine=gpu())
+
+    assert [(GOOD, "finished"), (BAD, "fallback-cpu")] == ended(events)
+
+
+def test_a_cell_with_fewer_layers_on_the_accelerator_is_mismatched(store):
+    """
+    It is ranked beside no other; what it measured is kept.
+    """
+    script = Script(measured_as(layers={BAD: 20}))
+
+    events = walk(store, script, pairs=[GOOD, BAD], engine=gpu())
+
+    assert [(GOOD, "finished"), (BAD, "mismatched")] == ended(events)
+    stored = store.record(BAD, "recall")
+    assert "20 layers on the accelerator, 33 for q8_0/q8_0" == stored.reason
+    assert observation() == stored.observation
+
+
+@pytest.mark.parametrize(
+    ("engine", "status"), [(gpu(), "fallback-cpu"), (FakeEngine(), "finished")]
+)
+def test_a_slow_prompt_marks_a_cell_on_an_accelerator(store, engine, status):
+    """
+    By the recall probe's own priming round; on a CPU quantized attention is slow.
+    """
+    script = Script(measured_as(prompt_ms={BAD: 90_000.0}))
+
+    events = walk(store, script, pairs=[GOOD, BAD], engine=engine)
+
+    assert [(GOOD, "finished"), (BAD, status)] == ended(events)
+    reason = store.record(BAD, "recall").reason
+    slow = "it reads 100 tokens/s of a prompt, q8_0/q8_0 reads 3,000"
+    assert (slow if engine.devices else "") == reason
+
+
+def test_the_probes_that_read_prompts_tell_how_fast():
+    """
+    A metric that is renamed would end the comparison without a word.
+    """
+    names = {metric.name for probe in PROBES.values() for metric in probe.metrics}
+
+    assert names >= PROMPT_SPEEDS

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from codeneedle.errors import UnknownName
+from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.throughput import ThroughputSettings
 from codeneedle.sweep.request import (
-    BadSweepFile,
     Request,
     Variant,
     asked_for,
@@ -67,7 +66,7 @@ def write(tmp_path):
 
 def refused(folder, name="mine"):
     """What is said of the sweep file *name*, and its hint."""
-    with pytest.raises(BadSweepFile) as caught:
+    with pytest.raises(BadInput) as caught:
         asked_for(read_sweep_file(name, folder=folder))
     assert 2 == caught.value.exit_code
     return str(caught.value), caught.value.hint
@@ -115,7 +114,7 @@ def test_an_axis_may_have_types_of_its_own(write, axis):
     assert {**both, axis: ("f16",)} == {name: asked[name] for name in both}
 
 
-def test_an_empty_file_asks_for_what_nobody_asked(write):
+def test_an_empty_file_changes_nothing(write):
     """
     Every key may be left out; the rest is as without a sweep file.
     """
@@ -134,7 +133,7 @@ def test_an_empty_file_asks_for_what_nobody_asked(write):
         ("[throughputs]\ndepths = [0]", "'throughputs'", "'throughput'"),
     ],
 )
-def test_a_key_that_nobody_knows_is_refused_with_the_nearest(write, text, key, nearest):
+def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
     """
     A typo never quietly runs a default, at any level.
     """

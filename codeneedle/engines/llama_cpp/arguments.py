@@ -1,119 +1,208 @@
 """
-Command-line arguments of llama-server, llama-bench and llama-perplexity, and which ones
-users may pass.
+Command-line arguments of llama-server, and what the user's further ones mean for
+llama-perplexity and llama-bench.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeneedle.errors import RequestError
+from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-
-KIND = "ngram-simple"
-"""
-How llama.cpp calls it: where the last tokens stand in the text before, those that
-follow there are the draft. No second model, no memory, and of greedy sampling the
-same tokens, as each is checked.
-"""
-
-_PATTERN = "--spec-ngram-simple-size-n"
-_DRAFT = "--spec-ngram-simple-size-m"
-_NEEDED = frozenset({"--spec-type", _PATTERN, _DRAFT})
-
-_THEIRS = ("--spec-", "--draft", "--model-draft", "-md", "-hfd", "--hf-repo-draft")
-"""How arguments begin with which a person chooses a draft."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
-    """
-    Lengths of self-speculation, in tokens.
-
-    Attributes:
-        pattern: What must stand in the text already. Short ones draft sooner after a
-            slip, and wrongly more often.
-        draft: What is drafted and checked at once. Longer ones save more where
-            writing is bound by memory, and cost more where an answer is cut: the
-            server first ends the check that it is at.
-    """
-
-    pattern: int
-    draft: int
-
-    @property
-    def phrase(self) -> str:
-        """For setups and reports."""
-        return f"{KIND}, n {self.pattern}, m {self.draft}"
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """What a server is started with."""
-        return (
-            *("--spec-type", KIND),
-            *(_PATTERN, str(self.pattern)),
-            *(_DRAFT, str(self.draft)),
-        )
-
-
-CHOSEN = Speculation(pattern=12, draft=64)
-"""
-The lengths that a sweep uses.
-
-Of n 8, 12, 16 and m 16 to 128, these were the fastest: 0.66 of the time of a plain
-round, the built-in model at q8_0/q8_0 behind 9,021 tokens, llama.cpp b11434, AMD EPYC,
-two cores; 0.83 with n 8 and m 16, 0.75 with n 16 and m 128 (`make bench`).
-"""
-
-
-def speculation_for(
-    options: frozenset[str], extra: Iterable[str]
-) -> Speculation | None:
-    """
-    How a server with these *options* is to speculate; None if it cannot, or must not.
-
-    Args:
-        options: Long options that the binary has.
-        extra: A person's arguments for the server; who chooses a draft there has it.
-    """
-    if not options >= _NEEDED or any(word.startswith(_THEIRS) for word in extra):
-        return None
-    return CHOSEN
-
-
-def difference(
-    plain: Sequence[object],
-    speculated: Sequence[object],
-    *,
-    of: str,
-    unit: str = "token",
-) -> str:
-    """
-    Where two replies part, as a phrase; empty if they are the same.
-
-    Args:
-        plain: Tokens or characters as they come without speculation.
-        speculated: The same with it.
-        of: Name of the needle.
-        unit: What they consist of.
-    """
-    if plain == speculated:
-        return ""
-    pairs = zip(plain, speculated, strict=False)
-    shorter = min(len(plain), len(speculated))
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
-    return f"{of} is another reply from {unit} {at + 1} on"
-
 
 HOST = "127.0.0.1"
 
 ALL_LAYERS = "999"
-"""More than any model has. Stated, because what is left open is fitted to the memory
-that is free, and that differs from pair to pair."""
+"""
+More layers than any model has.
+
+Always stated: llama.cpp fits an unset number to the free memory, which differs from
+pair to pair.
+"""
 
 ROTATION_VARIABLE = "LLAMA_ATTN_ROT_DISABLE"
 """Set to 1, llama.cpp leaves out the Hadamard rotation of quantized K and V."""
+
+OFFLOAD = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers"})
+KV_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
+_STRETCHING = ("--rope-", "--yarn-", "--override-kv")
+_DRAFTING = ("--spec-", "--draft", "--model-draft", "-md", "-hfd", "--hf-repo-draft")
+"""Prefixes of arguments that extend the context, and that choose a draft."""
+
+_SIZED_NUMBER = re.compile(r"-\.?\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """
+    One of the user's further arguments.
+
+    Attributes:
+        name: As llama.cpp reads it: underscores in long names are dashes; empty for
+            words in front of the first name.
+        values: The words after it, up to the next name; or what follows ``=``.
+        words: Name and values as the user wrote them.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def parse(words: Iterable[str]) -> list[Argument]:
+    """
+    *words* by argument. A word that begins with a dash and is no number is a name.
+
+    Which arguments take a value differs from build to build, so all words up to the
+    next name count as values.
+    """
+    groups: list[list[str]] = []
+    for word in words:
+        if groups and not _is_name(word):
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return [_argument(group) for group in groups]
+
+
+def _is_name(word: str) -> bool:
+    return word.startswith("-") and not _SIZED_NUMBER.match(word)
+
+
+def _argument(words: Sequence[str]) -> Argument:
+    if not _is_name(words[0]):
+        return Argument("", tuple(words), tuple(words))
+    name, equals, value = words[0].partition("=")
+    if name.startswith("--"):
+        name = name.replace("_", "-")
+    values = (*((value,) if equals else ()), *words[1:])
+    return Argument(name, values, tuple(words))
+
+
+def has(words: Iterable[str], names: Collection[str]) -> bool:
+    """Whether one of the arguments in *words* is called one of *names*."""
+    return any(argument.name in names for argument in parse(words))
+
+
+def stretches_context(words: Iterable[str]) -> bool:
+    """Whether *words* extend the context beyond what the weights were trained for."""
+    return any(argument.name.startswith(_STRETCHING) for argument in parse(words))
+
+
+def without_offload(words: Iterable[str]) -> tuple[str, ...]:
+    """*words* for a server that only tokenizes: nothing goes to the accelerator."""
+    kept = (each for each in parse(words) if each.name not in OFFLOAD)
+    return tuple(word for argument in kept for word in argument.words)
+
+
+_CACHE_TYPES = "Choose cache types with --types, --k-types and --v-types."
+_WEIGHTS = "Choose a downloaded file with --model before the '--'."
+_CONTEXT = "Choose the context with --context before the '--'."
+_LIFE = "codeneedle chooses it for each server."
+_LOG = "codeneedle reads the log, and therefore sets what is in it."
+_ANSWERS = "It changes the answers, whatever the cache types are; leave it out."
+_THINKING = "codeneedle switches thinking off; see --prefill-no-think."
+_TASK = "codeneedle needs a server that completes text."
+_CODE = "It lets the model run programs; leave it out."
+_ENDS = "It makes llama-server print something and exit; run it without codeneedle."
+
+_REFUSED: tuple[tuple[str, str], ...] = (
+    ("-ctk --cache-type-k -ctv --cache-type-v", _CACHE_TYPES),
+    ("-m --model -mu --model-url -dr --docker-repo -hf -hfr --hf-repo", _WEIGHTS),
+    ("-hff --hf-file --models-dir --models-preset --models-max", _WEIGHTS),
+    ("--models-autoload --no-models-autoload", _WEIGHTS),
+    ("--embd-gemma-default --gpt-oss-20b-default --gpt-oss-120b-default", _WEIGHTS),
+    ("--fim-qwen-1.5b-default --fim-qwen-3b-default", _WEIGHTS),
+    ("--fim-qwen-7b-default --fim-qwen-7b-spec --fim-qwen-14b-spec", _WEIGHTS),
+    ("--fim-qwen-30b-default", _WEIGHTS),
+    ("--vision-gemma-4b-default --vision-gemma-12b-default", _WEIGHTS),
+    ("-c --ctx-size --kv-unified-per-slot", _CONTEXT),
+    ("-np --parallel", "One slot has the whole context; more would share it."),
+    ("-fa --flash-attn", "It is always on: a quantized V cache needs it."),
+    ("-fit --fit", "It would give each pair another number of layers."),
+    ("--context-shift", "It would drop the corpus when the context is full."),
+    ("-cram --cache-ram", "It would keep old prompts in memory, beside the cache."),
+    ("--host --port --reuse-port -a --alias --api-prefix", _LIFE),
+    ("--api-key --api-key-file --ssl-key-file --ssl-cert-file", _LIFE),
+    ("--sleep-idle-seconds", _LIFE),
+    ("-lv --verbosity --log-verbosity -v --verbose --log-verbose", _LOG),
+    ("--log-disable --log-file --log-jsonl --no-log-prefix", _LOG),
+    ("--grammar --grammar-file -j --json-schema -jf --json-schema-file", _ANSWERS),
+    ("-l --logit-bias --ignore-eos --samplers --sampler-seq", _ANSWERS),
+    ("--sampling-seq -r --reverse-prompt -sp --special", _ANSWERS),
+    ("-bs --backend-sampling", _ANSWERS),
+    ("--no-jinja", "codeneedle needs the model's own chat template."),
+    ("--no-prefill-assistant", "--prefill-no-think needs it."),
+    ("--reasoning-budget -rea --reasoning", _THINKING),
+    ("--embedding --embeddings --rerank --reranking --pooling", _TASK),
+    ("-ag --agent --tools --tools-runtime", _CODE),
+    ("--mcp-servers-config --mcp-servers-json", _CODE),
+    ("--ui-mcp-proxy --webui-mcp-proxy", _CODE),
+    ("-h --help --usage --version -cl --cache-list --list-devices", _ENDS),
+    ("--completion-bash --license", _ENDS),
+)
+"""
+Arguments that would break the experiment, and what to do instead.
+
+All arguments of llama-server b11434 were looked at. Those that are not listed are
+allowed, and are part of the setup: they change where and how it computes (offload,
+threads, batches, RoPE, SWA, drafts), which model it is (LoRA, overrides, templates), or
+nothing (each request states how to sample).
+"""
+
+REFUSED: Mapping[str, str] = {
+    name: hint for names, hint in _REFUSED for name in names.split()
+}
+
+
+def refuse_reserved(words: Iterable[str]) -> None:
+    """
+    Stop at an argument for llama-server that would break the experiment.
+
+    Raises:
+        BadInput: Naming it, and what to do instead.
+    """
+    for argument in parse(words):
+        hint = REFUSED.get(argument.name)
+        if hint is not None:
+            raise BadInput(
+                source=argument.words[0],
+                reason="this argument cannot be passed to llama-server",
+                hint=hint,
+            )
+
+
+SPECULATION = "ngram-simple, n 12, m 64"
+"""
+How the text drafts its own recall, as setups and reports say it.
+
+Where the last n tokens stand in the text already, the m tokens after them are the
+draft: no second model, no memory.
+
+Of n 8, 12, 16 and m 16 to 128, these were the fastest: 0.66 of the time of a plain
+round, the built-in model at q8_0/q8_0 behind 9,021 tokens, llama.cpp b11434, AMD EPYC,
+two cores; 0.83 with n 8 and m 16, 0.75 with n 16 and m 128.
+"""
+
+_SPECULATING = (
+    *("--spec-type", "ngram-simple"),
+    *("--spec-ngram-simple-size-n", "12"),
+    *("--spec-ngram-simple-size-m", "64"),
+)
+
+
+def can_speculate(options: Collection[str], words: Iterable[str]) -> bool:
+    """
+    Whether a server with these *options* can draft from the text.
+
+    Args:
+        options: Long options that the binary has.
+        words: The user's arguments; a draft that they choose is used instead.
+    """
+    chooses = any(argument.name.startswith(_DRAFTING) for argument in parse(words))
+    return not chooses and {*_SPECULATING[::2]} <= {*options}
+
 
 OPTIONAL: tuple[tuple[str, ...], ...] = (
     ("--verbosity", "4"),  # below, the log names no cache types
@@ -133,53 +222,6 @@ FOR_COUNTING: tuple[tuple[str, ...], ...] = (
 )
 """Further ones for a server that only tokenizes."""
 
-_TYPES = "Choose cache types with --types, --k-types and --v-types."
-_OURS = "codeneedle chooses it for each server."
-_LOG = "codeneedle reads the log, and so decides what is in it."
-
-RESERVED: dict[str, str] = {
-    **dict.fromkeys(("-ctk", "--cache-type-k", "-ctv", "--cache-type-v"), _TYPES),
-    **dict.fromkeys(("-m", "--model"), "Choose weights with --model before the '--'."),
-    **dict.fromkeys(
-        ("-mu", "--model-url", "-dr", "--docker-repo", "-hf", "-hfr", "--hf-repo"),
-        "Download the weights, then name the file with --model before the '--'.",
-    ),
-    **dict.fromkeys(
-        ("-c", "--ctx-size"), "Choose the context with --context before the '--'."
-    ),
-    **dict.fromkeys(
-        ("-np", "--parallel"), "One slot has the whole context; more would share it."
-    ),
-    **dict.fromkeys(
-        ("-fa", "--flash-attn"), "It is always on: a quantized V cache needs it."
-    ),
-    **dict.fromkeys(("-fit", "--fit"), "It would give each pair another offload."),
-    **dict.fromkeys(
-        ("--host", "--port", "--reuse-port", "-a", "--alias", "--api-prefix"), _OURS
-    ),
-    **dict.fromkeys(
-        ("--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file"), _OURS
-    ),
-    **dict.fromkeys(
-        ("-lv", "--verbosity", "--log-verbosity", "-v", "--verbose", "--log-verbose"),
-        _LOG,
-    ),
-    **dict.fromkeys(
-        ("--log-disable", "--log-file", "--log-jsonl", "--no-log-prefix"), _LOG
-    ),
-}
-"""Arguments that would break the experiment, with what to do instead."""
-
-OFFLOAD = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers"})
-"""Names of the one argument that is ours unless a person gives it."""
-
-
-class ReservedArgument(RequestError):  # noqa: N818 - named after the fact
-    """An argument for llama-server that would break the experiment."""
-
-    def __init__(self, *, argument: str, hint: str) -> None:
-        super().__init__(f"{argument} cannot be handed to llama-server", hint=hint)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -192,7 +234,7 @@ class Launch:
         alias: What the server is called; `serving` makes it unique.
         context: Size of the context of its one slot, in tokens.
         pair: Cache types; None for a server that only tokenizes and renders.
-        extra: A person's further arguments. They come last, and win.
+        extra: The user's further arguments. They come last, and win.
         options: Long options that the binary has.
         threads: Threads that write tokens; None for the binary's own choice. A
             model of a few MB is fastest with one.
@@ -201,7 +243,7 @@ class Launch:
             all cores are free, and many times faster where they are not.
         rotation: Whether quantized values are rotated, where that is possible.
         flash_attention: ``on``; ``auto`` has the server say whether it could be.
-        speculation: How the text drafts its own continuation; None for not at all.
+        speculates: Whether the text drafts its own recall.
     """
 
     binary: Path
@@ -216,7 +258,7 @@ class Launch:
     sleeps: bool = False
     rotation: bool = True
     flash_attention: str = "on"
-    speculation: Speculation | None = None
+    speculates: bool = False
 
 
 def command(launch: Launch, *, port: int) -> list[str]:
@@ -233,50 +275,22 @@ def command(launch: Launch, *, port: int) -> list[str]:
         *_offload(launch),
         *_threads(launch),
         *_optional(launch),
-        *(launch.speculation.arguments if launch.speculation else ()),
+        *(_SPECULATING if launch.speculates else ()),
         *launch.extra,
     ]
 
 
 def variables(launch: Launch, *, api_key: str) -> dict[str, str]:
-    """Environment variables of the server, beside those that it may inherit."""
-    # OpenMP's own word for it; builds without OpenMP have --poll.
+    """Environment variables of the server, beside those that it inherits."""
+    # OpenMP's variable; builds without OpenMP have --poll.
     waiting = {"OMP_WAIT_POLICY": "passive"} if launch.sleeps else {}
     rotation = {} if launch.rotation else {ROTATION_VARIABLE: "1"}
     return {"LLAMA_API_KEY": api_key, **waiting, **rotation}
 
 
-def refuse_reserved(extra: Sequence[str]) -> None:
-    """
-    Stop at an argument for llama-server that would break the experiment.
-
-    Raises:
-        ReservedArgument: Naming it, and what to do instead.
-    """
-    for argument in extra:
-        name = _name(argument)
-        if name in RESERVED:
-            raise ReservedArgument(argument=argument, hint=RESERVED[name])
-
-
-def without_offload(extra: Sequence[str]) -> tuple[str, ...]:
-    """*extra* for a server that only tokenizes: nothing goes to the accelerator."""
-    kept: list[str] = []
-    skip = False
-    for argument in extra:
-        if _name(argument) in OFFLOAD:
-            skip = "=" not in argument
-        elif skip:
-            skip = False
-        else:
-            kept.append(argument)
-    return tuple(kept)
-
-
-def _name(argument: str) -> str:
-    """As llama.cpp reads it: underscores are dashes in long names."""
-    name = argument.partition("=")[0]
-    return name.replace("_", "-") if name.startswith("--") else name
+def asks_for_all_layers(launch: Launch) -> bool:
+    """Whether each layer is to be on the accelerator: the user chose no number."""
+    return launch.pair is not None and not has(launch.extra, OFFLOAD)
 
 
 def _cache(launch: Launch) -> Iterator[str]:
@@ -286,17 +300,8 @@ def _cache(launch: Launch) -> Iterator[str]:
         yield from ("--cache-type-k", pair.k, "--cache-type-v", pair.v)
 
 
-def asks_for_all_layers(launch: Launch) -> bool:
-    """Whether each layer is to be on the accelerator: no person chose a number."""
-    return launch.pair is not None and not _chooses_layers(launch)
-
-
-def _chooses_layers(launch: Launch) -> bool:
-    return bool(OFFLOAD & {_name(argument) for argument in launch.extra})
-
-
 def _offload(launch: Launch) -> Iterator[str]:
-    if not _chooses_layers(launch):
+    if not has(launch.extra, OFFLOAD):
         layers = "0" if launch.pair is None else ALL_LAYERS
         yield from ("--n-gpu-layers", layers)
 
@@ -317,20 +322,90 @@ def _optional(launch: Launch) -> Iterator[str]:
             yield from option
 
 
-BENCH_ALL_LAYERS = "999"
-"""More than any model has, as the server is told, too."""
+_PERPLEXITY_VALUED = frozenset(
+    [
+        "-ngl",
+        "--gpu-layers",
+        "--n-gpu-layers",
+        "-t",
+        "--threads",
+        "-tb",
+        "--threads-batch",
+        "-ub",
+        "--ubatch-size",
+        "-dev",
+        "--device",
+        "-sm",
+        "--split-mode",
+        "-ts",
+        "--tensor-split",
+        "-mg",
+        "--main-gpu",
+        "-ot",
+        "--override-tensor",
+        "-ncmoe",
+        "--n-cpu-moe",
+        "--numa",
+        "--poll",
+        "--rope-scaling",
+        "--rope-scale",
+        "--rope-freq-base",
+        "--rope-freq-scale",
+        "--yarn-orig-ctx",
+        "--yarn-ext-factor",
+        "--yarn-attn-factor",
+        "--yarn-beta-slow",
+        "--yarn-beta-fast",
+        "--override-kv",
+        "--lora",
+    ]
+)
+_PERPLEXITY_FLAGS = frozenset(
+    [
+        "-cmoe",
+        "--cpu-moe",
+        "-nkvo",
+        "--no-kv-offload",
+        "-kvo",
+        "--kv-offload",
+        "--swa-full",
+        "--mlock",
+        "--no-mmap",
+        "--no-repack",
+        "-nr",
+        "--no-host",
+        "--no-op-offload",
+    ]
+)
+"""Arguments that llama-perplexity takes, too; they say where and how to compute."""
 
-NEEDED = (
+
+def shared_arguments(
+    server_args: Iterable[str],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arguments for llama-server that llama-perplexity takes too, and the rest."""
+    shared: list[str] = []
+    ignored: list[str] = []
+    for argument in parse(server_args):
+        name, values = argument.name, len(argument.values)
+        is_shared = (name in _PERPLEXITY_VALUED and values == 1) or (
+            name in _PERPLEXITY_FLAGS and values == 0
+        )
+        (shared if is_shared else ignored).extend(argument.words)
+    return tuple(shared), tuple(ignored)
+
+
+BENCH_NEEDED = (
     *("--output", "--verbose", "--repetitions", "--n-prompt", "--n-gen", "--n-depth"),
     *("--cache-type-k", "--cache-type-v", "--flash-attn", "--n-gpu-layers"),
 )
-"""Options without which nothing can be measured here."""
+"""Options of llama-bench without which nothing can be measured."""
 
 BENCH_OFFLOAD = "--n-gpu-layers"
 
 
 @dataclass(frozen=True, slots=True)
-class _Meaning:
+class _BenchOption:
     """
     What a server's argument is to llama-bench.
 
@@ -346,41 +421,31 @@ class _Meaning:
     is_flag: bool = False
 
 
-_OFFLOADED = _Meaning(BENCH_OFFLOAD)
-_MEANINGS: dict[str, _Meaning] = {
-    "-ngl": _OFFLOADED,
-    "--gpu-layers": _OFFLOADED,
-    "--n-gpu-layers": _OFFLOADED,
-    "-t": _Meaning("--threads"),
-    "--threads": _Meaning("--threads"),
-    "-sm": _Meaning("--split-mode"),
-    "--split-mode": _Meaning("--split-mode"),
-    "-mg": _Meaning("--main-gpu"),
-    "--main-gpu": _Meaning("--main-gpu"),
-    "-b": _Meaning("--batch-size"),
-    "--batch-size": _Meaning("--batch-size"),
-    "-ub": _Meaning("--ubatch-size"),
-    "--ubatch-size": _Meaning("--ubatch-size"),
-    "-ncmoe": _Meaning("--n-cpu-moe"),
-    "--n-cpu-moe": _Meaning("--n-cpu-moe"),
-    "-dev": _Meaning("--device", comma="/"),
-    "--device": _Meaning("--device", comma="/"),
-    "-ts": _Meaning("--tensor-split", comma="/"),
-    "--tensor-split": _Meaning("--tensor-split", comma="/"),
-    "-ot": _Meaning("--override-tensor", comma=";"),
-    "--override-tensor": _Meaning("--override-tensor", comma=";"),
-    "-nkvo": _Meaning("--no-kv-offload", is_flag=True),
-    "--no-kv-offload": _Meaning("--no-kv-offload", is_flag=True),
-    "--poll": _Meaning("--poll"),
-    "--numa": _Meaning("--numa"),
+_BENCH_OPTIONS: dict[str, _BenchOption] = {
+    name: option
+    for names, option in (
+        ("-ngl --gpu-layers --n-gpu-layers", _BenchOption(BENCH_OFFLOAD)),
+        ("-t --threads", _BenchOption("--threads")),
+        ("-sm --split-mode", _BenchOption("--split-mode")),
+        ("-mg --main-gpu", _BenchOption("--main-gpu")),
+        ("-b --batch-size", _BenchOption("--batch-size")),
+        ("-ub --ubatch-size", _BenchOption("--ubatch-size")),
+        ("-ncmoe --n-cpu-moe", _BenchOption("--n-cpu-moe")),
+        ("-dev --device", _BenchOption("--device", comma="/")),
+        ("-ts --tensor-split", _BenchOption("--tensor-split", comma="/")),
+        ("-ot --override-tensor", _BenchOption("--override-tensor", comma=";")),
+        ("-nkvo --no-kv-offload", _BenchOption("--no-kv-offload", is_flag=True)),
+        ("--poll", _BenchOption("--poll")),
+        ("--numa", _BenchOption("--numa")),
+    )
+    for name in names.split()
 }
-"""The server's arguments that matter for speed, long and short."""
+"""The server's arguments that matter for speed."""
 
-_LAYERS = {"all": BENCH_ALL_LAYERS, "auto": "-1"}
-"""Words that only the server knows."""
+_LAYERS = {"all": ALL_LAYERS, "auto": "-1"}
+"""Values that only the server knows."""
 
 _OPTION = re.compile(r"--[a-z][\w-]*")
-_NUMBER = re.compile(r"-\d[\d.]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +455,7 @@ class Translated:
 
     Attributes:
         passed: Arguments of llama-bench, by long name; the last of a name counts.
-        ignored: The server's arguments that it has no like of, with their values.
+        ignored: The server's arguments that it does not have, with their values.
     """
 
     passed: dict[str, str]
@@ -403,99 +468,30 @@ def options_in(help_text: str) -> frozenset[str]:
     return frozenset(name for line in lines for name in _OPTION.findall(line))
 
 
-def translated(server_args: Sequence[str], options: Collection[str]) -> Translated:
+def translated(server_args: Iterable[str], options: Collection[str]) -> Translated:
     """
     What *server_args* mean to a llama-bench that has *options*.
 
     Args:
-        server_args: As a person gave them: ``-ngl 20``, ``--device=CUDA0,CUDA1``.
+        server_args: As the user gave them: ``-ngl 20 --device CUDA0,CUDA1``.
         options: Long names of its options.
     """
     passed: dict[str, str] = {}
     ignored: list[str] = []
-    for name, values in _arguments(server_args):
-        meaning = _MEANINGS.get(name)
-        is_complete = meaning and meaning.is_flag == (not values)
-        if meaning is None or meaning.name not in options or not is_complete:
-            ignored += (name, *values)
-        elif meaning.is_flag:
-            passed[meaning.name] = "1"
+    for argument in parse(server_args):
+        option = _BENCH_OPTIONS.get(argument.name)
+        is_complete = option and option.is_flag == (not argument.values)
+        if option is None or option.name not in options or not is_complete:
+            ignored += filter(None, (argument.name, *argument.values))
+        elif option.is_flag:
+            passed[option.name] = "1"
         else:
-            passed[meaning.name] = _value(meaning, values[0])
-            ignored += values[1:]
-    return Translated(passed, tuple(filter(None, ignored)))
+            passed[option.name] = _bench_value(option, argument.values[0])
+            ignored += argument.values[1:]
+    return Translated(passed, tuple(ignored))
 
 
-def _value(meaning: _Meaning, value: str) -> str:
-    if meaning.name == BENCH_OFFLOAD:
+def _bench_value(option: _BenchOption, value: str) -> str:
+    if option.name == BENCH_OFFLOAD:
         return _LAYERS.get(value, value)
-    return value.replace(",", meaning.comma)
-
-
-def _arguments(server_args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each argument with the values that follow it; names as llama.cpp reads them."""
-    name, values = "", list[str]()
-    for argument in server_args:
-        if not argument.startswith("-") or _NUMBER.fullmatch(argument):
-            values.append(argument)
-            continue
-        if name or values:
-            yield name, values
-        name, equals, value = argument.partition("=")
-        name = name.replace("_", "-") if name.startswith("--") else name
-        values = [value] if equals else []
-    if name or values:
-        yield name, values
-
-
-_VALUED = frozenset(
-    {
-        *("-ngl", "--gpu-layers", "--n-gpu-layers", "-t", "--threads"),
-        *("-tb", "--threads-batch", "-ub", "--ubatch-size", "-dev", "--device"),
-        *("-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"),
-        *("-ot", "--override-tensor", "-ncmoe", "--n-cpu-moe", "--numa", "--poll"),
-        *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
-        *("--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"),
-        *("--yarn-beta-slow", "--yarn-beta-fast", "--override-kv", "--lora"),
-    }
-)
-_FLAGS = frozenset(
-    {
-        *("-cmoe", "--cpu-moe", "-nkvo", "--no-kv-offload", "-kvo", "--kv-offload"),
-        *("--swa-full", "--mlock", "--no-mmap", "--no-repack", "-nr"),
-        *("--no-host", "--no-op-offload"),
-    }
-)
-"""Arguments that both programs take; they say where and how to compute."""
-
-
-def shared_arguments(
-    server_args: Sequence[str],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arguments for llama-server that llama-perplexity takes too, and the rest."""
-    shared: list[str] = []
-    ignored: list[str] = []
-    for option in _options(server_args):
-        name, equals, _ = option[0].partition("=")
-        values = len(option) - 1 + bool(equals)
-        is_shared = (name in _VALUED and values == 1) or (
-            name in _FLAGS and values == 0
-        )
-        (shared if is_shared else ignored).extend(option)
-    return tuple(shared), tuple(ignored)
-
-
-def _options(arguments: Sequence[str]) -> Iterator[list[str]]:
-    """Each option with the values behind it."""
-    option: list[str] = []
-    for argument in arguments:
-        if _is_name(argument) and option:
-            yield option
-            option = []
-        option.append(argument)
-    if option:
-        yield option
-
-
-def _is_name(argument: str) -> bool:
-    return argument.startswith("-") and not argument[1:2].isdigit()
+    return value.replace(",", option.comma)

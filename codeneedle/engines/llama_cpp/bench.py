@@ -3,22 +3,39 @@
 import contextlib
 import os
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
 
+from codeneedle.engines.engine import ModelSpec, Speeds, SpeedTask, ToolRun, mismatched
+from codeneedle.engines.llama_cpp.arguments import (
+    ALL_LAYERS,
+    BENCH_NEEDED,
+    BENCH_OFFLOAD,
+    ROTATION_VARIABLE,
+    options_in,
+    translated,
+)
+from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.log import (
+    Asked,
+    evidence,
+    exit_cause,
+    exit_phrase,
+    fallback,
     last_words,
+    mismatches,
     printable,
+    read,
     read_log,
     trouble,
 )
-from codeneedle.engines.llama_cpp.server import how, without_words
-from codeneedle.errors import CellError
+from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.records.record import Status, Trouble
+from codeneedle.records.record import Effective, Status, Trouble
+from codeneedle.system import processes
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import AwakeClock, ends_within
 
@@ -238,7 +255,7 @@ class BenchDied(CellError):  # noqa: N818 - named after the fact
     def __init__(self, *, returncode: int, log: Path, log_text: str) -> None:
         found = _why(returncode, log_text)
         super().__init__(
-            f"llama-bench ended with {how(returncode)}: {found.reason}",
+            f"llama-bench ended with {exit_phrase(returncode)}: {found.reason}",
             hint=f"Its last words are in {log}.",
         )
         self.status = found.status
@@ -258,9 +275,14 @@ class BenchHangs(CellError):  # noqa: N818 - named after the fact
         self.log_excerpt = last_words(read_log(log))
 
 
-def followed(
-    argv: Sequence[str], *, env: Mapping[str, str], log: Path, silence_s: float
-) -> Generator[str, None, str]:
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    silence_s: float,
+    progress: Callable[[str], None],
+) -> str:
     """
     Run *argv* to its end.
 
@@ -269,9 +291,7 @@ def followed(
         env: Its whole environment.
         log: Receives its output. Overwritten.
         silence_s: How long it may say nothing, in seconds.
-
-    Yields:
-        What it does, as a phrase, whenever it says something.
+        progress: Called with what it does, as a phrase, whenever it says something.
 
     Returns:
         Its output, stdout and stderr together.
@@ -290,7 +310,7 @@ def followed(
             if grown != size:
                 size, heard = grown, now
                 phase = last_phase(_tail(log)) or phase
-                yield phase
+                progress(phase)
             if now - heard > silence_s or now - began > PHASES * silence_s:
                 raise BenchHangs(phase=phase, seconds=now - began, log=log)
     log_text = read_log(log)
@@ -316,4 +336,210 @@ def _size(log: Path) -> int:
 def _why(returncode: int, log_text: str) -> Trouble:
     if is_unknown_type(log_text):
         return Trouble(Status.UNSUPPORTED, "it does not know this cache type")
-    return trouble(log_text) or without_words(returncode)
+    return trouble(log_text) or exit_cause(returncode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """
+    llama-bench as a speed tool. Implements `engine.SpeedTool`.
+
+    Attributes:
+        tool: The program.
+        facts: What the llama-server beside it says of itself.
+        model: What is measured.
+        arguments: Its arguments that are the same for every cell, by name.
+        ignored: The user's arguments for llama-server that it does not have.
+    """
+
+    tool: Path
+    facts: ServerFacts
+    model: ModelSpec
+    arguments: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tools: Tools, facts: ServerFacts, model: ModelSpec) -> "Bench":
+        """
+        The tool of an installation.
+
+        Raises:
+            BadInput: If the weights' path means several to llama-bench.
+            MachineError: If the tool is missing, too old, or cannot be asked.
+        """
+        if tools.bench is None:
+            raise ToolMissing(
+                tool="llama-bench",
+                reason=f"is not beside {tools.server}",
+                hint="Build all three programs with 'codeneedle llama'.",
+            )
+        if "," in str(model.weights.path):
+            raise BadInput(
+                source=model.weights.path,
+                reason="llama-bench cannot take weights with a comma in their path",
+                hint="Rename the file or its folder, or use a symbolic link.",
+            )
+        options = asked_options(tools.bench)
+        understood = translated(model.arguments, options)
+        return cls(
+            tool=tools.bench,
+            facts=facts,
+            model=model,
+            arguments=_common(model, options) | understood.passed,
+            ignored=understood.ignored,
+        )
+
+    def measure(
+        self,
+        task: SpeedTask,
+        *,
+        log: Path,
+        silence_s: float,
+        progress: Callable[[str], None],
+    ) -> Speeds:
+        """As of `engine.SpeedTool`."""
+        argv = self.command(task)
+        log_text = run(
+            argv,
+            env=processes.clean(os.environ) | self._variables(),
+            log=log,
+            silence_s=silence_s,
+            progress=progress,
+        )
+        asked = self._asked(task)
+        result = _told_result(log_text, asked)
+        row = result.pp
+        return Speeds(
+            pp=row.speeds,
+            tg=result.tg.speeds,
+            run=ToolRun(
+                command=tuple(argv),
+                effective=self._verified(asked, result, log_text),
+                fallback=fallback(log_text),
+            ),
+            build=_build(row),
+            cpu=row.cpu_info,
+            gpu=row.gpu_info,
+            backends=row.backends,
+            threads=row.n_threads,
+        )
+
+    def command(self, task: SpeedTask) -> list[str]:
+        """The argv of *task*; a later value does not replace an earlier one."""
+        arguments = {
+            "--model": str(self.model.weights.path),
+            "--output": "jsonl",
+            **self.arguments,
+            "--flash-attn": "1",
+            "--cache-type-k": task.pair.k,
+            "--cache-type-v": task.pair.v,
+            "--repetitions": str(task.repetitions),
+            "--n-prompt": str(task.prompt_tokens),
+            "--n-gen": str(task.generated_tokens),
+            "--n-depth": str(task.depth),
+        }
+        # Verbose, because without it only errors are told: no types, no fallbacks.
+        # Flags carry no value.
+        words = [word for item in arguments.items() for word in item if word]
+        return [str(self.tool), "--verbose", *words]
+
+    def _variables(self) -> dict[str, str]:
+        """As for the server: threads that wait for so small a model must not spin."""
+        waiting = {"OMP_WAIT_POLICY": "passive"} if self.model.is_tiny else {}
+        rotation = {} if self.model.rotation else {ROTATION_VARIABLE: "1"}
+        return waiting | rotation
+
+    def _asked(self, task: SpeedTask) -> AskedTests:
+        layers = self.arguments.get(BENCH_OFFLOAD)
+        return AskedTests(
+            pair=task.pair,
+            depth=task.depth,
+            prompt_tokens=task.prompt_tokens,
+            generated_tokens=task.generated_tokens,
+            repetitions=task.repetitions,
+            offload=int(layers) if layers and layers.lstrip("-").isdigit() else None,
+        )
+
+    def _verified(
+        self, asked: AskedTests, result: BenchResult, log_text: str
+    ) -> Effective:
+        effective = read(log_text)
+        wanted = Asked(
+            pair=asked.pair,
+            context=asked.depth + asked.prompt_tokens,
+            rotation=self.model.rotation,
+            all_layers=self.arguments.get(BENCH_OFFLOAD) == ALL_LAYERS,
+        )
+        found = (
+            *differences(result, asked),
+            *mismatches(wanted, effective),
+            *_other_installation(self.facts, result.pp),
+        )
+        if found:
+            distinct = tuple(dict.fromkeys(found))
+            raise mismatched(distinct, log_excerpt=evidence(log_text))
+        return replace(effective, build=_build(result.pp))
+
+
+ASK_TIMEOUT_S = 60.0
+"""Long: the first start on a GPU may compile its kernels."""
+
+
+def asked_options(bench: Path) -> frozenset[str]:
+    """
+    The options of *bench*.
+
+    Raises:
+        ToolMissing: If one that is needed is missing.
+        MachineError: If it cannot be asked.
+    """
+    answer = processes.output_of([str(bench), "--help"], timeout_s=ASK_TIMEOUT_S)
+    help_text = answer.stdout + answer.stderr
+    options = options_in(help_text)
+    missing = [name for name in BENCH_NEEDED if name not in options]
+    if "jsonl" not in help_text:
+        missing.append("--output jsonl")
+    if missing:
+        raise ToolMissing(
+            tool=str(bench),
+            reason=f"has no option {missing[0]}",
+            hint="Use a newer llama.cpp: 'codeneedle llama' builds one.",
+        )
+    return options
+
+
+def _common(model: ModelSpec, options: frozenset[str]) -> dict[str, str]:
+    """Arguments that are the same for every cell; the user's come last, and win."""
+    common = {BENCH_OFFLOAD: ALL_LAYERS}
+    if "--progress" in options:
+        common["--progress"] = ""
+    if model.is_tiny:
+        # As for the server: a second thread waits more than it computes.
+        common["--threads"] = "1"
+        if "--poll" in options:
+            common["--poll"] = "0"
+    return common
+
+
+def _told_result(log_text: str, asked: AskedTests) -> BenchResult:
+    """`read_result`, with what the log tells of a failure."""
+    try:
+        return read_result(log_text, asked)
+    except NoResult as error:
+        told = NoResult(reason=error.reason, found=trouble(log_text))
+        told.log_excerpt = last_words(log_text)
+        raise told from error
+
+
+def _other_installation(facts: ServerFacts, row: BenchRow) -> tuple[str, ...]:
+    """In what llama-bench is not of the same make as the server."""
+    found = []
+    if facts.build and row.build_number and facts.build != row.build_number:
+        found.append(f"llama-bench is build {row.build_number}, not {facts.build}")
+    if facts.devices and row.backends == "CPU":
+        found.append(f"llama-bench knows no accelerator, not {facts.devices[0]}")
+    return tuple(found)
+
+
+def _build(row: BenchRow) -> str:
+    return f"{row.build_number} ({row.build_commit})"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGKILL, SIGXFSZ, Signals
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
@@ -350,3 +351,24 @@ def _wrong_offload(effective: Effective) -> Iterator[str]:
     # Zero or None: there is no accelerator.
     if on_device and layers and on_device < layers:
         yield f"{on_device} of {layers} layers are on the accelerator, not all"
+
+
+def exit_cause(returncode: int) -> Trouble:
+    """Why a program ended whose log does not tell."""
+    if returncode == -SIGKILL:
+        reason = "killed by SIGKILL, most likely by the kernel's out-of-memory killer"
+        return Trouble(Status.OUT_OF_MEMORY, reason)
+    if returncode == -SIGXFSZ:
+        reason = "its log exceeds the limit of file sizes: see ulimit -f"
+        return Trouble(Status.CRASHED, reason)
+    return Trouble(Status.CRASHED, "its log does not say why")
+
+
+def exit_phrase(returncode: int) -> str:
+    """``exit code 3`` or ``SIGKILL``: how a program ended."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        return Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"

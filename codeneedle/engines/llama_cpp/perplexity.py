@@ -1,29 +1,65 @@
 """Runs llama-perplexity and parses its output."""
 
 import contextlib
+import hashlib
 import math
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codeneedle.engines.engine import Estimate, Statistics
+from codeneedle.engines.engine import (
+    Comparison,
+    DivergenceTask,
+    Estimate,
+    ModelSpec,
+    Reference,
+    Statistics,
+    ToolRun,
+    mismatched,
+)
+from codeneedle.engines.llama_cpp import base_file
 from codeneedle.engines.llama_cpp import log as serverlog
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
     OFFLOAD,
     ROTATION_VARIABLE,
+    has,
+    shared_arguments,
 )
-from codeneedle.engines.llama_cpp.log import Asked, mismatches, printable, read_log
-from codeneedle.engines.llama_cpp.server import Mismatched, how, without_words
-from codeneedle.errors import CellError
+from codeneedle.engines.llama_cpp.base_file import (
+    LEAST_SCORED,
+    BaseFile,
+    Identity,
+    Note,
+    scored_tokens,
+)
+from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.engines.llama_cpp.log import (
+    Asked,
+    exit_cause,
+    exit_phrase,
+    mismatches,
+    printable,
+    read_log,
+)
+from codeneedle.errors import (
+    BadInput,
+    CellError,
+    FolderUnusable,
+    ToolFailed,
+    ToolMissing,
+)
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.system import processes
+from codeneedle.system.files import write_whole
 from codeneedle.system.machine import usable_cores
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import AwakeClock, ends_within
+from codeneedle.text import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,10 +299,10 @@ class PerplexityDied(CellError):  # noqa: N818 - named after the fact
     def __init__(self, *, returncode: int, log: Path, log_text: str) -> None:
         found = serverlog.trouble(log_text)
         if found is None:
-            silent = without_words(returncode)
+            silent = exit_cause(returncode)
             found = replace(silent, reason=failure(log_text) or silent.reason)
         super().__init__(
-            f"llama-perplexity ended with {how(returncode)}: {found.reason}",
+            f"llama-perplexity ended with {exit_phrase(returncode)}: {found.reason}",
             hint=f"Its last words are in {log}.",
         )
         self.status = found.status.value
@@ -361,12 +397,14 @@ def variables(job: Job) -> dict[str, str]:
     return waiting | still
 
 
-def computing(job: Job) -> Generator[int, None, str]:
+def run(job: Job, *, progress: Callable[[int], None]) -> str:
     """
     Run *job* to its end; the tool is gone when this is left, however it is left.
 
-    Yields:
-        The chunks behind it, whenever it has written something.
+    Args:
+        job: What to run.
+        progress: Called with the chunks computed so far, whenever it has written
+            something.
 
     Returns:
         Its log. Exit code 0 says nothing about success: look for the statistics.
@@ -374,7 +412,7 @@ def computing(job: Job) -> Generator[int, None, str]:
     Raises:
         PerplexityDied: If it ends with anything but 0.
         PerplexityHangs: If it writes nothing for `SILENCE_S`.
-        Mismatched: If other cache types run than asked for.
+        CellError: If other cache types run than asked for.
         MachineError: If it cannot be started or stopped.
     """
     env = processes.clean(os.environ) | variables(job)
@@ -387,7 +425,7 @@ def computing(job: Job) -> Generator[int, None, str]:
                 written, heard = size, lived_s()
                 log_text = read_log(job.log)
                 _refuse_mismatch(job, log_text, is_over=False)
-                yield chunks_done(log_text)
+                progress(chunks_done(log_text))
             elif lived_s() - heard > SILENCE_S:
                 log_text = read_log(job.log)
                 raise PerplexityHangs(
@@ -406,7 +444,7 @@ def verify(job: Job, log_text: str) -> None:
     Stop at cache types, or a context, that differ from what *job* asked for.
 
     Raises:
-        Mismatched: If they do, or if the log does not tell.
+        CellError: If they do, or if the log does not tell.
     """
     _refuse_mismatch(job, log_text, is_over=True)
 
@@ -422,7 +460,7 @@ def _refuse_mismatch(job: Job, log_text: str, *, is_over: bool) -> None:
     differences = mismatches(asked, effective)
     # Before the log names a cache, there is nothing to compare yet.
     if differences and (is_over or effective.kv):
-        raise Mismatched(differences=differences, log_text=log_text)
+        raise mismatched(differences, log_excerpt=serverlog.evidence(log_text))
 
 
 def _task(job: Job) -> Iterator[str]:
@@ -438,7 +476,7 @@ def _offload(job: Job) -> Iterator[str]:
 
 
 def _chooses_layers(job: Job) -> bool:
-    return bool(OFFLOAD & {argument.partition("=")[0] for argument in job.arguments})
+    return has(job.arguments, OFFLOAD)
 
 
 def _threads(job: Job) -> Iterator[str]:
@@ -456,3 +494,265 @@ def _written(job: Job) -> int:
         with contextlib.suppress(OSError):  # not yet there, or taken away
             written += path.stat().st_size
     return written
+
+
+VERSION_TIMEOUT_S = 60.0
+
+FIRST_WIDE_BUILD = 9512
+"""
+A build of 2026-06-04, with 64-bit sizes of the base file.
+
+They came on 2026-05-24 (llama.cpp #23496 and #23623); b9292 of the day before still
+crashes. A build between the two may be refused without need.
+"""
+
+RETRIES = 5
+"""
+Further runs of the tool where the end of its log is missing, and so all numbers.
+
+Measured with the built-in model on two busy cores: 3 runs of 30. A large model takes
+longer to exit than its log to be written.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perplexity:
+    """
+    llama-perplexity as a divergence tool. Implements `engine.DivergenceTool`.
+
+    Attributes:
+        tool: The program.
+        facts: What the llama-server beside it says of itself.
+        model: What is measured.
+        version: As the tool states it.
+        arguments: The user's arguments for llama-server that it takes, too.
+        ignored: The others.
+    """
+
+    tool: Path
+    facts: ServerFacts
+    model: ModelSpec
+    version: str
+    arguments: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tools: Tools, facts: ServerFacts, model: ModelSpec) -> "Perplexity":
+        """
+        The tool of an installation.
+
+        Raises:
+            MachineError: If it is missing, cannot be started, or hangs.
+        """
+        if tools.perplexity is None:
+            raise ToolMissing(
+                tool="llama-perplexity",
+                reason=f"is not beside {tools.server}",
+                hint="Build both with 'codeneedle llama'.",
+            )
+        arguments, ignored = shared_arguments(model.arguments)
+        return cls(
+            tool=tools.perplexity,
+            facts=facts,
+            model=model,
+            version=_version(tools.perplexity),
+            arguments=arguments,
+            ignored=ignored,
+        )
+
+    def check(
+        self, *, text_name: str, text_bytes: int, context: int, chunks: int
+    ) -> None:
+        """As of `engine.DivergenceTool`."""
+        # No tokenizer makes more tokens than bytes, but for one or two at the start.
+        needed = max(2, chunks) * context
+        if text_bytes + 2 < needed:
+            raise _text_too_short(text_name, text_bytes, needed, context)
+        _refuse_few(chunks, context)
+        # Builds from an archive call themselves 0: their age is not known.
+        build = self.facts.build or FIRST_WIDE_BUILD
+        values = base_file.row_values(self.model.weights.vocabulary)
+        if build < FIRST_WIDE_BUILD and context * values >= 2**31:
+            raise ToolFailed(
+                tool=f"llama-perplexity of build {build}",
+                reason=f"crashes at a context of {context:,}: {context:,} x {values:,} "
+                f"(vocabulary) = {context * values:,} is not below 2^31",
+                hint=f"Use --divergence-context {(2**31 - 1) // values} or less, or a "
+                f"llama.cpp of build {FIRST_WIDE_BUILD} or later: 'codeneedle llama'.",
+            )
+
+    def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
+        """As of `engine.DivergenceTool`."""
+        size = base_file.predicted_bytes(
+            vocabulary=self.model.weights.vocabulary, chunks=chunks, context=context
+        )
+        return max(0, size - BaseFile.of(folder, context=context).present_bytes())
+
+    def reference(self, task: DivergenceTask) -> Reference | None:
+        """As of `engine.DivergenceTool`."""
+        note = _base(task).usable(self._identity(task))
+        return None if note is None else _reference(note)
+
+    def write_reference(
+        self, task: DivergenceTask, *, log: Path, progress: Callable[[int], None]
+    ) -> Reference:
+        """As of `engine.DivergenceTool`: keeps what the tool wrote if it is whole."""
+        base = _base(task)
+        with _folder_errors(base):
+            base.make_room()
+            text = _text_file(task)
+        job = replace(
+            self._job(task, log=log), pair=task.reference, base=base.draft, text=text
+        )
+        started = time.monotonic()
+        try:
+            log_text, _ = _complete_log(job, progress)
+            seconds = round(time.monotonic() - started, 4)
+            return self._kept(task, job, log_text, seconds=seconds)
+        finally:
+            base.drop_draft()
+
+    def compare(
+        self,
+        task: DivergenceTask,
+        reference: Reference,
+        *,
+        log: Path,
+        progress: Callable[[int], None],
+    ) -> Comparison:
+        """As of `engine.DivergenceTool`."""
+        job = self._job(task, log=log)
+        log_text, retries = _complete_log(job, progress)
+        found = statistics(log_text)
+        expected = Size(chunks=reference.chunks, context=task.context)
+        if found is None or size(log_text) != expected:
+            raise NoStatistics(log=log, log_text=log_text)
+        verify(job, log_text)
+        return Comparison(
+            statistics=found,
+            tokens=scored_tokens(chunks=reference.chunks, context=task.context),
+            run=ToolRun(
+                command=tuple(command(job)),
+                effective=serverlog.read(log_text),
+                fallback=serverlog.fallback(log_text),
+            ),
+            retries=retries,
+        )
+
+    def _kept(
+        self, task: DivergenceTask, job: Job, log_text: str, *, seconds: float
+    ) -> Reference:
+        said = too_short(log_text)
+        if said is not None:
+            raise _text_too_short(task.text_name, said.found, said.needed, task.context)
+        ppl, written = final_perplexity(log_text), size(log_text)
+        if ppl is None or written is None:
+            raise NoStatistics(log=job.log, log_text=log_text)
+        verify(job, log_text)
+        base, identity = _base(task), self._identity(task)
+        fault = base.fault(base.draft, identity, chunks=written.chunks)
+        if fault is not None:
+            raise CellError(
+                f"the base file is not whole: {fault}",
+                hint=f"Is the disk of {base.path.parent} full?",
+            )
+        _refuse_few(written.chunks, task.context)
+        with _folder_errors(base):
+            note = base.keep(
+                identity, chunks=written.chunks, ppl=ppl.value, seconds=seconds
+            )
+        return _reference(note)
+
+    def _job(self, task: DivergenceTask, *, log: Path) -> Job:
+        return Job(
+            tool=self.tool,
+            weights=self.model.weights.path,
+            pair=task.pair,
+            context=task.context,
+            chunks=task.chunks,
+            base=_base(task).path,
+            text=None,
+            log=log,
+            arguments=self.arguments,
+            options=self.facts.options,
+            rotation=self.model.rotation,
+            is_tiny=self.model.is_tiny,
+        )
+
+    def _identity(self, task: DivergenceTask) -> Identity:
+        return Identity(
+            text_sha256=hashlib.sha256(task.text).hexdigest(),
+            weights_sha256=task.weights_sha256,
+            llama=self.version,
+            reference=str(task.reference),
+            context=task.context,
+            chunks_asked=task.chunks,
+            vocabulary=self.model.weights.vocabulary,
+            arguments=self.arguments,
+            rotation=self.model.rotation,
+        )
+
+
+def _version(tool: Path) -> str:
+    """What the tool calls itself; ``unknown`` if it does not tell."""
+    answer = processes.output_of((str(tool), "--version"), timeout_s=VERSION_TIMEOUT_S)
+    for line in f"{answer.stdout}\n{answer.stderr}".splitlines():
+        if line.startswith("version:"):
+            return line.removeprefix("version:").strip()
+    return "unknown"
+
+
+def _base(task: DivergenceTask) -> BaseFile:
+    return BaseFile.of(task.folder, context=task.context)
+
+
+def _reference(note: Note) -> Reference:
+    return Reference(chunks=note.chunks, ppl=note.ppl, seconds=note.seconds)
+
+
+def _text_file(task: DivergenceTask) -> Path:
+    """The text as a file beside the base files."""
+    name = f"{hashlib.sha256(task.text).hexdigest()[:16]}.txt"
+    path = _base(task).path.with_name(name)
+    write_whole(path, task.text)
+    return path
+
+
+def _complete_log(job: Job, progress: Callable[[int], None]) -> tuple[str, int]:
+    """The tool's log, and how often it ran again because the end was missing."""
+    log_text = run(job, progress=progress)
+    retries = 0
+    while retries < RETRIES and ends_early(log_text):
+        log_text = run(job, progress=progress)
+        retries += 1
+    return log_text, retries
+
+
+def _text_too_short(name: str, has: int, needed: int, context: int) -> BadInput:
+    return BadInput(
+        source=name,
+        reason=f"it has at most {has:,} tokens; to compare distributions at "
+        f"{context:,} tokens takes {needed:,}",
+        hint=f"Use --divergence-context {max(1, has // 2)} or less, fewer --chunks, or "
+        "a longer --text.",
+    )
+
+
+def _refuse_few(chunks: int, context: int) -> None:
+    scored = scored_tokens(chunks=chunks, context=context)
+    if scored < LEAST_SCORED:
+        raise BadInput(
+            source="--chunks",
+            reason=f"{plural(chunks, 'chunk')} of {context:,} tokens score {scored} "
+            "tokens; llama-perplexity makes no statistics of fewer than "
+            f"{LEAST_SCORED}",
+            hint="Use more --chunks, a larger --divergence-context or a longer --text.",
+        )
+
+
+@contextlib.contextmanager
+def _folder_errors(base: BaseFile) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FolderUnusable(folder=base.path.parent, reason=str(error)) from error

@@ -1,57 +1,46 @@
-"""From a plan to a setup, with a tokenizer that counts bytes."""
+"""From a plan to a run, with a tokenizer that counts bytes."""
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from fake_engine import ByteTokenizer, FakeEngine
 from gguf_files import SHAPE, write_gguf
 from made_metrics import made_probe
-from made_plans import CORPUS, SERVER, made_world, planned
+from made_plans import CORPUS, made_world
+from made_plans import planned as plan_of
+from made_records import made_needle
 
-from codeneedle.errors import RequestError
-from codeneedle.probes.prompts import PromptForm
+from codeneedle.errors import BadInput, RequestError
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.records.comparability import OtherSetup
-from codeneedle.sweep import plan as planning
-from codeneedle.sweep import prepare
-from codeneedle.sweep.prepare import CorpusTooLong, settled, thinking_phrase
+from codeneedle.sweep.prepare import (
+    PromptCounter,
+    machine_phrase,
+    prepare,
+    thinking_phrase,
+)
 
 RECALL = made_probe("recall")
-
-
-class Bytes:
-    """A client of a server whose tokens are bytes."""
-
-    def count_tokens(self, text):
-        return len(text.encode())
-
-    def counts(self, texts):
-        return [len(text.encode()) for text in texts]
-
-    def render(self, messages, _template_args):
-        return "".join(f"<{each.role}>{each.content}" for each in messages)
+NEEDLE = made_needle()
 
 
 @pytest.fixture(autouse=True)
-def launches(tmp_path, monkeypatch):
-    """What was started in order to count; the made-up world is around it."""
+def world(tmp_path, monkeypatch):
+    """A working folder with a corpus and weights."""
     made_world(tmp_path, monkeypatch)
-    started = []
 
-    @contextlib.contextmanager
-    def serving(launch, **_where):
-        started.append(launch)
-        yield SimpleNamespace(client=Bytes())
 
-    monkeypatch.setattr(prepare, "serving", serving)
-    return started
+def planned(*probes, engine=None, **changes):
+    """A plan of *probes*, recall by default."""
+    plan = plan_of(engine=engine, **changes)
+    return replace(plan, probes=probes or (RECALL,))
 
 
 def refused(**changes):
     """Why such a plan cannot go on in the folder that is there."""
     with pytest.raises(OtherSetup) as caught:
-        settled(planned(**changes), [RECALL])
+        prepare(planned(**changes))
     return str(caught.value)
 
 
@@ -61,7 +50,7 @@ def test_a_corpus_that_fits_is_sent_whole():
     """
     plan = planned()
 
-    ready = settled(plan, [RECALL])
+    ready = prepare(plan)
 
     facts = ready.setup.corpus
     assert plan.corpus.text == ready.text
@@ -77,7 +66,7 @@ def test_the_setup_is_on_disk_before_a_cell_starts():
     """
     plan = planned(rotations=(False,), server_args=("-t", "1"), seed=7)
 
-    ready = settled(plan, [RECALL])
+    ready = prepare(plan)
 
     assert ready.setup == plan.store.setup()
     assert (False, ("-t", "1"), 7) == (
@@ -85,7 +74,7 @@ def test_the_setup_is_on_disk_before_a_cell_starts():
         ready.setup.server_args,
         ready.setup.seed,
     )
-    assert (SERVER.version, 8192) == (ready.setup.llama, ready.setup.context)
+    assert (FakeEngine.version, 8192) == (ready.setup.llama, ready.setup.context)
 
 
 def test_a_long_corpus_is_trimmed_to_whole_functions():
@@ -94,7 +83,7 @@ def test_a_long_corpus_is_trimmed_to_whole_functions():
     """
     plan = planned(contexts=(3000,))
 
-    ready = settled(plan, [RECALL])
+    ready = prepare(plan)
 
     facts = ready.setup.corpus
     assert facts.is_trimmed
@@ -112,15 +101,14 @@ def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     """
     plan = planned(contexts=(3000,), fit=False)
 
-    with pytest.raises(CorpusTooLong) as caught:
-        settled(plan, [RECALL])
+    with pytest.raises(BadInput) as caught:
+        prepare(plan)
 
     context = int(caught.value.hint.split("--context ")[1].split(",")[0])
     assert 0 == context % 256
     assert None is plan.store.setup()
-    assert not settled(
-        planned(contexts=(context,), fit=False), [RECALL]
-    ).setup.corpus.is_trimmed
+    ready = prepare(planned(contexts=(context,), fit=False))
+    assert not ready.setup.corpus.is_trimmed
 
 
 def test_a_context_that_holds_no_function_is_refused():
@@ -128,74 +116,90 @@ def test_a_context_that_holds_no_function_is_refused():
     There is nothing to ask for.
     """
     with pytest.raises(RequestError):
-        settled(planned(contexts=(256,)), [RECALL])
+        prepare(planned(contexts=(256,)))
 
 
-def test_what_counts_is_the_smallest_server(launches):
-    """
-    No cache types, and nothing on an accelerator.
-    """
-    settled(planned(server_args=("-ngl", "99", "-t", "1")), [RECALL])
-
-    (launch,) = launches
-    assert None is launch.pair
-    assert 512 == launch.context
-    assert "-ngl" not in launch.extra
-    assert ("-t", "1") == launch.extra[-2:]
-
-
-def test_a_sweep_that_goes_on_starts_no_server_to_count(launches):
+def test_a_sweep_that_goes_on_starts_no_server_to_count():
     """
     The setup is what it was, text and needles included, also of a trimmed corpus.
     """
+    engine = FakeEngine()
     for contexts in ((8192,), (3000,)):
-        first = settled(planned(contexts=contexts, out=Path(str(contexts))), [RECALL])
-        again = settled(planned(contexts=contexts, out=Path(str(contexts))), [RECALL])
-        assert first == again
+        asked = {"contexts": contexts, "out": Path(str(contexts)), "engine": engine}
+        first = prepare(planned(**asked))
+        again = prepare(planned(**asked))
+        assert (first.setup, first.text) == (again.setup, again.text)
 
-    assert 2 == len(launches)
+    assert 2 == engine.counted
+
+
+def test_pages_that_count_the_same_share_it():
+    """
+    Of another context, another number of functions fits.
+    """
+    engine, counts = FakeEngine(), {}
+    for page, contexts in (("a", (8192,)), ("b", (8192,)), ("c", (3000,))):
+        prepare(planned(engine=engine, page=page, contexts=contexts), counts)
+
+    assert 2 == engine.counted
 
 
 def test_more_types_widen_a_run():
     """
     The setup grows, and its records stay.
     """
-    settled(planned(), [RECALL])
+    prepare(planned())
 
-    wider = settled(planned(k_types=("f16",)), [RECALL]).setup
+    wider = prepare(planned(k_types=("f16",))).setup
 
     assert ("f16", "q8_0", "q4_0") == wider.types_k
     assert ("q8_0", "q4_0") == wider.types_v
 
 
-def test_each_probe_adds_its_settings_to_the_folder():
+def test_each_probe_adds_its_conditions_to_the_folder():
     """
-    It is asked with the setup on disk; those of others stay.
+    It sees setup and text as they will be; the conditions of other probes stay.
     """
     seen = []
 
-    def settings(plan, text):
-        seen.append((plan.store.setup() is not None, len(text)))
+    def conditions(run):
+        seen.append((run.setup.corpus.tokens, len(run.text)))
         return {"depths": [0]}
 
-    first = settled(planned(), [RECALL])
-    both = settled(planned(), [made_probe("throughput", conditions=settings)]).setup
+    first = prepare(planned())
+    speed = made_probe("throughput", conditions=conditions)
+    both = prepare(planned(speed)).setup
 
-    assert [(True, len(first.text))] == seen
+    assert [(first.setup.corpus.tokens, len(first.text))] == seen
     assert {"recall": {}, "throughput": {"depths": [0]}} == both.probes
 
 
-def test_other_settings_of_a_probe_are_refused():
+def test_a_probe_that_finds_that_it_cannot_run_leaves_no_setup():
+    """
+    The next try, asked otherwise, meets an empty folder.
+    """
+
+    def conditions(_run):
+        raise BadInput(source="x", reason="y", hint="z")
+
+    plan = planned(made_probe("throughput", conditions=conditions))
+    with pytest.raises(BadInput):
+        prepare(plan)
+
+    assert None is plan.store.setup()
+
+
+def test_other_conditions_of_a_probe_are_refused():
     """
     Speeds at other depths are no rows of the same table.
     """
 
     def probe(*depths):
-        return made_probe("throughput", conditions=lambda *_: {"depths": list(depths)})
+        return made_probe("throughput", conditions=lambda _: {"depths": list(depths)})
 
-    settled(planned(), [probe(0, 256)])
+    prepare(planned(probe(0, 256)))
     with pytest.raises(OtherSetup) as caught:
-        settled(planned(), [probe(0, 512)])
+        prepare(planned(probe(0, 512)))
 
     assert "throughput depths: [0, 256], now [0, 512]" in str(caught.value)
 
@@ -213,7 +217,7 @@ def test_another_request_is_refused_in_the_same_folder(changes, words):
     """
     The key and both values are named.
     """
-    settled(planned(), [RECALL])
+    prepare(planned())
 
     assert words in refused(**changes)
 
@@ -222,7 +226,7 @@ def test_a_page_without_rotation_never_mixes_with_one_that_rotates():
     """
     Not even where both are forced into one folder.
     """
-    settled(planned(), [RECALL])
+    prepare(planned())
 
     assert "another rotation: True, now False" in refused(rotations=(False,))
 
@@ -231,7 +235,7 @@ def test_another_text_by_the_same_name_is_refused(tmp_path):
     """
     It need not differ in length, nor in what was sent of it.
     """
-    settled(planned(), [RECALL])
+    prepare(planned())
     (tmp_path / "corpora" / "tiny.toml").write_text(CORPUS.replace("7", "8"))
 
     assert "another corpus" in refused()
@@ -241,22 +245,20 @@ def test_other_weights_by_the_same_name_are_refused(tmp_path):
     """
     They are known by their contents.
     """
-    settled(planned(), [RECALL])
+    prepare(planned())
     write_gguf(tmp_path / "model.gguf", SHAPE, tensors=2)
 
     assert "another weights sha256" in refused()
 
 
-def test_another_build_of_llama_cpp_is_refused(monkeypatch):
+def test_another_version_of_the_engine_is_refused():
     """
     Kernels change from build to build.
     """
-    settled(planned(), [RECALL])
-    newer = replace(SERVER, version="0.7.0 (build 11500)")
-    monkeypatch.setattr(planning.installation, "ask", lambda _: newer)
+    prepare(planned())
 
-    assert (
-        "another llama: '0.6.0 (build 11434)', now '0.7.0 (build 11500)'" in refused()
+    assert "another llama: '0.6.0 (build 11434)', now '0.7.0'" in (
+        refused(engine=FakeEngine(version="0.7.0"))
     )
 
 
@@ -265,10 +267,38 @@ def test_how_thinking_is_switched_off_is_told():
     A completion has nothing to switch off; chats by every means there is.
     """
     chat = planned(prompt_form=PromptForm.CHAT, prefill_no_think=True)
-    options = replace(SERVER, options=frozenset({"--reasoning-budget"}))
+    means = FakeEngine(thinking_off="--reasoning-budget 0")
 
     assert "none: completion form" == thinking_phrase(planned())
-    assert thinking_phrase(replace(chat, server=options)).endswith(
+    assert thinking_phrase(replace(chat, engine=means)).endswith(
         "--reasoning-budget 0, an empty thought prefilled"
     )
     assert "budget" not in thinking_phrase(chat)
+
+
+def test_devices_are_part_of_the_machine():
+    """
+    Numbers of another accelerator are others.
+    """
+    gpu = FakeEngine(devices=("CUDA0 NVIDIA L4 (22563 MiB)",))
+
+    assert machine_phrase(gpu).endswith("; CUDA0 NVIDIA L4 (22563 MiB)")
+    assert not machine_phrase(FakeEngine()).endswith(";")
+
+
+def test_a_chat_is_counted_as_the_template_renders_it():
+    """
+    With the empty thought that begins its answer, and thinking switched off.
+    """
+    tokenizer = ByteTokenizer()
+    completion, plain, prefilled = (
+        PromptCounter(tokenizer, planned(**changes)).prompt("text", NEEDLE)
+        for changes in (
+            {},
+            {"prompt_form": PromptForm.CHAT},
+            {"prompt_form": PromptForm.CHAT, "prefill_no_think": True},
+        )
+    )
+
+    assert completion < plain < prefilled
+    assert [NO_THINK_ARGS] * 2 == tokenizer.template_args

@@ -1,24 +1,27 @@
 """From a request to a plan: what is chosen, what is refused, what is said."""
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from made_plans import SERVER, TYPES, asking, made_world, planned
+from fake_engine import FakeEngine
+from made_plans import TYPES, asking, made_world, planned
 
-from codeneedle.engines.llama_cpp.arguments import ReservedArgument
-from codeneedle.errors import FolderUnusable, UnknownName, WeightsUnusable
+from codeneedle.engines.engine import Ability, CacheTypes
+from codeneedle.errors import (
+    BadInput,
+    FolderUnusable,
+    ToolMissing,
+    UnknownName,
+    WeightsUnusable,
+)
 from codeneedle.grid import Pair
+from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.sweep import plan
-from codeneedle.sweep.plan import (
-    ContextTooLong,
-    DiskFull,
-    NothingToPrefill,
-    machine_phrase,
-)
 from codeneedle.sweep.request import Request, Variant, pages
 
 
@@ -26,6 +29,11 @@ from codeneedle.sweep.request import Request, Variant, pages
 def world(tmp_path, monkeypatch):
     """A folder with a corpus and weights; nothing that could be started."""
     made_world(tmp_path, monkeypatch)
+
+
+def planned_page(page):
+    """The plan of one page."""
+    return plan.plan(page, engine_for=lambda spec: FakeEngine(model=spec))
 
 
 def test_a_plan_starts_nothing_and_makes_no_folder(tmp_path):
@@ -45,7 +53,7 @@ def test_each_page_has_a_folder_of_its_own():
     Beside that of a sweep without pages, under one prefix.
     """
     asked = asking(rotations=(True, False), contexts=(1024, 2048))
-    folders = [plan.plan(page).store.folder.name for page in pages(asked)]
+    folders = [planned_page(page).store.folder.name for page in pages(asked)]
 
     assert [
         "model+context-1024+rotation-on",
@@ -99,26 +107,27 @@ def test_the_context_is_the_one_asked_for_or_one_that_suits(
     request = Request(models=(Path("model.gguf"),) * model, contexts=asked)
     header = SimpleNamespace(training_context=trained)
 
-    assert expected == plan.chosen_context(request, header)
+    assert expected == plan.chosen_context(request, header, stretched=False)
 
 
 def test_a_context_beyond_the_training_is_refused_with_the_longest():
     """
     A model that forgets is no finding about cache types.
     """
-    with pytest.raises(ContextTooLong) as caught:
+    with pytest.raises(BadInput) as caught:
         planned(contexts=(8193,))
 
     assert "8,193" in str(caught.value)
     assert "--context 8192" in caught.value.hint
 
 
-@pytest.mark.parametrize("argument", ["--rope-scaling", "--yarn-ext-factor=1"])
-def test_a_context_is_stretched_on_purpose(argument):
+def test_a_context_is_stretched_on_purpose():
     """
-    Who hands on rope arguments knows what the weights were trained for.
+    Where the engine says that the user's arguments do so.
     """
-    assert 16000 == planned(contexts=(16000,), server_args=(argument,)).context
+    engine = FakeEngine(stretches_context=True)
+
+    assert 16000 == planned(engine=engine, contexts=(16000,)).context
 
 
 @pytest.mark.parametrize(
@@ -162,14 +171,65 @@ def test_a_type_that_the_binary_lacks_is_refused_with_the_nearest(axis, kind):
     assert "Did you mean 'q4_0'?" == caught.value.hint
 
 
-def test_a_binary_that_tells_no_types_is_believed(monkeypatch):
+def test_an_engine_that_tells_no_types_is_believed():
     """
     A fork's own types work there; the server itself will refuse what it lacks.
     """
-    silent = replace(SERVER, k_types=(), v_types=())
-    monkeypatch.setattr(plan.installation, "ask", lambda _: silent)
+    engine = FakeEngine(types=CacheTypes())
 
-    assert ("q6_0",) == planned(k_types=("q6_0",)).request.k_types
+    assert ("q6_0",) == planned(engine=engine, k_types=("q6_0",)).request.k_types
+
+
+def test_pairs_that_an_engine_does_not_have_are_no_cells():
+    """
+    Some engines only take K and V of one type.
+    """
+    same = frozenset({Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")})
+    engine = FakeEngine(types=CacheTypes(k=TYPES, v=TYPES, pairs=same))
+
+    assert same == set(planned(engine=engine).pairs)
+
+
+@pytest.mark.parametrize(
+    ("probe", "ability"),
+    [("divergence", Ability.DIVERGENCE), ("throughput", Ability.SPEED)],
+)
+def test_a_probe_that_needs_what_the_engine_lacks_is_refused(probe, ability):
+    """
+    In planning, before anything is counted; other probes run.
+    """
+    engine = FakeEngine(abilities=frozenset(Ability) - {ability})
+
+    with pytest.raises(ToolMissing, match=ability):
+        planned(engine=engine, probes=("recall", probe))
+    assert planned(engine=engine, probes=("recall",))
+
+
+def test_settings_that_cannot_be_are_refused_in_planning(tmp_path):
+    """
+    A text that is not there is told before a corpus is read.
+    """
+    chosen = DivergenceSettings(text=tmp_path / "nowhere.txt")
+
+    with pytest.raises(BadInput, match="there is no such file"):
+        planned(probes=("divergence",), settings={"divergence": chosen}, corpus="?")
+
+
+def test_the_corpus_is_read_after_all_else_is_checked():
+    """
+    It may take a minute; what can be told at once is told before.
+    """
+    engine = FakeEngine(abilities=frozenset())
+
+    def read(_name):
+        raise AssertionError("read")
+
+    with pytest.raises(ToolMissing):
+        plan.plan(
+            asking(probes=("throughput",)),
+            engine_for=lambda spec: replace(engine, model=spec),
+            read=read,
+        )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +244,7 @@ def test_an_empty_thought_is_refused_where_nothing_thinks(changes, words):
     """
     It would have no effect, or spoil each answer.
     """
-    with pytest.raises(NothingToPrefill, match=words) as caught:
+    with pytest.raises(BadInput, match=words) as caught:
         planned(prefill_no_think=True, **changes)
 
     assert "--model" in caught.value.hint
@@ -201,14 +261,14 @@ def test_an_empty_thought_is_taken_in_the_chat_form():
 
 def test_arguments_of_every_page_are_checked():
     """
-    A variant may no more change the cache types than anybody else.
+    A variant may no more break the experiment than anything else.
     """
-    asked = asking(variants=(Variant("plain", ()), Variant("f16", ("-ctk", "f16"))))
+    asked = asking(variants=(Variant("plain", ()), Variant("p", ("--port", "1"))))
     plain, other = pages(asked)
 
-    assert plan.plan(plain)
-    with pytest.raises(ReservedArgument):
-        plan.plan(other)
+    assert planned_page(plain)
+    with pytest.raises(BadInput, match="--port"):
+        planned_page(other)
 
 
 def test_weights_that_are_not_there_are_named():
@@ -227,7 +287,7 @@ def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
     """
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
 
-    with pytest.raises(DiskFull) as caught:
+    with pytest.raises(FolderUnusable, match="1,048,576 bytes are free") as caught:
         planned()
 
     assert "--out" in caught.value.hint
@@ -239,8 +299,32 @@ def test_a_folder_that_takes_no_records_is_noticed_before_the_start(monkeypatch)
     """
     monkeypatch.setattr(plan.os, "access", lambda *_: False)
 
-    with pytest.raises(FolderUnusable):
+    with pytest.raises(FolderUnusable) as caught:
         planned(out=Path("far/away"))
+    assert Path() == caught.value.folder
+
+
+def test_a_folder_below_one_that_is_closed_is_noticed_before_the_start(
+    tmp_path, monkeypatch
+):
+    """
+    The system says neither that it is there nor that it is not.
+    """
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    stat, access = os.stat, os.access
+
+    def refusing(path, *args, **kwargs):
+        if closed in Path(path).parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    monkeypatch.setattr(os, "access", lambda p, m: p != closed and access(p, m))
+
+    with pytest.raises(FolderUnusable) as caught:
+        planned(out=closed / "runs")
+    assert closed == caught.value.folder
 
 
 def test_a_person_is_told_of_the_built_in_model():
@@ -257,15 +341,6 @@ def test_a_person_is_told_of_the_built_in_model():
     assert () == planned().notes
 
 
-def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
-    """
-    It is not handed on, and the option that does it is named.
-    """
-    monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
-
-    assert "--rotation off" in planned().notes[0]
-
-
 def test_files_that_cannot_be_read_are_told(tmp_path):
     """
     The others are asked for.
@@ -276,13 +351,3 @@ def test_files_that_cannot_be_read_are_told(tmp_path):
     (tmp_path / "src" / "bad.py").write_text("def (:\n")
 
     assert "bad.py" in planned(corpus="./src").notes[0]
-
-
-def test_devices_are_part_of_the_machine():
-    """
-    Numbers of another accelerator are others.
-    """
-    gpu = SimpleNamespace(devices=("CUDA0 NVIDIA L4 (22563 MiB)",))
-
-    assert machine_phrase(gpu).endswith("; CUDA0 NVIDIA L4 (22563 MiB)")
-    assert not machine_phrase(SERVER).endswith(";")

@@ -1,0 +1,341 @@
+"""The arguments of llama-server, and what a user's mean for the other two programs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from codeneedle.engines.llama_cpp.arguments import (
+    BENCH_NEEDED,
+    KV_ON_HOST,
+    OFFLOAD,
+    SPECULATION,
+    Launch,
+    can_speculate,
+    command,
+    has,
+    options_in,
+    parse,
+    refuse_reserved,
+    shared_arguments,
+    stretches_context,
+    translated,
+    variables,
+    without_offload,
+)
+from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair
+
+LAUNCH = Launch(
+    binary=Path("/bin/llama-server"),
+    weights=Path("/models/m.gguf"),
+    alias="cell",
+    context=4096,
+    pair=Pair("q8_0", "q4_0"),
+)
+HELP = (Path(__file__).parents[2] / "helpers" / "logs" / "bench-help.txt").read_text()
+BENCH_OPTIONS = options_in(HELP)
+
+
+# The parser
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-ngl", "20"], [("-ngl", ("20",))]),
+        (["--n_gpu_layers", "20"], [("--n-gpu-layers", ("20",))]),
+        (["--n_gpu_layers=20"], [("--n-gpu-layers", ("20",))]),
+        (["--ctx-size=1", "2"], [("--ctx-size", ("1", "2"))]),
+        (["-t", "-1", "--no_mmap"], [("-t", ("-1",)), ("--no-mmap", ())]),
+        (["--yarn-ext-factor", "-.5"], [("--yarn-ext-factor", ("-.5",))]),
+        (["stray", "word", "-t", "1"], [("", ("stray", "word")), ("-t", ("1",))]),
+        (["-a_b", "c_d"], [("-a_b", ("c_d",))]),
+        ([], []),
+    ],
+)
+def test_words_become_arguments(words, expected):
+    """
+    Underscores of long names are dashes, ``=`` and numbers give values, and no word
+    is lost.
+    """
+    found = parse(words)
+
+    assert expected == [(argument.name, argument.values) for argument in found]
+    assert words == [word for argument in found for word in argument.words]
+
+
+@pytest.mark.parametrize("name", ["-ngl", "--gpu-layers", "--n_gpu_layers"])
+def test_all_names_of_an_argument_are_known_everywhere(name):
+    """
+    Server, llama-perplexity and llama-bench agree that the user chose the layers.
+    """
+    words = (name, "20")
+
+    assert has(words, OFFLOAD)
+    assert "999" not in command(replace(LAUNCH, extra=words), port=1)
+    assert (words, ()) == shared_arguments(words)
+    assert {"--n-gpu-layers": "20"} == translated(words, BENCH_OPTIONS).passed
+    assert ("-t", "2") == without_offload((*words, "-t", "2"))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--rope_scaling", "yarn"), True),
+        (("--yarn-ext-factor=1",), True),
+        (("--override_kv", "a=int:1"), True),
+        (("-t", "4"), False),
+    ],
+)
+def test_arguments_that_stretch_the_context_are_known(words, expected):
+    """
+    However they are spelled.
+    """
+    assert expected is stretches_context(words)
+
+
+@pytest.mark.parametrize("word", ["-nkvo", "--no-kv-offload", "--no_kv_offload"])
+def test_a_cache_on_the_host_is_known(word):
+    """
+    Attention there is then asked for.
+    """
+    assert has(("-t", "4", word), KV_ON_HOST)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("-ctk", "--cache-type-v", "--cache_type_k", "--port", "-np", "--ctx-size=1"),
+        *("-fa", "--context-shift", "--context_shift", "--grammar", "--logit-bias"),
+        *("-l", "-j", "--samplers", "--no-jinja", "--reasoning-budget", "-cram"),
+        *("--embedding", "--tools", "--version", "--fim-qwen-3b-default"),
+    ],
+)
+def test_an_argument_that_would_break_the_experiment_is_refused(argument):
+    """
+    Before anything starts, with what to do instead.
+    """
+    with pytest.raises(BadInput) as caught:
+        refuse_reserved(["-ngl", "99", argument, "1"])
+
+    assert argument == caught.value.source
+    assert caught.value.hint
+
+
+def test_other_arguments_are_passed_on():
+    """
+    They are part of the setup; users know their machines better.
+    """
+    refuse_reserved(["-ngl", "99", "-t", "8", "--no-mmap", "-ub", "2048", "--swa-full"])
+
+
+@pytest.mark.real
+def test_arguments_that_undo_ours_are_refused(llama_server):
+    """
+    Of all that is stated to the server, the user may only replace layers and threads.
+    """
+    facts = ask(llama_server)
+    launch = replace(LAUNCH, options=facts.options, threads=1, batch_threads=1)
+    stated = {argument.name for argument in parse(command(launch, port=1)[1:])}
+    free = {"--n-gpu-layers", "--threads", "--threads-batch", "--offline"}
+    opposite = {"--no-context-shift": "--context-shift", "--jinja": "--no-jinja"}
+
+    for name in stated - free - {"--no-webui"}:
+        with pytest.raises(BadInput):
+            refuse_reserved([opposite.get(name, name), "1"])
+
+
+# The command line of a server
+
+
+def test_a_cell_is_one_slot_on_loopback_with_its_types():
+    """
+    Everything that could differ from pair to pair is stated.
+    """
+    assert [
+        *("/bin/llama-server", "--model", "/models/m.gguf", "--alias", "cell"),
+        *("--host", "127.0.0.1", "--port", "8000", "--ctx-size", "4096"),
+        *("--parallel", "1", "--flash-attn", "on"),
+        *("--cache-type-k", "q8_0", "--cache-type-v", "q4_0"),
+        *("--n-gpu-layers", "999"),
+    ] == command(LAUNCH, port=8000)
+
+
+def test_a_server_may_be_left_to_choose_its_attention():
+    """
+    Only then does it say whether the accelerator has it.
+    """
+    argv = command(replace(LAUNCH, flash_attention="auto"), port=1)
+
+    assert "auto" == argv[argv.index("--flash-attn") + 1]
+
+
+def test_arguments_that_a_binary_does_not_have_are_left_out():
+    """
+    Builds differ; an unknown argument would end a server.
+    """
+    options = frozenset({"--fit", "--jinja"})
+    argv = command(replace(LAUNCH, options=options), port=1)
+
+    assert ["--fit", "off", "--jinja"] == argv[-3:]
+    assert "--cache-ram" not in argv
+
+
+def test_further_arguments_come_last():
+    """
+    Of two, llama-server takes the last.
+    """
+    argv = command(replace(LAUNCH, extra=("--rope-scaling", "yarn")), port=1)
+
+    assert ["--rope-scaling", "yarn"] == argv[-2:]
+
+
+def test_a_server_that_only_counts_needs_no_accelerator():
+    """
+    Nor a warm-up, nor cache types.
+    """
+    options = frozenset({"--device", "--no-warmup", "--no-repack"})
+    argv = command(replace(LAUNCH, pair=None, options=options), port=1)
+
+    assert ["--device", "none", "--no-warmup", "--no-repack"] == argv[-4:]
+    assert "0" == argv[argv.index("--n-gpu-layers") + 1]
+    assert "--cache-type-k" not in argv
+
+
+def test_threads_are_those_asked_for():
+    """
+    And sleep where they should.
+    """
+    chosen = replace(
+        LAUNCH, threads=1, batch_threads=2, sleeps=True, options={"--poll"}
+    )
+    argv = command(chosen, port=1)
+
+    assert ["--threads", "1", "--threads-batch", "2", "--poll", "0"] == argv[-6:]
+    assert "passive" == variables(chosen, api_key="k")["OMP_WAIT_POLICY"]
+    assert {"LLAMA_API_KEY": "k"} == variables(LAUNCH, api_key="k")
+
+
+def test_rotation_is_left_out_where_asked():
+    """
+    By the environment: there is no argument for it.
+    """
+    still = variables(replace(LAUNCH, rotation=False), api_key="k")
+
+    assert "1" == still["LLAMA_ATTN_ROT_DISABLE"]
+
+
+# Speculation
+
+
+SPECULATING = frozenset(
+    {"--spec-type", "--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m"}
+)
+
+
+def test_a_binary_that_has_all_three_options_can_speculate():
+    """
+    Lengths are stated: defaults differ from build to build.
+    """
+    assert can_speculate(SPECULATING, ())
+    assert not any(can_speculate(SPECULATING - {one}, ()) for one in SPECULATING)
+    argv = command(replace(LAUNCH, speculates=True), port=1)
+    assert "ngram-simple, n 12, m 64" == SPECULATION
+    assert ["--spec-type", "ngram-simple"] == argv[-6:-4]
+    assert ["12", "64"] == [argv[-3], argv[-1]]
+
+
+def test_a_draft_that_a_user_chooses_is_used_instead():
+    """
+    Whatever it is called.
+    """
+    theirs = ("--spec_type", "-md", "--draft-max", "--model-draft", "-hfd")
+
+    assert not any(can_speculate(SPECULATING, (word, "x")) for word in theirs)
+    assert can_speculate(SPECULATING, ("-ngl", "20", "-t", "2"))
+
+
+# The other two programs
+
+
+@pytest.mark.parametrize(
+    ("given", "shared", "ignored"),
+    [
+        (("-ngl", "20", "--temp", "0"), ("-ngl", "20"), ("--temp", "0")),
+        (("--n_gpu_layers", "20"), ("--n_gpu_layers", "20"), ()),
+        (("--no-mmap", "-t", "4"), ("--no-mmap", "-t", "4"), ()),
+        (("--rope-freq-base", "1e6"), ("--rope-freq-base", "1e6"), ()),
+        (("-ngl",), (), ("-ngl",)),
+        (("--no-mmap", "x"), (), ("--no-mmap", "x")),
+        (("--lora=a.gguf",), ("--lora=a.gguf",), ()),
+    ],
+)
+def test_arguments_are_shared_with_llama_perplexity(given, shared, ignored):
+    """
+    Those that say where and how to compute; a value too many or few is not passed.
+    """
+    assert (shared, ignored) == shared_arguments(given)
+
+
+def test_a_real_llama_bench_has_what_is_needed():
+    """
+    All options that are used stand in its help text.
+    """
+    assert set() == set(BENCH_NEEDED) - BENCH_OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("server_args", "passed"),
+    [
+        (["--gpu-layers", "-1"], {"--n-gpu-layers": "-1"}),
+        (["--n_gpu_layers", "all"], {"--n-gpu-layers": "999"}),
+        (["-ngl", "auto"], {"--n-gpu-layers": "-1"}),
+        (["-ngl", "20", "-ngl", "30"], {"--n-gpu-layers": "30"}),
+        (["--device=CUDA0,CUDA1"], {"--device": "CUDA0/CUDA1"}),
+        (
+            ["-ts", "3,1", "-sm", "row"],
+            {"--tensor-split": "3/1", "--split-mode": "row"},
+        ),
+        (["-ot", "a=CPU,b=CPU"], {"--override-tensor": "a=CPU;b=CPU"}),
+        (["-nkvo", "-t", "4"], {"--no-kv-offload": "1", "--threads": "4"}),
+    ],
+)
+def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
+    """
+    Lists lose their commas, which llama-bench takes for several tests.
+    """
+    found = translated(server_args, BENCH_OPTIONS)
+
+    assert (passed, ()) == (found.passed, found.ignored)
+
+
+@pytest.mark.parametrize(
+    "server_args",
+    [
+        ("--temp", "0.5"),
+        ("--mlock",),
+        ("--override-kv", "a=int:1"),
+        ("-ngl",),
+        ("-nkvo", "yes"),
+        ("stray",),
+    ],
+)
+def test_the_rest_is_told_and_not_passed_to_llama_bench(server_args):
+    """
+    No word is dropped.
+    """
+    found = translated(server_args, BENCH_OPTIONS)
+
+    assert ({}, server_args) == (found.passed, found.ignored)
+
+
+def test_an_option_that_llama_bench_lacks_is_not_passed_on():
+    """
+    An older one is not stopped by an argument that it does not know.
+    """
+    assert ("-ncmoe", "3") == translated(["-ncmoe", "3"], {"--threads"}).ignored

@@ -1,0 +1,797 @@
+"""llama.cpp as an engine, on a server that misbehaves and on the real one."""
+
+import os
+import signal
+import socket
+from dataclasses import replace
+
+import psutil
+import pytest
+from made_servers import PAIR, fake_launch, fake_llama_cpp, fake_server
+
+from codeneedle.engines.client import Completion
+from codeneedle.engines.engine import Ability, CellSpec, mismatched
+from codeneedle.engines.llama_cpp import server
+from codeneedle.engines.llama_cpp.arguments import Launch
+from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.engines.llama_cpp.server import Deadlines, ServerDied, serving
+from codeneedle.engines.responses import Readiness
+from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
+from codeneedle.grid import Pair
+from codeneedle.models.weights import read_header
+from codeneedle.records.record import Status
+from codeneedle.system import processes
+
+CELL = CellSpec(PAIR, 4096)
+QUESTION = Completion(prompt="Go on", max_tokens=50)
+
+
+def has_ended(pid):
+    if not psutil.pid_exists(pid):
+        return True
+    return psutil.STATUS_ZOMBIE == psutil.Process(pid).status()
+
+
+def ask_after(served, number):
+    os.kill(served.pid, number)
+    served.client.complete(QUESTION)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Children are given moments to leave, not seconds."""
+    graces = ((signal.SIGINT, 0.1), (signal.SIGTERM, 0.1), (signal.SIGKILL, 60.0))
+    monkeypatch.setattr(processes, "GRACES_S", graces)
+
+
+def test_a_served_cell_is_what_was_asked_and_gone_afterwards(tmp_path):
+    """
+    The server ends with the block.
+    """
+    with fake_server(tmp_path) as served:
+        assert Readiness.READY is served.client.readiness()
+        (kv,) = served.effective().kv
+        assert () == served.verify(CELL)
+
+    assert PAIR == Pair(kv.k_type, kv.v_type)
+    assert has_ended(served.pid)
+
+
+def test_a_server_has_a_name_of_its_own(tmp_path):
+    """
+    So that the server of an earlier start is never taken for this one.
+    """
+    names = set()
+    for _ in range(2):
+        with fake_server(tmp_path) as served:
+            names.add(served.command[served.command.index("--alias") + 1])
+
+    assert 2 == len(names)
+    assert all(name.startswith("fake-cell.") for name in names)
+
+
+def test_the_key_of_a_server_is_in_no_list_of_processes_and_no_log(tmp_path):
+    """
+    It travels by the environment and in a header.
+    """
+    with fake_server(tmp_path) as served:
+        key = psutil.Process(served.pid).environ()["LLAMA_API_KEY"]
+        command = psutil.Process(served.pid).cmdline()
+        assert key == served.client._http.headers["Authorization"].split()[-1]
+
+    assert not any(key in argument for argument in (*command, *served.command))
+    assert key not in served.log.read_text()
+
+
+def test_a_server_that_dies_at_once_is_reported_at_once(tmp_path):
+    """
+    With its exit code, and without waiting for any timeout.
+    """
+    with pytest.raises(ServerDied) as caught, fake_server(tmp_path, "die=7"):
+        pass
+
+    assert 7 == caught.value.returncode
+    assert str(tmp_path / "server.log") in caught.value.hint
+
+
+def test_a_server_that_dies_while_loading_is_reported(tmp_path):
+    """
+    The child is looked at before the port.
+    """
+    with pytest.raises(ServerDied) as caught, fake_server(tmp_path, "die-loading=3"):
+        pass
+
+    assert 3 == caught.value.returncode
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("Unsupported cache type: q9_0", "unsupported"),
+        ("cudaMalloc failed: out of memory", "out-of-memory"),
+        ("nothing in particular", "crashed"),
+    ],
+)
+def test_the_log_says_why_a_server_died(line, status, tmp_path):
+    """
+    Its line is the reason, and its last words are kept.
+    """
+    with (
+        pytest.raises(ServerDied) as caught,
+        fake_server(tmp_path, f"say={line}", "die=1"),
+    ):
+        pass
+
+    assert status == caught.value.status
+    assert (line,) == caught.value.log_excerpt
+
+
+def test_a_server_that_dies_in_a_round_is_reported_as_dead(tmp_path):
+    """
+    Not as a broken connection, which is only what that looks like from here.
+    """
+    with (
+        pytest.raises(ServerDied) as caught,
+        fake_server(tmp_path, "die-in-round=9") as served,
+    ):
+        served.client.complete(QUESTION)
+
+    assert 9 == caught.value.returncode
+
+
+def test_a_server_that_the_system_kills_had_too_much_memory(tmp_path):
+    """
+    Nobody else sends SIGKILL to it, and no log can say so.
+    """
+    with pytest.raises(ServerDied) as caught, fake_server(tmp_path) as served:
+        ask_after(served, signal.SIGKILL)
+
+    assert "out-of-memory" == caught.value.status
+
+
+def test_other_errors_of_a_block_get_the_last_words_of_the_log(tmp_path):
+    """
+    Whatever failed in a round, its record shows what the server was doing.
+    """
+    with pytest.raises(CellError) as caught, fake_server(tmp_path, "html") as served:
+        served.client.complete(QUESTION)
+
+    assert "listening" in caught.value.log_excerpt[-1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("loading", "still loading"),
+        ("mute", "does not answer"),
+        ("stranger", "under its name"),
+    ],
+)
+def test_a_server_that_never_gets_ready_is_given_up(fault, words, tmp_path, impatient):
+    """
+    In time, with what was seen of it last.
+    """
+    with (
+        pytest.raises(CellError) as caught,
+        fake_server(tmp_path, fault, load_timeout_s=1.0),
+    ):
+        pass
+
+    assert words in str(caught.value)
+    assert "timed-out" == caught.value.status
+
+
+def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
+    """
+    Long before loading would be: the log says that it is over.
+    """
+    launch = fake_launch("say=warming up the model with an empty run", "loading")
+    with (
+        pytest.raises(CellError) as caught,
+        serving(
+            launch,
+            log=tmp_path / "server.log",
+            load_timeout_s=3600.0,
+            warmup_timeout_s=0.2,
+        ),
+    ):
+        pass
+
+    assert "hangs at warm-up" in str(caught.value)
+    assert "timed-out" == caught.value.status
+    assert any("warming up" in line for line in caught.value.log_excerpt)
+
+
+def test_a_server_that_is_still_loading_does_not_hang_at_warm_up(tmp_path, impatient):
+    """
+    Its own time is what ran out.
+    """
+    with (
+        pytest.raises(CellError),
+        serving(
+            fake_launch("loading"),
+            log=tmp_path / "server.log",
+            load_timeout_s=1.0,
+            warmup_timeout_s=0.001,
+        ),
+    ):
+        pass
+
+
+def test_types_that_are_not_the_ones_asked_for_are_told(tmp_path):
+    """
+    An error about them is left with the lines that decided it.
+    """
+    with (
+        pytest.raises(CellError) as caught,
+        fake_server(tmp_path, "types=f16/f16") as served,
+    ):
+        raise mismatched(served.verify(CELL))
+
+    assert "K is f16, not q8_0; V is f16, not q4_0" in str(caught.value)
+    assert any("K (f16)" in line for line in caught.value.log_excerpt)
+    assert "mismatched" == caught.value.status
+
+
+def test_types_that_are_not_named_are_told_as_well(tmp_path, monkeypatch):
+    """
+    After a while in which the log may catch up.
+    """
+    monkeypatch.setattr(server, "LOG_DELAY_S", 0.1)
+    with fake_server(tmp_path, "no-kv") as served:
+        (difference,) = served.verify(CELL)
+
+    assert "cannot be verified" in difference
+
+
+def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
+    """
+    Without a number, all of them are asked for.
+    """
+    launch = fake_launch("say=load_tensors: offloaded 20/33 layers to GPU")
+    chosen = replace(launch, extra=(*launch.extra, "-ngl", "20"))
+    log = tmp_path / "server.log"
+
+    with serving(launch, log=log) as served:
+        (difference,) = served.verify(CELL)
+    assert "20 of 33 layers are on the accelerator, not all" == difference
+    with serving(chosen, log=log) as served:
+        assert () == served.verify(CELL)
+        assert 20 == served.effective().offloaded_layers
+
+
+def test_a_port_that_somebody_took_is_exchanged(tmp_path):
+    """
+    Between choosing a port and binding it, anybody may come.
+    """
+    taken = tmp_path / "taken"
+    taken.touch()
+
+    with fake_server(tmp_path, f"port-taken={taken}") as served:
+        assert Readiness.READY is served.client.readiness()
+
+
+def test_a_server_that_does_not_want_to_leave_is_made_to(tmp_path, impatient):
+    """
+    With all its children.
+    """
+    note = tmp_path / "grandchild"
+    with fake_server(tmp_path, "deaf", f"grandchild={note}") as served:
+        pass
+
+    assert has_ended(served.pid)
+    assert has_ended(int(note.read_text()))
+
+
+def test_a_suspended_server_is_silent_and_then_gone(tmp_path):
+    """
+    SIGSTOP leaves it connected; the silence is noticed.
+    """
+    with (
+        pytest.raises(CellError) as caught,
+        fake_server(tmp_path, silence_s=0.3) as served,
+    ):
+        ask_after(served, signal.SIGSTOP)
+
+    assert "timed-out" == caught.value.status
+    assert has_ended(served.pid)
+
+
+def test_a_binary_that_is_not_there_is_an_error_of_the_machine(tmp_path):
+    """
+    Not of the cell: every other one would fail as well.
+    """
+    launch = replace(fake_launch(), binary=tmp_path / "nothing")
+    with pytest.raises(MachineError), serving(launch, log=tmp_path / "server.log"):
+        pass
+
+
+def test_the_memory_of_a_server_is_known_after_its_end(tmp_path):
+    """
+    The largest that was seen.
+    """
+    with fake_server(tmp_path) as served:
+        pass
+
+    assert (served.peak_rss_bytes() or 0) > 1 << 20
+
+
+@pytest.fixture(scope="session")
+def real_launch(llama_server, nano):
+    """What starts the real server with the built-in model."""
+    return Launch(
+        binary=llama_server,
+        weights=nano,
+        alias="cell",
+        context=1000,
+        pair=PAIR,
+        options=ask(llama_server).options,
+        threads=1,
+        batch_threads=1,
+        sleeps=True,
+    )
+
+
+@pytest.mark.real
+def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
+    """
+    Types, context rounded up to 256, flash attention and device are verified.
+    """
+    with serving(real_launch, log=tmp_path / "log") as served:
+        fell_back = served.fallback()
+        effective = served.effective()
+        assert () == served.verify(CellSpec(PAIR, 1000))
+        port = int(served.command[served.command.index("--port") + 1])
+        log_text = served.log.read_text()
+
+    (kv,) = effective.kv
+    assert ("q8_0", "q4_0") == (kv.k_type, kv.v_type)
+    assert (1024, "enabled") == (
+        effective.context,
+        effective.flash_attention,
+    )
+    assert fell_back is None
+    assert "warming up the model" in log_text  # from there on another deadline counts
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+@pytest.mark.real
+def test_the_real_server_refuses_a_type_that_it_does_not_know(real_launch, tmp_path):
+    """
+    The cell is unsupported, for the reason that the server states.
+    """
+    launch = replace(real_launch, pair=Pair("q9_0", "q4_0"))
+    with pytest.raises(ServerDied) as caught, serving(launch, log=tmp_path / "log"):
+        pass
+
+    assert "unsupported" == caught.value.status
+    assert "Unsupported cache type: q9_0" in str(caught.value)
+
+
+@pytest.mark.real
+def test_an_argument_that_changes_the_types_is_caught(real_launch, tmp_path):
+    """
+    Even one that nobody reserved: what runs is compared with what was asked.
+    """
+    launch = replace(real_launch, extra=("-ctk", "f16"))
+    with serving(launch, log=tmp_path / "log") as served:
+        differences = served.verify(CellSpec(PAIR, 1000))
+
+    assert ("K is f16, not q8_0",) == differences
+
+
+@pytest.mark.real
+def test_weights_that_are_none_are_reported_in_the_server_s_words(
+    real_launch, tmp_path
+):
+    """
+    The server knows best what is wrong with a file.
+    """
+    weights = tmp_path / "weights.gguf"
+    weights.write_text("no weights")
+    launch = replace(real_launch, weights=weights)
+    with pytest.raises(ServerDied) as caught, serving(launch, log=tmp_path / "log"):
+        pass
+
+    assert "expected 'GGUF'" in str(caught.value)
+
+
+@pytest.mark.real
+def test_a_server_that_only_counts_takes_the_smallest_context(real_launch, tmp_path):
+    """
+    It tokenizes texts far longer than its context.
+    """
+    launch = replace(real_launch, pair=None, context=512)
+    with serving(launch, log=tmp_path / "log") as served:
+        assert 5001 == served.client.count_tokens("x" * 5000)
+
+
+# Deadlines
+
+
+LINE = (
+    "0.00.017.067 I cmn  common_init_: warming up the model with an empty run - "
+    "please wait ... (--no-warmup to disable)\n"
+)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still at 100 s until it is set."""
+    now = [100.0]
+    monkeypatch.setattr(server.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A log that says that the model is being loaded."""
+    path = tmp_path / "server.log"
+    path.write_text("loading model tensors\n")
+    return path
+
+
+def started(log, **limits):
+    """The deadlines of a server that is started now."""
+    deadlines = Deadlines(log=log, **limits)
+    deadlines.restart()
+    return deadlines
+
+
+def test_loading_has_its_own_time(log, clock):
+    """
+    Until the log speaks of warming up, only the first deadline counts.
+    """
+    deadlines = started(log, load_s=30.0, warmup_s=5.0)
+    clock[0] = 120.0
+
+    assert 10.0 == deadlines.left_s()
+
+
+def test_warming_up_has_its_own_time(log, clock):
+    """
+    From the moment that the log speaks of it, the time for loading is over.
+    """
+    deadlines = started(log, load_s=1.0, warmup_s=50.0)
+    log.write_text(LINE)
+
+    assert 50.0 == deadlines.left_s()
+    clock[0] = 151.0
+    assert -1.0 == deadlines.left_s()
+
+
+def test_another_try_begins_with_loading(log, clock):
+    """
+    A server that lost its port had warmed up for nothing.
+    """
+    deadlines = started(log, load_s=30.0, warmup_s=5.0)
+    log.write_text(LINE)
+    deadlines.left_s()
+    log.write_text("")
+    clock[0] = 110.0
+    deadlines.restart()
+
+    assert 20.0 == deadlines.left_s()
+
+
+def test_a_log_that_is_not_there_yet_says_nothing(tmp_path, clock):
+    """
+    The server may not have begun to write.
+    """
+    assert 30.0 == started(tmp_path / "none", load_s=30.0).left_s()
+
+
+class Sleeper:
+    """A client and its child; at the third question a night passes for both."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.asked = 0
+
+    def poll(self):
+        return None
+
+    def readiness(self, *, limit_s):
+        self.asked += 1
+        self.clock[0] += 30000.0 if self.asked == 3 else 1.0
+        return Readiness.READY if self.asked == 5 else Readiness.LOADING
+
+
+def test_a_night_in_suspension_is_no_time_to_load(log, clock, monkeypatch):
+    """
+    The time in which both did not run does not count.
+    """
+    monkeypatch.setattr(server.time, "sleep", lambda _: None)
+    sleeper = Sleeper(clock)
+    deadlines = started(log, load_s=10.0, warmup_s=5.0)
+
+    assert Readiness.READY == server.wait(sleeper, sleeper, deadlines)
+    assert 30005.0 > deadlines.left_s() > 0
+
+
+# Preflight
+
+
+LEFT = (
+    "resolve_fused_ops: layer 0 is assigned to device CUDA0 but Flash Attention is "
+    "assigned to device CPU (usually due to missing support)"
+)
+GPU = ("CUDA0 NVIDIA L4 (22563 MiB)",)
+
+
+def preflight(folder, *faults):
+    """What the fake server with *faults* says of attention."""
+    engine = fake_llama_cpp(*faults)
+    return engine.preflight(PAIR, log=folder / "preflight.log")
+
+
+@pytest.mark.parametrize(
+    ("pair", "doubtful"),
+    [
+        ("f16/f16", False),
+        ("bf16/bf16", False),
+        ("q8_0/q8_0", False),
+        ("q4_0/q4_0", False),
+        ("q8_0/f16", True),
+        ("f16/bf16", True),
+        ("f32/f32", True),
+        ("turbo3/f16", True),
+        ("q8_0/q4_0", False),
+        ("q5_1/q5_1", False),
+        ("f16/turbo3", False),
+    ],
+)
+def test_only_pairs_that_not_every_build_has_are_in_doubt(pair, doubtful):
+    """
+    Those with different types, and those with a type of which some builds have none;
+    of a quantized V a server says nothing.
+    """
+    assert doubtful is fake_llama_cpp(devices=GPU).needs_preflight(Pair.parse(pair))
+
+
+def test_without_an_accelerator_nothing_is_in_doubt():
+    """
+    Attention has nowhere to fall back to.
+    """
+    assert not fake_llama_cpp().needs_preflight(Pair("q8_0", "f16"))
+
+
+@pytest.mark.parametrize("argument", ["-nkvo", "--no_kv_offload"])
+def test_who_keeps_the_cache_on_the_host_wants_attention_there(argument):
+    """
+    What was asked for is no fallback.
+    """
+    engine = fake_llama_cpp(devices=GPU, arguments=("-t", "4", argument))
+
+    assert not engine.needs_preflight(Pair("q8_0", "f16"))
+
+
+def test_attention_that_would_leave_the_accelerator_is_told(tmp_path):
+    """
+    By the server itself, asked with flash attention left to its choice.
+    """
+    trouble = preflight(tmp_path, f"say-if=auto={LEFT}")
+
+    assert Status.FALLBACK_CPU is trouble.status
+    assert LEFT == trouble.reason
+
+
+def test_a_server_that_ends_over_it_has_told_it_first(tmp_path):
+    """
+    A quantized V cannot do without flash attention, so its server does not start.
+    """
+    trouble = preflight(tmp_path, f"say={LEFT}", "die=1")
+
+    assert Status.FALLBACK_CPU is trouble.status
+
+
+@pytest.mark.parametrize("faults", [(), ("die=1",), ("types=f16/f16",)])
+def test_whatever_else_is_wrong_is_left_to_the_cell(faults, tmp_path):
+    """
+    A preflight only looks for fallbacks; the cell itself tells the rest.
+    """
+    assert None is preflight(tmp_path, *faults)
+
+
+def test_a_preflight_asks_for_little(tmp_path):
+    """
+    The smallest context; whatever else the cell asks for stays.
+    """
+    preflight(tmp_path)
+
+    log = (tmp_path / "preflight.log").read_text()
+    assert "n_ctx_seq             = 256" in log
+    assert "K (q8_0)" in log
+    assert "V (q4_0)" in log
+
+
+@pytest.mark.real
+def test_the_real_server_checks_attention_without_warming_up(
+    llama_server, nano, tmp_path
+):
+    """
+    It answers on a machine where attention stays where it is, and computes nothing.
+    This build does not check a quantized V, so V is not.
+    """
+    engine = real_llama_cpp(llama_server, nano, arguments=("--device", "none"))
+
+    trouble = engine.preflight(Pair("q8_0", "f16"), log=tmp_path / "preflight.log")
+
+    log = (tmp_path / "preflight.log").read_text()
+    assert None is trouble
+    assert "flash_attn            = auto" in log
+    assert "Flash Attention enabled" in log
+    assert "warming up" not in log
+
+
+# Counting
+
+
+def count(folder, *faults, args=()):
+    """How counting fails on the fake server with *faults*."""
+    engine = fake_llama_cpp(*faults)
+    engine = replace(
+        engine,
+        model=replace(engine.model, arguments=(*engine.model.arguments, *args)),
+    )
+    with (
+        pytest.raises((BadInput, MachineError)) as caught,
+        engine.tokenizing(log=folder / "counting.log"),
+    ):
+        raise AssertionError("entered")
+    return caught.value
+
+
+def test_what_counts_is_the_smallest_server(tmp_path):
+    """
+    No cache types, and nothing on an accelerator; other arguments are passed on.
+    """
+    engine = fake_llama_cpp(arguments=("-ngl", "99", "-t", "1"))
+    log = tmp_path / "log"
+
+    with engine.tokenizing(log=log) as tokenizer:
+        assert 3 == tokenizer.count_tokens("abc")
+
+    assert "n_ctx_seq             = 512" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "error: invalid argument: -nlg",
+        'error while handling argument "-t": stoi',
+        "error: unknown argument: -nlg",
+    ],
+)
+def test_an_argument_that_the_server_does_not_take_is_refused(words, tmp_path):
+    """
+    As any other mistake in the request is.
+    """
+    error = count(tmp_path, f"say={words}", "die=1")
+
+    assert 2 == error.exit_code
+    assert words in str(error)
+    assert "after '--'" in str(error)
+
+
+def test_arguments_that_end_the_server_at_once_are_refused(tmp_path):
+    """
+    It prints something and ends well.
+    """
+    error = count(tmp_path, "say=version: 0.6.0", "die=0")
+
+    assert 2 == error.exit_code
+    assert "exits, instead of serving" in str(error)
+
+
+def test_a_server_that_fails_to_count_is_an_error_of_the_machine(tmp_path):
+    """
+    The message is kept, and the hint names the log; a file's own error is none of
+    the command line.
+    """
+    words = "llama_mmap: failed to map: Invalid argument"
+    error = count(tmp_path, f"say={words}", "die=1")
+
+    assert isinstance(error, ToolFailed)
+    assert words in str(error)
+    assert "counting.log" in error.hint
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("args", [("-nlg", "99"), ("-t", "many")])
+def test_the_real_server_refuses_arguments(llama_server, nano, args, tmp_path):
+    """
+    Misspelled ones and wrong values.
+    """
+    engine = real_llama_cpp(llama_server, nano, arguments=args)
+
+    with pytest.raises(BadInput), engine.tokenizing(log=tmp_path / "counting.log"):
+        raise AssertionError("entered")
+
+
+# The engine
+
+
+def real_llama_cpp(llama_server, nano, **spec):
+    """The engine on the real server and the built-in model."""
+    engine = fake_llama_cpp(weights=read_header(nano), is_tiny=True, **spec)
+    tools = replace(engine.tools, server=llama_server)
+    return replace(engine, tools=tools, facts=ask(llama_server))
+
+
+def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path):
+    """
+    What is missing is named, with how to get it.
+    """
+    engine = fake_llama_cpp()
+    whole = replace(engine, tools=replace(engine.tools, bench=tmp_path))
+
+    assert {Ability.LOG_PROBABILITIES} == engine.abilities
+    assert {Ability.LOG_PROBABILITIES, Ability.SPEED} == whole.abilities
+    whole.require(Ability.SPEED)
+    with pytest.raises(ToolMissing, match="llama-bench is not beside") as caught:
+        engine.require(Ability.SPEED)
+    assert "codeneedle llama" in caught.value.hint
+    with pytest.raises(ToolMissing, match="llama-perplexity is not beside"):
+        engine.divergence_tool()
+
+
+def test_speculation_is_off_unless_asked_for():
+    """
+    And only where the binary has it; a server that drafts tells no probabilities.
+    """
+    options = (
+        "--spec-type",
+        "--spec-ngram-simple-size-n",
+        "--spec-ngram-simple-size-m",
+    )
+    drafting = fake_llama_cpp(options=options, speculate=True)
+
+    assert "" == fake_llama_cpp(options=options).speculation
+    assert "" == fake_llama_cpp(speculate=True).speculation
+    assert "ngram-simple, n 12, m 64" == drafting.speculation
+    assert Ability.LOG_PROBABILITIES not in drafting.abilities
+    with pytest.raises(BadInput, match="--speculate"):
+        drafting.require(Ability.LOG_PROBABILITIES)
+
+
+def test_thinking_is_switched_off_where_the_binary_can(tmp_path):
+    """
+    Of a completion nothing is switched off.
+    """
+    options = {"--reasoning-budget"}
+    chat = fake_llama_cpp(options=options, thinking=False)
+
+    assert "--reasoning-budget 0" == chat.thinking_off
+    assert "" == fake_llama_cpp(options=options).thinking_off
+    assert "" == fake_llama_cpp(thinking=False).thinking_off
+    with chat.serving(CELL, log=tmp_path / "log") as served:
+        at = served.command.index("--reasoning-budget")
+        assert "0" == served.command[at + 1]
+
+
+def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
+    """
+    It is not passed on, and the option that does it is named.
+    """
+    monkeypatch.delenv("LLAMA_ATTN_ROT_DISABLE", raising=False)
+    assert () == fake_llama_cpp().notes()
+    monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
+
+    (note,) = fake_llama_cpp().notes()
+    assert "--rotation off" in note
+
+
+def test_an_engine_tells_what_a_setup_stores():
+    """
+    Version, devices and cache types are the binary's own words.
+    """
+    engine = fake_llama_cpp(devices=("CUDA0 NVIDIA L4",))
+
+    assert ("llama.cpp", "0.6.0", ("CUDA0 NVIDIA L4",)) == (
+        engine.identity().name,
+        engine.identity().version,
+        engine.identity().devices,
+    )
+    assert (("f16",), ("q8_0",)) == (engine.cache_types().k, engine.cache_types().v)

@@ -1,0 +1,238 @@
+"""An engine without a process: tokens are bytes, and answers are made up."""
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from codeneedle.engines.client import Completion
+from codeneedle.engines.engine import Ability, CacheTypes, EngineIdentity, ModelSpec
+from codeneedle.engines.responses import Reply
+from codeneedle.errors import BadInput, ToolMissing
+from codeneedle.grid import Pair
+from codeneedle.models.weights import Weights
+from codeneedle.records.record import Effective, Trouble
+
+TYPES = ("f16", "bf16", "q8_0", "q4_0")
+
+
+class ByteTokenizer:
+    """Tokens are bytes; a chat is rendered as ``<role>content``."""
+
+    def __init__(self, template=lambda said: f"<{said.role}>{said.content}"):
+        self.template = template
+        self.template_args = []
+
+    def count_tokens(self, text, *, add_special=True):
+        return len(text.encode())
+
+    def counts(self, texts):
+        return [len(text.encode()) for text in texts]
+
+    def tokens(self, text, *, add_special=True):
+        return tuple(text.encode())
+
+    def render(self, messages, template_args=None):
+        self.template_args.append(template_args)
+        return "".join(map(self.template, messages))
+
+
+def reply_to(_question, text="an answer\n", **changes):
+    """A reply with probabilities."""
+    said = {"finish": "stop", "logprobs": (-0.1,), "gaps": (2.0,), "lengths": (9,)}
+    return Reply(text=text, **{**said, **changes})
+
+
+@dataclass
+class FakeServer:
+    """
+    A served model.
+
+    Attributes:
+        engine: What it is served by.
+        questions: What it was asked, in order.
+        is_dying: Whether it ends as soon as somebody waits for that.
+        holds_bytes: What it holds on accelerators.
+        settled: How often it was waited for.
+    """
+
+    engine: "FakeEngine"
+    questions: list = field(default_factory=list)
+    is_dying: bool = False
+    holds_bytes: int | None = None
+    settled: int = 0
+
+    command = ("llama-server", "--fake")
+
+    @property
+    def client(self):
+        return self
+
+    @property
+    def tokenizer(self):
+        return self.engine.tokenizer
+
+    def complete(self, question, *, enough=None):
+        self.questions.append(question)
+        found = self.engine.reply(question)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    chat = complete
+
+    def settle(self):
+        self.settled += 1
+
+    def effective(self):
+        return self.engine.effective
+
+    def verify(self, cell):
+        return self.engine.differences
+
+    def fallback(self):
+        # Some are only told at the first token.
+        return self.engine.fallback if self.questions else None
+
+    def ends_within(self, _limit_s):
+        return self.is_dying
+
+    def peak_rss_bytes(self):
+        return 7 << 20
+
+    def device_bytes(self):
+        self.engine.alive_at_device_query.append(self in self.engine.alive)
+        return self.holds_bytes
+
+
+@dataclass
+class FakeEngine:
+    """
+    Implements `engine.Engine`.
+
+    Attributes:
+        model: What it serves.
+        types: Cache types that it takes.
+        devices: Accelerators that it sees.
+        version: As it states it.
+        abilities: What it can do.
+        reply: Makes a reply, or an error, of a question.
+        effective: What its servers say runs.
+        differences: In what its servers differ from what was asked.
+        fallback: What they do instead of fast attention, from the first token on.
+        preflight_finds: What a preflight finds; pairs that need none are missing.
+        refused: Arguments that it does not take.
+        stretches_context: As of `engine.Engine`.
+        thinking_off: Likewise.
+        speculation: Likewise.
+        server: What it serves; made anew for each cell where None.
+        served: Cells that it served, in order.
+        preflights: Pairs that it was asked to check, in order.
+    """
+
+    model: ModelSpec | None = None
+    types: CacheTypes = CacheTypes(k=TYPES, v=TYPES)  # noqa: RUF009 - frozen
+    devices: tuple = ()
+    version: str = "0.6.0 (build 11434)"
+    abilities: frozenset = frozenset(Ability)
+    reply: object = reply_to
+    effective: Effective = field(default_factory=Effective)
+    differences: tuple = ()
+    fallback: Trouble | None = None
+    preflight_finds: dict[Pair, Trouble | None] = field(default_factory=dict)
+    refused: tuple = ("--port",)
+    stretches_context: bool = False
+    thinking_off: str = ""
+    speculation: str = ""
+    tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
+    server: FakeServer | None = None
+    served: list = field(default_factory=list)
+    preflights: list = field(default_factory=list)
+    counted: int = 0
+    alive: list = field(default_factory=list)
+    alive_at_device_query: list = field(default_factory=list)
+
+    name = "fake"
+
+    def require(self, ability):
+        if ability not in self.abilities:
+            raise ToolMissing(tool=str(ability), reason="is missing", hint="Get it.")
+
+    def refuse_arguments(self):
+        for word in self.model.arguments:
+            if word in self.refused:
+                raise BadInput(source=word, reason="refused", hint="Drop it.")
+
+    def identity(self):
+        return EngineIdentity(
+            name=self.name,
+            version=self.version,
+            program="/nowhere/fake",
+            devices=self.devices,
+        )
+
+    def cache_types(self):
+        return self.types
+
+    def notes(self):
+        return ()
+
+    @contextlib.contextmanager
+    def tokenizing(self, *, log):
+        self.counted += 1
+        yield self.tokenizer
+
+    @contextlib.contextmanager
+    def serving(self, cell, *, log):
+        self.served.append(cell)
+        server = self.server or FakeServer(self)
+        self.alive.append(server)
+        try:
+            yield server
+        finally:
+            self.alive.remove(server)
+
+    def needs_preflight(self, pair):
+        return pair in self.preflight_finds
+
+    def preflight(self, pair, *, log):
+        self.preflights.append(pair)
+        return self.preflight_finds[pair]
+
+
+def made_weights(
+    *, vocabulary=260, training_context=65536, path="made.gguf", identity=""
+):
+    """The header of a small llama that is no file."""
+    return Weights(
+        files=(Path(path),),
+        size_bytes=1,
+        architecture="llama",
+        name="made",
+        size_label="",
+        file_type="F16",
+        layers=2,
+        embedding=64,
+        heads=(1, 1),
+        kv_heads=(1, 1),
+        key_length=64,
+        value_length=64,
+        key_length_swa=64,
+        value_length_swa=64,
+        is_mla=False,
+        shared_kv_layers=0,
+        sliding_window=None,
+        window_pattern=None,
+        recurrent_layers=(),
+        full_attention_interval=None,
+        has_state=False,
+        has_indexer=False,
+        training_context=training_context,
+        vocabulary=vocabulary,
+        chat_template=None,
+        identity=identity,
+    )
+
+
+def is_for(needle, question):
+    """Whether *question* is a completion that asks for *needle*."""
+    return isinstance(question, Completion) and needle.signature in question.prompt

@@ -1,0 +1,127 @@
+"""What a probe is given: phases of a cell, settings, files."""
+
+import pytest
+from fake_engine import FakeEngine, made_weights
+from made_records import made_setup
+
+from codeneedle.grid import Pair
+from codeneedle.probes import PROBES, probes_named
+from codeneedle.probes.divergence import DivergenceSettings
+from codeneedle.probes.probe import NoSettings, ProbeContext, RunContext, _phases
+from codeneedle.probes.throughput import ThroughputSettings
+from codeneedle.records.record import Phases
+
+
+def made_run(folder, **settings):
+    """A run with *settings* of probes."""
+    return RunContext(
+        engine=FakeEngine(),
+        weights=made_weights(),
+        is_built_in=False,
+        setup=made_setup(needles=1),
+        text="",
+        settings=settings,
+        folder=folder,
+    )
+
+
+def test_each_moment_ends_a_phase():
+    """
+    Of a cell that came through, all that is not measuring is waiting.
+    """
+    phases = _phases([9.5, 10.0, 10.25, 10.5, 20.5], end=21.0)
+
+    assert phases == Phases(
+        between_s=0.5, ready_s=0.25, start_s=0.25, measure_s=10.0, stop_s=0.5
+    )
+    assert 11.0 == phases.total_s
+    assert 1.5 == phases.waiting_s
+
+
+def test_phases_that_were_not_reached_are_none():
+    """
+    Never a zero, of a server that did not get ready or was never asked.
+    """
+    assert Phases(ready_s=2.0) == _phases([None, 10.0], end=12.0)
+    assert Phases(between_s=1.0, ready_s=1.0, start_s=1.0, stop_s=0.0) == (
+        _phases([9.0, 10.0, 11.0, None, 12.0], end=12.0)
+    )
+
+
+def test_a_server_that_dies_in_a_round_stops_from_its_last_reply_on():
+    """
+    Or from when its block was left, if it gave none.
+    """
+    assert Phases(ready_s=1.0, start_s=1.0, measure_s=3.0, stop_s=1.0) == (
+        _phases([None, 10.0, 11.0, 12.0, 15.0], end=16.0)
+    )
+
+
+def test_a_served_cell_has_all_phases(tmp_path):
+    """
+    From the end of the server before to that of its own.
+    """
+    cell = ProbeContext(
+        run=made_run(tmp_path),
+        pair=Pair("q8_0", "q4_0"),
+        logs=tmp_path,
+        previous_end=0.0,
+    )
+    with cell.serving(), cell.asking():
+        pass
+
+    assert None not in (
+        cell.phases.between_s,
+        cell.phases.ready_s,
+        cell.phases.start_s,
+        cell.phases.measure_s,
+        cell.phases.stop_s,
+    )
+    assert ("llama-server", "--fake") == cell.command
+    assert cell.previous_end > 0
+
+
+def test_settings_that_were_not_chosen_are_the_defaults(tmp_path):
+    """
+    Those of another probe are a mistake in the program.
+    """
+    chosen = ThroughputSettings(depths=(0,))
+    run = made_run(tmp_path, throughput=chosen, divergence=chosen)
+
+    assert chosen == run.settings_of(ThroughputSettings, "throughput")
+    assert NoSettings() == run.settings_of(NoSettings, "recall")
+    with pytest.raises(TypeError, match="ThroughputSettings"):
+        run.settings_of(DivergenceSettings, "divergence")
+
+
+def test_every_setting_has_a_default_and_an_option():
+    """
+    A sweep file may leave it out, and the command line can set it.
+    """
+    for probe in PROBES.values():
+        assert probe.settings()
+        for name, described in probe.settings.__annotations__.items():
+            (meta,) = described.__metadata__
+            assert meta.extra["option"].startswith("--"), name
+            assert meta.description
+
+
+def test_logs_of_a_cell_are_called_after_its_pair(tmp_path):
+    """
+    What is not the server's has a name more.
+    """
+    cell = ProbeContext(
+        run=made_run(tmp_path), pair=Pair("q8_0", "q4_0"), logs=tmp_path
+    )
+
+    assert tmp_path / "q8_0-q4_0.log" == cell.log()
+    assert tmp_path / "q8_0-q4_0.preflight.log" == cell.log("preflight")
+
+
+def test_probes_are_found_by_name_once_each():
+    """
+    In the order given.
+    """
+    found = probes_named(("throughput", "recall", "throughput"))
+
+    assert ["throughput", "recall"] == [probe.name for probe in found]
