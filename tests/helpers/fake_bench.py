@@ -11,6 +11,10 @@ A llama-bench that misbehaves: its first argument is a fault, the others are the
     error       complain, and exit with 0
     deaf        heed neither SIGINT nor SIGTERM, and hang
     escapes     name cache types and phases in terminal escapes
+    row=JSON    change fields of both results
+    say=LINE    add a line to the log
+    print=NAME  print the file NAME of the logs, and exit with 1
+    no-kv       name no KV cache in the log
 """
 
 import json
@@ -48,20 +52,27 @@ def row(asked, prompt, generated, **changes):
     return json.dumps(known | changes) + "\n"
 
 
-def log(asked):
+def log(asked, fault, value):
     context = int(asked["--n-depth"]) + int(asked["--n-prompt"])
     k, v = asked["--cache-type-k"], asked["--cache-type-v"]
+    cache = (
+        f"llama_kv_cache: size =    1.00 MiB ( {context} cells,   1 layers,  1/1 seqs),"
+        f" K ({k}):    0.50 MiB, V ({v}):    0.50 MiB\n"
+    )
     return (
         f"llama_context: n_ctx_seq             = {context}\n"
         "llama_context: flash_attn            = enabled\n"
-        f"llama_kv_cache: size =    1.00 MiB ( {context} cells,   1 layers,  1/1 seqs),"
-        f" K ({k}):    0.50 MiB, V ({v}):    0.50 MiB\n"
+        f"{'' if fault == 'no-kv' else cache}"
         "llama-bench: benchmark 1/2: prompt run 1/1\n"
+        f"{value if fault == 'say' else ''}\n"
     )
 
 
-def before(fault):
+def before(fault, value):
     """What comes in the place of results; whether that was all."""
+    if fault == "print":
+        say((LOGS / value).read_text(encoding="utf-8"))
+        sys.exit(1)
     if fault == "garbage":
         sys.stdout.buffer.write(os.urandom(1 << 16))
     if fault == "error":
@@ -83,10 +94,13 @@ def main():
         say((LOGS / "bench-help.txt").read_text(encoding="utf-8"))
         return
     asked = dict(zip(sys.argv[2:], sys.argv[3:], strict=False))
-    if before(fault):
+    with Path(f"{os.environ['HOME']}/asked").open("a", encoding="utf-8") as said:
+        said.write(f"rotation {os.environ.get('LLAMA_ATTN_ROT_DISABLE', 'on')}\n")
+    if before(fault, value):
         return
-    say(log(asked))
-    first = row(asked, int(asked["--n-prompt"]), 0)
+    say(log(asked, fault, value))
+    changes = json.loads(value) if fault == "row" else {}
+    first = row(asked, int(asked["--n-prompt"]), 0, **changes)
     if fault == "torn":
         say(first[: len(first) // 2])
         return
@@ -99,7 +113,7 @@ def main():
     if fault == "signal":
         os.kill(os.getpid(), int(value))
     if fault != "half":
-        say(row(asked, 0, int(asked["--n-gen"])))
+        say(row(asked, 0, int(asked["--n-gen"]), **changes))
 
 
 if __name__ == "__main__":

@@ -9,19 +9,20 @@ from pathlib import Path
 
 import msgspec
 
-from codeneedle.system.files import write_whole
+from codeneedle.engines.engine import Reference
+from codeneedle.system.files import read_regular, write_whole
 
 MAGIC = b"_logits_"
 _HEADER = struct.Struct("<8sIii")
 _TAIL_BYTES = 1 << 16
 
 LEAST_SCORED = 100
-"""Below so many scored tokens the tool makes no statistics: ``perplexity.cpp``."""
+"""With fewer scored tokens, the tool makes no statistics: ``perplexity.cpp``."""
 
 
 def scored_tokens(*, chunks: int, context: int) -> int:
     """
-    How many tokens are compared: the second half of each chunk, but for its last.
+    How many tokens are compared: the second half of each chunk but its last token.
 
     Source:
         ``kl_divergence`` in ``perplexity.cpp`` of llama.cpp b11434.
@@ -77,7 +78,7 @@ class Identity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """
-    What stands beside a base file.
+    What is stored beside a base file.
 
     Attributes:
         identity: What it was made of.
@@ -98,38 +99,38 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """The place of the base file of one context, whether it is there or not."""
+    """The path of the base file of one context, whether it exists or not."""
 
     path: Path
 
     @classmethod
     def of(cls, folder: Path, *, context: int) -> "BaseFile":
-        """That of *context* tokens, in the run in *folder*."""
+        """That of *context* tokens, in the run folder *folder*."""
         return cls(folder / "base" / f"{context}.kld")
 
     @property
     def note_path(self) -> Path:
-        """What stands beside it."""
+        """Of its `Note`."""
         return self.path.with_name(f"{self.path.name}.json")
 
     @property
     def draft(self) -> Path:
-        """Where it is written, until it is known to be whole."""
+        """Where it is written, until it is known to be complete."""
         return self.path.with_name(f"{self.path.name}.draft")
 
-    def usable(self, identity: Identity) -> Note | None:
-        """Its note, if the file is whole and was made of *identity*; else None."""
+    def usable(self, identity: Identity) -> Reference | None:
+        """What it holds, if it is complete and was made of *identity*; else None."""
         note = self._note()
         if note is None or note.identity != identity:
             return None
         is_whole = self.fault(self.path, identity, chunks=note.chunks) is None
         if not is_whole or _fingerprint(self.path, note) != note.fingerprint:
             return None
-        return note
+        return _reference(note)
 
     @staticmethod
     def fault(path: Path, identity: Identity, *, chunks: int) -> str | None:
-        """What is wrong with the file at *path*, as a phrase; None if nothing is."""
+        """What is wrong with the file at *path*, as a phrase; None if nothing."""
         expected = predicted_bytes(
             vocabulary=identity.vocabulary, chunks=chunks, context=identity.context
         )
@@ -142,16 +143,16 @@ class BaseFile:
         # Unpacked, since a note may state more chunks than 32 bits can hold.
         stated = _HEADER.unpack(header) if len(header) == _HEADER.size else ()
         if stated != (MAGIC, identity.context, identity.vocabulary, chunks):
-            return "it begins like another file"
+            return "its header is that of another file"
         if size != expected:
             return f"it has {size:,} bytes instead of {expected:,}"
         return None
 
     def keep(
         self, identity: Identity, *, chunks: int, ppl: float, seconds: float
-    ) -> Note:
+    ) -> Reference:
         """
-        Make the draft, found without fault, the base file.
+        Make the draft, which has no `fault`, the base file.
 
         Raises:
             OSError: If the disk refuses.
@@ -170,16 +171,16 @@ class BaseFile:
         self.draft.replace(self.path)
         # Last: a file without a note is never used.
         write_whole(self.note_path, msgspec.json.format(msgspec.json.encode(note)))
-        return note
+        return _reference(note)
 
     def drop_draft(self) -> None:
-        """Give back the space of a draft that came to nothing."""
+        """Remove the draft."""
         with contextlib.suppress(OSError):
             self.draft.unlink(missing_ok=True)
 
     def make_room(self) -> None:
         """
-        Remove what stands in the place of a base file about to be written.
+        Remove the file, its note and its draft, before it is written.
 
         Raises:
             OSError: If the disk refuses.
@@ -190,7 +191,7 @@ class BaseFile:
         self.draft.unlink(missing_ok=True)
 
     def present_bytes(self) -> int:
-        """Bytes that stand in its place and would make room for it."""
+        """Bytes on disk that `make_room` would free."""
         return sum(
             path.stat().st_size for path in (self.path, self.draft) if path.is_file()
         )
@@ -200,13 +201,17 @@ class BaseFile:
 
     def _note(self) -> Note | None:
         try:
-            return msgspec.json.decode(self.note_path.read_bytes(), type=Note)
+            return msgspec.json.decode(read_regular(self.note_path) or b"", type=Note)
         except (OSError, ValueError, RecursionError):
             return None
 
 
+def _reference(note: Note) -> Reference:
+    return Reference(chunks=note.chunks, ppl=note.ppl, seconds=note.seconds)
+
+
 def _fingerprint(path: Path, note: Note) -> str:
-    """Of the parts that tell the text, and of the end; the whole may be gigabytes."""
+    """Of the header, the tokens and the end; the whole file may be gigabytes."""
     digest = hashlib.sha256()
     context = note.identity.context
     with contextlib.suppress(OSError), path.open("rb") as file:

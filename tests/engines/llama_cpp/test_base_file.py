@@ -1,9 +1,11 @@
-"""Base files: predicted, noted, and never used when they are not what they seem."""
+"""Base files: size predicted, contents verified before use."""
 
+import os
 from dataclasses import fields, replace
 
 import pytest
 
+from codeneedle.engines.engine import Reference
 from codeneedle.engines.llama_cpp.base_file import (
     MAGIC,
     BaseFile,
@@ -26,7 +28,7 @@ IDENTITY = Identity(
 
 
 def content(*, context=512, vocabulary=260, chunks=4, fill=b"\0"):
-    """A whole base file, all of whose numbers are alike."""
+    """A complete base file, filled with one byte."""
     numbers = (context, vocabulary, chunks)
     header = MAGIC + b"".join(n.to_bytes(4, "little") for n in numbers)
     whole = predicted_bytes(vocabulary=vocabulary, chunks=chunks, context=context)
@@ -35,7 +37,7 @@ def content(*, context=512, vocabulary=260, chunks=4, fill=b"\0"):
 
 @pytest.fixture
 def kept(tmp_path):
-    """A base file of `IDENTITY`, whole and noted."""
+    """A base file of `IDENTITY`, complete and with its note."""
     base = BaseFile.of(tmp_path, context=512)
     base.make_room()
     base.draft.write_bytes(content())
@@ -61,7 +63,7 @@ def test_the_prediction_agrees_with_the_published_size():
 
 def test_an_odd_vocabulary_is_rounded_up():
     """
-    Rows begin at even numbers of 16-bit values.
+    A row has an even number of 16-bit values.
     """
     assert row_values(260) == row_values(259) == 264
 
@@ -71,19 +73,16 @@ def test_an_odd_vocabulary_is_rounded_up():
 )
 def test_only_the_second_half_of_a_chunk_is_scored(chunks, context, scored):
     """
-    Its last token has nothing to predict.
+    Its last token predicts nothing.
     """
     assert scored == scored_tokens(chunks=chunks, context=context)
 
 
-def test_a_whole_file_of_the_same_identity_is_used(kept):
+def test_a_complete_file_of_the_same_identity_is_used(kept):
     """
-    Its note comes with it.
+    Chunks, perplexity and seconds are those of its note.
     """
-    note = kept.usable(IDENTITY)
-
-    assert note is not None
-    assert (4, 7.5, 546_772) == (note.chunks, note.ppl, note.size_bytes)
+    assert Reference(chunks=4, ppl=7.5, seconds=1.0) == kept.usable(IDENTITY)
     assert not kept.draft.exists()
 
 
@@ -101,7 +100,7 @@ def test_a_file_of_another_identity_is_not_used(kept, field):
 @pytest.mark.parametrize("size", [0, 7, 19, 20, 5000, 546_771])
 def test_a_truncated_file_is_not_used(kept, size):
     """
-    However little is missing.
+    One missing byte suffices.
     """
     kept.path.write_bytes(content()[:size])
 
@@ -110,7 +109,7 @@ def test_a_truncated_file_is_not_used(kept, size):
 
 def test_a_longer_file_is_not_used(kept):
     """
-    A file that goes on is another file.
+    Its size must be as predicted.
     """
     kept.path.write_bytes(content() + b"\0")
 
@@ -129,7 +128,7 @@ def test_a_longer_file_is_not_used(kept):
 )
 def test_a_foreign_file_of_the_right_size_is_not_used(kept, foreign):
     """
-    Its header, its tokens and its end are known.
+    The note has a hash of its header, its tokens and its end.
     """
     assert 546_772 == len(foreign)
     kept.path.write_bytes(foreign)
@@ -140,7 +139,7 @@ def test_a_foreign_file_of_the_right_size_is_not_used(kept, foreign):
 @pytest.mark.parametrize("note", [None, b"", b"{", b"[]", b'{"chunks": 4}'])
 def test_a_file_without_a_readable_note_is_not_used(kept, note):
     """
-    Nothing in a base file says what it was made of.
+    The file itself does not state what it was made of.
     """
     if note is None:
         kept.note_path.unlink()
@@ -152,30 +151,43 @@ def test_a_file_without_a_readable_note_is_not_used(kept, note):
 
 def test_a_note_without_a_file_is_not_used(kept):
     """
-    Whoever needs room may delete the file.
+    Users may delete the file to free disk.
     """
     kept.path.unlink()
 
     assert kept.usable(IDENTITY) is None
 
 
-def test_making_room_leaves_nothing_that_could_be_mistaken(kept):
+def test_making_room_removes_file_note_and_draft(kept):
     """
-    A file that is written anew has no note until it is whole.
+    A file that is written again has no note until it is complete.
     """
     kept.make_room()
 
     assert [] == list(kept.path.parent.iterdir())
 
 
-def test_what_is_wrong_with_a_file_is_said(kept):
+def test_a_fault_is_a_phrase(kept):
     """
-    A fault is a phrase; there is none in a whole file.
+    A complete file has none; a missing one has the system's reason.
     """
     assert kept.fault(kept.path, IDENTITY, chunks=4) is None
     kept.path.write_bytes(content()[:300_000])
     said = "it has 300,000 bytes instead of 546,772"
     assert said == kept.fault(kept.path, IDENTITY, chunks=4)
     kept.path.write_bytes(b"")
-    said = "it begins like another file"
+    said = "its header is that of another file"
     assert said == kept.fault(kept.path, IDENTITY, chunks=4)
+    kept.path.unlink()
+    said = "No such file or directory"
+    assert said == kept.fault(kept.path, IDENTITY, chunks=4)
+
+
+def test_a_pipe_in_the_place_of_the_note_does_not_block(kept):
+    """
+    It is taken for a note that cannot be read.
+    """
+    kept.note_path.unlink()
+    os.mkfifo(kept.note_path)
+
+    assert kept.usable(IDENTITY) is None

@@ -1,0 +1,433 @@
+"""llama-bench: its output, real and broken, and runs of a stand-in."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_tools import (
+    fake_tools,
+    made_bench,
+    made_facts,
+    made_model,
+    made_weights,
+    speed_task,
+)
+from programs import script
+
+from codeneedle.engines.llama_cpp import bench
+from codeneedle.engines.llama_cpp.bench import (
+    Bench,
+    differences,
+    is_unknown_type,
+    last_phase,
+    read_result,
+)
+from codeneedle.errors import BadInput, CellError, ToolMissing
+
+LOGS = Path(__file__).parents[2] / "helpers" / "logs"
+REAL = (LOGS / "bench-q8_0-q4_0.txt").read_text()
+TASK = speed_task(depth=256, prompt_tokens=64, generated_tokens=8)
+
+
+def line(**changes):
+    """A result line of reading, with *changes*."""
+    row = next(json.loads(text) for text in REAL.splitlines() if text[:1] == "{")
+    return json.dumps(row | changes)
+
+
+def both(**changes):
+    """Both result lines, with *changes*."""
+    return f"{line(**changes)}\n{line(n_prompt=0, n_gen=8, **changes)}\n"
+
+
+def test_a_real_output_is_read_by_field():
+    """
+    Reading and writing are told apart by their sizes, among hundreds of log lines.
+    """
+    result = read_result(REAL, TASK)
+
+    assert (64, 0, 256) == (result.pp.n_prompt, result.pp.n_gen, result.pp.n_depth)
+    assert (0, 8, 256) == (result.tg.n_prompt, result.tg.n_gen, result.tg.n_depth)
+    assert () == differences(result, TASK, layers=999)
+    assert 11434 == result.pp.build_number
+
+
+def test_speeds_follow_from_durations():
+    """
+    64 tokens in a quarter and in half a second are 256 and 128 tokens per second.
+    """
+    output = both(samples_ns=[250_000_000, 500_000_000])
+
+    assert (256.0, 128.0) == read_result(output, TASK).pp.speeds
+
+
+def test_the_order_of_the_tests_does_not_matter():
+    """
+    A build that writes first is read all the same.
+    """
+    swapped = "\n".join(reversed(both().splitlines()))
+
+    assert read_result(both(), TASK) == read_result(swapped, TASK)
+
+
+def test_fields_of_later_builds_are_left_out():
+    """
+    An unknown field is ignored.
+    """
+    assert read_result(both(), TASK) == read_result(both(n_new=[{}]), TASK)
+
+
+@given(st.integers(0, len(both()) - 3))
+def test_an_output_that_is_cut_is_never_a_result(length):
+    """
+    Neither a full disk nor a crash leaves half a result.
+    """
+    with pytest.raises(CellError):
+        read_result(both()[:length], TASK)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samples_ns": [5, 0]},
+        {"samples_ns": [5, -5]},
+        {"samples_ns": [5]},
+        {"samples_ns": []},
+        {"samples_ns": [5, None]},
+        {"samples_ts": [5, "fast"]},
+        {"samples_ts": [5.0, 0.0]},
+        {"samples_ts": []},
+        {"type_k": None},
+        {"n_depth": 0},
+        {"n_depth": "256"},
+    ],
+)
+def test_a_line_of_another_shape_is_no_result(changes):
+    """
+    A speed of zero, a missing sample, another depth.
+    """
+    with pytest.raises(CellError):
+        read_result(both(**changes), TASK)
+
+
+@pytest.mark.parametrize("field", ["type_k", "samples_ns", "n_gen", "flash_attn"])
+def test_a_missing_field_is_no_result(field):
+    """
+    No field has a default.
+    """
+    row = json.loads(line())
+    del row[field]
+
+    with pytest.raises(CellError, match="cannot be read"):
+        read_result(json.dumps(row), TASK)
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["", line(), line() + "\n" + line(), both() + line(), "inf"],
+    ids=["nothing", "one", "twice the same", "three", "no line"],
+)
+def test_both_tests_must_be_there_once(output):
+    """
+    A missing or a further test is no result.
+    """
+    with pytest.raises(CellError):
+        read_result(output, TASK)
+
+
+def test_infinite_speed_is_no_result():
+    """
+    A division by zero in C++ prints inf, which is no JSON.
+    """
+    with pytest.raises(CellError):
+        read_result(both().replace('"avg_ts": ', '"avg_ts": inf, "x": '), TASK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "phrase"),
+    [
+        ({"type_k": "f16"}, "K is f16, not q8_0"),
+        ({"type_v": "f16"}, "V is f16, not q4_0"),
+        ({"flash_attn": 0}, "flash attention is 0, not on"),
+        ({"flash_attn": -1}, "flash attention is -1, not on"),
+        ({"flash_attn": False}, "flash attention is False, not on"),
+        ({"n_gpu_layers": -1}, "-1 layers are to be offloaded, not 999"),
+    ],
+)
+def test_what_was_understood_is_compared_with_what_was_asked(changes, phrase):
+    """
+    A difference of both tests is stated once.
+    """
+    assert (phrase,) == differences(
+        read_result(both(**changes), TASK), TASK, layers=999
+    )
+
+
+def test_older_builds_say_true_for_flash_attention():
+    """
+    It was a boolean before it became a choice of three.
+    """
+    assert () == differences(read_result(both(flash_attn=True), TASK), TASK, layers=999)
+
+
+def test_the_last_phase_counts():
+    """
+    Progress is read from the last line that states any.
+    """
+    assert "generation run 2/2" == last_phase(REAL)
+    assert "warmup prompt run" == last_phase(REAL.partition(": depth run")[0])
+    assert last_phase("llama_context: n_ctx = 512") is None
+
+
+def test_a_type_that_llama_bench_does_not_know_is_recognized():
+    """
+    It knows fewer types than the server, and says so with a usage text.
+    """
+    assert is_unknown_type((LOGS / "bench-unknown-type.txt").read_text())
+    assert not is_unknown_type(REAL)
+
+
+def test_texts_of_the_tool_hold_no_terminal_escapes():
+    """
+    They go into reasons, phases and reports.
+    """
+    evil = "q8_0\x1b]0;title\x07\u202e"
+    result = read_result(both(type_k=evil, cpu_info=evil), TASK)
+    phase = last_phase("llama-bench: benchmark 1/2: prompt run\x1b[2J 1/2\n")
+
+    assert ("q8_0 ", "q8_0 ") == (result.pp.type_k, result.tg.cpu_info)
+    assert "prompt run 1/2" == phase
+
+
+def test_the_cause_of_a_missing_result_is_read_from_the_log():
+    """
+    Exit code 0 is no sign of success.
+    """
+    with pytest.raises(CellError) as caught:
+        read_result("ggml: failed to allocate buffer\n", TASK)
+
+    assert "0 result lines instead of 2; its log: ggml: failed to allocate" in str(
+        caught.value
+    )
+    assert "out-of-memory" == caught.value.status
+    assert caught.value.log_excerpt
+
+
+# Runs of a stand-in
+
+
+def ignore(_):
+    """A callback that nothing depends on."""
+
+
+def measured(tool, task, *, runs=None, silence_s=60.0, progress=ignore):
+    """Measure as a probe does."""
+    return tool.measure(
+        task,
+        log=tool.tool.parent / "bench.log",
+        silence_s=silence_s,
+        note=ignore if runs is None else runs.append,
+        progress=progress,
+    )
+
+
+def test_speeds_of_each_repetition_are_measured(tmp_path):
+    """
+    512 tokens read and 128 written in a second each; the tool's facts with them.
+    """
+    runs = []
+    found = measured(made_bench(tmp_path), speed_task(), runs=runs)
+
+    assert ((512.0, 512.0), (128.0, 128.0)) == (found.pp, found.tg)
+    assert ("11434 (fake)", "C", "", "CPU", 1) == (
+        found.build,
+        found.cpu,
+        found.gpu,
+        found.backends,
+        found.threads,
+    )
+    assert [None, "11434 (fake)"] == [r.effective and r.effective.build for r in runs]
+    assert "q8_0" == runs[1].effective.kv[0].k_type
+    assert runs[0].command == runs[1].command
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        ("print=bench-unknown-type.txt", "unsupported", "does not know"),
+        ("print=bench-out-of-memory.txt", "out-of-memory", "failed to allocate"),
+        ("signal=9", "out-of-memory", "SIGKILL"),
+        ("signal=11", "crashed", "SIGSEGV"),
+        ("die=7", "crashed", "exit code 7"),
+        ("error", "crashed", "0 result lines"),
+        ("half", "crashed", "1 result lines"),
+        ("torn", "crashed", "cannot be read"),
+        ('row={"samples_ns": [1, 0]}', "crashed", "a sample of 0"),
+    ],
+)
+def test_a_tool_that_fails_is_an_error_with_a_status(tmp_path, fault, status, reason):
+    """
+    Whatever it exits with.
+    """
+    with pytest.raises(CellError, match=reason) as caught:
+        measured(made_bench(tmp_path, fault), speed_task())
+
+    assert status == caught.value.status
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("fault", "difference"),
+    [
+        ('row={"type_k": "f16"}', "K is f16, not q8_0"),
+        ("no-kv", "the log names no KV cache"),
+        ("say=llama_context: flash_attn = disabled", "flash attention is off"),
+        ('row={"build_number": 9999}', "llama-bench is build 9999, not 11434"),
+        ("say=load_tensors: offloaded 20/33 layers to GPU", "20 of 33 layers"),
+        ("say=llama_context: n_ctx_seq = 64", None),
+    ],
+)
+def test_something_else_than_asked_for_is_a_mismatch(tmp_path, fault, difference):
+    """
+    What the log states counts as much as what the results state.
+    """
+    tool = made_bench(tmp_path, fault)
+    if difference is None:  # the first context counts
+        measured(tool, speed_task())
+        return
+
+    with pytest.raises(CellError, match=difference) as caught:
+        measured(tool, speed_task())
+
+    assert "mismatched" == caught.value.status
+    assert caught.value.log_excerpt or fault == "no-kv"
+
+
+def test_a_bench_without_the_accelerator_of_the_server_is_a_mismatch(tmp_path):
+    """
+    A CPU build beside a server for a GPU measures something else.
+    """
+    tool = made_bench(tmp_path, devices=("CUDA0 NVIDIA L4 (22563 MiB)",))
+
+    with pytest.raises(CellError, match="knows no accelerator, not CUDA0"):
+        measured(tool, speed_task())
+
+
+def test_a_part_of_the_layers_is_accepted_if_asked_for(tmp_path):
+    """
+    Otherwise all layers are to be on the accelerator.
+    """
+    partly = "say=load_tensors: offloaded 20/33 layers to GPU"
+    tool = made_bench(tmp_path, partly, arguments=("--n_gpu_layers", "20"))
+
+    assert "20" == tool.arguments["--n-gpu-layers"]
+    assert measured(tool, speed_task()).tg
+
+
+def test_a_fallback_is_noted_beside_the_speeds(tmp_path):
+    """
+    Only a verbose llama-bench logs that it converts to f16.
+    """
+    runs = []
+    converts = "say=ggml_cuda: converting K and V to f16 instead (slow)."
+    found = measured(made_bench(tmp_path, converts), speed_task(), runs=runs)
+
+    assert found.tg
+    assert "fallback-f16" == runs[1].fallback.status
+    assert "--verbose" in runs[1].command
+
+
+@pytest.mark.parametrize("silence_s", [0.2])
+def test_a_tool_that_hangs_is_ended(tmp_path, monkeypatch, silence_s):
+    """
+    A kernel may never return.
+    """
+    monkeypatch.setattr(bench, "POLL_S", 0.02)
+    folder = tmp_path / "slow"
+    hangs = script(folder / "llama-bench", "echo start; exec sleep 600")
+    tool = made_bench(tmp_path)
+    tool = Bench(tool=hangs, options=tool.options, server=tool.server, model=tool.model)
+
+    with pytest.raises(CellError, match="not done after") as caught:
+        measured(tool, speed_task(), silence_s=silence_s)
+
+    assert "timed-out" == caught.value.status
+
+
+def test_an_interrupted_run_leaves_no_child(tmp_path, monkeypatch):
+    """
+    The tool is stopped when the callback raises.
+    """
+    monkeypatch.setattr(bench, "POLL_S", 0.02)
+    body = f"echo $$ > {tmp_path}/pid; echo start; exec sleep 600"
+    made = made_bench(tmp_path)
+    hangs = script(tmp_path / "slow" / "llama-bench", body)
+    tool = Bench(tool=hangs, options=made.options, server=made.server, model=made.model)
+
+    def interrupt(_phase):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measured(tool, speed_task(), progress=interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_arguments_are_those_of_the_server_where_the_tool_has_them(tmp_path):
+    """
+    The user's win; the others are listed.
+    """
+    tool = made_bench(
+        tmp_path, arguments=("-ngl", "7", "--rope-scale", "4"), is_tiny=True
+    )
+
+    assert {
+        "--n-gpu-layers": "7",
+        "--progress": "",
+        "--threads": "1",
+        "--poll": "0",
+    } == tool.arguments
+    assert ("--rope-scale", "4") == tool.ignored
+    assert {"OMP_WAIT_POLICY": "passive"} == tool.variables()
+
+
+def test_rotation_is_switched_off_by_a_variable(tmp_path):
+    """
+    The one that llama.cpp reads, as for a server; and the log must confirm it.
+    """
+    for rotation in (True, False):
+        measured(made_bench(tmp_path, rotation=rotation), speed_task())
+    rotates = made_bench(tmp_path, "say=llama: attn_rot_k = 64", rotation=False)
+
+    assert ["rotation on", "rotation 1"] == (tmp_path / "asked").read_text().split(
+        "\n"
+    )[:2]
+    with pytest.raises(CellError, match="are rotated"):
+        measured(rotates, speed_task())
+
+
+@pytest.mark.parametrize("option", ["--n-depth", "--output jsonl"])
+def test_a_bench_without_a_needed_option_is_too_old(tmp_path, option):
+    """
+    The error names the option and a way to get a newer one.
+    """
+    help_text = (LOGS / "bench-help.txt").read_text()
+    missing = "jsonl" if "jsonl" in option else option
+    (tmp_path / "help").write_text(help_text.replace(missing, "gone"))
+    old = script(tmp_path / "llama-bench", f"cat {tmp_path}/help")
+
+    with pytest.raises(ToolMissing, match=f"has no option {option}") as caught:
+        Bench.of(fake_tools(tmp_path, bench=old), made_facts(), made_model())
+
+    assert "codeneedle llama" in caught.value.hint
+
+
+def test_weights_with_a_comma_in_their_path_are_refused(tmp_path):
+    """
+    llama-bench would take the path for several.
+    """
+    with pytest.raises(BadInput, match="comma"):
+        made_bench(tmp_path, weights=made_weights(path="/a,b.gguf"))

@@ -1,0 +1,777 @@
+"""llama-perplexity: its output, real and broken, and runs of a stand-in."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from made_tools import TEXT, asked, divergence_task, made_perplexity, made_weights
+from programs import script
+
+from codeneedle.engines.engine import Estimate
+from codeneedle.engines.llama_cpp import perplexity
+from codeneedle.engines.llama_cpp.base_file import BaseFile
+from codeneedle.engines.llama_cpp.perplexity import (
+    FIRST_WIDE_BUILD,
+    Job,
+    Size,
+    TooShort,
+    chunks_done,
+    ends_early,
+    failure,
+    final_perplexity,
+    size,
+    statistics,
+    too_short,
+)
+from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
+from codeneedle.grid import Pair
+
+LOGS = Path(__file__).parents[2] / "helpers" / "logs"
+
+
+def log(name):
+    return (LOGS / f"perplexity-{name}.txt").read_text(encoding="utf-8")
+
+
+COMPLETE = log("q4_0")
+LAST = "Same top p: 88.235 ± 1.009 %"
+REQUIRED = (
+    "Mean PPL(Q)  ",
+    "Mean PPL(base)  ",
+    "Mean PPL(Q)/PPL(base)",
+    "Mean    KLD",
+    "Maximum KLD",
+    "99.9%   KLD",
+    "99.0%   KLD",
+    "90.0%   KLD",
+    "Median  KLD",
+    "Minimum KLD",
+    "Mean    Δp",
+    "RMS Δp",
+    "Same top p:",
+)
+
+
+def test_all_statistics_of_a_complete_output_are_read():
+    """
+    Values and their errors, perplexities, divergences, probabilities.
+    """
+    found = statistics(COMPLETE)
+
+    assert found is not None
+    assert Estimate(13381.611444, 3983.09685) == found.ppl
+    assert Estimate(2976.113205, 694.97974) == found.ppl_base
+    assert Estimate(4.496338, 0.583749) == found.ppl_ratio
+    assert Estimate(1.173086, 0.114657) == found.kld
+    percentiles = (found.kld_90, found.kld_95, found.kld_99, found.kld_999)
+    assert (3.174846, 10.47472, 18.045601, 23.566275) == percentiles
+    extremes = (found.kld_min, found.kld_median, found.kld_max)
+    assert (-4e-06, 6e-06, 23.709171) == extremes
+    assert Estimate(0.077, 0.301) == found.dp_mean
+    assert Estimate(9.612, 1.370) == found.dp_rms
+    assert Estimate(88.235, 1.009) == found.same_top
+
+
+def test_a_divergence_of_minus_zero_is_zero():
+    """
+    The reference compared with itself prints -0.000000.
+    """
+    found = statistics(log("self-f16"))
+
+    assert found is not None
+    assert "0.0" == str(found.kld.value)
+
+
+def test_no_number_comes_from_an_output_that_is_cut_anywhere():
+    """
+    There are all statistics or none.
+    """
+    whole = statistics(COMPLETE)
+    complete_from = COMPLETE.index(LAST) + len(LAST)
+    offsets = {
+        *range(0, len(COMPLETE), 61),
+        *range(complete_from - 90, len(COMPLETE), 7),
+        *range(complete_from - 30, complete_from + 3),
+    }
+
+    for offset in sorted(offsets):
+        expected = whole if offset >= complete_from else None
+        assert expected == statistics(COMPLETE[:offset]), offset
+
+
+@pytest.mark.parametrize("label", REQUIRED)
+def test_a_missing_line_makes_the_statistics_incomplete(label):
+    """
+    Each stored number is required.
+    """
+    lines = COMPLETE.splitlines(keepends=True)
+    without = [line for line in lines if not line.startswith(label)]
+
+    assert 1 == len(lines) - len(without)
+    assert statistics("".join(without)) is None
+
+
+def test_the_95th_percentile_may_be_missing():
+    """
+    Old builds do not print it.
+    """
+    without = COMPLETE.replace("95.0%   KLD:  10.474720\n", "")
+
+    found = statistics(without)
+
+    assert found is not None
+    assert found.kld_95 is None
+
+
+def test_statistics_that_are_there_twice_are_refused():
+    """
+    Two outputs in one file are neither averaged nor chosen from.
+    """
+    assert statistics(COMPLETE + COMPLETE) is None
+    assert statistics(f"{COMPLETE}\n{LAST}\n") is None
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        (
+            "b.kld has been computed with 512, while the current context is 256. "
+            "Increase it with -c and retry"
+        ),
+        "inconsistent vocabulary (300 vs 260)",
+    ],
+)
+def test_errors_that_the_tool_ignores_are_not_ignored(ignored):
+    """
+    The tool logs two errors and goes on; the numbers after them are wrong.
+    """
+    text = f"0.00.024.815 E kl_divergence: {ignored}\n{COMPLETE}"
+
+    assert statistics(text) is None
+    assert f"kl_divergence: {ignored}" == failure(text).split(" E ")[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("base-foreign", "does not look like a file containing log-probabilities"),
+        ("base-truncated", "failed reading log-probs for chunk 2"),
+        ("base-of-another-context", "computed with 512, while the current context"),
+        ("base-of-another-vocabulary", "inconsistent vocabulary (300 vs 260)"),
+        ("base-unwritable", "failed to open /nonexistent/x.kld for writing"),
+        ("text-too-short", "you need at least 1024 tokens"),
+    ],
+)
+def test_each_way_to_fail_is_named_and_has_no_statistics(name, words):
+    """
+    The tool exits 0 on most of these; only its log tells.
+    """
+    text = log(name)
+
+    assert words in (failure(text) or "")
+    assert statistics(text) is None
+    assert final_perplexity(text) is None
+
+
+def test_too_few_scored_tokens_have_rows_and_no_statistics():
+    """
+    The tool prints running values of 62 tokens, stops there, and exits 0.
+    """
+    text = log("too-few-scored")
+
+    assert 2 == chunks_done(text)
+    assert failure(text) is None
+    assert statistics(text) is None
+
+
+def test_a_value_that_is_no_number_is_no_statistic():
+    """
+    A model that computes NaN has not been measured.
+    """
+    assert statistics(COMPLETE.replace("KLD:   1.173086", "KLD:       -nan")) is None
+
+
+def test_an_error_that_is_no_number_leaves_the_value():
+    """
+    An RMS of exactly zero has an error of zero by zero.
+    """
+    found = statistics(
+        COMPLETE.replace("9.612 ± 1.370 %\nSame", "0.000 ±  -nan %\nSame")
+    )
+
+    assert found is not None
+    assert Estimate(0.0, None) == found.dp_rms
+
+
+def test_statistics_of_other_chunks_than_announced_do_not_count():
+    """
+    Each announced chunk must have its row.
+    """
+    assert statistics(COMPLETE.replace("over 4 chunks", "over 5 chunks")) is None
+
+
+def test_warnings_between_the_lines_are_ignored():
+    """
+    Drivers write to the same file.
+    """
+    noisy = COMPLETE.replace("Median  KLD", "0.01.000.000 W cuda: slow\nMedian  KLD")
+
+    assert statistics(COMPLETE) == statistics(noisy)
+
+
+def test_the_final_perplexity_ends_a_run_that_writes():
+    """
+    Without it, the base file may be incomplete.
+    """
+    text = log("base")
+
+    assert Estimate(14145.3098, 4242.15655) == final_perplexity(text)
+    assert final_perplexity(text[: text.index("Final estimate") + 30]) is None
+    assert final_perplexity(log("disk-full")) is None
+    assert final_perplexity(COMPLETE) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "done"),
+    [
+        ("base", 4),
+        ("q4_0", 4),
+        ("disk-full", 1),
+        ("base-truncated", 2),
+        ("base-foreign", 0),
+    ],
+)
+def test_progress_is_read_in_both_modes(name, done):
+    """
+    Writing prints ``[1]12.3,``; comparing prints a row.
+    """
+    assert done == chunks_done(log(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cut-at-exit", True),
+        ("disk-full", True),
+        ("base", False),
+        ("q4_0", False),
+        ("base-truncated", False),
+    ],
+)
+def test_a_log_without_result_and_error_ends_early(name, expected):
+    """
+    The tool may exit, with 0, before its log is written: real output.
+    """
+    assert expected == ends_early(log(name))
+
+
+def test_the_size_is_read_in_both_modes():
+    """
+    Chunks and context are stated before the first chunk.
+    """
+    assert Size(chunks=4, context=512) == size(log("base"))
+    assert Size(chunks=4, context=512) == size(COMPLETE)
+    assert size(log("text-too-short")) is None
+
+
+def test_a_text_that_is_too_short_is_told_in_tokens():
+    """
+    Both what it takes and what the text has.
+    """
+    assert TooShort(needed=1024, found=701) == too_short(log("text-too-short"))
+    assert too_short(log("base")) is None
+
+
+# Runs of a stand-in
+
+
+def ignore(_):
+    """A callback that nothing depends on."""
+
+
+def compared(tool, task, *, runs=None, progress=ignore):
+    """Compare as a probe does: the reference's distributions are written if missing."""
+    callbacks = {
+        "log": task.folder.parent / "perplexity.log",
+        "note": ignore if runs is None else runs.append,
+        "progress": progress,
+    }
+    reference = tool.reference(task) or tool.write_reference(task, **callbacks)
+    return tool.compare(task, reference, **callbacks)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The run folder."""
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """The tool is checked more often than usual."""
+    monkeypatch.setattr(perplexity, "POLL_S", 0.02)
+
+
+def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
+    """
+    The reference is written once, with its text beside it, and used again.
+    """
+    tool = made_perplexity(tmp_path)
+    floor = compared(tool, divergence_task(run))
+    found = compared(tool, divergence_task(run, "q4_0/q4_0"))
+    reference = tool.reference(divergence_task(run))
+
+    assert ["write f16/f16", "compare f16/f16", "compare q4_0/q4_0"] == asked(tmp_path)
+    assert 0.0 == floor.statistics.kld.value
+    assert (1.173086, 1020, 0) == (
+        found.statistics.kld.value,
+        found.tokens,
+        found.retries,
+    )
+    assert (4, 14145.3098) == (reference.chunks, reference.ppl)
+    (text,) = (run / "base").glob("*.txt")
+    assert TEXT == text.read_text()
+
+
+def test_each_run_is_noted_before_and_after(tmp_path, run):
+    """
+    First with its command, then with what the log tells.
+    """
+    runs = []
+    compared(made_perplexity(tmp_path), divergence_task(run, "q4_0/q4_0"), runs=runs)
+
+    is_writing = ["--file" in each.command for each in runs]
+    types = [each.effective and each.effective.kv[0].k_type for each in runs]
+    assert [True, True, False, False] == is_writing
+    assert [None, "f16", None, "q4_0"] == types
+
+
+def test_progress_counts_chunks(tmp_path, run, hasty):
+    """
+    The stand-in hangs after the first.
+    """
+
+    def stop_at(chunks):
+        if chunks:
+            raise KeyboardInterrupt(chunks)
+
+    with pytest.raises(KeyboardInterrupt, match=r"^1$"):
+        compared(
+            made_perplexity(tmp_path, "hang"), divergence_task(run), progress=stop_at
+        )
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "no note", "foreign"])
+def test_a_damaged_reference_is_no_reference(tmp_path, run, damage):
+    """
+    It is written again by whoever needs it.
+    """
+    tool, task = made_perplexity(tmp_path), divergence_task(run)
+    compared(tool, task)
+    base = BaseFile.of(run, context=512)
+    if damage == "truncated":
+        base.path.write_bytes(base.path.read_bytes()[:300_000])
+    elif damage == "foreign":
+        base.path.write_bytes(b"_logits_" + bytes(546_764))
+    else:
+        (base.path if damage == "missing" else base.note_path).unlink()
+
+    assert tool.reference(task) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weights_sha256": "cd" * 32},
+        {"text": b"another text"},
+        {"reference": Pair("q8_0", "q8_0")},
+        {"chunks": 5},
+    ],
+)
+def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes):
+    """
+    Weights, text, pair and chunks must be the same.
+    """
+    tool, task = made_perplexity(tmp_path), divergence_task(run)
+    compared(tool, task)
+
+    assert tool.reference(task) is not None
+    assert tool.reference(replace(task, **changes)) is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"arguments": ("-ngl", "3")}, {"rotation": False}], ids=str
+)
+def test_a_reference_of_other_arguments_is_not_used(tmp_path, run, changes):
+    """
+    They may change the logits.
+    """
+    task = divergence_task(run)
+    compared(made_perplexity(tmp_path), task)
+
+    assert made_perplexity(tmp_path, **changes).reference(task) is None
+
+
+def test_a_base_file_that_came_out_short_is_an_error(tmp_path, run):
+    """
+    The tool does not notice a full disk: it exits 0 with a final estimate.
+    """
+    tool = made_perplexity(tmp_path, "short-base=200000")
+
+    with pytest.raises(CellError, match="it has 200,000 bytes instead of 546,772"):
+        compared(tool, divergence_task(run))
+
+    assert [".txt"] == [path.suffix for path in (run / "base").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [
+        ("die=3", "crashed", "exit code 3"),
+        ("signal=11", "crashed", "SIGSEGV"),
+        ("signal=9", "out-of-memory", "SIGKILL"),
+        ("then-die=139", "crashed", "exit code 139"),
+        ("then-signal=6", "crashed", "SIGABRT"),
+        ("print=disk-full", "crashed", "without complete statistics"),
+        ("print=base-unwritable", "crashed", "failed to open"),
+        ("then-print=base-truncated", "crashed", "failed reading log-probs"),
+        ("then-print=base-foreign", "crashed", "does not look like"),
+        ("then-print=too-few-scored", "crashed", "without complete statistics"),
+        ("then-print=base-of-another-vocabulary", "crashed", "inconsistent vocabulary"),
+        ("then-print=base-of-another-context", "crashed", "computed with 512, while"),
+        ("then-print=unknown-type", "unsupported", "Unsupported cache type"),
+        ("wrong-types", "mismatched", "K is f16, not q8_0"),
+        ("half", "crashed", "without complete statistics"),
+        ("error", "crashed", "failed to decode"),
+    ],
+)
+def test_a_tool_that_fails_is_an_error_with_a_status(
+    tmp_path, run, fault, status, words
+):
+    """
+    Whatever it exits with: half of these exit 0.
+    """
+    tool = made_perplexity(tmp_path, fault)
+    pair = {"wrong-types": "q8_0/q8_0"}.get(fault, "f16/f16")
+    task = divergence_task(run, pair, reference=Pair.parse(pair))
+
+    with pytest.raises(CellError, match=words) as caught:
+        compared(tool, task)
+
+    assert status == caught.value.status
+    assert caught.value.hint
+    assert caught.value.log_excerpt or "signal" in fault
+    assert not BaseFile.of(run, context=512).draft.exists()
+
+
+@pytest.mark.parametrize(("cuts", "runs"), [(2, 3), (9, 6)])
+def test_a_log_without_its_end_is_asked_for_again(tmp_path, run, cuts, runs):
+    """
+    Up to five times: the tool exited with 0 before its log was written.
+    """
+    tool, task = made_perplexity(tmp_path, f"cut={cuts}"), divergence_task(run)
+
+    if cuts < runs:
+        assert cuts == compared(tool, task).retries
+    else:
+        with pytest.raises(CellError, match="without complete statistics"):
+            compared(tool, task)
+    assert ["write f16/f16", *["compare f16/f16"] * runs] == asked(tmp_path)
+
+
+def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, hasty, monkeypatch):
+    """
+    Some pairs hang at warm-up on some devices.
+    """
+    monkeypatch.setattr(perplexity, "SILENCE_S", 0.3)
+
+    with pytest.raises(CellError, match=r"has written nothing for 0\.3 s") as caught:
+        compared(made_perplexity(tmp_path, "hang"), divergence_task(run))
+
+    assert "timed-out" == caught.value.status
+
+
+def test_an_interrupted_run_leaves_no_draft_and_no_child(tmp_path, run, hasty):
+    """
+    Half a base file is removed, and the tool is stopped.
+    """
+    base = BaseFile.of(run, context=512)
+
+    def interrupt(_chunks):
+        if base.draft.exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compared(
+            made_perplexity(tmp_path, "hang"), divergence_task(run), progress=interrupt
+        )
+
+    assert not base.draft.exists()
+    children = psutil.Process().children(recursive=True)
+    assert [] == [child for child in children if child.status() != "zombie"]
+
+
+def test_a_folder_that_takes_no_file_is_an_error_of_the_folder(tmp_path, run):
+    """
+    No other cell would fare better.
+    """
+    run.write_text("in the way")
+
+    with pytest.raises(FolderUnusable, match=str(run)):
+        compared(made_perplexity(tmp_path), divergence_task(run))
+
+
+def test_a_text_that_turns_out_too_short_is_an_error_of_the_request(tmp_path, run):
+    """
+    No other cell would fare better; the tool's own count is quoted.
+    """
+    tool = made_perplexity(tmp_path, "print=text-too-short")
+
+    with pytest.raises(BadInput, match=r"701 tokens.*takes 1,024") as caught:
+        compared(tool, divergence_task(run))
+
+    assert "made-corpus" == caught.value.source
+
+
+# The command
+
+
+def job(**changes):
+    """A comparison."""
+    wanted = {
+        "pair": Pair("q8_0", "q4_0"),
+        "context": 512,
+        "chunks": 4,
+        "base": Path("512.kld"),
+        "text": None,
+        "log": Path("log"),
+    }
+    return Job(**{**wanted, **changes})
+
+
+def value_of(command, option):
+    """The word after the last *option*."""
+    return command[len(command) - command[::-1].index(option)]
+
+
+def test_a_text_is_given_only_to_write_a_base_file(tmp_path):
+    """
+    To compare, the tool reads the tokens from the base file.
+    """
+    tool = made_perplexity(tmp_path)
+    comparing, writing = tool.command(job()), tool.command(job(text=Path("a.txt")))
+
+    assert "--kl-divergence" in comparing
+    assert "--file" not in comparing
+    assert ("a.txt", "4") == (
+        value_of(writing, "--file"),
+        value_of(writing, "--chunks"),
+    )
+    assert "--kl-divergence" not in writing
+    assert ("q8_0", "q4_0", "512") == (
+        value_of(writing, "--cache-type-k"),
+        value_of(writing, "--cache-type-v"),
+        value_of(writing, "--ctx-size"),
+    )
+
+
+def test_a_batch_is_never_longer_than_a_chunk(tmp_path):
+    """
+    The tool would compute several chunks side by side, in a cache of another shape.
+    """
+    tool = made_perplexity(tmp_path)
+
+    assert "512" == value_of(tool.command(job()), "--batch-size")
+    assert "2048" == value_of(tool.command(job(context=8192)), "--batch-size")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "layers"),
+    [
+        ((), [], "999"),
+        (("-ngl", "20"), ["-ngl", "20"], None),
+        (("--n_gpu_layers", "20"), ["--n_gpu_layers", "20"], None),
+        (("--n-gpu-layers=20",), ["--n-gpu-layers=20"], None),
+        (("--temp", "1", "--swa-full"), ["--swa-full"], "999"),
+    ],
+)
+def test_the_user_s_number_of_layers_is_used_however_it_is_spelled(
+    tmp_path, arguments, words, layers
+):
+    """
+    Underscores are dashes for llama.cpp. Otherwise all layers are offloaded.
+    """
+    tool = made_perplexity(tmp_path, arguments=arguments)
+    command = tool.command(job())
+
+    assert words == command[command.index("--kl-divergence") + 1 :]
+    assert layers == (value_of(command, "--n-gpu-layers") if "999" in command else None)
+
+
+def test_arguments_that_the_tool_does_not_take_are_listed(tmp_path):
+    """
+    They are stored with the settings.
+    """
+    tool = made_perplexity(tmp_path, arguments=("--temp", "1", "-t", "2"))
+
+    assert (("-t", "2"), ("--temp", "1")) == (tool.arguments, tool.ignored)
+
+
+@pytest.mark.parametrize(("rotation", "said"), [(True, None), (False, "1")])
+def test_rotation_is_switched_off_by_a_variable(tmp_path, rotation, said):
+    """
+    The one that llama.cpp reads, as for a server.
+    """
+    tool = made_perplexity(tmp_path, rotation=rotation)
+
+    assert said == tool.variables().get("LLAMA_ATTN_ROT_DISABLE")
+
+
+def test_a_tiny_model_gets_few_threads_that_sleep(tmp_path):
+    """
+    Spinning threads slow it down many times on a busy machine.
+    """
+    tool = made_perplexity(tmp_path, is_tiny=True)
+
+    assert "1" == value_of(tool.command(job()), "--threads")
+    assert {"OMP_WAIT_POLICY": "passive"} == tool.variables()
+
+
+def test_all_layers_are_to_be_on_the_accelerator_unless_a_number_was_chosen(tmp_path):
+    """
+    Distributions of other kernels are not compared unnoticed.
+    """
+    told = """\
+llama_context: n_ctx_seq             = 512
+llama_kv_cache: size = 1.00 MiB ( 512 cells, 1 layers, 1/1 seqs), \
+K (q8_0): 0.50 MiB, V (q4_0): 0.50 MiB
+load_tensors: offloaded 20/33 layers to GPU
+"""
+
+    with pytest.raises(CellError, match="20 of 33 layers"):
+        made_perplexity(tmp_path).verify(job(), told)
+    made_perplexity(tmp_path, arguments=("-ngl", "20")).verify(job(), told)
+
+
+def test_the_version_is_that_which_the_tool_states(tmp_path):
+    """
+    A tool that states none is called unknown.
+    """
+    silent = script(tmp_path / "silent", "true")
+
+    assert "0.6.0-dev (build 11434, commit fake)" == made_perplexity(tmp_path).version
+    assert "unknown" == perplexity._version(silent)
+
+
+# What is refused before anything is started
+
+
+def check(tool, text_bytes, *, context=512, chunks=4):
+    """Refuse what cannot be compared."""
+    tool.check(
+        text_name="wiki.txt", text_bytes=text_bytes, context=context, chunks=chunks
+    )
+
+
+@pytest.mark.parametrize(
+    ("text_bytes", "context", "chunks", "hint"),
+    [
+        (
+            2000,
+            512,
+            4,
+            (
+                "Use --chunks 3 or less, or --divergence-context 500 or less, "
+                "or a longer --text."
+            ),
+        ),
+        (1000, 512, 1, "Use --divergence-context 501 or less, or a longer --text."),
+        (50_000, 512, 99_999_999, "Use --chunks 97 or less, or a longer --text."),
+        (100, 512, 4, "Use a longer --text."),
+    ],
+)
+def test_a_text_with_fewer_bytes_than_tokens_needed_is_refused(
+    tmp_path, text_bytes, context, chunks, hint
+):
+    """
+    No tokenizer makes more tokens than bytes. The hint names only values that fit.
+    """
+    tool = made_perplexity(tmp_path)
+
+    with pytest.raises(BadInput, match=r"^wiki.txt: it has at most") as caught:
+        check(tool, text_bytes, context=context, chunks=chunks)
+
+    assert hint == caught.value.hint
+
+
+def test_a_text_that_just_suffices_is_accepted(tmp_path):
+    """
+    Two chunks are needed even if one is computed; a text begins with up to two tokens
+    more than it has bytes.
+    """
+    tool = made_perplexity(tmp_path)
+    check(tool, 2046)
+    check(tool, 1022, chunks=1)
+
+    with pytest.raises(BadInput, match=r"takes 2,048"):
+        check(tool, 2045)
+    with pytest.raises(BadInput, match=r"takes 1,024"):
+        check(tool, 1021, chunks=1)
+
+
+@pytest.mark.parametrize(("context", "chunks"), [(64, 3), (2, 50), (50, 4)])
+def test_fewer_than_a_hundred_scored_tokens_are_refused(tmp_path, context, chunks):
+    """
+    The tool would compute them, print no statistics, and exit 0.
+    """
+    with pytest.raises(BadInput, match="makes no statistics of fewer than 100"):
+        check(made_perplexity(tmp_path), 9999, context=context, chunks=chunks)
+
+
+def test_a_hundred_scored_tokens_suffice(tmp_path):
+    """
+    4 chunks of 51 tokens score 25 each.
+    """
+    check(made_perplexity(tmp_path), 9999, context=51, chunks=4)
+
+
+@pytest.mark.parametrize(
+    ("build", "context", "refused"),
+    [
+        (9292, 14_134, True),
+        (9292, 14_133, False),
+        (FIRST_WIDE_BUILD - 1, 14_134, True),
+        (FIRST_WIDE_BUILD, 14_134, False),
+        (None, 14_134, False),
+        (0, 14_134, False),
+    ],
+)
+def test_old_builds_are_refused_where_they_overflow(tmp_path, build, context, refused):
+    """
+    At 2^31 values: a vocabulary of 151,936 and 14,134 tokens.
+    """
+    weights = made_weights(vocabulary=151_936)
+    tool = made_perplexity(tmp_path, build=build, weights=weights)
+
+    if not refused:
+        check(tool, 99_999, context=context, chunks=2)
+        return
+    with pytest.raises(ToolMissing, match=r"not below 2\^31") as caught:
+        check(tool, 99_999, context=context, chunks=2)
+    assert "--divergence-context 14133" in caught.value.hint
+
+
+def test_what_a_reference_adds_to_the_disk_is_predicted(tmp_path, run):
+    """
+    Files in its place would be replaced, so they count.
+    """
+    tool = made_perplexity(tmp_path)
+    assert 546_772 == tool.missing_bytes(run, context=512, chunks=4)
+
+    base = BaseFile.of(run, context=512)
+    base.make_room()
+    base.path.write_bytes(bytes(46_772))
+    assert 500_000 == tool.missing_bytes(run, context=512, chunks=4)
+    base.path.write_bytes(bytes(546_773))
+    assert 0 == tool.missing_bytes(run, context=512, chunks=4)

@@ -1,0 +1,125 @@
+"""llama-perplexity and llama-bench with one model, on stand-ins that misbehave."""
+
+import sys
+from pathlib import Path
+
+from programs import script
+
+from codeneedle.engines.engine import DivergenceTask, ModelSpec, SpeedTask
+from codeneedle.engines.llama_cpp.bench import Bench
+from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.engines.llama_cpp.perplexity import Perplexity
+from codeneedle.grid import Pair
+from codeneedle.models.weights import Weights
+
+HERE = Path(__file__).parent
+TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
+F16 = Pair("f16", "f16")
+
+
+def made_weights(*, vocabulary=260, training_context=65536, path="made.gguf"):
+    """A small llama."""
+    return Weights(
+        files=(Path(path),),
+        size_bytes=1,
+        architecture="llama",
+        name="made",
+        size_label="",
+        file_type="F16",
+        layers=2,
+        embedding=64,
+        heads=(1, 1),
+        kv_heads=(1, 1),
+        key_length=64,
+        value_length=64,
+        key_length_swa=64,
+        value_length_swa=64,
+        is_mla=False,
+        shared_kv_layers=0,
+        sliding_window=None,
+        window_pattern=None,
+        recurrent_layers=(),
+        full_attention_interval=None,
+        has_state=False,
+        has_indexer=False,
+        training_context=training_context,
+        vocabulary=vocabulary,
+        chat_template=None,
+    )
+
+
+def made_model(**changes):
+    """A `ModelSpec` of `made_weights`."""
+    return ModelSpec(**{"weights": made_weights(), "name": "made", **changes})
+
+
+def made_facts(*, build=11434, devices=(), options=("--verbosity", "--fit", "--poll")):
+    """What a llama-server of *build* says of itself."""
+    return ServerFacts(
+        version="0.6.0",
+        build=build,
+        k_types=(),
+        v_types=(),
+        options=frozenset(options),
+        devices=devices,
+    )
+
+
+def fake_program(folder, name, fault="none"):
+    """``llama-perplexity`` or ``llama-bench`` in *folder*, with a *fault*."""
+    fake = HERE / f"fake_{name}.py"
+    body = f'HOME={folder}; export HOME\nexec {sys.executable} -S {fake} "$FAULT" "$@"'
+    body = f"FAULT='{fault}'\n{body}"
+    return script(folder / f"llama-{name}", body)
+
+
+def fake_tools(folder, *, perplexity=None, bench=None):
+    """An installation in *folder* with stand-ins."""
+    server = folder / "llama-server"
+    return Tools(server=server, perplexity=perplexity, bench=bench, source="PATH")
+
+
+def made_perplexity(folder, fault="none", *, build=11434, **changes):
+    """A `Perplexity` whose program has a *fault*; *changes* are the model's."""
+    program = fake_program(folder, "perplexity", fault)
+    tools = fake_tools(folder, perplexity=program)
+    return Perplexity.of(tools, made_facts(build=build), made_model(**changes))
+
+
+def made_bench(folder, fault="none", *, devices=(), **changes):
+    """A `Bench` whose program has a *fault*; *changes* are the model's."""
+    tools = fake_tools(folder, bench=fake_program(folder, "bench", fault))
+    return Bench.of(tools, made_facts(devices=devices), made_model(**changes))
+
+
+def divergence_task(folder, pair="f16/f16", **changes):
+    """A pair to be compared with f16/f16 on `TEXT`, in the run *folder*."""
+    wanted = {
+        "pair": Pair.parse(pair),
+        "reference": F16,
+        "context": 512,
+        "chunks": 4,
+        "text": TEXT.encode(),
+        "text_name": "made-corpus",
+        "weights_sha256": "ab" * 32,
+        "folder": folder,
+    }
+    return DivergenceTask(**{**wanted, **changes})
+
+
+def speed_task(pair="q8_0/q4_0", **changes):
+    """A small test of speed."""
+    wanted = {
+        "pair": Pair.parse(pair),
+        "depth": 64,
+        "prompt_tokens": 512,
+        "generated_tokens": 128,
+        "repetitions": 2,
+    }
+    return SpeedTask(**{**wanted, **changes})
+
+
+def asked(folder):
+    """What the stand-in of llama-perplexity in *folder* was started for, in order."""
+    path = folder / "asked"
+    return path.read_text().splitlines() if path.exists() else []
