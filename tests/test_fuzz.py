@@ -13,11 +13,12 @@ from gguf_files import SHAPE, gguf_bytes
 from made_records import made_needle, made_record, made_round, made_setup
 
 from codeneedle.engines.client import lines
+from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log as serverlog
 from codeneedle.engines.llama_cpp import perplexity
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
-from codeneedle.engines.llama_cpp.bench import AskedTests, NoResult, read_result
-from codeneedle.errors import WeightsUnusable
+from codeneedle.engines.llama_cpp.bench import read_result
+from codeneedle.errors import CellError, WeightsUnusable
 from codeneedle.grid import Pair
 from codeneedle.models import gguf
 from codeneedle.models.gguf import BadHeader
@@ -73,7 +74,7 @@ def test_a_result_line_that_is_nested_without_end_is_no_result():
     """
     Also in a field that nobody reads.
     """
-    asked = AskedTests(
+    asked = SpeedTask(
         pair=Pair("f16", "f16"),
         depth=0,
         prompt_tokens=1,
@@ -81,7 +82,7 @@ def test_a_result_line_that_is_nested_without_end_is_no_result():
         repetitions=1,
     )
 
-    with pytest.raises(NoResult):
+    with pytest.raises(CellError):
         read_result('{"a":' * 20_000, asked)
 
 

@@ -17,12 +17,18 @@ from codeneedle.analysis.divergence import (
     divergence_of,
     more_metrics,
 )
-from codeneedle.engines.engine import Ability, DivergenceTask, DivergenceTool
+from codeneedle.engines.engine import (
+    Ability,
+    DivergenceTask,
+    DivergenceTool,
+    ToolRun,
+)
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, precision
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.records.record import CellRecord, Json, as_json, from_json
 from codeneedle.system import machine
+from codeneedle.text import plural
 from codeneedle.text import size as size_phrase
 
 DEFAULT_CONTEXT = 4096
@@ -74,15 +80,33 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-def check(settings: Struct) -> None:
+def check(settings: Struct, corpus_bytes: int | None) -> None:
     """
-    Stop at a ``--text`` that cannot be read.
+    Stop at settings that no model can satisfy.
+
+    Args:
+        settings: What the user chose.
+        corpus_bytes: Length of the whole corpus; None if it has not been read yet.
 
     Raises:
-        BadInput: If it is not a file of text, or too large.
+        BadInput: If ``--text`` is not a file of text, or too large; or if the text has
+            fewer bytes than the chunks would have tokens.
     """
-    if isinstance(settings, DivergenceSettings) and settings.text is not None:
-        _file_bytes(settings.text)
+    if not isinstance(settings, DivergenceSettings):
+        return
+    text = settings.text
+    size = len(_file_bytes(text)) if text else corpus_bytes
+    if size is None or settings.chunks is None:
+        return
+    longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
+    fitting = max(1, size // longest)
+    if settings.chunks > fitting:
+        raise BadInput(
+            source=f"--chunks {settings.chunks}",
+            reason=f"{text.name if text else 'the corpus'} has at most {size:,} "
+            f"tokens, which make {plural(fitting, 'chunk')} of {longest:,}",
+            hint=f"Use --chunks {fitting} or less, or a longer --text.",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +269,7 @@ def _compared(
         reference = tool.write_reference(
             task,
             log=context.logs / name,
+            note=lambda run: context.observe_tool(_of_reference(run, task)),
             progress=lambda chunks: tell(what, done, chunks),
         )
         done += task.chunks
@@ -255,9 +280,9 @@ def _compared(
         task,
         reference,
         log=context.log(f"{NAME}.{task.context}"),
+        note=context.observe_tool,
         progress=lambda chunks: tell("comparing", behind, chunks),
     )
-    context.observe_tool(found.run)
     return Compared(
         context=task.context,
         chunks=reference.chunks,
@@ -268,6 +293,12 @@ def _compared(
         statistics=found.statistics,
         retries=found.retries,
     )
+
+
+def _of_reference(run: ToolRun, task: DivergenceTask) -> ToolRun:
+    """*run* of the reference, as it concerns the cell of *task*: maybe another pair."""
+    is_same = task.pair == task.reference
+    return run if is_same else ToolRun(command=run.command)
 
 
 def _steps(tool: DivergenceTool, task: DivergenceTask) -> int:

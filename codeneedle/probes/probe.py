@@ -195,9 +195,9 @@ class ProbeContext:
             self.phases = Phases(measure_s=round(time.monotonic() - began, 4))
 
     def observe_tool(self, run: ToolRun) -> None:
-        """Note what a tool said of its run."""
+        """Keep the command of a tool, and what runs once it is known."""
         self.command = run.command
-        self.effective = run.effective
+        self.effective = run.effective or self.effective
         self.fallback = self.fallback or run.fallback
 
     def observe_fallback(self, served: Served) -> None:
@@ -257,7 +257,8 @@ class Probe:
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
             names.
-        check: Raises what is wrong with settings, before anything is loaded.
+        check: Raises what is wrong with settings. Called before anything is loaded,
+            and again with the length of the whole corpus, in bytes.
         conditions: What must be equal for its records to be comparable, beside the
             rest of the setup. Checks all that can be checked before the first cell.
         more_metrics: Metrics that only these conditions have.
@@ -270,7 +271,7 @@ class Probe:
     measure: Callable[[ProbeContext], Json]
     needs: frozenset[Ability] = frozenset()
     settings: type[Struct] = NoSettings
-    check: Callable[[Struct], None] = lambda _settings: None
+    check: Callable[[Struct, int | None], None] = lambda _settings, _corpus_bytes: None
     conditions: Callable[[RunContext], Json] = lambda _run: {}
     more_metrics: Callable[[Setup], tuple[Metric, ...]] = lambda _setup: ()
     order: Callable[[Sequence[Pair]], Sequence[Pair]] = lambda pairs: pairs

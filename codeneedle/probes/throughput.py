@@ -236,7 +236,7 @@ def _at_depth(
 ) -> Speeds:
     total, done = len(chosen.depths), len(before)
     context.step(done, total, f"depth {depth:,}")
-    found = tool.measure(
+    return tool.measure(
         SpeedTask(
             pair=context.pair,
             depth=depth,
@@ -248,10 +248,9 @@ def _at_depth(
         silence_s=timeout_s(
             depth, chosen.prompt_tokens, before[-1] if before else None
         ),
+        note=context.observe_tool,
         progress=lambda what: context.step(done, total, f"depth {depth:,}: {what}"),
     )
-    context.observe_tool(found.run)
-    return found
 
 
 def _observation(measured: list[DepthSpeeds], first: Speeds) -> Throughput:

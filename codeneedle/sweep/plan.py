@@ -94,8 +94,7 @@ def plan(
         MachineError: If this machine cannot do it.
     """
     probes = probes_named(request.probes)
-    for probe in probes:
-        probe.check(request.settings.get(probe.name, probe.settings()))
+    _check_settings(request, probes, corpus_bytes=None)
     header = weights.read_header(request.model or nano.built_in_model())
     model = weights.short_name(header.path) if request.model else nano.NAME
     form = request.prompt_form or default_form(request, header)
@@ -106,6 +105,7 @@ def plan(
     context = chosen_context(request, header, stretched=engine.stretches_context)
     corpus_name = chosen_corpus(request)
     corpus = read(corpus_name)
+    _check_settings(request, probes, corpus_bytes=len(corpus.text.encode()))
     folder = f"{model}+{request.page}" if request.page else model
     return Plan(
         request=request,
@@ -173,6 +173,14 @@ def notes(request: Request, corpus: Corpus) -> list[str]:
                 f"it misses of {corpus.name} says nothing about cache types"
             )
     return found
+
+
+def _check_settings(
+    request: Request, probes: Sequence[Probe], *, corpus_bytes: int | None
+) -> None:
+    for probe in probes:
+        settings = request.settings.get(probe.name, probe.settings())
+        probe.check(settings, corpus_bytes)
 
 
 def _spec(request: Request, header: Weights, model: str, form: PromptForm) -> ModelSpec:

@@ -1,5 +1,394 @@
-"""Throughput: measured by a llama-bench that obeys, misbehaves, or is real."""
+"""The throughput probe, with a tool that a test controls, and the real one."""
 
+import sys
+from dataclasses import replace
+
+import msgspec
 import pytest
+from fake_engine import made_weights
+from fake_tools import FakeSpeed, ToolEngine
+from made_records import made_run as recall_run
+from made_records import made_setup
+from programs import script
 
-pytest.skip("rewritten with the tools", allow_module_level=True)
+from codeneedle.analysis.throughput import (
+    NAME,
+    DepthSpeeds,
+    Throughput,
+)
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.server import LlamaCpp
+from codeneedle.errors import BadInput, CellError
+from codeneedle.grid import Pair
+from codeneedle.models.weights import read_header
+from codeneedle.probes.probe import ProbeContext, RunContext
+from codeneedle.probes.throughput import PROBE, ThroughputSettings, timeout_s
+from codeneedle.records.record import (
+    CellRecord,
+    Run,
+    Status,
+    Trouble,
+    as_json,
+    from_json,
+)
+
+PAIR = Pair("q8_0", "q4_0")
+
+
+@pytest.fixture
+def made_run(tmp_path):
+    """Makes the context of a run with a fake tool; *chosen* are settings."""
+
+    def made(tool=None, *, stretched=False, changes=(), **chosen):
+        chosen = {"depths": (0, 64, 128), "repetitions": 2, **chosen}
+        run = RunContext(
+            engine=ToolEngine(speed=tool or FakeSpeed(), stretches_context=stretched),
+            weights=made_weights(training_context=32768),
+            is_built_in=False,
+            setup=made_setup(),
+            text="",
+            settings={NAME: ThroughputSettings(**chosen)},
+            folder=tmp_path,
+        )
+        return replace(run, **dict(changes))
+
+    return made
+
+
+def context_of(run, pair=PAIR, **changes):
+    """One cell of *run*, after planning."""
+    probes = {NAME: PROBE.conditions(run)}
+    run = replace(run, setup=replace(run.setup, probes=probes))
+    return ProbeContext(run=run, pair=pair, logs=run.folder, **changes)
+
+
+def measured(run, pair=PAIR, **changes):
+    """The observation of one cell, and its context."""
+    cell = context_of(run, pair, **changes)
+    return from_json(PROBE.measure(cell), Throughput, file="x"), cell
+
+
+def fails_at(depth, status=Status.OUT_OF_MEMORY):
+    """An outcome that is an error at one depth."""
+    error = CellError("failed to\nallocate", hint="Look.", status=status)
+    return lambda task: error if task.depth == depth else None
+
+
+# Conditions
+
+
+def test_chosen_depths_are_measured_once_and_in_order(made_run):
+    """
+    The shallowest first, whatever the order of the settings.
+    """
+    chosen = PROBE.conditions(made_run(depths=(64, 0, 64, 8)))
+
+    assert [0, 8, 64] == chosen["depths"]
+    assert (2, 512, 128) == (
+        chosen["repetitions"],
+        chosen["prompt_tokens"],
+        chosen["generated_tokens"],
+    )
+    assert {"--threads": "1"} == chosen["arguments"]
+    assert ["--temp", "1"] == chosen["ignored"]
+
+
+def test_default_depths_are_those_of_the_corpus(made_run):
+    """
+    An empty cache, 4096 tokens, and the corpus as it is sent; three repetitions.
+    """
+    chosen = PROBE.conditions(made_run(depths=(), repetitions=None))
+
+    assert ([0, 4096, 8912], 3) == (chosen["depths"], chosen["repetitions"])
+
+
+def test_default_depths_end_where_training_did(made_run):
+    """
+    With room for both tests.
+    """
+    changes = {"weights": made_weights(training_context=4096)}
+
+    chosen = PROBE.conditions(made_run(depths=(), changes=changes))
+    assert [0, 4096 - 512] == chosen["depths"]
+
+
+def test_weights_that_do_not_tell_their_training_have_no_deepest_depth(made_run):
+    """
+    Then a depth that is too deep fails in its cell.
+    """
+    changes = {"weights": made_weights(training_context=None)}
+
+    chosen = PROBE.conditions(made_run(depths=(999_999,), changes=changes))
+    assert [999_999] == chosen["depths"]
+
+
+def test_the_built_in_model_has_depths_and_sizes_of_seconds(made_run):
+    """
+    A sweep of all its pairs takes minutes.
+    """
+    chosen = PROBE.conditions(made_run(depths=(), changes={"is_built_in": True}))
+
+    assert ([0, 1024, 4096], 128, 32) == (
+        chosen["depths"],
+        chosen["prompt_tokens"],
+        chosen["generated_tokens"],
+    )
+
+
+def test_a_depth_beyond_the_training_is_refused_unless_stretched(made_run):
+    """
+    The deepest leaves room for both tests.
+    """
+    assert PROBE.conditions(made_run(depths=(32768 - 512,)))
+    with pytest.raises(BadInput, match="--depths 32257: ") as caught:
+        PROBE.conditions(made_run(depths=(32768 - 511,)))
+
+    assert "Use 32256 or less" in caught.value.hint
+    assert PROBE.conditions(made_run(depths=(65536,), stretched=True))
+
+
+@pytest.mark.parametrize("wrong", [{"depths": [0, -5]}, {"repetitions": 0}])
+def test_numbers_that_make_no_sense_are_no_settings(wrong):
+    """
+    They are refused where options and sweep files are read.
+    """
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(wrong, ThroughputSettings)
+
+
+# Measuring
+
+
+def test_each_depth_is_measured_by_a_run_of_its_own(made_run):
+    """
+    Speeds per repetition and depth, and the tool's facts.
+    """
+    tool, steps = FakeSpeed(), []
+    found, cell = measured(made_run(tool), tell=steps.append)
+
+    assert [0, 64, 128] == [task.depth for task in tool.tasks]
+    assert {(PAIR, 512, 128, 2)} == {
+        (t.pair, t.prompt_tokens, t.generated_tokens, t.repetitions) for t in tool.tasks
+    }
+    assert [0, 64, 128] == [at.depth for at in found.speeds]
+    assert {((200.0, 100.0), (20.0, 10.0))} == {(at.pp, at.tg) for at in found.speeds}
+    assert ("7 (fake)", "C", "", "CPU", 1) == (
+        found.build,
+        found.cpu,
+        found.gpu,
+        found.backends,
+        found.threads,
+    )
+    assert ("bench", "128") == cell.command
+    assert "7 (fake)" == cell.effective.build
+    assert cell.phases.measure_s is not None
+    assert [(0, 3), (0, 3), (1, 3), (1, 3), (2, 3), (2, 3)] == [
+        (step.done, step.total) for step in steps
+    ]
+    assert "depth 128: prompt run 1/2" == steps[-1].what
+
+
+def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
+    """
+    The cell is finished, with what was measured; nothing deeper is tried.
+    """
+    tool = FakeSpeed(outcome=fails_at(64))
+    found, _ = measured(made_run(tool))
+
+    shallow, failed, skipped = found.speeds
+    assert (20.0, 10.0) == shallow.tg
+    assert ("out-of-memory", "failed to allocate", ()) == (
+        failed.status,
+        failed.gap,
+        failed.tg,
+    )
+    assert ("out-of-memory", "depth 64 failed") == (skipped.status, skipped.gap)
+    assert [0, 64] == [task.depth for task in tool.tasks]
+
+
+def test_a_cell_without_any_depth_has_failed(made_run):
+    """
+    An error at the shallowest depth ends the cell, which keeps its command.
+    """
+    cell = context_of(made_run(FakeSpeed(outcome=fails_at(0))))
+
+    with pytest.raises(CellError, match="failed to"):
+        PROBE.measure(cell)
+    assert ("bench", "0") == cell.command
+
+
+def test_a_mismatch_at_any_depth_is_one_of_the_cell(made_run):
+    """
+    No speed of it is stored.
+    """
+    tool = FakeSpeed(outcome=fails_at(64, Status.MISMATCHED))
+
+    with pytest.raises(CellError):
+        measured(made_run(tool))
+
+
+def test_a_fallback_keeps_its_speeds_and_marks_the_cell(made_run):
+    """
+    The status of the record follows from it.
+    """
+    fallback = Trouble(Status.FALLBACK_F16, "converting K and V to f16")
+    found, cell = measured(made_run(FakeSpeed(fallback=fallback)))
+
+    assert 3 == len(found.speeds)
+    assert fallback == cell.fallback
+
+
+def test_the_time_limit_grows_with_what_the_depth_before_took(made_run):
+    """
+    The first depth may take as long as loading; a deeper one its square, and more.
+    """
+    before = DepthSpeeds(depth=0, seconds=10.0)
+    tool = FakeSpeed()
+    measured(made_run(tool))
+
+    assert 1800 + 4096 / 4 == timeout_s(4096, 512)
+    assert 120 + 3 * 10 * 9**2 == timeout_s(4096, 512, before)
+    assert timeout_s(0, 512) == tool.limits_s[0]
+    assert 120 <= tool.limits_s[2] < 180
+
+
+# Remarks
+
+
+def record(pair, *speeds):
+    """Writing speeds at depths 0, 1,000, 2,000 ... in tokens per second."""
+    measured = tuple(
+        DepthSpeeds(depth=1000 * at, pp=(100.0,), tg=(speed,), seconds=1.0)
+        for at, speed in enumerate(speeds)
+    )
+    stored = Throughput(
+        speeds=measured, build="b1", cpu="", gpu="", backends="CPU", threads=1
+    )
+    return CellRecord(
+        pair=Pair.parse(pair),
+        probe=NAME,
+        status=Status.FINISHED,
+        started="2026-01-01T00:00:00+00:00",
+        observation=as_json(stored),
+    )
+
+
+def remarks_of(*records):
+    """The remarks of a run of these records."""
+    return PROBE.remarks(Run(name="a/b", setup=made_setup(), records=records))
+
+
+def test_a_run_without_speeds_has_no_remarks():
+    """
+    Records of other probes are ignored.
+    """
+    assert () == PROBE.remarks(recall_run())
+
+
+def test_pairs_that_overtake_at_the_same_depth_share_a_line():
+    """
+    In order of precision.
+    """
+    lines = remarks_of(
+        record("f16/f16", 100, 100, 100),
+        record("q4_0/q4_0", 50, 100, 150),
+        record("q8_0/q8_0", 50, 100, 150),
+        record("q8_0/q4_0", 10, 10, 10),
+    )
+
+    assert (
+        "writes faster than f16/f16 from 1,000 tokens: q8_0/q8_0, q4_0/q4_0",
+        "writes faster than f16/f16 never: q8_0/q4_0",
+    ) == lines
+
+
+def test_of_many_pairs_only_some_are_named():
+    """
+    The others are counted.
+    """
+    types = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+    slow = [record(f"{k}/q8_0", 1, 1) for k in types]
+
+    (line,) = remarks_of(record("f16/f16", 9, 9), *slow)
+
+    assert line.endswith("q4_1/q8_0 and 1 more")
+
+
+def test_a_failed_cell_is_not_compared():
+    """
+    It has no speed.
+    """
+    failed = replace(record("q8_0/q8_0"), status=Status.CRASHED, observation=None)
+
+    assert () == remarks_of(record("f16/f16", 9, 9), failed)
+
+
+# The real tool
+
+
+@pytest.fixture
+def real_run(tmp_path, llama_server, nano):
+    """Makes a run with the real llama-bench and the built-in model."""
+
+    def made(*, tool=None, arguments=(), depths=(0, 256)):
+        tools = installation.find(llama_server=llama_server)
+        header = read_header(nano)
+        engine = LlamaCpp(
+            tools=replace(tools, bench=tool or tools.bench),
+            facts=installation.ask(tools.server),
+            model=ModelSpec(
+                weights=header, name="needle-nano", is_tiny=True, arguments=arguments
+            ),
+        )
+        return RunContext(
+            engine=engine,
+            weights=header,
+            is_built_in=True,
+            setup=made_setup(),
+            text="",
+            settings={NAME: ThroughputSettings(depths=depths, repetitions=1)},
+            folder=tmp_path,
+        )
+
+    return made
+
+
+@pytest.mark.real
+def test_the_real_llama_bench_is_measured_and_verified(real_run):
+    """
+    Its types, context and attention are read from its log.
+    """
+    found, cell = measured(real_run())
+
+    assert [1, 1] == [len(at.tg) for at in found.speeds]
+    assert {("q8_0", "q4_0")} == {(b.k_type, b.v_type) for b in cell.effective.kv}
+    assert "enabled" == cell.effective.flash_attention
+
+
+@pytest.mark.real
+def test_a_type_that_the_real_one_does_not_know_is_unsupported(real_run):
+    """
+    f32 is a cache type of the server alone.
+    """
+    with pytest.raises(CellError, match="does not know this cache type") as caught:
+        measured(real_run(), Pair("f32", "f32"))
+
+    assert "unsupported" == caught.value.status
+
+
+@pytest.mark.real
+@pytest.mark.skipif(sys.platform != "linux", reason="others have no such limit")
+def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(real_run, tmp_path):
+    """
+    With little address space, the cache of millions of tokens does not fit.
+    """
+    real = installation.find().bench
+    binary = script(tmp_path / "little", f'ulimit -v 900000; exec {real} "$@"')
+    stretched = ("--rope-scale", "99")
+
+    found, _ = measured(
+        real_run(tool=binary, depths=(0, 3_000_000), arguments=stretched)
+    )
+
+    assert "out-of-memory" == found.speeds[1].status, found.speeds[1].gap

@@ -1,0 +1,157 @@
+"""Tools without a process: they compare and measure as a test wishes."""
+
+from dataclasses import dataclass, field, replace
+
+from fake_engine import FakeEngine
+
+from codeneedle.engines.engine import (
+    Comparison,
+    Estimate,
+    Reference,
+    Speeds,
+    Statistics,
+    ToolRun,
+)
+from codeneedle.records.record import Effective
+
+
+@dataclass
+class ToolEngine(FakeEngine):
+    """
+    A `FakeEngine` with tools.
+
+    Attributes:
+        divergence: Compares distributions.
+        speed: Measures speed.
+    """
+
+    divergence: "FakeDivergence | None" = None
+    speed: "FakeSpeed | None" = None
+
+    def divergence_tool(self):
+        return self.divergence
+
+    def speed_tool(self):
+        return self.speed
+
+
+def made_statistics(kld=0.25, **changes):
+    """Statistics of a pair whose mean divergence is *kld*."""
+    values = Statistics(
+        ppl=Estimate(6.0, 0.5),
+        ppl_base=Estimate(4.0, 0.5),
+        ppl_ratio=Estimate(1.5, 0.01),
+        kld=Estimate(kld, 0.01),
+        kld_max=9.0,
+        kld_999=4.0,
+        kld_99=3.0,
+        kld_95=2.0,
+        kld_90=1.0,
+        kld_median=0.1,
+        kld_min=0.0,
+        dp_mean=Estimate(0.0, 0.1),
+        dp_rms=Estimate(7.0, 0.2),
+        same_top=Estimate(88.0, 1.0),
+    )
+    return replace(values, **changes)
+
+
+@dataclass
+class FakeDivergence:
+    """
+    Implements `engine.DivergenceTool`.
+
+    Attributes:
+        outcome: Called with each pair that is compared; its error is raised.
+        reference_fallback: What the reference's own run falls back to.
+        calls: What it did, in order: ``write f16/f16@512``, ``compare ...``.
+        checked: What it was asked to check.
+        kept: References that it has, by pair and context.
+    """
+
+    outcome: object = lambda _pair: None
+    reference_fallback: object = None
+    calls: list = field(default_factory=list)
+    checked: list = field(default_factory=list)
+    kept: dict = field(default_factory=dict)
+
+    version = "1.2 (fake)"
+    arguments = ("-t", "1")
+    ignored = ("--temp", "1")
+
+    def check(self, **asked):
+        self.checked.append(asked)
+
+    def missing_bytes(self, _folder, *, context, chunks):
+        return 0 if any(at == context for _, at in self.kept) else 1000 * chunks
+
+    def reference(self, task):
+        return self.kept.get((task.reference, task.context))
+
+    def write_reference(self, task, *, log, note, progress):
+        self._run("write", task.reference, task, note, fallback=self.reference_fallback)
+        progress(task.chunks)
+        self.kept[task.reference, task.context] = made = Reference(
+            chunks=task.chunks, ppl=4.0, seconds=2.5
+        )
+        return made
+
+    def compare(self, task, reference, *, log, note, progress):
+        self._run("compare", task.pair, task, note)
+        progress(1)
+        return Comparison(statistics=made_statistics(), tokens=255 * reference.chunks)
+
+    def _run(self, what, pair, task, note, *, fallback=None):
+        name = f"{what} {pair}@{task.context}"
+        self.calls.append(name)
+        run = ToolRun(command=("tool", name))
+        note(run)
+        error = self.outcome(pair)
+        if error is not None:
+            raise error
+        note(replace(run, effective=Effective(build=str(pair)), fallback=fallback))
+
+
+@dataclass
+class FakeSpeed:
+    """
+    Implements `engine.SpeedTool`.
+
+    Attributes:
+        outcome: Called with each task; its error is raised.
+        tasks: What it measured, in order.
+        limits_s: How long it might be silent, in order.
+    """
+
+    outcome: object = lambda _task: None
+    fallback: object = None
+    tasks: list = field(default_factory=list)
+    limits_s: list = field(default_factory=list)
+
+    ignored = ("--temp", "1")
+
+    @property
+    def arguments(self):
+        return {"--threads": "1"}
+
+    def measure(self, task, *, log, silence_s, note, progress):
+        self.tasks.append(task)
+        self.limits_s.append(silence_s)
+        run = ToolRun(command=("bench", str(task.depth)))
+        note(run)
+        error = self.outcome(task)
+        if error is not None:
+            raise error
+        progress("prompt run 1/2")
+        note(
+            replace(run, effective=Effective(build="7 (fake)"), fallback=self.fallback)
+        )
+        return Speeds(
+            pp=(200.0, 100.0),
+            tg=(20.0, 10.0),
+            build="7 (fake)",
+            cpu="C",
+            gpu="",
+            backends="CPU",
+            threads=1,
+        )
