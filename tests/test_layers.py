@@ -79,7 +79,6 @@ def test_every_folder_has_a_place_in_the_order():
     assert set() == {folder(path) for path in sources()} - set(FOLDERS)
 
 
-@pytest.mark.xfail(strict=False, reason="probes still import the plan")
 def test_folders_import_only_from_folders_below_them():
     """
     Folder-level imports form one line downwards, without a circle.
@@ -92,6 +91,22 @@ def test_folders_import_only_from_folders_below_them():
     }
 
     assert set() == upward
+
+
+def test_only_the_command_line_knows_which_engine_there_is():
+    """
+    Flags, log lines and endpoints of llama.cpp are known to its folder; `cli` chooses
+    it, and all else goes through the engine protocol.
+    """
+    strangers = {
+        str(path)
+        for path in sources()
+        for dotted in imported(path)
+        if dotted.startswith("codeneedle.engines.llama_cpp")
+        if path.parts[0] != "cli" and path.parts[:2] != ("engines", "llama_cpp")
+    }
+
+    assert set() == strangers
 
 
 @pytest.mark.parametrize("library", sorted(ONLY))
