@@ -235,15 +235,17 @@ def unusable(path: Path) -> BadInput:
     """The error for a *path* that leads to neither a file nor a folder."""
     hint = "Check the path; 'codeneedle corpus list' shows the names there are."
     try:
-        kind = _kind_of(path.stat().st_mode)
+        mode = path.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
         if os.path.islink(path):  # noqa: PTH114 - Path.is_symlink raises
             reason = f"a symbolic link to {visible(os.readlink(path))}: {reason}"  # noqa: PTH115
             hint = "Remove the link, or let it point to a file or folder of code."
     else:
-        reason = f"{kind}, not a file or folder of source code"
-        hint = "Save its contents to a file, and name that file."
+        reason = f"{_kind_of(mode)}, not a file or folder of source code"
+        hint = "Name a file or folder of source code."
+        if stat.S_ISFIFO(mode):
+            hint = "Save what is written to it to a file, and name that file."
     return BadInput(source=visible(str(path)), reason=reason, hint=hint)
 
 

@@ -92,9 +92,9 @@ def test_a_path_that_leads_nowhere_is_not_found(here, text):
 @pytest.mark.parametrize(
     ("kind", "reason", "hint"),
     [
-        ("a named pipe", "a named pipe, not a file", "Save its contents to a file"),
-        ("a device", "a device, not a file", "Save its contents to a file"),
-        ("a socket", "a socket, not a file", "Save its contents to a file"),
+        ("a named pipe", "a named pipe, not a file", "Save what is written to it"),
+        ("a device", "a device, not a file", "Name a file or folder"),
+        ("a socket", "a socket, not a file", "Name a file or folder"),
         ("a link to itself", "a symbolic link to odd: Too many", "Remove the link"),
         ("a link to nothing", "a symbolic link to nowhere: No such", "Remove the link"),
     ],
