@@ -278,17 +278,6 @@ def test_lines_are_those_of_the_file(text):
     assert_verbatim(text, by_esprima)
 
 
-def test_a_brace_below_the_head_is_of_the_signature():
-    """
-    The signature runs to the line with the opening brace.
-    """
-    (function,) = functions("function f(a)\n{\n  return a;\n}\n")
-
-    assert "function f(a)\n{" == function.signature
-    assert ("  return a;",) == function.body
-    assert 4 == function.end
-
-
 @pytest.mark.parametrize(
     "text", ["function f( {\n}\n", "let let = ;\n", "type A = 1\n"]
 )

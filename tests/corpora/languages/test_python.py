@@ -41,15 +41,6 @@ def test_decorators_are_not_of_the_signature():
     assert (5, "def f():") == (function.line, function.signature)
 
 
-def test_async_functions_begin_with_async():
-    """
-    The signature of a coroutine is its whole first line.
-    """
-    function = only("async def f(x):\n    await x\n")
-
-    assert "async def f(x):" == function.signature
-
-
 def test_names_are_qualified_by_classes_and_functions():
     """
     Methods and nested functions carry the names of what encloses them.
@@ -147,16 +138,6 @@ def test_lines_are_those_of_the_file(text):
 
     assert_verbatim(text, found)
     assert found
-
-
-def test_odd_bytes_of_a_file_shift_no_line():
-    """
-    A byte order mark, CRLF, lone CR and Latin-1 leave lines where an editor sees them.
-    """
-    data = b"\xef\xbb\xbf# \xe9\r\nx = 1\rdef f():\r\n    return '\xff'\r\n"
-    function = only(decoded(data[3:], label="x.py"))
-
-    assert (3, ("    return 'ÿ'",)) == (function.line, function.body)
 
 
 def test_warnings_about_the_text_stay_inside():
