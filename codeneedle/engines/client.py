@@ -15,7 +15,6 @@ import httpx
 
 from codeneedle.engines.responses import (
     BadReply,
-    Pieces,
     Readiness,
     Refused,
     Rendered,
@@ -23,7 +22,6 @@ from codeneedle.engines.responses import (
     ServerGone,
     ServerSilent,
     StreamEvent,
-    TokenPiece,
     Tokens,
     chat_event,
     completion_event,
@@ -35,9 +33,6 @@ from codeneedle.engines.responses import (
 )
 from codeneedle.records.record import Json
 from codeneedle.system.processes import AwakeClock
-
-Prompt = str | tuple[int, ...]
-"""A text, or the numbers of its tokens."""
 
 TOP_TOKENS = 2
 """Most probable tokens asked for per position: the one that comes, and the next."""
@@ -128,12 +123,12 @@ class Completion:
     A text to continue.
 
     Attributes:
-        prompt: The text, or its tokens.
+        prompt: The text.
         max_tokens: Tokens that the reply may have.
         seed: Of sampling; without effect on greedy sampling, but logged.
     """
 
-    prompt: Prompt
+    prompt: str
     max_tokens: int
     seed: int = 0
 
@@ -144,7 +139,6 @@ class Completion:
             "n_predict": self.max_tokens,
             "seed": self.seed,
             "n_probs": TOP_TOKENS,
-            "return_tokens": True,
             "response_fields": FIELDS,
             **STREAMING,
             **NEUTRAL_SAMPLING,
@@ -268,7 +262,8 @@ class Client:
             text: Read as a prompt is: special tokens in it count as one.
             add_special: Whether the one that begins a prompt is counted.
         """
-        return len(self.tokens(text, add_special=add_special))
+        body = {"content": text, "add_special": add_special, "parse_special": True}
+        return len(self._answer("POST", "/tokenize", Tokens, body).tokens)
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """
@@ -286,16 +281,6 @@ class Client:
             if len(ends) == len(texts):
                 return [b - a - 1 for a, b in itertools.pairwise([-1, *ends])]
         return [self.count_tokens(text, add_special=False) for text in texts]
-
-    def tokens(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
-        """The tokens that `count_tokens` counts."""
-        body = {"content": text, "add_special": add_special, "parse_special": True}
-        return self._answer("POST", "/tokenize", Tokens, body).tokens
-
-    def pieces(self, text: str) -> tuple[TokenPiece, ...]:
-        """The tokens of *text* alone, each with the part of the text it stands for."""
-        body = {"content": text, "add_special": False, "with_pieces": True}
-        return self._answer("POST", "/tokenize", Pieces, body).tokens
 
     def render(
         self,
@@ -329,7 +314,7 @@ class Client:
         """Answer a conversation; errors are those of `complete`."""
         return self._reply("/v1/chat/completions", question, chat_event, enough)
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """
         Wait until the server has ended a reply that was cut.
 

@@ -111,10 +111,6 @@ class Tokenizer(Protocol):
         """The lengths of *texts* in tokens, without special ones."""
         ...
 
-    def tokens(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
-        """The tokens that `count_tokens` counts."""
-        ...
-
     def render(
         self,
         messages: tuple[Message, ...],
@@ -137,7 +133,7 @@ class Replies(Protocol):
         """Answer a conversation, likewise."""
         ...
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until the server is idle, so that it can be stopped."""
         ...
 

@@ -130,35 +130,6 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPiece:
-    """
-    A token and its part of the text.
-
-    Attributes:
-        id: Its number.
-        piece: The part; its bytes, where they are no valid UTF-8.
-    """
-
-    id: int
-    piece: str | tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Length of the part, in bytes of UTF-8."""
-        if isinstance(self.piece, str):
-            # Lone surrogates cannot be encoded; no vocabulary has them.
-            return len(self.piece.encode(errors="replace"))
-        return len(self.piece)
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Answer of ``/tokenize`` to a request with ``with_pieces``."""
-
-    tokens: tuple[TokenPiece, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Rendered:
     """Answer of ``/apply-template``: a chat as one text."""
 
@@ -270,7 +241,6 @@ class Reply:
         gaps: Per token, its log-probability minus that of the best other token;
             empty if the server does not name the other token everywhere.
         lengths: Per token, the characters that it added to the text.
-        ids: Per token, its number; empty where the server does not tell.
         drafted: Tokens that speculation drafted.
         accepted: Of these, the ones that were accepted.
     """
@@ -287,7 +257,6 @@ class Reply:
     logprobs: tuple[float, ...] = ()
     gaps: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
-    ids: tuple[int, ...] = ()
     drafted: int = 0
     accepted: int = 0
 
@@ -329,7 +298,6 @@ class StreamEvent:
     text: str = ""
     reasoning: str = ""
     tokens: tuple[Token, ...] = ()
-    ids: tuple[int, ...] = ()
     timings: Timings | None = None
     finish: Finish | None = None
 
@@ -380,8 +348,6 @@ def completion_event(event: Json) -> StreamEvent:
     return StreamEvent(
         text=found.content,
         tokens=found.completion_probabilities,
-        # Events on the progress of reading name a token, though none has come.
-        ids=() if found.stop or found.prompt_progress else found.tokens,
         timings=found.timings,
         finish=ending if found.stop else None,
     )
@@ -407,8 +373,6 @@ def chat_event(event: Json) -> StreamEvent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Completion:
     content: str
-    tokens: tuple[int, ...] = ()
-    prompt_progress: object = None
     stop: bool = False
     stop_type: str = ""
     stopped_limit: bool = False  # what older builds say instead
@@ -452,7 +416,6 @@ class _PartialReply:
     logprobs: list[float] = field(default_factory=list)
     gaps: list[float | None] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
 
     def add(self, event: StreamEvent) -> None:
         """Append one event."""
@@ -461,7 +424,6 @@ class _PartialReply:
         self.characters += len(event.text) + len(event.reasoning)
         self.timings = event.timings or self.timings
         self.finish = self.finish or event.finish
-        self.ids += event.ids
         for token in event.tokens:
             self.logprobs.append(_rounded(_logarithm(token.logprob)))
             self.gaps.append(_gap(token))
@@ -491,7 +453,6 @@ class _PartialReply:
             logprobs=tuple(self.logprobs),
             gaps=tuple(gaps) if len(gaps) == len(self.gaps) else (),
             lengths=tuple(self.lengths),
-            ids=tuple(self.ids),
             drafted=timings.draft_n,
             accepted=timings.draft_n_accepted,
         )

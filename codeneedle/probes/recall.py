@@ -120,7 +120,7 @@ class Asker:
         """Wait until the server is idle, before it is stopped."""
 
         def wait() -> None:
-            self.served.client.settle()
+            self.served.client.wait_idle()
 
         self._retried(wait)
 

@@ -295,17 +295,6 @@ def test_many_texts_are_counted_in_one_question(real):
 
 
 @pytest.mark.real
-def test_the_parts_of_a_text_are_told_in_bytes(real):
-    """
-    A character that takes several tokens has no part that is a text.
-    """
-    pieces = real.pieces("a\u20ac")
-
-    assert [1, 1, 1, 1] == [piece.size for piece in pieces]
-    assert [97, 0xE2, 0x82, 0xAC] == [piece.id for piece in pieces]
-
-
-@pytest.mark.real
 def test_the_real_server_counts_and_renders(real):
     """
     The built-in model has a token for each byte, and one that begins a prompt.

@@ -91,16 +91,14 @@ def test_gaps_are_missing_where_the_server_does_not_name_tokens():
         assert () == reply.gaps
 
 
-def test_each_token_has_its_number_and_its_share_of_the_text():
+def test_each_token_has_its_share_of_the_text():
     """
-    Events on reading the prompt name a token that is none of the reply.
+    In characters; a text that comes without a token belongs to the one before.
     """
     reading = {"content": "", "tokens": [9], "prompt_progress": {"total": 5}}
-    reply = completion(
-        reading, token("ab") | {"tokens": [1]}, token("c") | {"tokens": [2]}, LAST
-    )
+    reply = completion(reading, token("ab"), token("c"), {"content": "d"}, LAST)
 
-    assert ((1, 2), (2, 1)) == (reply.ids, reply.lengths)
+    assert (2, 2) == reply.lengths
 
 
 @pytest.mark.parametrize("strange", [None, math.nan, -math.inf, -3.4e38])

@@ -28,9 +28,6 @@ class ByteTokenizer:
     def counts(self, texts):
         return [len(text.encode()) for text in texts]
 
-    def tokens(self, text, *, add_special=True):
-        return tuple(text.encode())
-
     def render(self, messages, template_args=None):
         self.template_args.append(template_args)
         return "".join(map(self.template, messages))
@@ -80,7 +77,7 @@ class FakeServer:
 
     chat = complete
 
-    def settle(self):
+    def wait_idle(self):
         self.settled += 1
 
     def effective(self):
