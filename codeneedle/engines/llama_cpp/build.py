@@ -156,7 +156,10 @@ def build(
         final.parent.mkdir(parents=True, exist_ok=True)
         with locked(final.with_name(f"{final.name}.lock"), waiting=wait):
             if not _is_complete(final):
-                _build_into(final, source, report, pip)
+                with _draft(final) as draft:
+                    finished = _built(source, _Steps(draft, report), pip)
+                    shutil.rmtree(final, ignore_errors=True)
+                    finished.rename(final)
     except OSError as error:
         raise FolderUnusable(
             folder=final.parent,
@@ -213,11 +216,13 @@ def unpack(archive: Path, *, into: Path) -> Path:
     """
     tree = into / "llama.cpp"
     with tarfile.open(archive) as tar:
-        for member, inside in _members(tar):
-            target = tree.joinpath(*inside.parts)
-            content = tar.extractfile(member)
-            if content is None:
+        for member in tar:
+            path = PurePosixPath(member.name)
+            is_inside = len(path.parts) > 2 and path.parts[1] == "llama.cpp"  # noqa: PLR2004 - package/llama.cpp/file
+            content = tar.extractfile(member) if member.isreg() else None
+            if content is None or not is_inside or ".." in path.parts:
                 continue
+            target = tree.joinpath(*path.parts[2:])
             target.parent.mkdir(parents=True, exist_ok=True)
             with content, target.open("wb") as file:
                 shutil.copyfileobj(content, file)
@@ -225,21 +230,17 @@ def unpack(archive: Path, *, into: Path) -> Path:
     return tree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Steps:
     """
     Runs the steps of one build.
 
     Attributes:
-        folder: The draft: everything that is needed during the build.
-        logs: Where the log of a failed step is kept.
-        env: The environment of all children.
+        folder: The draft; the log of a failed step is kept beside it.
         report: As of `build`.
     """
 
     folder: Path
-    logs: Path
-    env: Mapping[str, str]
     report: Report
 
     def run(
@@ -264,9 +265,8 @@ class _Steps:
         """
         log = self.log(phase)
         done = (0, 0)
-        with noted(
-            argv, env={**self.env, **(extra_env or {})}, log=log, file_limit_bytes=None
-        ) as child:
+        env = {**environment_of(os.environ), **(extra_env or {})}
+        with noted(argv, env=env, log=log, file_limit_bytes=None) as child:
             while child.poll() is None:
                 # The maximum: a page of warnings may hide the last step for a while.
                 done = max(done, _steps_in(tail(log, _TAIL_BYTES)))
@@ -292,22 +292,7 @@ class _Steps:
 
     def log(self, phase: str) -> Path:
         """The log file of a phase."""
-        return self.logs / f"{phase.replace(' ', '-')}.log"
-
-
-def _build_into(
-    final: Path, source: Source, report: Report, pip: Sequence[str]
-) -> None:
-    with _draft(final) as draft:
-        steps = _Steps(
-            folder=draft,
-            logs=final.parent,
-            env=environment_of(os.environ),
-            report=report,
-        )
-        finished = _built(source, steps, pip)
-        shutil.rmtree(final, ignore_errors=True)
-        finished.rename(final)
+        return self.folder.with_name(f"{phase.replace(' ', '-')}.log")
 
 
 @contextlib.contextmanager
@@ -347,13 +332,12 @@ def _built(source: Source, steps: _Steps, pip: Sequence[str]) -> Path:
             raise steps.failure("compiling", f"made no {name}")
         shutil.copy2(objects / "bin" / name, finished / name)
     shutil.copy2(tree / "LICENSE", finished / "LICENSE")
-    compiler = _checked_compiler(source, steps, finished / SERVER)
+    _check_build(source, steps, finished / SERVER)
     note = {
         "build": source.build,
         "archive": f"{source.name} {source.version}",
         "archive_sha256": source.sha256,
         "cmake_options": options,
-        "compiler": compiler,
         "built": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }
     (finished / "build.json").write_text(json.dumps(note, indent=2) + "\n")
@@ -414,15 +398,6 @@ def _stand_in_setuptools(source: Source, folder: Path) -> Path:
     return place
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, PurePosixPath]]:
-    """The regular files of the tree, with their paths inside it."""
-    for member in tar:
-        path = PurePosixPath(member.name)
-        is_inside = len(path.parts) > 2 and path.parts[1] == "llama.cpp"  # noqa: PLR2004 - package/llama.cpp/file
-        if member.isreg() and is_inside and ".." not in path.parts:
-            yield member, PurePosixPath(*path.parts[2:])
-
-
 def _build_tools(steps: _Steps, pip: Sequence[str]) -> tuple[str, str]:
     """Paths of cmake and ninja: those on PATH if new enough, else fetched by pip."""
     cmake, ninja = shutil.which("cmake"), shutil.which("ninja")
@@ -438,11 +413,12 @@ def _build_tools(steps: _Steps, pip: Sequence[str]) -> tuple[str, str]:
         hint="Is there a network? Otherwise install cmake and ninja yourself.",
     )
 
-    def found(name: str) -> str:
-        # The programs themselves: the scripts in bin/ need a Python that finds them.
-        return str(next(home.glob(f"{name}/data/bin/{name}"), home / "bin" / name))
-
-    return found("cmake"), found("ninja")
+    # The programs themselves: the scripts in bin/ need a Python that finds them.
+    cmake, ninja = (
+        str(next(home.glob(f"{name}/data/bin/{name}"), home / "bin" / name))
+        for name in ("cmake", "ninja")
+    )
+    return cmake, ninja
 
 
 def _version_of(cmake: str) -> tuple[int, int]:
@@ -478,16 +454,14 @@ def _cmake_options(source: Source) -> list[str]:
     return chosen
 
 
-def _checked_compiler(source: Source, steps: _Steps, server: Path) -> str:
-    """The compiler of the new llama-server, which must state the right build."""
+def _check_build(source: Source, steps: _Steps, server: Path) -> None:
+    """Stop at a new llama-server that does not state the right build."""
     steps.report("checking", 0, 0)
     answer = processes.output_of([str(server), "--version"], timeout_s=ASK_TIMEOUT_S)
-    lines = (answer.stdout + answer.stderr).splitlines()
-    if answer.returncode or not re.search(rf"\b{source.build}\b", "\n".join(lines)):
-        said = next(iter(lines), f"exit code {answer.returncode}")
+    text = answer.stdout + answer.stderr
+    if answer.returncode or not re.search(rf"\b{source.build}\b", text):
+        said = next(iter(text.splitlines()), f"exit code {answer.returncode}")
         raise steps.failure("checking", f"found a llama-server that answers: {said}")
-    stated = [line for line in lines if line.startswith("built with")]
-    return stated[0].removeprefix("built with ") if stated else ""
 
 
 def _refuse_without_compiler() -> None:
