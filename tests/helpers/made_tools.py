@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from fake_engine import made_weights
 from programs import script
 
 from codeneedle.engines.engine import DivergenceTask, ModelSpec, SpeedTask
@@ -10,46 +11,14 @@ from codeneedle.engines.llama_cpp.bench import Bench
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.perplexity import Perplexity
 from codeneedle.grid import Pair
-from codeneedle.models.weights import Weights
 
 HERE = Path(__file__).parent
 TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
 F16 = Pair("f16", "f16")
 
 
-def made_weights(*, vocabulary=260, training_context=65536, path="made.gguf"):
-    """A small llama."""
-    return Weights(
-        files=(Path(path),),
-        size_bytes=1,
-        architecture="llama",
-        name="made",
-        size_label="",
-        file_type="F16",
-        layers=2,
-        embedding=64,
-        heads=(1, 1),
-        kv_heads=(1, 1),
-        key_length=64,
-        value_length=64,
-        key_length_swa=64,
-        value_length_swa=64,
-        is_mla=False,
-        shared_kv_layers=0,
-        sliding_window=None,
-        window_pattern=None,
-        recurrent_layers=(),
-        full_attention_interval=None,
-        has_state=False,
-        has_indexer=False,
-        training_context=training_context,
-        vocabulary=vocabulary,
-        chat_template=None,
-    )
-
-
 def made_model(**changes):
-    """A `ModelSpec` of `made_weights`."""
+    """A `ModelSpec` of the weights of `fake_engine`."""
     return ModelSpec(**{"weights": made_weights(), "name": "made", **changes})
 
 

@@ -329,7 +329,7 @@ def read_result(output: str, task: SpeedTask) -> BenchResult:
             f"{f'; its log: {found.reason}' if found else ''}",
             hint="Its whole output is in the logs folder of the run.",
             status=found.status if found else Status.CRASHED,
-            log_excerpt=logs.last_words(output),
+            log_excerpt=logs.last_lines(output),
         ) from error
 
 
@@ -451,7 +451,7 @@ def _failed(output: str, *, returncode: int, log: Path) -> CellError:
         f"llama-bench ended with {exit_phrase(returncode)}: {cause.reason}",
         hint=f"The end of its log is in {log}.",
         status=cause.status,
-        log_excerpt=logs.last_words(output),
+        log_excerpt=logs.last_lines(output),
     )
 
 
@@ -460,7 +460,7 @@ def _too_slow(phase: str, seconds: float, log: Path) -> CellError:
         f"llama-bench is not done after {seconds:.0f} s: {phase}",
         hint=f"See {log}. Does the machine do something else at the same time?",
         status=Status.TIMED_OUT,
-        log_excerpt=logs.last_words(read_log(log)),
+        log_excerpt=logs.last_lines(read_log(log)),
     )
 
 

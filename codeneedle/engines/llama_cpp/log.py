@@ -78,7 +78,7 @@ def evidence(log_text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(" ".join(line.split()) for line in found))
 
 
-def last_words(log_text: str, *, limit: int = 12) -> tuple[str, ...]:
+def last_lines(log_text: str, *, limit: int = 12) -> tuple[str, ...]:
     """The last *limit* lines of a log, without those that never explain a failure."""
     telling = [
         line for line in lines(log_text) if not any(noise in line for noise in _NOISE)
@@ -93,7 +93,7 @@ def lines(log_text: str) -> Iterator[str]:
             yield _PREFIX.sub("", shown)
 
 
-def bids_farewell(path: Path) -> bool:
+def is_shutting_down(path: Path) -> bool:
     """Whether the end of a server's log says that it is shutting down."""
     return _SHUTDOWN in tail(path, _TAIL_BYTES)
 

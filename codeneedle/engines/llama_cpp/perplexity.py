@@ -502,7 +502,7 @@ def _failed(job: Job, log_text: str, *, returncode: int) -> CellError:
         f"llama-perplexity ended with {exit_phrase(returncode)}: {reason}",
         hint=f"The end of its log is in {job.log}.",
         status=cause.status,
-        log_excerpt=logs.last_words(log_text),
+        log_excerpt=logs.last_lines(log_text),
     )
 
 
@@ -511,7 +511,7 @@ def _silent(job: Job) -> CellError:
         f"llama-perplexity is running but has written nothing for {SILENCE_S:g} s",
         hint=f"See {job.log}. Does the pair lack a kernel on this device?",
         status=Status.TIMED_OUT,
-        log_excerpt=logs.last_words(read_log(job.log)),
+        log_excerpt=logs.last_lines(read_log(job.log)),
     )
 
 
@@ -524,5 +524,5 @@ def _incomplete(job: Job, log_text: str) -> CellError:
         f"{reason or 'it does not say why'}",
         hint=f"The end of its log is in {job.log}.",
         status=found.status if found else Status.CRASHED,
-        log_excerpt=logs.last_words(log_text),
+        log_excerpt=logs.last_lines(log_text),
     )

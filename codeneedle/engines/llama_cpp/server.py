@@ -40,12 +40,12 @@ from codeneedle.engines.llama_cpp.arguments import (
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.log import (
     Asked,
-    bids_farewell,
     evidence,
     exit_cause,
     exit_phrase,
     fallback,
-    last_words,
+    is_shutting_down,
+    last_lines,
     mismatches,
     read,
     read_log,
@@ -439,7 +439,7 @@ def _started(
             alias=launch.alias,
             api_key=api_key,
             silence_s=silence_s,
-            is_leaving=functools.partial(bids_farewell, log),
+            is_leaving=functools.partial(is_shutting_down, log),
         )
     )
     return LlamaServer(
@@ -514,7 +514,7 @@ class Deadlines:
             message,
             hint=hint,
             status=Status.TIMED_OUT,
-            log_excerpt=last_words(read_log(self.log)),
+            log_excerpt=last_lines(read_log(self.log)),
         )
 
 
@@ -565,7 +565,7 @@ class ServerDied(CellError):  # noqa: N818 - named after the fact
             f"llama-server ended with {exit_phrase(returncode)}: {found.reason}",
             hint=f"The end of its log is in {log}.",
             status=found.status,
-            log_excerpt=last_words(log_text),
+            log_excerpt=last_lines(log_text),
         )
         self.returncode = returncode
 
@@ -608,7 +608,7 @@ def _explain(error: CellError, served: LlamaServer) -> None:
         raise _death(served) from error
     log_text = read_log(served.log)
     is_mismatch = error.status == Status.MISMATCHED
-    telling = evidence(log_text) if is_mismatch else last_words(log_text)
+    telling = evidence(log_text) if is_mismatch else last_lines(log_text)
     error.log_excerpt = error.log_excerpt or telling
 
 

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from fake_engine import made_weights
 from hypothesis import given
 from hypothesis import strategies as st
 from made_tools import (
@@ -12,7 +13,6 @@ from made_tools import (
     made_bench,
     made_facts,
     made_model,
-    made_weights,
     speed_task,
 )
 from programs import script

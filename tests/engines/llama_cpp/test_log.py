@@ -7,10 +7,10 @@ import pytest
 
 from codeneedle.engines.llama_cpp.log import (
     Asked,
-    bids_farewell,
     evidence,
     fallback,
-    last_words,
+    is_shutting_down,
+    last_lines,
     lines,
     mismatches,
     read,
@@ -202,8 +202,8 @@ def test_the_last_lines_of_a_log_hold_no_control_characters():
     """
     text = "\x1b[31mred\x1b[0m\n\n\x07bell\x00\n\x1b]0;title\x07done\n"
 
-    assert ("red", " bell", "done") == last_words(text)
-    assert ("done",) == last_words(text, limit=1)
+    assert ("red", " bell", "done") == last_lines(text)
+    assert ("done",) == last_lines(text, limit=1)
 
 
 def test_of_a_line_of_megabytes_only_the_beginning_is_read():
@@ -331,10 +331,10 @@ def test_a_server_that_shuts_down_says_so_near_the_end_of_its_log(tmp_path):
     """
     path = tmp_path / "log"
     path.write_bytes(b"srv operator(): cleaning up before exit...\nbye\n")
-    assert bids_farewell(path)
+    assert is_shutting_down(path)
 
     path.write_bytes(path.read_bytes() + bytes(1 << 16))
-    assert not bids_farewell(path)
+    assert not is_shutting_down(path)
 
 
 def test_lines_have_no_time_stamps_and_blank_ones_are_left_out():

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from made_tools import TEXT, asked, divergence_task, made_perplexity, made_weights
+from fake_engine import made_weights
+from made_tools import TEXT, asked, divergence_task, made_perplexity
 from programs import script
 
 from codeneedle.engines.llama_cpp import perplexity
