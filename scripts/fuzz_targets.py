@@ -25,7 +25,7 @@ from codeneedle.engines.llama_cpp.bench import (
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
 from codeneedle.engines.llama_cpp.installation import read_help
 from codeneedle.engines.llama_cpp.log import Asked, mismatches
-from codeneedle.engines.llama_cpp.perplexity import (
+from codeneedle.engines.llama_cpp.perplexity_log import (
     chunks_done,
     ends_early,
     failure,
@@ -289,7 +289,7 @@ def read_server_log(data: bytes) -> None:
     asked = Asked(pair=PAIR, context=4096, all_layers=True)
     phrases = mismatches(asked, effective)
     troubles = [log.trouble(text), log.fallback(text)]
-    lines = (*phrases, *log.evidence(text), *log.last_words(text))
+    lines = (*phrases, *log.evidence(text), *log.last_lines(text))
     lines = (*lines, *(each.reason for each in troubles if each))
     claim(all("\n" not in line for line in lines), "lines are lines")
     record = _stored(effective=effective, log_excerpt=lines)
