@@ -247,6 +247,29 @@ def test_numbers_that_make_no_sense_are_no_settings(wrong):
         msgspec.convert(wrong, DivergenceSettings)
 
 
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ("--text /nonexistent", "--text /nonexistent: there is no such file"),
+        ("--divergence-context 0", "--divergence-context"),
+        ("--chunks 99999999", "--chunks 20 or less"),
+    ],
+)
+def test_impossible_settings_are_refused_before_a_token_is_counted(
+    codeneedle, tmp_path, chosen, words
+):
+    """
+    With exit code 2, and without a run folder.
+    """
+    told = codeneedle("sweep", "--probe", "divergence", "--out", "T", *chosen.split())
+
+    assert 2 == told.returncode, told.stderr
+    assert words in told.stderr
+    assert "counting" not in told.stderr
+    assert [] == list(tmp_path.iterdir())
+
+
 # Measuring
 
 

@@ -157,6 +157,17 @@ def test_numbers_that_make_no_sense_are_no_settings(wrong):
         msgspec.convert(wrong, ThroughputSettings)
 
 
+def test_a_negative_depth_is_refused_before_a_token_is_counted(codeneedle, tmp_path):
+    """
+    With exit code 2, and without a run folder.
+    """
+    told = codeneedle("sweep", "--probe", "throughput", "--out", "T", "--depths", "-5")
+
+    assert 2 == told.returncode, told.stderr
+    assert "--depths: '-5'" in told.stderr
+    assert [] == list(tmp_path.iterdir())
+
+
 # Measuring
 
 
