@@ -112,25 +112,34 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """
+    The file at *path*, for reading.
+
+    Raises:
+        OSError: If it cannot be read, or is not a regular file: opening a pipe would
+            block, and a device may have no end.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    handle = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(None, "it is not a regular file")
+    return os.fdopen(handle, "rb")
+
+
 def read_regular(path: Path) -> bytes | None:
     """
     The contents of *path*; None if nothing is there.
 
     Raises:
-        OSError: If it cannot be read, or is not a regular file: reading a pipe would
-            block, and a device may have no end.
+        OSError: As `open_regular` does.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_regular(path) as file:
+            return file.read()
     except FileNotFoundError:
         return None
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(None, "it is not a regular file")
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(handle)
 
 
 def move_aside(path: Path, suffix: str) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from codeneedle.engines.engine import Reference
-from codeneedle.system.files import read_regular, write_whole
+from codeneedle.system.files import open_regular, read_regular, write_whole
 
 MAGIC = b"_logits_"
 _HEADER = struct.Struct("<8sIii")
@@ -135,8 +135,8 @@ class BaseFile:
             vocabulary=identity.vocabulary, chunks=chunks, context=identity.context
         )
         try:
-            size = path.stat().st_size
-            with path.open("rb") as file:
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
                 header = file.read(_HEADER.size)
         except OSError as error:
             return error.strerror or str(error)
@@ -214,7 +214,7 @@ def _fingerprint(path: Path, note: Note) -> str:
     """Of the header, the tokens and the end; the whole file may be gigabytes."""
     digest = hashlib.sha256()
     context = note.identity.context
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_regular(path) as file:
         digest.update(file.read(_HEADER.size + 4 * note.chunks * context))
         file.seek(-min(_TAIL_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
         digest.update(file.read())

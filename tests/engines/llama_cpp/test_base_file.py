@@ -183,11 +183,15 @@ def test_a_fault_is_a_phrase(kept):
     assert said == kept.fault(kept.path, IDENTITY, chunks=4)
 
 
-def test_a_pipe_in_the_place_of_the_note_does_not_block(kept):
+@pytest.mark.parametrize("which", ["path", "note_path"])
+def test_a_pipe_in_the_place_of_a_base_file_is_not_waited_for(kept, which):
     """
-    It is taken for a note that cannot be read.
+    Hole 8: reading it blocked without a word.
     """
-    kept.note_path.unlink()
-    os.mkfifo(kept.note_path)
+    place = getattr(kept, which)
+    place.unlink()
+    os.mkfifo(place)
 
     assert kept.usable(IDENTITY) is None
+    kept.make_room()
+    assert not list(kept.path.parent.iterdir())
