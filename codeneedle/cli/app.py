@@ -279,7 +279,11 @@ def gen_corpus(
     out: Annotated[
         Path | None,
         option(
-            "--out", "FILE", path, "The file to write.", "corpora/random-bodies-SEED.py"
+            "--out",
+            "FILE",
+            path,
+            "The file to write.",
+            "corpora/random-bodies[-SEED].py",
         ),
     ] = None,
 ) -> None:

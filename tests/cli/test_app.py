@@ -368,6 +368,13 @@ def test_the_default_folder_is_that_of_a_request():
 # --- streams
 
 
+needs_full = pytest.mark.skipif(
+    not os.path.exists("/dev/full"),  # noqa: PTH110
+    reason="only Linux has a full disk",
+)
+
+
+@needs_full
 def test_write_errors_on_stderr_are_ignored():
     """
     A full disk and a closed stream do not end a sweep.
@@ -392,6 +399,7 @@ def test_a_best_effort_stream_is_otherwise_its_stream(monkeypatch):
     assert "heard\n" == sys.stderr.getvalue()
 
 
+@needs_full
 def test_write_errors_on_stdout_are_reported(monkeypatch):
     """
     Once: the interpreter does not complain a second time.
