@@ -20,7 +20,6 @@ from codeneedle.models import weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
 from codeneedle.models.nano import model as nano
 from codeneedle.models.weights import Weights
-from codeneedle.probes import PROBES  # noqa: F401 - before plans, which it imports
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Request
 from codeneedle.system import machine, orphans

@@ -83,7 +83,6 @@ def _models(name: str, text: str) -> tuple[Path, ...]:
 
 
 def _rotations(name: str, text: str) -> tuple[bool, ...]:
-    import codeneedle.probes  # noqa: F401 - probes and requests import each other
     from codeneedle.sweep.request import rotations
 
     return rotations(words(name, text))
@@ -424,7 +423,6 @@ def request_of(given: Mapping[str, Any]) -> "Request":
     Raises:
         RequestError: If the sweep file is unknown or wrong.
     """
-    import codeneedle.probes  # noqa: F401 - probes and requests import each other
     from codeneedle.sweep.request import (
         Request,
         asked_for,

@@ -16,7 +16,6 @@ from made_records import made_run
 
 from codeneedle.cli.app import BestEffort, app, reliable_streams
 from codeneedle.cli.options import RUNS
-from codeneedle.probes import PROBES  # noqa: F401 - before requests
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import DEFAULT_OUT
 
