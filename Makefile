@@ -34,10 +34,10 @@ sweep: llama ## Sweep the 6x6 grid on the built-in model, show grid and heatmap
 test: llama ## Run every test, the ones on the real llama-server included
 	@$(BIN)/pytest --cov --cov-report=term $(PYTEST_ARGS)
 
-faults: llama ## Inject every fault as often as promised, and print the table
+faults: llama ## Inject every kind of fault many times, and print what it cost
 	@$(BIN)/pytest tests/faults --all-injections $(PYTEST_ARGS)
 
-fuzz: setup ## A million inputs to everything that reads bytes from elsewhere
+fuzz: setup ## Feed a million inputs to every reader of bytes from outside
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@$(BIN)/python scripts/fuzz.py
 
@@ -45,7 +45,7 @@ mutants: setup ## Change an operator at a time in pure modules; do tests notice?
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
 	@$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
 
-bench: llama ## A sweep beside the published protocol, and where the time goes
+bench: llama ## Measure cells beside the published protocol, start-up and reports
 	@$(BIN)/python scripts/bench.py $(BENCH_ARGS)
 
 check: setup ## Lint, format and types, nothing changed
