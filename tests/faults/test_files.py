@@ -383,6 +383,58 @@ def test_a_lost_setup_is_not_made_from_another_request(done, ledger, codeneedle)
     )
 
 
+WRITTEN = (
+    *("setup.json.draft", f"{CELLS}/q8_0-q8_0.recall.json.draft"),
+    *("logs/q8_0-q8_0.log", "logs/counting.log"),
+    *(f"heatmap-matched.{kind}" for kind in ("png", "svg", "png.draft", "svg.draft")),
+)
+"""Paths in a run folder that are written without being read before."""
+
+PLANTED = {
+    "a link to a file": lambda path, victim: path.symlink_to(victim),
+    "a pipe": lambda path, _: os.mkfifo(path),
+    "a hard link": lambda path, victim: path.hardlink_to(victim),
+    "a link to nothing": lambda path, victim: path.symlink_to(f"{victim}-none"),
+    "a link to itself": lambda path, _: path.symlink_to(path.name),
+    "a link to a device": lambda path, _: path.symlink_to("/dev/full"),
+}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("fault", PLANTED)
+def test_what_was_planted_where_files_are_written_is_replaced(
+    done, ledger, times, tmp_path_factory, codeneedle, fault
+):
+    """
+    As in a run folder that came from somebody else: nothing outside of it is written
+    to, nothing is waited for, and what was asked for is there.
+    """
+    if list(PLANTED).index(fault) >= times(99, quick=2):
+        pytest.skip("make faults goes through all of them")
+    victim = tmp_path_factory.mktemp("home") / "victim"
+    victim.write_text("precious")
+    run = done.path / RUN
+    for path in (run / SETUP, cell(done, PAIRS[0])):
+        path.unlink()
+    done.finished.clear()
+    done.look()
+    for name in WRITTEN:
+        (run / name).unlink(missing_ok=True)
+        PLANTED[fault](run / name, victim)
+
+    swept, drawn = codeneedle("sweep", *GRID), codeneedle("heatmap", "tiny")
+
+    assert 0 == swept.returncode, swept.stderr
+    assert 0 == drawn.returncode, drawn.stderr
+    assert ["victim"] == [path.name for path in victim.parent.iterdir()]
+    assert "precious" == victim.read_text()
+    assert ["finished"] * 4 == statuses(done.path)
+    assert (run / "heatmap-matched.png").read_bytes().startswith(b"\x89PNG")
+    for name in WRITTEN:
+        assert not (run / name).is_symlink()
+        ledger.note(f"{fault} in the place of a file that is written", of=done)
+
+
 def lock_with(make):
     def fault(run: Path) -> None:
         (run / "lock").unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import random
+import shutil
 import signal
 import subprocess
 import termios
@@ -25,6 +26,7 @@ from started_sweeps import (
     ended,
     going,
     is_clean,
+    run,
     running_child,
     signal_at,
     told,
@@ -152,6 +154,73 @@ def test_a_tool_that_outlives_us_is_ended(series, ledger, times, tool):
     said = series.complete()
     assert f"ended a {tool} that was left behind: pid {child}" in said
     ledger.add(series.injection(f"SIGKILL, {tool} frozen", said))
+
+
+def test_servers_and_tools_end_with_a_sigkill(series, ledger, times):
+    """
+    No later command is needed for that: the kernel closes a pipe, and a shell sees it.
+    """
+    tools = {"llama-server": (), **TOOLS}
+    for program in list(tools)[: times(3, quick=1)]:
+        series.arguments = ("sweep", *TWO, *tools[program])
+        with going(series.path, *series.arguments) as sweep:
+            assert until(
+                lambda of=program: running_child(series.path, of),
+                unless=lambda: sweep.poll() is not None,
+            )
+            left = set(processes_in(series.path)) - {sweep.pid}
+            sweep.kill()
+            sweep.communicate()
+        assert left
+        assert until(lambda those=left: not alive(those), unless=lambda: False)
+        series.folder.look()
+        ledger.note(f"SIGKILL beside {program}", of=series.folder)
+        series.complete()
+        series.anew()
+
+
+def test_what_outlived_its_run_folder_is_told_and_ended_by_any_sweep(
+    series, ledger, tmp_path
+):
+    """
+    The note of a server is not in the run folder, which may be removed or renamed.
+    """
+    server = killed_beside(series, lambda: running_child(series.path).get("pid"))
+    series.anew()
+    (tmp_path / "other").mkdir()
+    other = Series(Folder(tmp_path / "other"), *ONE)
+
+    doctor = run(other.path, "doctor")
+    said = other.complete()
+
+    assert f"pid {server}" in doctor.stdout
+    assert f"ended a llama-server that was left behind: pid {server}" in said
+    assert set() == alive({server})
+    fault = "SIGKILL, the run folder removed"
+    ledger.note(fault, told(doctor.stdout), of=series.folder)
+
+
+def test_a_copy_of_a_run_folder_knows_nothing_of_its_servers(series, ledger, times):
+    """
+    A sweep in the copy goes on from the cells in it; that of the original, too.
+    """
+    ignored = shutil.ignore_patterns("*.draft", "lock")
+    for at in range(times(5, quick=1)):
+        out = f"copy-{at}"
+        with going(series.path, *series.arguments) as sweep:
+            assert until(
+                lambda: "q8_0-" in str(running_child(series.path).get("alias")),
+                unless=lambda: sweep.poll() is not None,
+            )
+            shutil.copytree(series.path / "sweeps", series.path / out, ignore=ignored)
+            code, said = ended(series.path, *series.arguments, "--out", out)
+            original, _ = sweep.communicate(timeout=PATIENCE_S)
+        assert (0, 0) == (code, sweep.returncode), said + original
+        assert "left behind" not in said
+        series.folder.look()
+        ledger.note("a sweep in a copied run folder", of=series.folder)
+        series.anew()
+        shutil.rmtree(series.path / out)
 
 
 FORGED = {
