@@ -128,11 +128,8 @@ def gradient(cells: Cells) -> Gradient:
 def _shuffled_products(x: Numbers, y: Numbers) -> Numbers:
     """The inner product of *x* with each of `SHUFFLES` orders of *y*."""
     chance = np.random.default_rng(SEED)
-    # In blocks of about a million numbers: a grid may have a thousand cells.
-    block = max(1, 1_000_000 // len(y))
-    sizes = [min(block, SHUFFLES - start) for start in range(0, SHUFFLES, block)]
-    blocks = [chance.permuted(np.tile(y, (size, 1)), axis=1) @ x for size in sizes]
-    products: Numbers = np.concatenate(blocks)
+    orders = chance.permuted(np.tile(y, (SHUFFLES, 1)), axis=1)
+    products: Numbers = orders @ x
     return products
 
 

@@ -237,7 +237,8 @@ def _aligned(
     Index pairs of a longest common subsequence, ascending.
 
     Of several longest ones it is one with the most of the first *asked* lines of
-    *truth*: a closing brace of the answer is not taken for one that follows it.
+    *truth*: a closing brace of the answer is not taken for one that follows it. Of
+    those, it is the one that matches the earliest lines of *given*.
 
     Source:
         Wagner & Fischer, The String-to-String Correction Problem, 1974; O(n m), with

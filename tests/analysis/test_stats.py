@@ -175,6 +175,16 @@ def test_a_gradient_is_that_of_the_ranks_and_of_all_orders():
     assert found == stats.gradient(some)
 
 
+def test_a_gradient_is_told_up_to_the_level_of_significance():
+    """
+    One in twenty is told, anything above is none.
+    """
+    at, above = (stats.Gradient(rho=0.5, p=p, cells=9) for p in (0.05, 0.0501))
+
+    assert "rises with precision (rho +0.50, p 0.0500)" == at.words
+    assert "none" == above.words
+
+
 @pytest.mark.parametrize("slope", [1, -1])
 def test_a_perfect_gradient_has_the_smallest_p_there_is(slope):
     """

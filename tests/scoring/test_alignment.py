@@ -45,6 +45,10 @@ def counts(needle, reply, **more):
             {"matched": 20, "hallucinated": 1},
         ),
         (
+            "\n".join([*ASKED[:19], "wrong", "wrong", ASKED[19], "wrong"]),
+            {"matched": 20, "hallucinated": 2, "overrun": 1},
+        ),
+        (
             "\n".join(f"wrong {n}" for n in range(25)),
             {"missing": 20, "hallucinated": 20, "overrun": 5},
         ),
@@ -126,12 +130,13 @@ IN_TRUTH = {
 )
 def test_a_perfect_reply_scores_20_whatever_its_lines_look_like(lines, around):
     """
-    Fences, tags and signatures that are part of the truth are not removed from a reply.
+    Fences, tags and signatures that are part of the truth are not removed from a
+    reply; those around it are, and count for nothing.
     """
     truth = [lines.get(at, line) for at, line in enumerate(ASKED)]
     needle = replace(NEEDLE, lines=tuple(truth))
 
-    assert 20 == score(needle, around.format("\n".join(truth))).matched
+    assert {"matched": 20} == counts(needle, around.format("\n".join(truth)))
 
 
 def test_thoughts_do_not_match_where_the_truth_has_no_think_tag():
@@ -178,6 +183,19 @@ def test_rows_keep_lines_as_they_stand_in_their_texts():
         (Mark.BONUS, "c", "c"),
         (Mark.OVERRUN, None, "y"),
         (Mark.OVERRUN, None, "z"),
+    ] == [(row.mark, row.expected, row.produced) for row in rows]
+
+
+def test_of_equal_alignments_the_one_with_the_earliest_lines_is_taken():
+    """
+    Of two exchanged lines the one that the reply says first is matched.
+    """
+    rows = score(needle_of(["a", "b"]), "b\na").rows
+
+    assert [
+        (Mark.MISSING, "a", None),
+        (Mark.MATCHED, "b", "b"),
+        (Mark.HALLUCINATED, None, "a"),
     ] == [(row.mark, row.expected, row.produced) for row in rows]
 
 
