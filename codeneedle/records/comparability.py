@@ -38,10 +38,9 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
 
 
 def widened(stored: Setup, wanted: Setup) -> Setup:
-    """The stored setup with the types and probes of both, and the latest trial."""
+    """The stored setup with the types and probes of both: it grows, never shrinks."""
     return replace(
         stored,
-        trial=wanted.trial or stored.trial,
         probes={**stored.probes, **wanted.probes},
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),

@@ -96,8 +96,8 @@ class Phases:
         start_s: From there to the first question.
         measure_s: Probing, the priming round included.
         stop_s: From the last answer to the end of the server's process group.
-        trial_s: Of the first cell, for asking rounds with and without speculation;
-            not part of the others.
+        trial_s: Only in records of former versions: of the first cell, for asking
+            rounds with and without speculation; not part of the others.
     """
 
     between_s: float | None = None
@@ -123,7 +123,7 @@ class Phases:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """
-    Rounds of the first cell, asked with speculation and without.
+    Rounds of the first cell, asked with speculation and without, by former versions.
 
     Attributes:
         pair: The cell, ``K/V``.
@@ -326,7 +326,7 @@ class Setup:
             new to the folder adds its own.
         identity: `comparability.identity` of the setup as first stored; empty
             before. Not compared.
-        trial: Of speculation; None if there was none. Not compared.
+        trial: Of speculation, in setups of former versions. Not compared.
         schema: Version of this layout.
     """
 
@@ -427,7 +427,8 @@ class Recall:
     Attributes:
         rounds: The scored rounds, in asking order.
         priming: The unscored round before them.
-        plain: Of the first cell, the same rounds without speculation, to compare.
+        plain: Only in records of former versions: of the first cell, the same rounds
+            without speculation.
     """
 
     rounds: tuple[Round, ...]

@@ -151,8 +151,8 @@ class Store:
         Make the folder one of *setup*, or check that it is.
 
         Returns:
-            The setup of the folder from now on: the stored one, with the types,
-            probes and trial of *setup* added.
+            The setup of the folder from now on: the stored one, with the types and
+            probes of *setup* added.
 
         Raises:
             OtherSetup: If its records were made under another one.

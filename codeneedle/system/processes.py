@@ -224,14 +224,6 @@ def running(
         yield child
 
 
-def talking(
-    argv: Sequence[str], *, env: Mapping[str, str]
-) -> contextlib.AbstractContextManager[Child]:
-    """Start and stop *argv* as `running` does, with pipes to talk, and no log."""
-    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-    return _started(argv, env=env, stdin=pipe, stdout=pipe, stderr=nowhere)
-
-
 def ends_within(child: Child, limit_s: float) -> bool:
     """Whether *child* ends on its own before *limit_s* seconds are over."""
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -296,7 +288,6 @@ def _started(
     env: Mapping[str, str],
     stdout: int | BinaryIO,
     stderr: int | BinaryIO,
-    stdin: int = subprocess.DEVNULL,
     file_limit_bytes: int | None = None,
 ) -> Iterator[Child]:
     with contextlib.ExitStack() as stack:
@@ -307,7 +298,7 @@ def _started(
                 child = subprocess.Popen(
                     argv,
                     env=env,
-                    stdin=stdin,
+                    stdin=subprocess.DEVNULL,
                     stdout=stdout,
                     stderr=stderr,
                     start_new_session=True,
