@@ -1,6 +1,9 @@
 """Captions: what a run was measured on, and what marks and words in a grid mean."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.table import Table
+from rich.text import Text
 
 from codeneedle.analysis import frames
 from codeneedle.analysis.frames import Cells
@@ -45,6 +48,16 @@ def _functions_sent(setup: Setup) -> str:
         before = plural(corpus.functions_before, "function")
         return f"trimmed to {corpus.functions:,} of {before}"
     return plural(corpus.functions, "function")
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """A word and a phrase on each line."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for word, phrase in facts:
+        table.add_row(Text(word), Text(visible(phrase)))
+    return table
 
 
 def facts(run: Run) -> tuple[tuple[str, str], ...]:

@@ -32,21 +32,6 @@ def status_word(status: str) -> str:
     return STATUS_WORDS[Status(status)] if status else NOT_RUN_WORD
 
 
-def cell_text(metric: Metric, value: float | Status | None) -> str:
-    """
-    The text of a cell.
-
-    Args:
-        metric: Has the number of decimals.
-        value: A number; the status of a cell without one; None if it was not run.
-    """
-    if value is None:
-        return NOT_RUN_WORD
-    if isinstance(value, Status):
-        return STATUS_WORDS[value]
-    return number(value, digits=metric.digits)
-
-
 def number(value: float, *, digits: int, sign: bool = False) -> str:
     """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
     if math.isnan(value):
@@ -163,9 +148,7 @@ A Better Default Colormap for Matplotlib, SciPy 2015.
 _DARK_TEXT, _LIGHT_TEXT = "#000000", "#ffffff"
 
 
-def cell_style(
-    metric: Metric, value: float | Status | None, scale: Scale | None = None
-) -> str:
+def cell_style(metric: Metric, value: float, scale: Scale | None = None) -> str:
     """
     The style of a cell, for rich: lighter is better, or higher where neither is.
 
@@ -173,12 +156,10 @@ def cell_style(
 
     Args:
         metric: Has the better end.
-        value: As in `cell_text`.
+        value: The value; NaN for a gap.
         scale: Of the grid; the metric's natural one if None, which needs two bounds.
     """
-    if value is None:
-        return "dim"
-    if isinstance(value, Status) or math.isnan(value):
+    if math.isnan(value):
         return "italic"
     place = (scale or value_scale(metric, [value])).place(value)
     red, green, blue = colour(1 - place if metric.better == "lower" else place)

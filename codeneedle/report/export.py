@@ -21,7 +21,7 @@ from codeneedle.report.captions import (
     legend_entries,
     unmeasured_lines,
 )
-from codeneedle.report.grid import CORNER, looks, summary_headings, summary_row
+from codeneedle.report.grid import CORNER, grid_texts, summary_headings, summary_row
 from codeneedle.report.table import (
     HEADING,
     SEPARATION_NOTE,
@@ -151,8 +151,8 @@ def _field(value: float) -> float | str:
 def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
     cells = frames.cells_frame(run, metric, reading)
     rows = [
-        [k, *(look.text.strip() for look in row)]
-        for k, row in zip(frames.k_types(cells), looks(cells, metric), strict=True)
+        [k, *(text.plain.strip() for text in row)]
+        for k, row in zip(frames.k_types(cells), grid_texts(cells, metric), strict=True)
     ]
     entries = [*legend_entries(run.setup, cells, metric), *captions.facts(run)]
     sentences = [

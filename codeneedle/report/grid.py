@@ -1,7 +1,6 @@
 """The grid of a run and the summary of several, for a terminal."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,7 +10,7 @@ from rich.text import Text
 from codeneedle.analysis import frames, stats
 from codeneedle.analysis.frames import Cell, Cells
 from codeneedle.analysis.metrics import Metric
-from codeneedle.records.record import Run, Status
+from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
     REFERENCE_MARK,
@@ -23,8 +22,8 @@ from codeneedle.report.cells import (
     NO_VALUE_WORD,
     Scale,
     cell_style,
-    cell_text,
     number,
+    status_word,
     value_scale,
 )
 from codeneedle.scoring.rounds import Reading
@@ -152,18 +151,18 @@ def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
         *(Text(line) for line in incomplete_lines(cells)),
         *(Text(line, style="bold") for line in captions.cautions(run.setup)),
         Text(),
-        facts_table(run),
+        captions.facts_table(captions.facts(run)),
     )
 
 
 def grid_lines(cells: Cells, metric: Metric) -> list[Text]:
     """The grid itself, a line for each K type below a line of V types."""
-    rows = looks(cells, metric)
+    rows = grid_texts(cells, metric)
     v_types = [visible(v) for v in frames.v_types(cells)]
     k_types = [visible(k) for k in frames.k_types(cells)]
     left = max(len(word) for word in (CORNER, *k_types))
     widths = [
-        max(LEAST_COLUMN, len(v) + 3, *(len(row[at].text) + 2 for row in rows))
+        max(LEAST_COLUMN, len(v) + 3, *(len(row[at]) + 2 for row in rows))
         for at, v in enumerate(v_types)
     ]
     # The blank behind a type is the place of the reference's mark in the rows.
@@ -171,62 +170,33 @@ def grid_lines(cells: Cells, metric: Metric) -> list[Text]:
     lines = [_unbroken(Text("".join([CORNER.ljust(left), *heads]), style="bold"))]
     for k, row in zip(k_types, rows, strict=True):
         line = Text(k.ljust(left), style="bold")
-        for look, width in zip(row, widths, strict=True):
+        for text, width in zip(row, widths, strict=True):
             line.append(" ")
-            line.append(look.text.rjust(width - 1), style=f"not bold {look.style}")
+            line.append(text.plain.rjust(width - 1), style=f"not bold {text.style}")
         lines.append(_unbroken(line))
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """
-    How one cell is shown.
-
-    Attributes:
-        text: A number, marked if it is the reference's, or a short word.
-        style: As rich takes it.
-    """
-
-    text: str
-    style: str
-
-
-def looks(cells: Cells, metric: Metric) -> list[list[Look]]:
-    """How each cell of a `frames.cells_frame` is shown, K down and V across."""
+def grid_texts(cells: Cells, metric: Metric) -> list[list[Text]]:
+    """The styled text of each cell of a `frames.cells_frame`, K down and V across."""
     values = [cell.value for cell in cells]
     scale = value_scale(metric, values, rounds=frames.most_observations(cells))
     reference = frames.reference(cells)
     across = len(frames.v_types(cells))
     flat = [
-        _look(metric, scale, cell, is_reference=cell.pair == reference)
+        _shown(metric, scale, cell, is_reference=cell.pair == reference)
         for cell in cells
     ]
     return [flat[at : at + across] for at in range(0, len(flat), across)]
 
 
-def _look(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Look:
-    shown = _shown(cell)
+def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Text:
+    value = number(cell.value, digits=metric.digits)
     # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
-    style = cell_style(metric, shown, scale)
-    return Look(f"{cell_text(metric, shown)}{mark}", style)
-
-
-def _shown(cell: Cell) -> float | Status | None:
-    if cell.status == frames.NOT_RUN:
-        return None
-    return cell.value if cell.status == Status.FINISHED else Status(cell.status)
-
-
-def facts_table(run: Run) -> Table:
-    """What *run* was measured on, a word and a phrase on each line."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for word, phrase in captions.facts(run):
-        table.add_row(Text(word), Text(phrase))
-    return table
+    text = (value if cell.has_value else status_word(cell.status)) + mark
+    is_dim = cell.status == frames.NOT_RUN
+    return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
 
 
 def _described(metric: Metric, values: int) -> str:

@@ -30,7 +30,7 @@ from codeneedle.records.record import (
     Setup,
     Status,
 )
-from codeneedle.report.captions import corpus_line, failure_phrase
+from codeneedle.report.captions import corpus_line, facts_table, failure_phrase
 from codeneedle.report.cells import NO_VALUE_WORD, status_word
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
@@ -328,7 +328,7 @@ def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
     records = {record.pair: record for record in stored if record}
     setup = plan.store.setup()
     return Group(
-        _facts(plan, setup, records),
+        facts_table(_facts(plan, setup, records)),
         Text(),
         Text("predicted KV cache, MiB", style="bold"),
         _grid(plan, records),
@@ -339,16 +339,7 @@ def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
     )
 
 
-def _facts(plan: Plan, setup: Setup | None, records: dict[Pair, CellRecord]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for word, phrase in _phrases(plan, setup, records):
-        table.add_row(word, visible(phrase))
-    return table
-
-
-def _phrases(
+def _facts(
     plan: Plan, setup: Setup | None, records: dict[Pair, CellRecord]
 ) -> Iterator[tuple[str, str]]:
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"

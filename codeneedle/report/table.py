@@ -20,7 +20,6 @@ from codeneedle.records.record import CellRecord, Run, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK, named_pairs
 from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
-from codeneedle.report.grid import facts_table
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import visible
 
@@ -451,7 +450,7 @@ def _view(table: PairTable) -> Iterator[RenderableType]:
         yield from (Text(), *(Text(visible(line)) for line in table.remarks))
     cautions = captions.cautions(table.run.setup)
     yield from (Text(line, style="bold") for line in cautions)
-    yield from (Text(), facts_table(table.run))
+    yield from (Text(), captions.facts_table(captions.facts(table.run)))
 
 
 @dataclass(frozen=True, slots=True)
