@@ -5,7 +5,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,71 +123,15 @@ EM, DIGIT_EM = 0.57, 0.64
 POINTS_PER_INCH = 72
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """
-    Positions, in inches from the lower left.
-
-    Attributes:
-        width: Of the figure.
-        height: Of the figure.
-        grid: Left, bottom, width and height of the grid.
-        title: The headline, broken into lines.
-        notes: The notes, likewise.
-    """
-
-    width: float
-    height: float
-    grid: tuple[float, float, float, float]
-    title: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    def share(
-        self, left: float, bottom: float, width: float, height: float
-    ) -> tuple[float, float, float, float]:
-        """A rectangle as shares of the figure, as matplotlib takes it."""
-        return (
-            left / self.width,
-            bottom / self.height,
-            width / self.width,
-            height / self.height,
-        )
-
-
-def layout_of(picture: Picture) -> Layout:
-    """The positions in *picture*; the figure grows with the grid and the notes."""
-    cell, top = (
-        (CELL, TOP_LABELS)
-        if has_labels(picture.k_types, picture.v_types)
-        else (SMALL_CELL, TOP_TURNED_LABELS)
-    )
-    wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
-    width = max(LEFT + wide + BAR_GAP + BAR + BAR_LABELS, LEAST_WIDTH)
-    room = width - 2 * MARGIN
-    title = _wrapped(picture.title, points=TITLE_POINTS * 1.2, inches=room)
-    notes = tuple(
-        line
-        for note in picture.notes
-        for line in _wrapped(note, points=NOTE_POINTS, inches=room)
-    )
-    head = TITLE_LINE * len(title) + NOTE_LINE * len(notes) + 0.16
-    return Layout(
-        width=width,
-        height=MARGIN + high + top + head + MARGIN,
-        grid=(LEFT, MARGIN, wide, high),
-        title=title,
-        notes=notes,
-    )
-
-
 def has_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
     """Whether cells are large enough for labels."""
     return max(len(k_types), len(v_types)) <= LABELLED
 
 
-def _wrapped(text: str, *, points: float, inches: float) -> tuple[str, ...]:
+def _wrapped(texts: Iterable[str], *, points: float, inches: float) -> list[str]:
+    """The lines of *texts* at a width of *inches*."""
     characters = int(inches * POINTS_PER_INCH / (points * EM))
-    return tuple(textwrap.wrap(text, characters))
+    return [line for text in texts for line in textwrap.wrap(text, characters)]
 
 
 PIXELS_PER_INCH = 200
@@ -241,39 +185,37 @@ def _settings() -> dict[Any, Any]:
 
 
 def paint(picture: Picture) -> Figure:
-    """Draw *picture* on a figure that pyplot does not know."""
-    layout = layout_of(picture)
-    figure = Figure(figsize=(layout.width, layout.height), facecolor="white")
+    """Draw *picture* on a figure that pyplot does not know; it grows with the grid."""
+    is_labelled = has_labels(picture.k_types, picture.v_types)
+    cell, top = (CELL, TOP_LABELS) if is_labelled else (SMALL_CELL, TOP_TURNED_LABELS)
+    wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
+    width = max(LEFT + wide + BAR_GAP + BAR + BAR_LABELS, LEAST_WIDTH)
+    room = width - 2 * MARGIN
+    title = _wrapped([picture.title], points=TITLE_POINTS * 1.2, inches=room)
+    notes = _wrapped(picture.notes, points=NOTE_POINTS, inches=room)
+    below_title = TITLE_LINE * len(title) + 0.06
+    head = below_title + NOTE_LINE * len(notes) + 0.1
+    height = MARGIN + high + top + head + MARGIN
+    figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
-    left, bottom, wide, high = layout.grid
-    axes = figure.add_axes(layout.share(*layout.grid))
-    bar = figure.add_axes(
-        layout.share(left + wide + BAR_GAP, bottom, BAR, high), label="scale"
-    )
-    _paint_heading(figure, layout)
+
+    def axes_at(left: float, inches: float) -> Axes:
+        box = (left / width, MARGIN / height, inches / width, high / height)
+        return figure.add_axes(box)
+
+    axes, bar = axes_at(LEFT, wide), axes_at(LEFT + wide + BAR_GAP, BAR)
+    write = functools.partial(figure.text, MARGIN / width, va="top")
+    titles_top = height - MARGIN
+    for at, line in enumerate(title):
+        place = (titles_top - at * TITLE_LINE) / height
+        write(place, line, size=TITLE_POINTS, color=INK, weight="bold")
+    for at, line in enumerate(notes):
+        place = (titles_top - below_title - at * NOTE_LINE) / height
+        write(place, line, size=NOTE_POINTS, color=QUIET)
     _paint_cells(axes, bar, picture)
     _paint_types(axes, picture)
     _paint_scale(bar, picture)
     return figure
-
-
-def _paint_heading(figure: Figure, layout: Layout) -> None:
-    title_top = layout.height - MARGIN
-    notes_top = title_top - TITLE_LINE * len(layout.title) - 0.06
-    for lines, top, points, line, colour, weight in (
-        (layout.title, title_top, TITLE_POINTS, TITLE_LINE, INK, "bold"),
-        (layout.notes, notes_top, NOTE_POINTS, NOTE_LINE, QUIET, "normal"),
-    ):
-        for at, words in enumerate(lines):
-            figure.text(
-                MARGIN / layout.width,
-                (top - at * line) / layout.height,
-                words,
-                size=points,
-                color=colour,
-                weight=weight,
-                va="top",
-            )
 
 
 def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
