@@ -182,21 +182,6 @@ def test_pages_are_shown_by_one_name(tmp_path):
     assert 2 == len(pair_tables(tmp_path, "random-bodies/m+", READING, sort=None))
 
 
-def test_a_table_has_all_probes_that_have_records(tmp_path):
-    """
-    A cell that failed is a row all the same.
-    """
-    run = made_run(setup=PLAIN)
-    (_, broken) = failed("throughput", "q4_0/q4_0")
-    stored(tmp_path, replace(run, records=(*run.records, broken)))
-
-    (table,) = pair_tables(tmp_path, "random-bodies", READING, sort=None)
-
-    assert ("recall", "throughput") == table.probes
-    assert Pair("bf16", "bf16") == table.reference
-    assert 4 == len(table.pairs)
-
-
 def test_a_table_is_sorted_by_what_ranks(tmp_path):
     """
     Perplexity does not; what nobody knows is refused with the nearest.
@@ -212,18 +197,6 @@ def test_a_table_is_sorted_by_what_ranks(tmp_path):
     for metric, error in (("ppl", BadInput), ("machted", UnknownName)):
         with pytest.raises(error):
             pair_tables(tmp_path, "random-bodies", READING, sort=metric)
-
-
-def test_a_run_that_is_not_there_is_refused_with_the_nearest(tmp_path):
-    """
-    Whatever is to be shown of it.
-    """
-    stored(tmp_path, made_run(setup=PLAIN))
-
-    with pytest.raises(BadInput) as caught:
-        select(tmp_path, "random-bodies/made-modle", "matched")
-
-    assert "'random-bodies/made-model'" in caught.value.hint
 
 
 def test_white_space_counts_where_it_is_asked_for(tmp_path):

@@ -366,19 +366,6 @@ def test_a_noise_floor_of_zero_is_explained():
     assert "x)" not in "\n".join(lines)
 
 
-def test_pairs_that_failed_alike_share_a_line():
-    """
-    Four are named, the others counted.
-    """
-    pairs = ["q4_0/q4_0", "q4_0/q8_0", "q8_0/q4_0", "q8_0/q8_0", "bf16/q4_0"]
-    changes = [failed("throughput", pair, Status.CRASHED, "it died") for pair in pairs]
-
-    lines = lines_of(run_of_all(changes=changes))
-
-    named = "bf16/q4_0, q8_0/q8_0, q8_0/q4_0, q4_0/q8_0 and 1 more crashed (throughput)"
-    assert f"crash    {named}: it died" in lines
-
-
 def test_cells_without_a_value_are_a_dot_or_a_dash():
     """
     Not run, or finished without a value; the legend has both.
