@@ -60,7 +60,11 @@ def common(
 ) -> None:
     """What all commands have in common: nothing but the version."""
     if version and context.invoked_subcommand:
-        raise typer.BadParameter("--version takes no arguments", context)
+        raise BadInput(
+            source="--version",
+            reason="takes no arguments",
+            hint="Run: codeneedle --version",
+        )
     if version:
         _write(f"codeneedle {codeneedle.__version__}\n")
     else:
@@ -292,7 +296,7 @@ def gen_corpus(
     from codeneedle.corpora.registry import generated_path
 
     knobs = Knobs(functions=functions, value_length=value_len, lines=lines, seed=seed)
-    _write(f"{write(knobs, generated_path(knobs, out))}\n")
+    _write_verbatim(f"{write(knobs, generated_path(knobs, out))}\n")
 
 
 @app.command()
@@ -323,7 +327,7 @@ def llama(
     """Build llama.cpp into the cache folder if none is installed."""
     from codeneedle.cli.progress import ensure_llama
 
-    _write(f"{ensure_llama(_stderr(), anyway=anyway)}\n")
+    _write_verbatim(f"{ensure_llama(_stderr(), anyway=anyway)}\n")
 
 
 def main() -> None:
@@ -427,12 +431,18 @@ def reliable_streams() -> Iterator[None]:
         sys.stderr = cast("TextIO", BestEffort(sys.stderr))
     try:
         yield
+    finally:
         if sys.stdout is not None:
-            sys.stdout.flush()
+            _flush(sys.stdout)
+
+
+def _flush(stream: TextIO) -> None:
+    try:
+        stream.flush()
     except OSError:
         # Else the interpreter flushes again at its end, and prints a traceback.
-        with contextlib.suppress(OSError, AttributeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
 
 
