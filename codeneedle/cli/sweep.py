@@ -200,19 +200,21 @@ class _Page:
         return progress
 
     def _next(self, progress: SweepProgress) -> str:
-        """The commands that show the results, quoted for a shell."""
-        words = [progress.name]
         metric = progress.probe.metrics[0].name
-        if metric != "matched":
-            words += ["--metric", metric]
-        if self.plan.request.out != DEFAULT_OUT:
-            words += ["--out", str(self.plan.request.out)]
-        named = shlex.join(words)
+        shown = next_commands(progress.name, metric, self.plan.request.out)
         retry = "\nsee why some have no numbers, then: --retry-failed"
-        return (
-            f"look at them: codeneedle grid {named} | codeneedle heatmap {named}"
-            f"{retry if progress.failures else ''}"
-        )
+        return f"look at them: {shown}{retry if progress.failures else ''}"
+
+
+def next_commands(name: str, metric: str, out: Path) -> str:
+    """The commands that show *metric* of the run *name* in *out*, for a shell."""
+    words = [name]
+    if metric != "matched":
+        words += ["--metric", metric]
+    if out != DEFAULT_OUT:
+        words += ["--out", str(out)]
+    named = shlex.join(words)
+    return f"codeneedle grid {named} | codeneedle heatmap {named}"
 
 
 def _left_behind(orphan: Orphan) -> str:

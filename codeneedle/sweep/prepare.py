@@ -231,6 +231,8 @@ def _counted(
     """The corpus as it is sent, in facts; what is asked of it; and its text."""
     corpus = fitted_corpus(plan, counter)
     chosen = _needles(corpus)
+    tokens = counter.tokenizer.count_tokens(corpus.text)
+    _refuse_lost_text(counter, corpus.text, tokens, chosen)
     budgets = counter.budgets(chosen)
     needles = (
         replace(needle, budget=budget)
@@ -245,11 +247,44 @@ def _counted(
         source_sha256=plan.corpus.sha256,
         sample_k=corpus.sample_k,
         sample_seed=corpus.sample_seed,
-        tokens=counter.tokenizer.count_tokens(corpus.text),
+        tokens=tokens,
         functions=len(corpus.functions),
         functions_before=len(plan.corpus.functions),
     )
     return facts, tuple(needles), corpus.text
+
+
+def _refuse_lost_text(
+    counter: PromptCounter, text: str, tokens: int, needles: Sequence[NeedleFacts]
+) -> None:
+    """
+    Stop at a chat template that does not render the text: no model could recall it.
+
+    Args:
+        counter: Renders and counts prompts.
+        text: The corpus, as it is sent.
+        tokens: Its length, in tokens.
+        needles: What will be asked.
+
+    Raises:
+        BadInput: If a prompt is shorter than the text, or a needle is not in it.
+    """
+    prompt = counter.rendered(text, needles[-1])
+    length = counter.tokenizer.count_tokens(prompt)
+    missing = [
+        needle.name for needle in needles if "\n".join(needle.lines) not in prompt
+    ]
+    if length >= tokens and not missing:
+        return
+    what = f"the text of {missing[0]} is not in it"
+    if length < tokens:
+        what = f"it has {length:,} tokens, the corpus alone has {tokens:,}"
+    raise BadInput(
+        source="the chat template of the weights",
+        reason=f"the prompt that it renders lacks the corpus: {what}",
+        hint="Use --prompt-form completion, or another template: "
+        "-- --chat-template-file FILE.",
+    )
 
 
 def _needles(corpus: Corpus) -> list[NeedleFacts]:

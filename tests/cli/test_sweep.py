@@ -28,6 +28,7 @@ seed = 7
 
 SMALL = ("--corpus", "tiny", "--types", "q8_0,q4_0", "--context", "4096")
 RUN = Path("sweeps/tiny/needle-nano")
+FILE = "q8_0-q4_0.recall.json"
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +121,34 @@ def test_a_sweep_fills_its_grid_and_is_shown(codeneedle, tmp_path):
     assert (tmp_path / picture.stdout.split()[0]).exists()
     assert "3 of 3 rounds answered" in answer.stdout
     assert [] == servers(tmp_path)
+
+
+def test_speculation_is_off_unless_asked_for(codeneedle, tmp_path):
+    """
+    With it drafts are counted and no margins are stored; such records and plain ones
+    never share a folder.
+    """
+    one = (*SMALL, "--k-types", "q8_0", "--v-types", "q4_0")
+    first = codeneedle("sweep", *one, "--speculate")
+    plain = codeneedle("sweep", *one, "--out", "plain")
+    mixed = codeneedle("sweep", *one)
+    fast, slow = (
+        json.loads((tmp_path / out / "tiny/needle-nano/cells" / FILE).read_text())
+        for out in ("sweeps", "plain")
+    )
+
+    assert (0, 0) == (first.returncode, plain.returncode), first.stderr
+    assert "--spec-type" in fast["command"]
+    assert "--spec-type" not in slow["command"]
+    for drafted, computed in zip(
+        fast["observation"]["rounds"], slow["observation"]["rounds"], strict=True
+    ):
+        assert 0 < drafted["accepted"] <= drafted["drafted"]
+        assert (0, []) == (computed["drafted"], drafted["gaps"])
+        assert computed["gaps"]
+    assert 2 == mixed.returncode
+    assert "another recall speculation" in mixed.stderr
+    assert "Go on with --speculate" in mixed.stderr
 
 
 def test_a_record_tells_what_was_asked_and_what_ran(codeneedle, tmp_path):
@@ -246,8 +275,8 @@ def test_a_plan_starts_nothing_and_tells_all(codeneedle, tmp_path):
         (("--types", "q8_0,q9_0"), 2, "unknown K cache type 'q9_0'"),
         (("--model", "none.gguf"), 3, "no weights"),
         (("--context", "100000"), 2, "trained for"),
-        (("--", "-ctk", "q8_0"), 2, "-ctk cannot be handed"),
-        (("--", "-c", "100"), 2, "-c cannot be handed"),
+        (("--", "-ctk", "q8_0"), 2, "-ctk: this argument cannot be passed"),
+        (("--", "-c", "100"), 2, "-c: this argument cannot be passed"),
     ],
 )
 def test_what_cannot_work_is_refused_before_a_server_starts(

@@ -286,6 +286,30 @@ def test_devices_are_part_of_the_machine():
     assert not machine_phrase(FakeEngine()).endswith(";")
 
 
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (lambda _said: "hi", "it has 2 tokens, the corpus alone has 2,"),
+        (lambda said: "x" * len(said.content), "is not in it"),
+        (lambda said: said.content.replace("    ", " "), "alone has"),
+        (lambda said: said.content.replace("=", "&equals;"), "is not in it"),
+    ],
+    ids=["dropped", "replaced", "squeezed", "escaped"],
+)
+def test_a_template_that_drops_the_text_is_refused(template, words):
+    """
+    Before the first cell, which would recall nothing and look finished.
+    """
+    engine = FakeEngine(tokenizer=ByteTokenizer(template))
+    plan = planned(engine=engine, prompt_form=PromptForm.CHAT)
+
+    with pytest.raises(BadInput, match=words) as caught:
+        prepare(plan)
+    assert "chat template" in str(caught.value)
+    assert "--prompt-form completion" in caught.value.hint
+    assert None is plan.store.setup()
+
+
 def test_a_chat_is_counted_as_the_template_renders_it():
     """
     With the empty thought that begins its answer, and thinking switched off.
