@@ -146,7 +146,7 @@ def impatient(silence_s, load_s, cells=None):
     def serving(launch, **arguments):
         cell = launch.pair.slug if launch.pair else "counting"
         hurry = limits if cells is None or cell in cells else {}
-        return real(launch, **arguments, **hurry)
+        return real(launch, **{**arguments, **hurry})
 
     put("serve", serving)
     put(

@@ -5,12 +5,11 @@ Also why a server failed, as far as its exit code and its log tell.
 """
 
 import contextlib
-import functools
 import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -58,6 +57,7 @@ from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Child, ends_within
+from codeneedle.text import size
 
 LOAD_TIMEOUT_S = 1800.0
 """How long loading may take: a hundred gigabytes from a slow disk."""
@@ -68,6 +68,21 @@ How long a server may warm up, which takes seconds at most.
 
 There are builds whose kernels for some pairs never come to an end; the weights are
 in memory by then, so nothing of that depends on a disk.
+"""
+
+
+COUNT_LOAD_TIMEOUT_S = 300.0
+"""How long a server that only counts may take to start: it maps weights into memory."""
+
+COUNT_TIMEOUT_S = 120.0
+"""How long it may take to tokenize or to render, some megabytes at most."""
+
+COUNT_MEMORY_BYTES = 4 << 30
+"""
+What it may take beside the weights.
+
+A chat template is a program that comes with the weights: it may never end, or fill the
+memory.
 """
 
 
@@ -167,8 +182,15 @@ class LlamaCpp:
             extra=arguments.without_offload(self._extra()),
             speculates=False,
         )
+        reads_all = arguments.has(self.model.arguments, {"--no-mmap"})
         try:
-            with serving(launch, log=log) as served:
+            with serving(
+                launch,
+                log=log,
+                load_timeout_s=None if reads_all else COUNT_LOAD_TIMEOUT_S,
+                silence_s=COUNT_TIMEOUT_S,
+                memory_bytes=COUNT_MEMORY_BYTES + self.model.weights.size_bytes,
+            ) as served:
                 yield served.client
         except CellError as error:
             # No cell has begun: this says nothing about cache types.
@@ -176,6 +198,8 @@ class LlamaCpp:
             raise ToolFailed(
                 tool="llama-server",
                 reason=f"cannot count the corpus' tokens: {error}",
+                hint=f"See {log}. If the chat template of the weights never ends or "
+                "fills the memory, pass another one: -- --chat-template chatml",
                 log=log,
             ) from error
 
@@ -284,6 +308,7 @@ class LlamaServer:
         command: Its arguments; no secrets are among them.
         log: Its log.
         child: Its process.
+        is_too_large: Whether it exceeds its limit of memory.
     """
 
     launch: Launch
@@ -291,6 +316,7 @@ class LlamaServer:
     command: tuple[str, ...]
     log: Path
     child: Child
+    is_too_large: "_MemoryLimit"
     _peak_rss_bytes: int | None = field(default=None, init=False)
 
     @property
@@ -332,6 +358,18 @@ class LlamaServer:
         """As of `engine.Served`."""
         return ends_within(self.child, limit_s)
 
+    def too_large(self) -> CellError | None:
+        """The error for a server beyond its limit of memory; None if it is not."""
+        limit = self.is_too_large.limit_bytes
+        if not self.is_too_large.is_exceeded or limit is None:
+            return None
+        return CellError(
+            f"llama-server was stopped as it took more than {size(limit)} of memory",
+            hint=f"See {self.log}.",
+            status=Status.OUT_OF_MEMORY,
+            log_excerpt=last_lines(read_log(self.log)),
+        )
+
     def peak_rss_bytes(self) -> int | None:
         """As of `engine.Served`; the last one that was seen, once it has ended."""
         seen = _peak_rss(self.pid)
@@ -362,6 +400,7 @@ def serving(
     load_timeout_s: float | None = None,
     warmup_timeout_s: float | None = None,
     silence_s: float = SILENCE_S,
+    memory_bytes: int | None = None,
 ) -> Iterator[LlamaServer]:
     """
     A llama-server that is ready, for the length of a block.
@@ -376,6 +415,7 @@ def serving(
         warmup_timeout_s: How long it may take from then until it is ready;
             `WARMUP_TIMEOUT_S` by default.
         silence_s: How long it may be silent in a reply, in seconds.
+        memory_bytes: Memory that it may take; None for no limit.
 
     Raises:
         ServerDied: If it ends, at the start or within the block.
@@ -393,7 +433,7 @@ def serving(
     alias = f"{launch.alias.replace(',', '-')}.{secrets.token_hex(4)}"
     launch = replace(launch, alias=alias)
     with contextlib.ExitStack() as stack:
-        served = _ready(launch, log, deadlines, silence_s, stack)
+        served = _ready(launch, log, deadlines, silence_s, memory_bytes, stack)
         try:
             yield served
         except CellError as error:
@@ -408,24 +448,29 @@ def _ready(
     log: Path,
     deadlines: "Deadlines",
     silence_s: float,
+    memory_bytes: int | None,
     stack: contextlib.ExitStack,
 ) -> LlamaServer:
     """Start the server, again where its port was taken; *stack* stops it."""
     for attempt in range(1, PORT_ATTEMPTS + 1):
         deadlines.restart()
-        served = _started(launch, log, silence_s, stack)
-        seen = wait(served.child, served.client, deadlines)
+        served = _started(launch, log, silence_s, memory_bytes, stack)
+        seen = wait(served.child, served.client, deadlines, served.is_too_large)
         if seen is Readiness.READY:
             return served
         if served.child.poll() is None:
-            raise deadlines.missed(seen)
+            raise served.too_large() or deadlines.missed(seen)
         if attempt == PORT_ATTEMPTS or not is_about_the_port(read_log(log)):
             break
     raise _death(served)
 
 
 def _started(
-    launch: Launch, log: Path, silence_s: float, stack: contextlib.ExitStack
+    launch: Launch,
+    log: Path,
+    silence_s: float,
+    memory_bytes: int | None,
+    stack: contextlib.ExitStack,
 ) -> LlamaServer:
     port = _free_port()
     # The server's log ends with the last four characters of its key.
@@ -433,18 +478,45 @@ def _started(
     argv = command(launch, port=port)
     env = processes.clean(os.environ) | variables(launch, api_key=api_key)
     child = stack.enter_context(noted(argv, env=env, log=log))
+    is_too_large = _MemoryLimit(child.pid, memory_bytes)
     client = stack.enter_context(
         Client(
             f"http://{HOST}:{port}",
             alias=launch.alias,
             api_key=api_key,
             silence_s=silence_s,
-            is_leaving=functools.partial(is_shutting_down, log),
+            is_leaving=lambda: is_shutting_down(log) or is_too_large(),
         )
     )
     return LlamaServer(
-        launch=launch, client=client, command=tuple(argv), log=log, child=child
+        launch=launch,
+        client=client,
+        command=tuple(argv),
+        log=log,
+        child=child,
+        is_too_large=is_too_large,
     )
+
+
+@dataclass(slots=True)
+class _MemoryLimit:
+    """
+    Whether a process was ever seen with more memory of its own than allowed.
+
+    Attributes:
+        pid: The process.
+        limit_bytes: What it may take; None for no limit.
+        is_exceeded: Whether it took more.
+    """
+
+    pid: int
+    limit_bytes: int | None
+    is_exceeded: bool = False
+
+    def __call__(self) -> bool:
+        if self.limit_bytes is not None and not self.is_exceeded:
+            self.is_exceeded = _own_memory(self.pid) > self.limit_bytes
+        return self.is_exceeded
 
 
 FIRST_NAP_S = 0.002
@@ -523,9 +595,14 @@ def nap_after(waited_s: float) -> float:
     return min(max(FIRST_NAP_S, NAP_SHARE * waited_s), LONGEST_NAP_S)
 
 
-def wait(child: Child, client: Client, deadlines: Deadlines) -> Readiness:
+def wait(
+    child: Child,
+    client: Client,
+    deadlines: Deadlines,
+    is_too_large: Callable[[], bool] = lambda: False,
+) -> Readiness:
     """
-    How far the server is once it is ready, has ended, or is out of time.
+    How far the server is once it is ready, has ended, or is out of time or memory.
 
     The child is polled before the port: once it has ended, whatever answers there is
     another program.
@@ -535,7 +612,7 @@ def wait(child: Child, client: Client, deadlines: Deadlines) -> Readiness:
     seen = Readiness.SILENT
     while child.poll() is None:
         left_s = deadlines.left_s()
-        if left_s <= 0:
+        if left_s <= 0 or is_too_large():
             break
         limit_s = min(SHORT_S, left_s)
         now_seen = client.readiness(limit_s=limit_s)
@@ -600,12 +677,15 @@ def _explain(error: CellError, served: LlamaServer) -> None:
 
     Raises:
         ServerDied: If the cause is that the server has ended.
+        CellError: If the cause is that it takes too much memory.
     """
     if isinstance(error, ServerGone):
         # The connection breaks a moment before the process is gone.
         ends_within(served.child, DEATH_S)
     if served.child.poll() is not None:
         raise _death(served) from error
+    if too_large := served.too_large():
+        raise too_large from error
     log_text = read_log(served.log)
     is_mismatch = error.status == Status.MISMATCHED
     telling = evidence(log_text) if is_mismatch else last_lines(log_text)
@@ -626,6 +706,14 @@ def _free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _own_memory(pid: int) -> int:
+    """Resident memory of *pid* without the files it maps, where the system tells."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        return int(status.partition("RssAnon:")[2].split()[0]) << 10
+    return _peak_rss(pid) or 0
 
 
 def _peak_rss(pid: int) -> int | None:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from made_servers import PAIR, fake_launch, fake_llama_cpp, fake_server
 
-from codeneedle.engines.client import Completion
+from codeneedle.engines.client import Completion, Message
 from codeneedle.engines.engine import Ability, CellSpec, mismatched
 from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.arguments import Launch
@@ -173,7 +173,7 @@ def test_a_server_that_never_gets_ready_is_given_up(fault, words, tmp_path, impa
     """
     with (
         pytest.raises(CellError) as caught,
-        fake_server(tmp_path, fault, load_timeout_s=1.0),
+        fake_server(tmp_path, fault, load_timeout_s=4.0),
     ):
         pass
 
@@ -696,6 +696,47 @@ def test_a_server_that_fails_to_count_is_an_error_of_the_machine(tmp_path):
     assert isinstance(error, ToolFailed)
     assert words in str(error)
     assert "counting.log" in error.hint
+
+
+ENDLESS = "{% for i in range(1000000000) %}x{% endfor %}"
+
+
+@pytest.mark.real
+def test_a_template_that_fills_the_memory_is_stopped_and_named(
+    llama_server, nano, tmp_path, monkeypatch
+):
+    """
+    At a bounded amount: a chat template is a program, and comes with the weights.
+    """
+    monkeypatch.setattr(server, "COUNT_MEMORY_BYTES", 256 << 20)
+    engine = real_llama_cpp(llama_server, nano, arguments=("--chat-template", ENDLESS))
+    log = tmp_path / "counting.log"
+
+    with (
+        pytest.raises(ToolFailed, match="of memory") as caught,
+        engine.tokenizing(log=log) as tokenizer,
+    ):
+        tokenizer.render((Message("user", "hi"),))
+    assert "chat template" in caught.value.hint
+
+
+def test_a_template_without_end_is_stopped_and_named(tmp_path, monkeypatch):
+    """
+    After a bounded time, at the start as well as when it is rendered.
+    """
+    monkeypatch.setattr(server, "COUNT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(processes, "GRACES_S", ((signal.SIGKILL, 60.0),))
+    with (
+        pytest.raises(ToolFailed, match=r"said nothing for 0\.3 s") as rendered,
+        fake_llama_cpp("slow-headers").tokenizing(log=tmp_path / "log") as tokenizer,
+    ):
+        tokenizer.render((Message("user", "hi"),))
+    monkeypatch.setattr(server, "COUNT_LOAD_TIMEOUT_S", 1.0)
+    started = count(tmp_path, "loading")
+
+    assert "after 1 s" in str(started)
+    assert "chat template" in started.hint
+    assert "chat template" in rendered.value.hint
 
 
 @pytest.mark.real
