@@ -50,12 +50,17 @@ def _functions_sent(setup: Setup) -> str:
     return plural(corpus.functions, "function")
 
 
-def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
-    """A word and a phrase on each line."""
+def facts_table(run: Run) -> Table:
+    """What *run* was measured on, a word and a phrase on each line."""
+    return entry_table(facts(run), style="dim")
+
+
+def entry_table(entries: Iterable[tuple[str, str]], *, style: str = "") -> Table:
+    """A word, in *style*, and a phrase for each entry; long phrases are indented."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style=style, no_wrap=True)
     table.add_column(overflow="fold")
-    for word, phrase in facts:
+    for word, phrase in entries:
         table.add_row(Text(word), Text(visible(phrase)))
     return table
 
@@ -134,13 +139,6 @@ REFERENCE_MARK = "*"
 
 PAIRS_NAMED = 4
 """Pairs that a line of the legend names before it counts the others."""
-
-
-def legend(setup: Setup, cells: Cells, metric: Metric) -> list[str]:
-    """A line for each mark and word in the grid, with pairs and reasons."""
-    entries = legend_entries(setup, cells, metric)
-    width = max((len(word) for word, _ in entries), default=0)
-    return [f"{word.ljust(width)}  {meaning}" for word, meaning in entries]
 
 
 def legend_entries(setup: Setup, cells: Cells, metric: Metric) -> list[tuple[str, str]]:

@@ -15,7 +15,6 @@ from codeneedle.report import captions
 from codeneedle.report.captions import (
     REFERENCE_MARK,
     incomplete_lines,
-    legend,
     unmeasured_lines,
 )
 from codeneedle.report.cells import (
@@ -127,11 +126,12 @@ def summary_row(
     spread = stats.spread(cells)
     digits = max(metric.digits, SUMMARY_DIGITS)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
+    value_range = f"{low} - {high}" if spread.cells else NO_VALUE_WORD
     return [
         visible(run.name),
         _of_all(spread.cells, len(cells)),
         *(_mean_and_sd(each, stats.spread(tables[each.name])) for each in columns),
-        f"{low} - {high}",
+        value_range,
         stats.gradient(cells).words,
     ]
 
@@ -146,12 +146,12 @@ def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
         Text(),
         *grid_lines(cells, metric),
         Text(),
-        *(Text(line) for line in legend(run.setup, cells, metric)),
+        captions.entry_table(captions.legend_entries(run.setup, cells, metric)),
         *(Text(line) for line in unmeasured_lines(run, metric)),
         *(Text(line) for line in incomplete_lines(cells)),
         *(Text(line, style="bold") for line in captions.cautions(run.setup)),
         Text(),
-        captions.facts_table(captions.facts(run)),
+        captions.facts_table(run),
     )
 
 

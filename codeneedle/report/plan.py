@@ -30,7 +30,7 @@ from codeneedle.records.record import (
     Setup,
     Status,
 )
-from codeneedle.report.captions import corpus_line, facts_table, failure_phrase
+from codeneedle.report.captions import corpus_line, entry_table, failure_phrase
 from codeneedle.report.cells import NO_VALUE_WORD, status_word
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
@@ -328,9 +328,9 @@ def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
     records = {record.pair: record for record in stored if record}
     setup = plan.store.setup()
     return Group(
-        facts_table(_facts(plan, setup, records)),
+        entry_table(_facts(plan, setup, records), style="dim"),
         Text(),
-        Text("predicted KV cache, MiB", style="bold"),
+        Text(f"predicted KV cache at {plan.context:,} tokens, MiB", style="bold"),
         _grid(plan, records),
         *(Text(visible(line)) for line in _legend(plan, records)),
         Text(),
@@ -349,7 +349,7 @@ def _facts(
         f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
     )
     if plan.engine.speculation and "recall" in plan.request.probes:
-        yield "recall", f"speculation {plan.engine.speculation}"
+        yield "recall", f"speculation {plan.engine.speculation}, so no margins"
     engine = plan.engine.identity()
     yield engine.name, f"{engine.version}, {engine.program}"
     yield "records", str(plan.store.folder)

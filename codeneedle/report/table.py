@@ -438,19 +438,17 @@ def separation_rows(found: Sequence[Separation]) -> list[list[str]]:
 
 
 def _view(table: PairTable) -> Iterator[RenderableType]:
-    entries = table_legend(table)
-    width = max((len(word) for word, _ in entries), default=0)
     found = separations(table)
     yield Text(title(table), style="bold")
     yield from (Text(), _blocks(table), Text())
-    yield from (Text(f"{word.ljust(width)}  {meaning}") for word, meaning in entries)
+    yield captions.entry_table(table_legend(table))
     if found:
         yield from (Text(), _separation_table(found), Text(SEPARATION_NOTE))
     if table.remarks:
         yield from (Text(), *(Text(visible(line)) for line in table.remarks))
     cautions = captions.cautions(table.run.setup)
     yield from (Text(line, style="bold") for line in cautions)
-    yield from (Text(), captions.facts_table(captions.facts(table.run)))
+    yield from (Text(), captions.facts_table(table.run))
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,12 +69,12 @@ def test_cells_without_margins_are_explained_where_speculation_was_on() -> None:
     margin, matched = (metric_named(name, [])[1] for name in ("margin", "matched"))
     cells = [Cell(pair=Pair("f16", "f16"), status=Status.FINISHED)]
 
-    assert ["-  finished, without a value of margin"] == (
-        captions.legend(SETUP, cells, margin)
+    assert [("-", "finished, without a value of margin")] == (
+        captions.legend_entries(SETUP, cells, margin)
     )
-    (line,) = captions.legend(drafted, cells, margin)
-    assert line.endswith("margin: drafted tokens have no probabilities (--speculate)")
-    assert "speculate" not in captions.legend(drafted, cells, matched)[0]
+    ((_, why),) = captions.legend_entries(drafted, cells, margin)
+    assert why.endswith("margin: drafted tokens have no probabilities (--speculate)")
+    assert "speculate" not in captions.legend_entries(drafted, cells, matched)[0][1]
 
 
 def test_the_built_in_model_is_known_by_its_name() -> None:

@@ -86,7 +86,7 @@ def test_a_run_with_nothing_finished_has_no_numbers() -> None:
 
     row = summary_row(run, MATCHED, [PASS], READING)
 
-    assert ["0 of 4", "-", "-", "- - -", "too few cells"] == row[1:]
+    assert ["0 of 4", "-", "-", "-", "too few cells"] == row[1:]
     assert "not run" in printed(grid(run, MATCHED, READING))
 
 

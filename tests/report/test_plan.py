@@ -33,7 +33,7 @@ def shown(plan, *, probes=("recall",), width=100):
 
 def grid_of(text):
     """The rows of the predicted grid, by K type."""
-    lines = text.split("predicted KV cache, MiB\n")[1].split("\n\n")[0].splitlines()
+    lines = text.split("tokens, MiB\n")[1].split("\n\n")[0].splitlines()
     return {words[0]: words[1:] for words in map(str.split, lines) if words}
 
 
@@ -65,6 +65,19 @@ def test_the_grid_predicts_memory():
 
     assert ["16.0", "10.2"] == found["f16"]
     assert ["12.2", "6.5"] == found["q8_0"]
+
+
+def test_speculation_is_told_with_what_it_costs():
+    """
+    Where the recall probe runs, and the engine can.
+    """
+    drafting = planned(engine=FakeEngine(speculation="ngram-simple"))
+
+    assert (
+        "speculation ngram-simple, so no margins"
+        == (facts_of(shown(drafting))["recall"])
+    )
+    assert "recall" not in facts_of(shown(planned()))
 
 
 def test_the_running_order_is_told():
