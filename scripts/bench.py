@@ -177,6 +177,8 @@ def timed(argv: Sequence[str], *, log: Path) -> Timed:
         MachineError: If it cannot be started, or ends with another code than 0.
     """
     env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
+    # Modules are compiled once, as they are for users.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.perf_counter()
     with running(argv, env=env, log=log) as child:
         _, status, usage = os.wait4(child.pid, 0)
