@@ -1,15 +1,22 @@
 """``python -m codeneedle``: what has to work before and after everything else."""
 
 import os
+import resource
 import signal
 import sys
+from typing import NoReturn
+
+CANNOT_RUN = 3
+"""Exit code of a command that this machine cannot run."""
 
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended."""
 
-_NO_MEMORY = b"""\
-error: the system refuses: Cannot allocate memory
- hint: Close other programs, or raise the limit: ulimit -v unlimited
+LEAST_MEMORY_BYTES = 256 << 20
+"""
+Address space that is needed to load numpy and what is built on it.
+
+With less, numpy's linear algebra may end the process by itself, with exit code 1.
 """
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -24,26 +31,37 @@ def main() -> None:
     if _BLAS_THREADS not in os.environ:
         # Not through os.environ, from which children inherit.
         os.putenv(_BLAS_THREADS, "1")
+    most_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if resource.RLIM_INFINITY != most_bytes < LEAST_MEMORY_BYTES:
+        _refuse(
+            f"Cannot allocate memory: {most_bytes >> 20} MiB are allowed, and "
+            f"{LEAST_MEMORY_BYTES >> 20} needed",
+            "Raise the limit: ulimit -v unlimited",
+        )
     try:
-        from codeneedle.cli import app
-
-        app.main()
+        _load_and_run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except (MemoryError, OSError, ImportError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        os.write(2, _NO_MEMORY)
-        sys.exit(3)
     finally:
         # Ctrl-C while the interpreter shuts down would only print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    # The loader of libraries raises an ImportError in these words.
-    words = ("Cannot allocate memory", "failed to map segment")
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+def _load_and_run() -> None:
+    try:
+        from codeneedle.cli import app
+    except (MemoryError, OSError, ImportError) as error:
+        _refuse(
+            f"codeneedle cannot be loaded: {str(error) or 'Cannot allocate memory'}",
+            "Close other programs, or install it anew: "
+            "pip install --force-reinstall codeneedle",
+        )
+    app.main()
+
+
+def _refuse(reason: str, hint: str) -> NoReturn:
+    os.write(2, f"error: {reason}\n hint: {hint}\n".encode(errors="replace"))
+    sys.exit(CANNOT_RUN)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The architecture, as a test: folders import downwards only."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def code_strings(path: Path) -> Iterator[str]:
+    """Strings in the code of a module without spaces: no prose, no docstrings."""
+    for node in ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))):
+        value = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(value, str) and " " not in value:
+            yield value
+
+
 def imported_folders(path: Path) -> Iterator[str]:
     """Folders of this package that a module imports from."""
     for dotted in imported(path):
@@ -107,6 +116,44 @@ def test_only_the_command_line_knows_which_engine_there_is():
     }
 
     assert set() == strangers
+
+
+def test_only_the_composition_knows_which_engine_there_is():
+    """
+    Everything else talks to the protocols of `codeneedle.engines.engine`.
+    """
+    strangers = {
+        str(path)
+        for path in sources()
+        for dotted in imported(path)
+        if dotted.startswith("codeneedle.engines.llama_cpp")
+        if not str(path).startswith(("engines/llama_cpp/", "cli/"))
+    }
+
+    assert set() == strangers
+
+
+WORDS_OF_LLAMA_SERVER = re.compile(
+    r"--(ctx-size|cache-type-[kv]|flash-attn|n-gpu-layers|no-context-shift|spec-type)"
+    r"|/(health|props|slots|completion|apply-template|tokenize)\b|print_timing|kv_cache:"
+)
+"""Its flags, endpoints and log lines, of each the ones that we use most."""
+
+
+def test_only_its_own_folder_knows_the_words_of_llama_server():
+    """
+    Flags, log lines and endpoints stand in code of `engines` alone, if not in text
+    that users read.
+    """
+    found = {
+        f"{path}: {word[0]}"
+        for path in sources()
+        if not str(path).startswith("engines/")
+        for text in code_strings(path)
+        if (word := WORDS_OF_LLAMA_SERVER.search(text))
+    }
+
+    assert set() == found
 
 
 @pytest.mark.parametrize("library", sorted(ONLY))

@@ -429,27 +429,6 @@ def test_a_closed_stdout_is_an_error(tmp_path, command):
     assert "error: stdout: is closed" in done.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory")
-@pytest.mark.parametrize("megabytes", [25, 40, 60, 80])
-def test_too_little_memory_to_import_is_told_in_one_line(tmp_path, megabytes):
-    """
-    Exit code 3 and a hint, wherever among the imports it runs out.
-    """
-    limit = f"ulimit -v {megabytes * 1024}"
-    done = subprocess.run(
-        ["/bin/sh", "-c", f'{limit}; exec "{sys.executable}" -m codeneedle grid x'],
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-
-    assert 3 == done.returncode, done.stderr
-    assert "Cannot allocate memory" in done.stderr
-    assert "hint: " in done.stderr
-    assert 2 == len(done.stderr.splitlines())
-
-
 def test_a_reader_that_has_gone_is_no_traceback(tmp_path):
     """
     As in ``codeneedle corpus list | head -0``.
