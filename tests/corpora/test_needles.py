@@ -196,6 +196,17 @@ def test_every_depth_is_asked():
     assert list(range(16)) == [(f.line - 1) * 16 // 3_200 for f in chosen]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_bands_have_equal_heights(seed):
+    """
+    Of four lines and two bands, the third line begins the second band.
+    """
+    found = [made(line) for line in (1, 2, 3)]
+    chosen = choose(found, k=2, seed=seed, line_count=4)
+
+    assert 3 == chosen[-1].line
+
+
 def test_another_seed_chooses_others():
     """
     The seed decides; the choice of one of them is pinned.
