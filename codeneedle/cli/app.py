@@ -24,10 +24,10 @@ from codeneedle.cli.options import (
     ServerOption,
     StrictIndent,
     SweepCommand,
+    argument,
     one_form,
     option,
     path,
-    place,
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, refusal
@@ -222,9 +222,9 @@ def memory(name: RunName, *, out: OutOption = RUNS) -> None:
 @app.command()
 def show(
     name: RunName,
-    pair: Annotated[str, place("K/V", "For example q8_0/q4_0.")],
+    pair: Annotated[str, argument("K/V", "For example q8_0/q4_0.")],
     function: Annotated[
-        str | None, place("FUNCTION", "Show this round alone, line by line.")
+        str | None, argument("FUNCTION", "Show this round alone, line by line.")
     ] = None,
     *,
     strict_indent: StrictIndent = False,
@@ -260,7 +260,7 @@ def list_corpora() -> None:
 @corpora.command("show")
 def show_corpus(
     name: CorpusName,
-    function: Annotated[str | None, place("FUNCTION", "Print its body.")] = None,
+    function: Annotated[str | None, argument("FUNCTION", "Print its body.")] = None,
 ) -> None:
     """Show what would be asked of a corpus, or the body of one function."""
     from codeneedle.corpora import corpus

@@ -119,7 +119,7 @@ def option(flag: str, metavar: str, read: Reader, text: str, default: str = "") 
     )
 
 
-def place(metavar: str, text: str) -> Any:
+def argument(metavar: str, text: str) -> Any:
     """A positional argument that is a non-empty text, for an annotation."""
 
     def value(given: str) -> str:
@@ -130,8 +130,8 @@ def place(metavar: str, text: str) -> Any:
 
 # --- what several commands take
 
-RunName = Annotated[str, place("NAME", "A corpus, corpus/model, or how it begins.")]
-CorpusName = Annotated[str, place("NAME|PATH", "A corpus by name, or a path.")]
+RunName = Annotated[str, argument("NAME", "A corpus, corpus/model, or how it begins.")]
+CorpusName = Annotated[str, argument("NAME|PATH", "A corpus by name, or a path.")]
 MetricOption = Annotated[
     str, option("--metric", "METRIC", word, "What to show; an unknown one lists all.")
 ]
@@ -187,7 +187,7 @@ class SweepOptions:
     that a sweep file that sets it can be overruled.
     """
 
-    sweep: Annotated[str | None, place("SWEEP", "A sweep file by name.")] = None
+    sweep: Annotated[str | None, argument("SWEEP", "A sweep file by name.")] = None
     corpus: Annotated[
         str | None,
         option(
