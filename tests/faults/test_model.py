@@ -15,9 +15,10 @@ import sys
 import time
 
 import pytest
+from injections import error_line, statuses
 from made_records import made_needle, made_round
 from programs import misbehave, server
-from started_sweeps import RUN, impatient, problem, record
+from started_sweeps import RUN, impatient, problem, record, run
 
 from codeneedle.report.answers import side_by_side
 from codeneedle.scoring.alignment import answer_end, score
@@ -238,3 +239,42 @@ def test_a_hostile_log_does_not_reach_the_terminal(folder, ledger, times):
     ledger.note(
         "a model says terminal escapes by way of a log", problem(stored), of=folder
     )
+
+
+ENDLESS = "{% for i in range(1000000000) %}NOTHING{% endfor %}"
+TEMPLATES = {
+    "drops the text": ("hi", "lacks the corpus"),
+    "fills the memory": (ENDLESS.replace("NOTHING", "x"), "of memory"),
+    "joins lines": ("{{ messages[0].content | replace('\n', ' ') }}", "lacks the"),
+    "cuts the text": ("{{ messages[0].content[:99] }}", "lacks the corpus"),
+    "never ends": (ENDLESS.replace("NOTHING", ""), "cannot count the corpus"),
+    "is no template": ("{% for %}", ""),
+    "is of 100 KB": ("{# " + "x" * 100_000 + " #}" + "hi", "lacks the corpus"),
+}
+"""Chat templates, and words of the error that names them."""
+
+
+@pytest.mark.real
+def test_a_chat_template_that_hides_the_text_is_refused_before_the_first_cell(
+    folder, ledger, times, llama_server
+):
+    """
+    Recall would be 0.00 in every cell, as if the model had forgotten everything.
+    """
+    for name in list(TEMPLATES)[: times(9, quick=1)]:
+        template, words = TEMPLATES[name]
+        told = run(
+            folder.path,
+            *("sweep", "--corpus", "tiny", "--types", "q8_0", "--context", "4096"),
+            *("--prompt-form", "chat", "--", "--chat-template", template),
+            faults=[
+                ("replaced", {"point": "memory of counting", "value": 256 << 20}),
+                ("replaced", {"point": "timeout of counting", "value": 3.0}),
+            ],
+        )
+        assert told.returncode in {2, 3}, (name, told.stderr)
+        assert words in told.stderr, (name, told.stderr)
+        assert "hint: " in told.stderr
+        assert [] == statuses(folder.path)
+        fault = f"a chat template {name}"
+        ledger.note(fault, error_line(told.stderr), of=folder)

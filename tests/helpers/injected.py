@@ -39,6 +39,11 @@ def at(point, call, action, **facts):
     setattr(holder, name, wrapper)
 
 
+def replaced(point, value):
+    """Another value at *point*."""
+    put(point, value)
+
+
 def killed_at(call):
     """
     SIGKILL at the *call*-th of all moments around writes and starts of children.

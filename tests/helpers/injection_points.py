@@ -40,6 +40,8 @@ POINTS = {
     "time of day": "codeneedle.system.processes:now",
     "grace periods of a child": "codeneedle.system.processes:GRACES_S",
     "serve": "codeneedle.engines.llama_cpp.server:serving",
+    "memory of counting": "codeneedle.engines.llama_cpp.server:COUNT_MEMORY_BYTES",
+    "timeout of counting": "codeneedle.engines.llama_cpp.server:COUNT_TIMEOUT_S",
     "silence of llama-perplexity": "codeneedle.engines.llama_cpp.perplexity:SILENCE_S",
     "load timeout of llama-bench": "codeneedle.probes.throughput:LOAD_TIMEOUT_S",
     "least timeout of llama-bench": "codeneedle.probes.throughput:SHORTEST_TIMEOUT_S",
