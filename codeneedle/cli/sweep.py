@@ -19,7 +19,7 @@ from codeneedle.cli.progress import (
 from codeneedle.corpora.corpus import load
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.server import LlamaCpp
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.grid import Pair
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext

@@ -12,10 +12,10 @@ POINTS = {
     # what happens, step by step
     "make the plan": "codeneedle.sweep.plan:plan",
     "start the counting server": (
-        "codeneedle.engines.llama_cpp.server:LlamaCpp.tokenizing"
+        "codeneedle.engines.llama_cpp.engine:LlamaCpp.tokenizing"
     ),
     "start the server of a cell": (
-        "codeneedle.engines.llama_cpp.server:LlamaCpp.serving"
+        "codeneedle.engines.llama_cpp.engine:LlamaCpp.serving"
     ),
     "start a server process": "codeneedle.system.orphans:running",
     "wait for a server": "codeneedle.engines.llama_cpp.server:wait",
@@ -39,9 +39,9 @@ POINTS = {
     "class of a child": "codeneedle.system.processes:Child",
     "time of day": "codeneedle.system.processes:now",
     "grace periods of a child": "codeneedle.system.processes:GRACES_S",
-    "serve": "codeneedle.engines.llama_cpp.server:serving",
-    "memory of counting": "codeneedle.engines.llama_cpp.server:COUNT_MEMORY_BYTES",
-    "timeout of counting": "codeneedle.engines.llama_cpp.server:COUNT_TIMEOUT_S",
+    "serve": "codeneedle.engines.llama_cpp.engine:serving",
+    "memory of counting": "codeneedle.engines.llama_cpp.engine:COUNT_MEMORY_BYTES",
+    "timeout of counting": "codeneedle.engines.llama_cpp.engine:COUNT_TIMEOUT_S",
     "silence of llama-perplexity": "codeneedle.engines.llama_cpp.perplexity:SILENCE_S",
     "load timeout of llama-bench": "codeneedle.probes.throughput:LOAD_TIMEOUT_S",
     "least timeout of llama-bench": "codeneedle.probes.throughput:SHORTEST_TIMEOUT_S",

@@ -323,59 +323,22 @@ def _optional(launch: Launch) -> Iterator[str]:
 
 
 _PERPLEXITY_VALUED = frozenset(
-    [
-        "-ngl",
-        "--gpu-layers",
-        "--n-gpu-layers",
-        "-t",
-        "--threads",
-        "-tb",
-        "--threads-batch",
-        "-ub",
-        "--ubatch-size",
-        "-dev",
-        "--device",
-        "-sm",
-        "--split-mode",
-        "-ts",
-        "--tensor-split",
-        "-mg",
-        "--main-gpu",
-        "-ot",
-        "--override-tensor",
-        "-ncmoe",
-        "--n-cpu-moe",
-        "--numa",
-        "--poll",
-        "--rope-scaling",
-        "--rope-scale",
-        "--rope-freq-base",
-        "--rope-freq-scale",
-        "--yarn-orig-ctx",
-        "--yarn-ext-factor",
-        "--yarn-attn-factor",
-        "--yarn-beta-slow",
-        "--yarn-beta-fast",
-        "--override-kv",
-        "--lora",
-    ]
+    (
+        *("-ngl", "--gpu-layers", "--n-gpu-layers", "-t", "--threads"),
+        *("-tb", "--threads-batch", "-ub", "--ubatch-size", "-dev", "--device"),
+        *("-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"),
+        *("-ot", "--override-tensor", "-ncmoe", "--n-cpu-moe", "--numa", "--poll"),
+        *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
+        *("--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"),
+        *("--yarn-beta-slow", "--yarn-beta-fast", "--override-kv", "--lora"),
+    )
 )
 _PERPLEXITY_FLAGS = frozenset(
-    [
-        "-cmoe",
-        "--cpu-moe",
-        "-nkvo",
-        "--no-kv-offload",
-        "-kvo",
-        "--kv-offload",
-        "--swa-full",
-        "--mlock",
-        "--no-mmap",
-        "--no-repack",
-        "-nr",
-        "--no-host",
-        "--no-op-offload",
-    ]
+    (
+        *("-cmoe", "--cpu-moe", "-nkvo", "--no-kv-offload", "-kvo", "--kv-offload"),
+        *("--swa-full", "--mlock", "--no-mmap", "--no-repack", "-nr"),
+        *("--no-host", "--no-op-offload"),
+    )
 )
 """Arguments that llama-perplexity takes, too; they say where and how to compute."""
 

@@ -1,0 +1,258 @@
+"""llama.cpp as an engine: what it can do, and a llama-server for each cell."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from codeneedle.engines.engine import (
+    Ability,
+    CacheTypes,
+    CellSpec,
+    DivergenceTool,
+    EngineIdentity,
+    ModelSpec,
+    SpeedTool,
+    Tokenizer,
+)
+from codeneedle.engines.llama_cpp import arguments, bench, perplexity
+from codeneedle.engines.llama_cpp.arguments import ROTATION_VARIABLE, Launch
+from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.engines.llama_cpp.log import fallback, read_log
+from codeneedle.engines.llama_cpp.server import (
+    LlamaServer,
+    ServerDied,
+    is_about_an_argument,
+    serving,
+)
+from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
+from codeneedle.grid import Pair
+from codeneedle.records.record import Trouble
+from codeneedle.system import machine
+
+COUNT_LOAD_TIMEOUT_S = 300.0
+"""How long a server that only counts may take to start: it maps weights into memory."""
+
+COUNT_TIMEOUT_S = 120.0
+"""How long it may take to tokenize or to render, some megabytes at most."""
+
+COUNT_MEMORY_BYTES = 4 << 30
+"""
+What it may take beside the weights.
+
+A chat template is a program that comes with the weights: it may never end, or fill the
+memory.
+"""
+
+
+_PREFLIGHT_CONTEXT = 256
+"""Tokens; the least that a server takes."""
+
+_CHECKED_V_TYPES = frozenset({"f32", "f16", "bf16"})
+"""Types of V for which a build checks whether it has attention."""
+
+_ALWAYS_FAST = frozenset({"f16", "bf16"})
+"""Those of them that every build has attention for, if K is of the same type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaCpp:
+    """
+    The engine that starts a llama-server per cell. Implements `engine.Engine`.
+
+    Attributes:
+        tools: The programs of the installation.
+        facts: What its llama-server says of itself.
+        model: What is served.
+    """
+
+    name: ClassVar[str] = "llama.cpp"
+    tools: Tools
+    facts: ServerFacts
+    model: ModelSpec
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """Comparing distributions and measuring speed take programs of their own."""
+        found = {
+            Ability.LOG_PROBABILITIES: not self.speculation,
+            Ability.DIVERGENCE: self.tools.perplexity is not None,
+            Ability.SPEED: self.tools.bench is not None,
+        }
+        return frozenset(ability for ability, is_there in found.items() if is_there)
+
+    def require(self, ability: Ability) -> None:
+        """As of `engine.Engine`."""
+        if ability in self.abilities:
+            return
+        if ability is Ability.LOG_PROBABILITIES:
+            raise BadInput(
+                source="--speculate",
+                reason="a server that drafts tells no probabilities of the drafts",
+                hint="Leave --speculate out.",
+            )
+        tool, option = {
+            Ability.DIVERGENCE: ("llama-perplexity", "divergence"),
+            Ability.SPEED: ("llama-bench", "throughput"),
+        }[ability]
+        raise ToolMissing(
+            tool=tool,
+            reason=f"is not beside {self.tools.server}",
+            hint="Build all programs with 'codeneedle llama', or point --llama-server "
+            f"at an installation that has it, or leave the probe {option} out.",
+        )
+
+    def refuse_arguments(self) -> None:
+        """As of `engine.Engine`."""
+        arguments.refuse_reserved(self.model.arguments)
+
+    def identity(self) -> EngineIdentity:
+        """As of `engine.Engine`."""
+        return EngineIdentity(
+            name=self.name,
+            version=self.facts.version,
+            program=str(self.tools.server),
+            devices=self.facts.devices,
+        )
+
+    def cache_types(self) -> CacheTypes:
+        """As of `engine.Engine`."""
+        return CacheTypes(k=self.facts.k_types, v=self.facts.v_types)
+
+    def notes(self) -> tuple[str, ...]:
+        """As of `engine.Engine`."""
+        if ROTATION_VARIABLE not in os.environ:
+            return ()
+        return (f"{ROTATION_VARIABLE} is not passed on; use --rotation off",)
+
+    @property
+    def stretches_context(self) -> bool:
+        """As of `engine.Engine`."""
+        return arguments.stretches_context(self.model.arguments)
+
+    @property
+    def thinking_off(self) -> str:
+        """As of `engine.Engine`."""
+        has_budget = "--reasoning-budget" in self.facts.options
+        return "" if self.model.thinking or not has_budget else "--reasoning-budget 0"
+
+    @property
+    def speculation(self) -> str:
+        """As of `engine.Engine`."""
+        can = arguments.can_speculate(self.facts.options, self.model.arguments)
+        return arguments.SPECULATION if self.model.speculate and can else ""
+
+    @contextlib.contextmanager
+    def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
+        """As of `engine.Engine`: no cache types, smallest context, no warm-up."""
+        launch = replace(
+            self._launch(None, context=512),
+            alias=f"{self.model.name}.counting",
+            extra=arguments.without_offload(self._extra()),
+            speculates=False,
+        )
+        reads_all = arguments.has(self.model.arguments, {"--no-mmap"})
+        try:
+            with serving(
+                launch,
+                log=log,
+                load_timeout_s=None if reads_all else COUNT_LOAD_TIMEOUT_S,
+                silence_s=COUNT_TIMEOUT_S,
+                memory_bytes=COUNT_MEMORY_BYTES + self.model.weights.size_bytes,
+            ) as served:
+                yield served.client
+        except CellError as error:
+            # No cell has begun: this says nothing about cache types.
+            self._refuse_bad_arguments(error, log)
+            raise ToolFailed(
+                tool="llama-server",
+                reason=f"cannot count the corpus' tokens: {error}",
+                hint=f"See {log}. If the chat template of the weights never ends or "
+                "fills the memory, pass another one: -- --chat-template chatml",
+                log=log,
+            ) from error
+
+    @contextlib.contextmanager
+    def serving(self, cell: CellSpec, *, log: Path) -> Iterator[LlamaServer]:
+        """As of `engine.Engine`."""
+        launch = self._launch(cell.pair, context=cell.context)
+        with serving(launch, log=log) as served:
+            yield served
+
+    def needs_preflight(self, pair: Pair) -> bool:
+        """
+        As of `engine.Engine`: a server tells nothing where V is quantized.
+
+        A user who puts the cache on the host gets attention there, as asked for.
+        """
+        on_host = arguments.has(self.model.arguments, arguments.KV_ON_HOST)
+        if not self.facts.devices or on_host or pair.v not in _CHECKED_V_TYPES:
+            return False
+        return pair.k != pair.v or pair.k not in _ALWAYS_FAST
+
+    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:
+        """
+        As of `engine.Engine`.
+
+        With flash attention on, llama.cpp does not check whether the accelerator has
+        it for these types, and the CPU takes over without a word. Where the server may
+        choose, it checks and says so, at loading: nothing is computed.
+
+        Later builds do not check where V is quantized, as they turn flash attention on
+        for it; of those pairs only the parts of the graph and the speed tell, and only
+        beside another pair's (`fallbacks.suspects`).
+        """
+        launch = self._launch(pair, context=_PREFLIGHT_CONTEXT)
+        quick = ("--no-warmup",) if "--no-warmup" in launch.options else ()
+        asking = replace(launch, flash_attention="auto", extra=(*launch.extra, *quick))
+        # Without attention it often ends at once, and never is what a cell asks for.
+        with contextlib.suppress(CellError), serving(asking, log=log):
+            pass
+        return fallback(read_log(log))
+
+    def divergence_tool(self) -> DivergenceTool:
+        """As of `engine.Engine`."""
+        self.require(Ability.DIVERGENCE)
+        return perplexity.Perplexity.of(self.tools, self.facts, self.model)
+
+    def speed_tool(self) -> SpeedTool:
+        """As of `engine.Engine`."""
+        self.require(Ability.SPEED)
+        return bench.Bench.of(self.tools, self.facts, self.model)
+
+    def _launch(self, pair: Pair | None, *, context: int) -> Launch:
+        is_tiny = self.model.is_tiny
+        slug = f"{pair.slug}." if pair else ""
+        return Launch(
+            binary=self.tools.server,
+            weights=self.model.weights.path,
+            alias=f"{self.model.name}.{slug}{context}",
+            context=context,
+            pair=pair,
+            extra=self._extra(),
+            options=self.facts.options,
+            # Of a model this small, a second thread waits more than it computes.
+            threads=1 if is_tiny else None,
+            batch_threads=machine.usable_cores() if is_tiny else None,
+            sleeps=is_tiny,
+            rotation=self.model.rotation,
+            speculates=bool(self.speculation),
+        )
+
+    def _extra(self) -> tuple[str, ...]:
+        return (*self.thinking_off.split(), *self.model.arguments)
+
+    def _refuse_bad_arguments(self, error: CellError, log: Path) -> None:
+        if not self.model.arguments:
+            return
+        reason = str(error) if is_about_an_argument(read_log(log)) else ""
+        if isinstance(error, ServerDied) and error.returncode == 0:
+            reason = "llama-server does what they say and exits, instead of serving"
+        if reason:
+            raise BadInput(
+                source="the arguments after '--'",
+                reason=reason,
+                hint="See 'llama-server --help'.",
+            ) from error

@@ -1,0 +1,347 @@
+"""llama.cpp as an engine: abilities, preflight, counting."""
+
+import signal
+from dataclasses import replace
+
+import pytest
+from made_servers import PAIR, fake_llama_cpp
+
+from codeneedle.engines.client import Message
+from codeneedle.engines.engine import Ability, CellSpec
+from codeneedle.engines.llama_cpp import engine as llama_cpp
+from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
+from codeneedle.grid import Pair
+from codeneedle.models.weights import read_header
+from codeneedle.records.record import Status
+from codeneedle.system import processes
+
+CELL = CellSpec(PAIR, 4096)
+
+
+# Preflight
+
+
+LEFT = (
+    "resolve_fused_ops: layer 0 is assigned to device CUDA0 but Flash Attention is "
+    "assigned to device CPU (usually due to missing support)"
+)
+GPU = ("CUDA0 NVIDIA L4 (22563 MiB)",)
+
+
+def preflight(folder, *faults):
+    """What the fake server with *faults* says of attention."""
+    engine = fake_llama_cpp(*faults)
+    return engine.preflight(PAIR, log=folder / "preflight.log")
+
+
+@pytest.mark.parametrize(
+    ("pair", "doubtful"),
+    [
+        ("f16/f16", False),
+        ("bf16/bf16", False),
+        ("q8_0/q8_0", False),
+        ("q4_0/q4_0", False),
+        ("q8_0/f16", True),
+        ("f16/bf16", True),
+        ("f32/f32", True),
+        ("turbo3/f16", True),
+        ("q8_0/q4_0", False),
+        ("q5_1/q5_1", False),
+        ("f16/turbo3", False),
+    ],
+)
+def test_only_pairs_that_not_every_build_has_are_in_doubt(pair, doubtful):
+    """
+    Those with different types, and those with a type of which some builds have none;
+    of a quantized V a server says nothing.
+    """
+    assert doubtful is fake_llama_cpp(devices=GPU).needs_preflight(Pair.parse(pair))
+
+
+def test_without_an_accelerator_nothing_is_in_doubt():
+    """
+    Attention has nowhere to fall back to.
+    """
+    assert not fake_llama_cpp().needs_preflight(Pair("q8_0", "f16"))
+
+
+@pytest.mark.parametrize("argument", ["-nkvo", "--no_kv_offload"])
+def test_who_keeps_the_cache_on_the_host_wants_attention_there(argument):
+    """
+    What was asked for is no fallback.
+    """
+    engine = fake_llama_cpp(devices=GPU, arguments=("-t", "4", argument))
+
+    assert not engine.needs_preflight(Pair("q8_0", "f16"))
+
+
+def test_attention_that_would_leave_the_accelerator_is_told(tmp_path):
+    """
+    By the server itself, asked with flash attention left to its choice.
+    """
+    trouble = preflight(tmp_path, f"say-if=auto={LEFT}")
+
+    assert Status.FALLBACK_CPU is trouble.status
+    assert LEFT == trouble.reason
+
+
+def test_a_server_that_ends_over_it_has_told_it_first(tmp_path):
+    """
+    A quantized V cannot do without flash attention, so its server does not start.
+    """
+    trouble = preflight(tmp_path, f"say={LEFT}", "die=1")
+
+    assert Status.FALLBACK_CPU is trouble.status
+
+
+@pytest.mark.parametrize("faults", [(), ("die=1",), ("types=f16/f16",)])
+def test_whatever_else_is_wrong_is_left_to_the_cell(faults, tmp_path):
+    """
+    A preflight only looks for fallbacks; the cell itself tells the rest.
+    """
+    assert None is preflight(tmp_path, *faults)
+
+
+def test_a_preflight_asks_for_little(tmp_path):
+    """
+    The smallest context; whatever else the cell asks for stays.
+    """
+    preflight(tmp_path)
+
+    log = (tmp_path / "preflight.log").read_text()
+    assert "n_ctx_seq             = 256" in log
+    assert "K (q8_0)" in log
+    assert "V (q4_0)" in log
+
+
+@pytest.mark.real
+def test_the_real_server_checks_attention_without_warming_up(
+    llama_server, nano, tmp_path
+):
+    """
+    It answers on a machine where attention stays where it is, and computes nothing.
+    This build does not check a quantized V, so V is not.
+    """
+    engine = real_llama_cpp(llama_server, nano, arguments=("--device", "none"))
+
+    trouble = engine.preflight(Pair("q8_0", "f16"), log=tmp_path / "preflight.log")
+
+    log = (tmp_path / "preflight.log").read_text()
+    assert None is trouble
+    assert "flash_attn            = auto" in log
+    assert "Flash Attention enabled" in log
+    assert "warming up" not in log
+
+
+# Counting
+
+
+def count(folder, *faults, args=()):
+    """How counting fails on the fake server with *faults*."""
+    engine = fake_llama_cpp(*faults)
+    engine = replace(
+        engine,
+        model=replace(engine.model, arguments=(*engine.model.arguments, *args)),
+    )
+    with (
+        pytest.raises((BadInput, MachineError)) as caught,
+        engine.tokenizing(log=folder / "counting.log"),
+    ):
+        raise AssertionError("entered")
+    return caught.value
+
+
+def test_what_counts_is_the_smallest_server(tmp_path):
+    """
+    No cache types, and nothing on an accelerator; other arguments are passed on.
+    """
+    engine = fake_llama_cpp(arguments=("-ngl", "99", "-t", "1"))
+    log = tmp_path / "log"
+
+    with engine.tokenizing(log=log) as tokenizer:
+        assert 3 == tokenizer.count_tokens("abc")
+
+    assert "n_ctx_seq             = 512" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "error: invalid argument: -nlg",
+        'error while handling argument "-t": stoi',
+        "error: unknown argument: -nlg",
+    ],
+)
+def test_an_argument_that_the_server_does_not_take_is_refused(words, tmp_path):
+    """
+    As any other mistake in the request is.
+    """
+    error = count(tmp_path, f"say={words}", "die=1")
+
+    assert 2 == error.exit_code
+    assert words in str(error)
+    assert "after '--'" in str(error)
+
+
+def test_arguments_that_end_the_server_at_once_are_refused(tmp_path):
+    """
+    It prints something and ends well.
+    """
+    error = count(tmp_path, "say=version: 0.6.0", "die=0")
+
+    assert 2 == error.exit_code
+    assert "exits, instead of serving" in str(error)
+
+
+def test_a_server_that_fails_to_count_is_an_error_of_the_machine(tmp_path):
+    """
+    The message is kept, and the hint names the log; a file's own error is none of
+    the command line.
+    """
+    words = "llama_mmap: failed to map: Invalid argument"
+    error = count(tmp_path, f"say={words}", "die=1")
+
+    assert isinstance(error, ToolFailed)
+    assert words in str(error)
+    assert "counting.log" in error.hint
+
+
+ENDLESS = "{% for i in range(1000000000) %}x{% endfor %}"
+
+
+@pytest.mark.real
+def test_a_template_that_fills_the_memory_is_stopped_and_named(
+    llama_server, nano, tmp_path, monkeypatch
+):
+    """
+    At a bounded amount: a chat template is a program, and comes with the weights.
+    """
+    monkeypatch.setattr(llama_cpp, "COUNT_MEMORY_BYTES", 256 << 20)
+    engine = real_llama_cpp(llama_server, nano, arguments=("--chat-template", ENDLESS))
+    log = tmp_path / "counting.log"
+
+    with (
+        pytest.raises(ToolFailed, match="of memory") as caught,
+        engine.tokenizing(log=log) as tokenizer,
+    ):
+        tokenizer.render((Message("user", "hi"),))
+    assert "chat template" in caught.value.hint
+
+
+def test_a_template_without_end_is_stopped_and_named(tmp_path, monkeypatch):
+    """
+    After a bounded time, at the start as well as when it is rendered.
+    """
+    monkeypatch.setattr(llama_cpp, "COUNT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(processes, "GRACES_S", ((signal.SIGKILL, 60.0),))
+    with (
+        pytest.raises(ToolFailed, match=r"said nothing for 0\.3 s") as rendered,
+        fake_llama_cpp("slow-headers").tokenizing(log=tmp_path / "log") as tokenizer,
+    ):
+        tokenizer.render((Message("user", "hi"),))
+    monkeypatch.setattr(llama_cpp, "COUNT_LOAD_TIMEOUT_S", 1.0)
+    started = count(tmp_path, "loading")
+
+    assert "after 1 s" in str(started)
+    assert "chat template" in started.hint
+    assert "chat template" in rendered.value.hint
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("args", [("-nlg", "99"), ("-t", "many")])
+def test_the_real_server_refuses_arguments(llama_server, nano, args, tmp_path):
+    """
+    Misspelled ones and wrong values.
+    """
+    engine = real_llama_cpp(llama_server, nano, arguments=args)
+
+    with pytest.raises(BadInput), engine.tokenizing(log=tmp_path / "counting.log"):
+        raise AssertionError("entered")
+
+
+# The engine
+
+
+def real_llama_cpp(llama_server, nano, **spec):
+    """The engine on the real server and the built-in model."""
+    engine = fake_llama_cpp(weights=read_header(nano), is_tiny=True, **spec)
+    tools = replace(engine.tools, server=llama_server)
+    return replace(engine, tools=tools, facts=ask(llama_server))
+
+
+def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path):
+    """
+    What is missing is named, with how to get it.
+    """
+    engine = fake_llama_cpp()
+    whole = replace(engine, tools=replace(engine.tools, bench=tmp_path))
+
+    assert {Ability.LOG_PROBABILITIES} == engine.abilities
+    assert {Ability.LOG_PROBABILITIES, Ability.SPEED} == whole.abilities
+    whole.require(Ability.SPEED)
+    with pytest.raises(ToolMissing, match="llama-bench is not beside") as caught:
+        engine.require(Ability.SPEED)
+    assert "codeneedle llama" in caught.value.hint
+    with pytest.raises(ToolMissing, match="llama-perplexity is not beside"):
+        engine.divergence_tool()
+
+
+def test_speculation_is_off_unless_asked_for():
+    """
+    And only where the binary has it; a server that drafts tells no probabilities.
+    """
+    options = (
+        "--spec-type",
+        "--spec-ngram-simple-size-n",
+        "--spec-ngram-simple-size-m",
+    )
+    drafting = fake_llama_cpp(options=options, speculate=True)
+
+    assert "" == fake_llama_cpp(options=options).speculation
+    assert "" == fake_llama_cpp(speculate=True).speculation
+    assert "ngram-simple, n 12, m 64" == drafting.speculation
+    assert Ability.LOG_PROBABILITIES not in drafting.abilities
+    with pytest.raises(BadInput, match="--speculate"):
+        drafting.require(Ability.LOG_PROBABILITIES)
+
+
+def test_thinking_is_switched_off_where_the_binary_can(tmp_path):
+    """
+    Of a completion nothing is switched off.
+    """
+    options = {"--reasoning-budget"}
+    chat = fake_llama_cpp(options=options, thinking=False)
+
+    assert "--reasoning-budget 0" == chat.thinking_off
+    assert "" == fake_llama_cpp(options=options).thinking_off
+    assert "" == fake_llama_cpp(thinking=False).thinking_off
+    with chat.serving(CELL, log=tmp_path / "log") as served:
+        at = served.command.index("--reasoning-budget")
+        assert "0" == served.command[at + 1]
+
+
+def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
+    """
+    It is not passed on, and the option that does it is named.
+    """
+    monkeypatch.delenv("LLAMA_ATTN_ROT_DISABLE", raising=False)
+    assert () == fake_llama_cpp().notes()
+    monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
+
+    (note,) = fake_llama_cpp().notes()
+    assert "--rotation off" in note
+
+
+def test_an_engine_tells_what_a_setup_stores():
+    """
+    Version, devices and cache types are the binary's own words.
+    """
+    engine = fake_llama_cpp(devices=("CUDA0 NVIDIA L4",))
+
+    assert ("llama.cpp", "0.6.0", ("CUDA0 NVIDIA L4",)) == (
+        engine.identity().name,
+        engine.identity().version,
+        engine.identity().devices,
+    )
+    assert (("f16",), ("q8_0",)) == (engine.cache_types().k, engine.cache_types().v)
