@@ -3,8 +3,9 @@ From a plan to a run: the corpus counted in tokens and fitted to the context, ne
 chosen, the setup stored.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.corpora.corpus import Corpus, fitted
@@ -20,6 +21,7 @@ from codeneedle.probes.prompts import (
     chat_messages,
     completion_prompt,
 )
+from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CorpusFacts, NeedleFacts, Setup, WeightsFacts
 from codeneedle.records.store import LOGS
 from codeneedle.sweep.plan import Plan
@@ -75,7 +77,20 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
         skip_fallback=plan.request.skip_fallback,
     )
     conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
-    return replace(run, setup=plan.store.adopt(replace(setup, probes=conditions)))
+    with _hint_about_speculation():
+        return replace(run, setup=plan.store.adopt(replace(setup, probes=conditions)))
+
+
+@contextlib.contextmanager
+def _hint_about_speculation() -> Iterator[None]:
+    """Name the option by which a run that was made otherwise goes on."""
+    try:
+        yield
+    except OtherSetup as error:
+        if error.key == "recall speculation":
+            option = "--no-speculate" if error.stored == "None" else "--speculate"
+            error.hint = f"Go on with {option}, or choose another folder with --out."
+        raise
 
 
 def refuse_other_setup(plan: Plan) -> None:

@@ -13,7 +13,7 @@ from programs import script
 from codeneedle.analysis.divergence import Divergence, divergence_of
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.server import LlamaCpp
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header

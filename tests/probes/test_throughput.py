@@ -18,7 +18,7 @@ from codeneedle.analysis.throughput import (
 )
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.server import LlamaCpp
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header

@@ -12,6 +12,7 @@ from made_plans import planned as plan_of
 from made_records import made_needle
 
 from codeneedle.errors import BadInput, RequestError
+from codeneedle.probes import recall
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.sweep.prepare import (
@@ -202,6 +203,21 @@ def test_other_conditions_of_a_probe_are_refused():
         prepare(planned(probe(0, 512)))
 
     assert "throughput depths: [0, 256], now [0, 512]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "option"),
+    [("ngram", "", "--speculate"), ("", "ngram", "--no-speculate")],
+)
+def test_a_run_that_speculates_and_one_that_does_not_never_mix(before, now, option):
+    """
+    It decides which kernels run; the hint says how the run goes on.
+    """
+    prepare(planned(recall.PROBE, engine=FakeEngine(speculation=before)))
+
+    with pytest.raises(OtherSetup, match="another recall speculation") as caught:
+        prepare(planned(recall.PROBE, engine=FakeEngine(speculation=now)))
+    assert f"Go on with {option}," in caught.value.hint
 
 
 @pytest.mark.parametrize(
