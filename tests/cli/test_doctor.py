@@ -193,7 +193,7 @@ def whats(found):
 
 def test_a_bare_machine_has_problems_but_no_error(tmp_path):
     """
-    No llama.cpp and no weights: both are listed, each with its mend.
+    No llama.cpp and no weights: both are listed, each with a hint.
     """
     found = diagnose(model=tmp_path / "none.gguf")
 

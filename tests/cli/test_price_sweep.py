@@ -51,7 +51,7 @@ class Folder:
             file.write_text(text, encoding="utf-8")
 
     def run(self, *arguments):
-        """The command, as a person without a terminal would run it here."""
+        """The command, as it runs here without a terminal."""
         return subprocess.run(
             [sys.executable, "-m", "codeneedle", *arguments],
             cwd=self.path,
@@ -113,7 +113,7 @@ def test_settings_of_each_probe_are_in_the_setup(priced):
 
 def test_a_second_start_does_nothing(priced):
     """
-    No probe is played again, and nothing is written.
+    No probe runs again, and nothing is written.
     """
     folder, _ = priced
     files = [folder.path / RUN / "setup.json", *(folder.path / RUN).glob("cells/*")]
@@ -242,7 +242,7 @@ def test_rotation_is_an_axis_of_its_own(folder):
 
 def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_server):
     """
-    A failure is a result until somebody wants another try; then it may finish.
+    A failed cell runs again only with --retry-failed; then it may finish.
     """
     broken = folder.path / "broken"
     broken.touch()

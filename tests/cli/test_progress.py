@@ -98,7 +98,7 @@ def test_time_left_comes_from_the_cells_so_far(progress):
 
 def test_an_interrupted_cell_is_not_done(progress):
     """
-    It will be played again.
+    It will run again.
     """
     progress.note(CellEnded(failed_record(PAIRS[0], Status.INTERRUPTED)))
 
