@@ -135,7 +135,7 @@ def main() -> int:
     chosen = [mutant for module in modules for mutant in mutants(module, chance)]
     chosen = chance.sample(chosen, min(asked.sample or len(chosen), len(chosen)))
     copies: queue.Queue[Path] = queue.Queue()
-    survivors = []
+    survivors = 0
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(asked.jobs) as pool,
@@ -151,10 +151,10 @@ def main() -> int:
         for count, done in enumerate(as_completed(tested), start=1):
             print(f"\r{count} of {len(chosen)}", end="", file=sys.stderr, flush=True)
             if done.result():
-                survivors.append(str(tested[done]))
-    print(file=sys.stderr)
-    caught = len(chosen) - len(survivors)
-    print(*sorted(survivors), f"{caught} of {len(chosen)} mutants caught", sep="\n")
+                survivors += 1
+                print(f"\r{tested[done]}", flush=True)
+    caught = len(chosen) - survivors
+    print(f"\r{caught} of {len(chosen)} mutants caught; those above were not")
     return int(caught < GOAL * len(chosen))
 
 
