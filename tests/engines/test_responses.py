@@ -101,6 +101,21 @@ def test_each_token_has_its_share_of_the_text():
     assert (2, 2) == reply.lengths
 
 
+def test_a_token_of_bytes_that_are_no_text_keeps_the_gap_that_the_server_states():
+    """
+    It is one U+FFFD of the reply, never a gap of 0.0: no token is looked up by its text.
+    """
+    events = [
+        json.loads(json.dumps(token(text)).encode().replace(b"?", b"\\ud83d"))
+        for text in ("a\n", "?", "b")
+    ]
+    reply = completion(*events, LAST)
+
+    assert "a\n\ufffdb" == reply.text
+    assert (2.4, 2.4, 2.4) == reply.gaps
+    assert (2, 1, 1) == reply.lengths
+
+
 @pytest.mark.parametrize("strange", [None, math.nan, -math.inf, -3.4e38])
 def test_a_probability_that_is_no_number_is_the_lowest(strange):
     """

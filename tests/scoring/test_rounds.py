@@ -121,6 +121,16 @@ def test_without_lengths_all_tokens_are_of_the_answer():
     assert None is AskedRound(FIRST, nothing).margins
 
 
+def test_without_gaps_there_are_no_margins():
+    """
+    Servers that name no tokens state no gaps: that is no margin, and not one of 0.0.
+    """
+    silent = replace(made_round(FIRST), gaps=(), lengths=(9, 9), logprobs=(-0.1, -0.2))
+
+    assert None is AskedRound(FIRST, silent).margins
+    assert [] == margins_of(made_record("q8_0/q4_0", [silent]), SETUP)
+
+
 @pytest.mark.parametrize(
     "speculated", [{"drafted": 9, "accepted": 7}, {"places": (0, 7, 9)}]
 )
