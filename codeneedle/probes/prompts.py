@@ -7,14 +7,14 @@ from codeneedle.records.record import NeedleFacts
 
 # 1 - first version
 PROMPT_VERSION = 1
-"""Raised with every change of wording: replies to different prompts never mix."""
+"""Raised with every change of wording; part of the setup."""
 
 NO_THINK_PREFILL = "<think>\n\n</think>\n\n"
-"""What ``--prefill-no-think`` puts into the model's mouth: thinking, done already."""
+"""Begins the answer with ``--prefill-no-think``: an empty, closed thought."""
 
 
 NO_THINK_ARGS = {"enable_thinking": False}
-"""Variables of chat templates that switch thinking off, where they know them."""
+"""Variables of chat templates that switch thinking off, if the template has them."""
 
 
 class PromptForm(StrEnum):
@@ -26,7 +26,7 @@ class PromptForm(StrEnum):
 
 def completion_prompt(corpus: str, needle: NeedleFacts) -> str:
     """
-    Corpus, then the signature again: the model goes on with the body.
+    Corpus, then the signature again: the model continues with the body.
 
     The corpus comes first and is the same for every needle, so that a server
     reads it once and takes it from its cache from then on.
@@ -37,7 +37,7 @@ def completion_prompt(corpus: str, needle: NeedleFacts) -> str:
 def chat_messages(
     corpus: str, needle: NeedleFacts, *, prefill_no_think: bool = False
 ) -> tuple[Message, ...]:
-    """Corpus first, question last, for the same reason; perhaps a prefilled answer."""
+    """Corpus first, question last, for the same reason; maybe a prefilled answer."""
     asked = Message("user", f"{corpus}\n---\n{question(needle)}")
     if prefill_no_think:
         return (asked, Message("assistant", NO_THINK_PREFILL))
@@ -48,8 +48,8 @@ def question(needle: NeedleFacts) -> str:
     """
     What a chat model is asked, the real signature quoted.
 
-    It names the count of lines that the truth has, blank ones included, so that
-    a model which obeys to the letter gets them all.
+    It names the number of lines of the truth, blank ones included, so that a model
+    that counts literally reproduces all of them.
     """
     return (
         f"The text above contains a function that begins with {_quoted(needle)}. "

@@ -14,7 +14,7 @@ from codeneedle.text import plural
 
 SLOWEST_SHARE = 0.25
 """
-Of the fastest symmetric pair's speed at reading prompts, the least that is believed.
+Least plausible prompt speed, as a share of the fastest symmetric pair's.
 
 Kernels for quantized caches cost some tens of percent; pairs without a kernel were
 reported to be 8 to 45 times slower.
@@ -23,19 +23,19 @@ reported to be 8 to 45 times slower.
 _HOST = "CPU"
 
 Speed = Callable[[CellRecord], float | None]
-"""How fast a cell read prompts, in tokens per second; None if its record has no say."""
+"""How fast a cell read prompts, in tokens per second; None if its record has none."""
 
 
 def suspects(
     records: Iterable[CellRecord], *, speed: Speed, has_device: bool
 ) -> dict[Pair, Trouble]:
     """
-    The finished cells that cannot have run as they were asked to, and why not.
+    The finished cells whose own numbers show that they fell back, and why.
 
-    A graph in more parts than another pair's means that some of it runs elsewhere.
-    On an accelerator a prompt that is read many times slower means the same. On a
-    processor alone it means nothing: there quantized attention is that slow. A cell
-    with another number of layers on the accelerator than most is held against none.
+    A graph in more parts than another pair's means that some of it runs on another
+    device. On an accelerator, reading prompts many times slower means the same; on a
+    CPU it does not, because quantized attention is that slow there. A cell with another
+    number of layers on the accelerator than most is compared with no other.
 
     Args:
         records: Of one probe, at most one per pair; those not finished do not count.
@@ -46,7 +46,7 @@ def suspects(
     elsewhere = dict(_otherwise_offloaded(finished))
     alike = [record for record in finished if record.pair not in elsewhere]
     slow = dict(_slow(alike, speed)) if has_device else {}
-    # The parts are told by the scheduler itself, and so are the better reason.
+    # llama.cpp's scheduler reports the parts itself: the stronger evidence.
     return slow | dict(_in_more_parts(alike)) | elsewhere
 
 
@@ -62,7 +62,7 @@ def _otherwise_offloaded(
         return
     times = Counter(layers.values())
     most = max(times.values())
-    # Where two numbers are as frequent, the most precise pair's is the right one.
+    # Of two equally frequent numbers, the most precise pair's is taken.
     usual = most_precise(pair for pair in layers if times[layers[pair]] == most)
     for pair, count in layers.items():
         if count != layers[usual]:
@@ -106,17 +106,17 @@ def _slow(
 
 
 def _on_device(record: CellRecord) -> bool:
-    """Whether its KV cache may lie on an accelerator; elsewhere slowness is no sign."""
+    """Whether its KV cache may be on an accelerator."""
     return set(record.effective.devices) != {_HOST}
 
 
 PROMPT_SPEEDS = frozenset({"prefill", "pp"})
-"""Names of the metrics that tell, in tokens per second, how fast prompts are read."""
+"""Names of the metrics of prompt speed, in tokens per second."""
 
 
 def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
     """
-    How fast a cell read prompts, by the first of *metrics* that tells.
+    How fast a cell read prompts, by the first of *metrics* that measures it.
 
     Of several values the slowest counts: a fallback slows down every prompt.
     """

@@ -22,7 +22,7 @@ from codeneedle.system.files import expanded
 _Value = TypeVar("_Value")
 
 DEFAULT_OUT = Path("sweeps")
-"""Where run folders go unless a person says otherwise."""
+"""Default folder of all run folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Variant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """
-    What a person asked for; None where they left it to us.
+    What a user asked for; None or empty for what suits the model.
 
     The grid is K x V. Of what else has several values, each combination is a page
     of that grid with a run folder of its own; see `pages`.
@@ -111,9 +111,9 @@ def pages(request: Request) -> list[Request]:
     """
     The pages of *request*, each with one value where it has several.
 
-    A page is called after the values that the pages differ in. Weights are
-    outermost, so that their file stays in memory from one page to the next; they
-    have a folder of their own and need no name.
+    A page is named after the values in which the pages differ. Weights are outermost,
+    so that their file stays in memory from one page to the next; they have a folder
+    of their own and are not part of the name.
     """
     return [
         replace(
@@ -150,7 +150,7 @@ def _names(
 ) -> Iterator[str]:
     if len(request.contexts) > 1:
         yield f"context-{contexts[0]}"
-    # Off is told even where it is alone: it is not what llama.cpp does.
+    # Off is named even where it is the only value: llama.cpp's default is on.
     if len(request.rotations) > 1 or not rotations[0]:
         yield "rotation-on" if rotations[0] else "rotation-off"
     if len(request.variants) > 1:
@@ -346,7 +346,7 @@ def rotations(words: tuple[str, ...]) -> tuple[bool, ...]:
 
 
 def _path(text: str) -> Path:
-    # No shell reads a sweep file, so its ~ is ours to read.
+    # No shell expands the ~ in a sweep file.
     return expanded(text)
 
 
@@ -356,7 +356,7 @@ def _text(name: str, folder: Path) -> str | None:
     path = folder / f"{name}.toml"
     try:
         if path.is_file():
-            return path.read_text(encoding="utf-8-sig")  # some editors leave a mark
+            return path.read_text(encoding="utf-8-sig")  # a mark of editors
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
             source=path, reason=f"cannot be read: {error}", hint="Look at the file."

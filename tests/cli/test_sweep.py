@@ -273,7 +273,7 @@ def test_a_plan_starts_nothing_and_tells_all(codeneedle, tmp_path):
     ("arguments", "code", "words"),
     [
         (("--types", "q8_0,q9_0"), 2, "unknown K cache type 'q9_0'"),
-        (("--model", "none.gguf"), 3, "no weights"),
+        (("--model", "none.gguf"), 3, "none.gguf does not exist"),
         (("--context", "100000"), 2, "trained for"),
         (("--", "-ctk", "q8_0"), 2, "-ctk: this argument cannot be passed"),
         (("--", "-c", "100"), 2, "-c: this argument cannot be passed"),
@@ -485,7 +485,7 @@ def test_two_models_of_one_name_are_refused_before_a_server_starts(
     refused = codeneedle("sweep", "both")
 
     assert 2 == refused.returncode
-    assert "both be called tiny/m" in refused.stderr
+    assert "both write to tiny/m" in refused.stderr
 
 
 def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(tmp_path):

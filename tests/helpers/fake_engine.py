@@ -47,7 +47,7 @@ class FakeServer:
     Attributes:
         engine: What it is served by.
         questions: What it was asked, in order.
-        is_dying: Whether it ends as soon as somebody waits for that.
+        is_dying: Whether it ends as soon as it is waited for.
         holds_bytes: What it holds on accelerators.
         settled: How often it was waited for.
     """

@@ -1,4 +1,4 @@
-"""Fallbacks that only the numbers of other cells betray."""
+"""Fallbacks that only the numbers of other cells show."""
 
 from dataclasses import replace
 
@@ -69,14 +69,14 @@ def test_a_log_without_parts_proves_nothing():
 @pytest.mark.parametrize("has_device", [True, False])
 def test_parts_count_with_and_without_an_accelerator(has_device):
     """
-    They are the scheduler's own word.
+    llama.cpp's scheduler reports them itself.
     """
     cells = cell("q8_0/q4_0", parts=3), cell("bf16/bf16", parts=1)
 
     assert [ASYMMETRIC] == list(found(*cells, has_device=has_device))
 
 
-def test_cells_that_did_not_finish_neither_accuse_nor_are_accused():
+def test_cells_that_did_not_finish_are_not_compared():
     """
     They have a status already, and what ran before they failed is not known.
     """
@@ -119,7 +119,7 @@ def test_a_symmetric_pair_may_be_slow_itself():
     assert [Pair("q5_1", "q5_1")] == list(found(*map(cell, speeds), speeds=speeds))
 
 
-def test_without_a_symmetric_pair_nobody_knows_what_is_fast():
+def test_without_a_symmetric_pair_no_speed_is_suspect():
     """
     Of two asymmetric pairs the faster may have fallen back as well.
     """
@@ -215,7 +215,7 @@ def test_as_many_layers_and_unknown_ones_are_no_sign():
     assert {} == found(cell("q8_0/q4_0"), cell("bf16/bf16", layers=33))
 
 
-def test_a_cell_that_is_offloaded_otherwise_accuses_nobody():
+def test_a_cell_that_is_offloaded_otherwise_makes_no_other_suspect():
     """
     With more layers there its graph has fewer parts, which is no fault of others.
     """

@@ -1,4 +1,4 @@
-"""Laws of the files that a person writes: read as meant, or refused with a hint."""
+"""Properties of the files that users write: read as meant, or refused with a hint."""
 
 import difflib
 import json
@@ -81,7 +81,7 @@ def written(table):
 @given(table=tables(SweepFile))
 def test_any_table_is_a_sweep_file_or_an_error_with_a_hint(tmp_path, table):
     """
-    Nothing that a person writes ends in a traceback, and no unknown key is read over.
+    Nothing ends in a traceback, and no unknown key is ignored.
     """
     (tmp_path / "x.toml").write_text(written(table), encoding="utf-8")
     read = outcome(read_sweep_file, "x", folder=tmp_path)
@@ -201,7 +201,7 @@ def _nearest(typo, known):
 @example(name="**/[", key="glob")
 def test_whatever_a_corpus_file_names_is_found_or_refused(tmp_path, name, key):
     """
-    Names of nobody's home, names too long, null characters and broken patterns are
+    Unknown homes, names too long, null characters and broken patterns are
     refused like those of files that are not there.
     """
     assume(".." not in name and not name.startswith(("/", "~/")) and name != "~")

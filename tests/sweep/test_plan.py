@@ -327,7 +327,7 @@ def test_a_folder_below_one_that_is_closed_is_noticed_before_the_start(
     assert closed == caught.value.folder
 
 
-def test_a_person_is_told_of_the_built_in_model():
+def test_a_user_is_told_of_the_built_in_model():
     """
     And that it is no judge of other texts than incompressible ones.
     """

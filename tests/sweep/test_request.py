@@ -1,11 +1,24 @@
-"""What a person asks for, page by page."""
+"""What a user asks for: pages of a request, and sweep files."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from codeneedle.sweep.request import Request, Variant, pages
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.grid import DEFAULT_TYPES
+from codeneedle.probes.divergence import DivergenceSettings
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.throughput import ThroughputSettings
+from codeneedle.sweep.request import (
+    Request,
+    Variant,
+    asked_for,
+    pages,
+    read_sweep_file,
+    rotations,
+    sweep_names,
+)
 
 PLAIN = Variant("plain", ())
 SWA = Variant("swa", ("--swa-full",))
@@ -93,3 +106,319 @@ def test_a_page_is_the_only_page_of_itself_but_for_its_name():
     first = pages(asked)[0]
 
     assert replace(asked, contexts=(4096,), page="context-4096") == first
+
+
+# Sweep files
+
+
+SHIPPED = ["asymmetric", "corners", "kv-grid", "price"]
+ROOT = Path(__file__).parents[2]
+
+ALL_KEYS = """\
+corpus = "http_server"
+models = ["a.gguf", "~/b.gguf"]
+types = ["q4_0", "q8_0"]
+v_types = ["f16"]
+probes = ["throughput", "recall"]
+contexts = [4096, 8192, 4096]
+rotation = ["on", "off"]
+server_args = ["-t", "1"]
+prompt_form = "chat"
+prefill_no_think = true
+fit = false
+seed = 7
+
+[variants]
+plain = []
+swa = ["--swa-full"]
+
+[divergence]
+contexts = [512, 1024]
+chunks = 3
+text = "~/wiki.txt"
+
+[throughput]
+depths = [0, 256]
+repetitions = 2
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes ``sweeps/NAME.toml`` and returns its folder."""
+
+    def written(text, *, name="mine"):
+        folder = tmp_path / "sweeps"
+        folder.mkdir(exist_ok=True)
+        data = text if isinstance(text, bytes) else text.encode()
+        (folder / f"{name}.toml").write_bytes(data)
+        return folder
+
+    return written
+
+
+def refused(folder, name="mine"):
+    """What is said of the sweep file *name*, and its hint."""
+    with pytest.raises(BadInput) as caught:
+        asked_for(read_sweep_file(name, folder=folder))
+    assert 2 == caught.value.exit_code
+    return str(caught.value), caught.value.hint
+
+
+def test_every_key_reaches_the_request(write):
+    """
+    Types are ordered, one axis may have its own, and ~ is the home folder.
+    """
+    asked = Request(**asked_for(read_sweep_file("mine", folder=write(ALL_KEYS))))
+    expected = Request(
+        corpus="http_server",
+        models=(Path("a.gguf"), Path.home() / "b.gguf"),
+        k_types=("q8_0", "q4_0"),
+        v_types=("f16",),
+        probes=("throughput", "recall"),
+        contexts=(4096, 8192),
+        rotations=(True, False),
+        variants=(Variant("plain", ()), Variant("swa", ("--swa-full",))),
+        prompt_form=PromptForm.CHAT,
+        prefill_no_think=True,
+        fit=False,
+        seed=7,
+        server_args=("-t", "1"),
+        settings={
+            "divergence": DivergenceSettings(
+                contexts=(512, 1024), chunks=3, text=Path.home() / "wiki.txt"
+            ),
+            "throughput": ThroughputSettings(depths=(0, 256), repetitions=2),
+        },
+    )
+
+    assert expected == asked
+
+
+@pytest.mark.parametrize("axis", ["k_types", "v_types"])
+def test_an_axis_may_have_types_of_its_own(write, axis):
+    """
+    The other one keeps those of both.
+    """
+    folder = write(f"types = ['q4_0', 'q8_0']\n{axis} = ['f16']")
+    asked = asked_for(read_sweep_file("mine", folder=folder))
+
+    both = {"k_types": ("q8_0", "q4_0"), "v_types": ("q8_0", "q4_0")}
+    assert {**both, axis: ("f16",)} == {name: asked[name] for name in both}
+
+
+def test_an_empty_file_changes_nothing(write):
+    """
+    Every key may be left out; the rest is as without a sweep file.
+    """
+    assert Request() == Request(
+        **asked_for(read_sweep_file("mine", folder=write("# nothing\n")))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "nearest"),
+    [
+        ("typs = []", "'typs'", "'types'"),
+        ("model = ['a.gguf']", "'model'", "'models'"),
+        ("[divergence]\nchunk = 3", "'chunk' in [divergence]", "'chunks'"),
+        ("[throughput]\ndepth = [0]", "'depth' in [throughput]", "'depths'"),
+        ("[throughputs]\ndepths = [0]", "'throughputs'", "'throughput'"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
+    """
+    A typo never quietly runs a default, at any level.
+    """
+    said, hint = refused(write(text))
+
+    assert said == f"mine.toml: unknown key {key}"
+    assert f"Did you mean {nearest}?" == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("types = 'q8_0'", "$.types"),
+        ("types = [8]", "$.types[0]"),
+        ("corpus = 3", "$.corpus"),
+        ("contexts = [4096, 8]", "$.contexts[1]"),
+        ("contexts = ['4096']", "$.contexts[0]"),
+        ("fit = 'yes'", "$.fit"),
+        ("seed = 1.5", "$.seed"),
+        ("prompt_form = 'chatty'", "$.prompt_form"),
+        ("divergence = 3", "$.divergence"),
+        ("[divergence]\nchunks = 0", "$.divergence.chunks"),
+        ("[throughput]\ndepths = [-1]", "$.throughput.depths[0]"),
+        ("[throughput]\nrepetitions = 0", "$.throughput.repetitions"),
+        ("[variants]\nswa = '--swa-full'", "$.variants"),
+        ("variants = ['--swa-full']", "$.variants"),
+    ],
+)
+def test_a_value_that_cannot_be_names_its_key(write, text, key):
+    """
+    Of another type, or out of range.
+    """
+    said, hint = refused(write(text))
+
+    assert f"`{key}" in said
+    assert "Give that key another value." == hint
+
+
+@pytest.mark.parametrize("name", ["a/b", "../out", "flash off", "", ".hidden", "a+b"])
+def test_a_variant_is_called_like_a_folder(write, name):
+    """
+    Its records go into one of that name, which never leads elsewhere.
+    """
+    said, hint = refused(write(f"[variants]\n'{name}' = ['-t', '1']"))
+
+    assert f"'{name}' in [variants]" in said
+    assert "letters" in hint
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"types = [",
+        b"types = []\ntypes = []",
+        b"\xff\xfe\x00",
+        b"seed = " + b"9" * 5000,
+        b"types = " + b"[" * 5000,
+    ],
+    ids=["half", "twice", "bytes", "digits", "deep"],
+)
+def test_a_file_that_is_no_toml_is_refused(write, data):
+    """
+    Half, twice the same, no text at all, or beyond what a parser takes.
+    """
+    said, hint = refused(write(data))
+
+    assert "mine.toml: " in said
+    assert hint
+
+
+def test_a_byte_order_mark_is_no_mistake(write):
+    """
+    Some editors put one in front.
+    """
+    folder = write(b"\xef\xbb\xbfseed = 7\n")
+
+    assert 7 == read_sweep_file("mine", folder=folder).seed
+
+
+def test_a_file_that_may_not_be_read_is_named(write, monkeypatch):
+    """
+    The one that comes with us does not quietly take its place.
+    """
+    folder = write("seed = 7", name="corners")
+
+    def forbid(_path, **_how):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", forbid)
+
+    assert "cannot be read: " in refused(folder, "corners")[0]
+
+
+def test_a_folder_is_no_sweep_file(tmp_path):
+    """
+    Neither one of records beside it, nor one that ends alike; none is offered.
+    """
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "other.toml").mkdir()
+
+    assert SHIPPED == sweep_names(tmp_path)
+    for name in ("mine", "other"):
+        with pytest.raises(UnknownName):
+            read_sweep_file(name, folder=tmp_path)
+
+
+def test_a_file_of_ones_own_wins_over_one_that_comes_with_us(write):
+    """
+    It is listed once, and first.
+    """
+    folder = write("seed = 7", name="price")
+
+    assert 7 == read_sweep_file("price", folder=folder).seed
+    assert ["price", *SHIPPED[:-1]] == sweep_names(folder)
+
+
+def test_an_unknown_sweep_is_answered_with_the_nearest(write):
+    """
+    Those in the folder are known, too.
+    """
+    folder = write("", name="nightly")
+
+    for typo, meant in (("kvgrid", "kv-grid"), ("nightlee", "nightly")):
+        with pytest.raises(UnknownName) as caught:
+            read_sweep_file(typo, folder=folder)
+        assert f"unknown sweep '{typo}'" == str(caught.value)
+        assert f"Did you mean '{meant}'?" == caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "sub/mine", "/etc/passwd", "..", "", "mine\n"]
+)
+def test_a_name_is_never_a_path(write, tmp_path, name):
+    """
+    What lies elsewhere is not read, whether it is there or not.
+    """
+    folder = write("seed = 7")
+    (tmp_path / "outside.toml").write_text("seed = 7")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "mine.toml").write_text("seed = 7")
+
+    with pytest.raises(UnknownName):
+        read_sweep_file(name, folder=folder)
+
+
+def test_rotation_is_on_or_off():
+    """
+    Each once, in the order given; other words are refused with the nearest.
+    """
+    assert (True,) == rotations(("on",))
+    assert (False, True) == rotations(("off", "on", "off"))
+    with pytest.raises(UnknownName) as caught:
+        rotations(("of",))
+    assert "unknown rotation 'of'" == str(caught.value)
+    assert "Did you mean 'off'?" == caught.value.hint
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_sweeps_beside_the_readme_are_those_that_are_shipped(tmp_path, name):
+    """
+    What is read there is what runs by that name, in any folder.
+    """
+    shipped = read_sweep_file(name, folder=tmp_path)
+
+    assert (ROOT / "sweeps" / f"{name}.toml").is_file()
+    assert read_sweep_file(name, folder=ROOT / "sweeps") == shipped
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "probes"),
+    [
+        ("kv-grid", DEFAULT_TYPES, ("recall",)),
+        ("corners", ("bf16", "q4_0"), ("recall",)),
+        ("asymmetric", ("q8_0", "q4_0"), ("recall", "throughput")),
+        ("price", DEFAULT_TYPES, ("recall", "divergence", "throughput")),
+    ],
+)
+def test_shipped_sweeps_are_what_their_comments_say(tmp_path, name, types, probes):
+    """
+    The published grid, its corners, both mixed pairs, the whole price.
+    """
+    asked = Request(**asked_for(read_sweep_file(name, folder=tmp_path)))
+
+    assert (types, types, probes) == (asked.k_types, asked.v_types, asked.probes)
+
+
+def test_the_asymmetric_sweep_measures_speed_by_depth(tmp_path):
+    """
+    From an empty cache to one of 32,768 tokens.
+    """
+    asked = asked_for(read_sweep_file("asymmetric", folder=tmp_path))
+
+    (chosen,) = asked["settings"].values()
+    assert (0, 4096, 16384, 32768) == chosen.depths
+    assert 3 == chosen.repetitions

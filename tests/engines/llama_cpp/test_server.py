@@ -139,7 +139,7 @@ def test_a_server_that_dies_in_a_round_is_reported_as_dead(tmp_path):
 
 def test_a_server_that_the_system_kills_had_too_much_memory(tmp_path):
     """
-    Nobody else sends SIGKILL to it, and no log can say so.
+    The kernel sends SIGKILL, and no log can say so.
     """
     with pytest.raises(ServerDied) as caught, fake_server(tmp_path) as served:
         ask_after(served, signal.SIGKILL)
@@ -258,7 +258,7 @@ def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
         assert 20 == served.effective().offloaded_layers
 
 
-def test_a_port_that_somebody_took_is_exchanged(tmp_path):
+def test_a_port_that_was_taken_meanwhile_is_exchanged(tmp_path):
     """
     Between choosing a port and binding it, anybody may come.
     """
@@ -370,7 +370,7 @@ def test_the_real_server_refuses_a_type_that_it_does_not_know(real_launch, tmp_p
 @pytest.mark.real
 def test_an_argument_that_changes_the_types_is_caught(real_launch, tmp_path):
     """
-    Even one that nobody reserved: what runs is compared with what was asked.
+    Even one that is not refused: what runs is compared with what was asked.
     """
     launch = replace(real_launch, extra=("-ctk", "f16"))
     with serving(launch, log=tmp_path / "log") as served:
