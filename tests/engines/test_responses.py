@@ -103,7 +103,7 @@ def test_each_token_has_its_share_of_the_text():
 
 def test_a_token_of_bytes_that_are_no_text_keeps_the_gap_that_the_server_states():
     """
-    It is one U+FFFD of the reply, never a gap of 0.0: no token is looked up by its text.
+    It is one U+FFFD of the reply, never a gap of 0.0: texts of tokens are not used.
     """
     events = [
         json.loads(json.dumps(token(text)).encode().replace(b"?", b"\\ud83d"))
