@@ -13,7 +13,7 @@ import httpx
 
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function
-from codeneedle.engines.client import Chat, Client, Completion, Message
+from codeneedle.engines.client import Client
 from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
@@ -34,6 +34,7 @@ from codeneedle.engines.llama_cpp.perplexity_log import (
     statistics,
     too_short,
 )
+from codeneedle.engines.requests import Chat, Completion, Message
 from codeneedle.engines.responses import Reply
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.grid import Pair

@@ -4,8 +4,8 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle.engines.client import Completion
 from codeneedle.engines.engine import Ability, CacheTypes, EngineIdentity, ModelSpec
+from codeneedle.engines.requests import Completion
 from codeneedle.engines.responses import Reply
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.grid import Pair

@@ -6,7 +6,7 @@ import pytest
 from fake_engine import FakeEngine, FakeServer, is_for, made_weights, reply_to
 from made_records import made_needle, made_setup
 
-from codeneedle.engines.client import Chat
+from codeneedle.engines.requests import Chat
 from codeneedle.engines.responses import ServerGone
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair

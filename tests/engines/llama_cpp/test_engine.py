@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from made_servers import PAIR, fake_llama_cpp
 
-from codeneedle.engines.client import Message
 from codeneedle.engines.engine import Ability, CellSpec
 from codeneedle.engines.llama_cpp import engine as llama_cpp
 from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.engines.requests import Message
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header

@@ -9,12 +9,12 @@ import psutil
 import pytest
 from made_servers import PAIR, fake_launch, fake_server
 
-from codeneedle.engines.client import Completion
 from codeneedle.engines.engine import CellSpec, mismatched
 from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.arguments import Launch
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.server import Deadlines, ServerDied, serving
+from codeneedle.engines.requests import Completion
 from codeneedle.engines.responses import Readiness
 from codeneedle.errors import CellError, MachineError
 from codeneedle.grid import Pair
