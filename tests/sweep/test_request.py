@@ -14,6 +14,7 @@ from codeneedle.sweep.request import (
     Request,
     Variant,
     asked_for,
+    overruled,
     pages,
     read_sweep_file,
     rotations,
@@ -422,3 +423,42 @@ def test_the_asymmetric_sweep_measures_speed_by_depth(tmp_path):
     (chosen,) = asked["settings"].values()
     assert (0, 4096, 16384, 32768) == chosen.depths
     assert 3 == chosen.repetitions
+
+
+# Options of probes
+
+
+@pytest.mark.parametrize(
+    ("probe", "field", "value", "words"),
+    [
+        ("divergence", "contexts", (0,), "--divergence-context: Expected `int` >= 2"),
+        ("divergence", "chunks", 0, "--chunks: Expected `int` >= 1"),
+        ("throughput", "depths", (-5,), "--depths: Expected `int` >= 0"),
+        ("throughput", "repetitions", "x", "--repetitions: Expected `int | null`"),
+    ],
+)
+def test_a_setting_that_cannot_be_names_its_option(probe, field, value, words):
+    """
+    When the command line is read, before anything is fitted or loaded.
+    """
+    with pytest.raises(BadInput) as caught:
+        overruled({}, {probe: {field: value}})
+
+    assert str(caught.value).startswith(words)
+
+
+def test_options_of_a_probe_replace_single_settings():
+    """
+    Its other settings, and those of other probes, stay.
+    """
+    stored = {
+        "divergence": DivergenceSettings(chunks=3, contexts=(512,)),
+        "throughput": ThroughputSettings(depths=(0,)),
+    }
+
+    found = overruled(stored, {"divergence": {"chunks": 4, "text": "~/a.txt"}})
+
+    assert stored["throughput"] == found["throughput"]
+    assert found["divergence"] == DivergenceSettings(
+        chunks=4, contexts=(512,), text=Path.home() / "a.txt"
+    )
