@@ -19,7 +19,7 @@ FAULTS = {
     "freezes at the start": ("signal=start/19", "timed-out", "does not answer"),
     "is killed in a round": ("signal=round/9", "out-of-memory", "SIGKILL"),
     "freezes between rounds": ("signal=between/19", "timed-out", "said nothing"),
-    "logs without end": ("flood", "crashed", "more than 256 MiB"),
+    "logs without end": ("flood", "crashed", "limit of file sizes"),
     "resets every connection": ("reset", "crashed", "connection"),
     "sends half a JSON": ("half-json", "crashed", "did not answer"),
     "sends 10 MB of garbage": ("garbage", "crashed", "longer than"),

@@ -74,6 +74,8 @@ def server(folder, faults):
     misbehave(folder, faults)
     return script(
         folder / "bin" / "llama-server",
+        # Less than what codeneedle grants, so that a log without end ends soon.
+        "ulimit -f 600000\n"
         f'exec "{sys.executable}" -I -S "{HERE / "fake_llama.py"}" '
         f'--fake-folder "{folder / "cell-faults"}" "$@"',
     )
