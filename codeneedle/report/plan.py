@@ -146,7 +146,7 @@ def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
         table.add_row(visible(str(each.pair)), *cells)
     return Group(
         Text(f"{visible(run.name)}: measured memory, MiB{where}", style="bold"),
-        table,
+        *([table] if found else []),
         *(Text(line) for line in _conclusion(found)),
         *(Text(f"left out: {line}") for line in _left_out(run)),
     )
@@ -160,15 +160,19 @@ def measured(run: Run, weights: Weights | None) -> list[Measured]:
         known = chosen.get(record.pair)
         if known is None or _rank(record) > _rank(known):
             chosen[record.pair] = record
-    ordered = sorted(chosen, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
-    return [_measured(chosen[pair], weights) for pair in ordered]
+    ordered = sorted(chosen.values(), key=_precision)
+    return [_measured(record, weights) for record in ordered]
+
+
+def _precision(record: CellRecord) -> tuple[float, ...]:
+    return (*precision(record.pair.k), *precision(record.pair.v))
 
 
 def _left_out(run: Run) -> Iterator[str]:
     """The pairs without a finished record, with their status and reason."""
     finished = {record.pair for record in run.records if record.has_numbers}
     failed: dict[tuple[str, str], list[Pair]] = {}
-    for record in run.records:
+    for record in sorted(run.records, key=_precision):
         if record.pair not in finished:
             pairs = failed.setdefault((record.status.value, record.reason), [])
             if record.pair not in pairs:
