@@ -531,7 +531,7 @@ def _times(ratio: float) -> str:
 
 def _described(metric: Metric) -> str:
     """The label, and the unit if the label lacks it."""
-    has_unit = not metric.unit or metric.unit in metric.label
+    has_unit = metric.unit in metric.label
     return metric.label if has_unit else f"{metric.label}, {metric.unit}"
 
 

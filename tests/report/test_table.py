@@ -327,6 +327,7 @@ def test_a_row_has_values_and_their_ratios():
     assert "kld      the kld, nats" in lines
     assert "(2x)     times the noise floor: the reference compared with itself" in lines
     assert "98%      of the reference's value" in lines
+    assert "compared with bf16/bf16" not in "\n".join(lines)
 
 
 def test_headings_are_above_their_columns():
