@@ -93,6 +93,19 @@ def test_names_cannot_write_on_the_terminal() -> None:
     assert r"a\x1b[2J" in captions.setup_line(evil)
 
 
+def test_settings_of_a_probe_are_told_without_hashes_and_builds() -> None:
+    """
+    Of probes that have records; lists are joined.
+    """
+    told = {"contexts": [512, 1024], "text_sha256": "ab", "chunks": 2, "llama": "b1"}
+    setup = replace(SETUP, probes={"divergence": told, "throughput": {"depths": [0]}})
+    record = replace(failed_record("q4_0/q4_0"), probe="divergence")
+
+    found = captions.probe_settings(replace(made_run(), setup=setup, records=(record,)))
+
+    assert (("divergence", "contexts 512, 1024; chunks 2"),) == found
+
+
 def test_a_rotation_that_is_off_is_said() -> None:
     """
     Where it is on, nothing is said.

@@ -13,10 +13,18 @@ from made_records import (
 )
 from rich.console import Console, RenderableType
 
+from codeneedle.analysis.frames import cells_frame
 from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.recall import METRICS
 from codeneedle.records.record import Round, Run, Status
-from codeneedle.report.grid import grid, report, summary, summary_headings, summary_row
+from codeneedle.report.grid import (
+    grid,
+    grid_texts,
+    report,
+    summary,
+    summary_headings,
+    summary_row,
+)
 from codeneedle.scoring.rounds import Reading
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -116,6 +124,34 @@ def test_the_grid_has_k_down_and_v_across() -> None:
         "q4_0   12.00   11.00",
     ] == lines[2:5]
     assert "*  the reference, bf16/bf16" in lines
+
+
+def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
+    """
+    Unless the label has the unit, or there is a single observation.
+    """
+    run = made_run(setup=SMALL)
+
+    assert (
+        "random-bodies/made-model: matched lines of 20 (mean of 2)"
+        == (lines_of(run)[0])
+    )
+    assert lines_of(run, PASS)[0].endswith("matched lines (sum of 2)")
+    assert "random-bodies/made-model: KV cache, MiB" == lines_of(run, METRIC["kv"])[0]
+
+
+def test_wide_numbers_widen_their_column_and_gaps_are_not_coloured() -> None:
+    """
+    Two blanks stay between columns; a pair that was not run is dim.
+    """
+    large = replace(MATCHED, values=lambda *_: [1234567.5], bounds=(None, None))
+    run = made_run(setup=SMALL, untried=["q4_0/q8_0"])
+    ((first, _), (_, gap)) = grid_texts(cells_frame(run, large, READING), large)
+
+    assert ["K \\ V        bf16         q8_0", "bf16   1234567.50*  1234567.50"] == (
+        lines_of(run, large)[2:4]
+    )
+    assert ("dim", True) == (gap.style, " on #" in str(first.style))
 
 
 def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
