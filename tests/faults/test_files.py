@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from injections import GRID, TINY, Folder, error_line, statuses, sweeping
+from injections import GRID, TINY, Folder, error_line, statuses
 from made_records import made_needle, made_record, made_round, made_setup
+from started_sweeps import going
 
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.grid import Pair
@@ -29,7 +30,7 @@ def measured(tmp_path_factory, llama_server, nano):
     path = tmp_path_factory.mktemp("measured")
     (path / "corpora").mkdir()
     (path / "corpora" / "tiny.toml").write_text(TINY, encoding="utf-8")
-    with sweeping(path, *GRID) as sweep:
+    with going(path, "sweep", *GRID) as sweep:
         said, _ = sweep.communicate()
     assert 0 == sweep.returncode, said
     return path
@@ -530,7 +531,7 @@ def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
     lines = "".join(f"    name_{n} = {n * 7919}\n" for n in range(24))
     source.write_text(f"def first():\n{lines}")
     grid = ("--corpus", "text.py", "--types", "q8_0,q4_0", "--context", "4096")
-    with sweeping(folder.path, *grid) as sweep:
+    with going(folder.path, "sweep", *grid) as sweep:
         while not (done := list(folder.path.glob("sweeps/*/*/cells/*.json"))):
             assert sweep.poll() is None
         source.unlink() if what == "gone" else source.write_text("def other(): pass\n")

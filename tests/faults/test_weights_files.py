@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from gguf_files import SHAPE, gguf_bytes, write_gguf
-from injections import Folder, Injection, error_line, sweeping
+from injections import Folder, Injection, error_line
+from started_sweeps import going
 
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import weights
@@ -376,7 +377,7 @@ def test_weights_that_change_while_a_sweep_runs_end_it(
     if list(REPLACED).index(fault) >= times(4, quick=1):
         pytest.skip("make faults does all of them")
     change, code, words = REPLACED[fault]
-    with sweeping(folder.path, *FOUR, *SMALL, *CALM) as sweep:
+    with going(folder.path, "sweep", *FOUR, *SMALL, *CALM) as sweep:
         while not list(folder.path.glob("sweeps/*/*/cells/*.json")):
             assert sweep.poll() is None
         change(model)
@@ -408,7 +409,7 @@ def test_weights_that_are_merely_touched_do_not_end_a_sweep(
     """
     if not times(1, quick=0):
         pytest.skip("make faults does it")
-    with sweeping(folder.path, *FOUR, *SMALL, *CALM) as sweep:
+    with going(folder.path, "sweep", *FOUR, *SMALL, *CALM) as sweep:
         while not list(folder.path.glob("sweeps/*/*/cells/*.json")):
             assert sweep.poll() is None
         os.link(model, folder.path / "backup.gguf")

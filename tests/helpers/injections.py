@@ -2,10 +2,6 @@
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,32 +99,6 @@ def processes_in(folder: Path) -> list[int]:
             if is_alive and Path(process.cwd()).is_relative_to(folder):
                 found.append(process.pid)
     return found
-
-
-@contextlib.contextmanager
-def sweeping(
-    folder: Path, *arguments: str, **variables: str
-) -> Iterator[subprocess.Popen[str]]:
-    """
-    A sweep that is under way in *folder*, its output in one pipe, without a terminal.
-
-    It is killed at the end of the block, and what it started is not: that is for
-    the test to look at.
-    """
-    with subprocess.Popen(
-        [sys.executable, "-m", "codeneedle", "sweep", *arguments],
-        cwd=folder,
-        env=os.environ | {"COLUMNS": "100", "NO_COLOR": "1"} | variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        start_new_session=True,
-    ) as sweep:
-        try:
-            yield sweep
-        finally:
-            sweep.kill()
 
 
 def statuses(folder: Path) -> list[str]:
