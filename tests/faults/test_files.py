@@ -148,6 +148,9 @@ DAMAGES = {
     "record of a status that is none": with_text(b'"finished"', b'"done"'),
 }
 
+FOREIGN = {"record of another cell", "record of another run"}
+"""Of these, the ones that are whole, and kept as ``*.foreign``."""
+
 
 @pytest.mark.real
 @pytest.mark.parametrize("fault", DAMAGES)
@@ -171,7 +174,8 @@ def test_what_is_no_record_of_its_cell_is_a_gap_and_is_kept(done, ledger, fault)
     assert "its record cannot be used" in gap.reason
     assert 4 == len(run.records)
     assert good == store.record(pair, "recall")
-    aside = path.with_name(f"{path.name}.damaged")
+    ending = "foreign" if fault in FOREIGN else "damaged"
+    aside = path.with_name(f"{path.name}.{ending}")
     assert not damaged or damaged == aside.read_bytes()
     ledger.note(fault, gap.reason, of=done)
 
@@ -207,7 +211,9 @@ def test_damaged_records_are_shown_as_gaps_and_measured_again(
     assert 0 == swept.returncode, swept.stderr
     assert "4 of 4 cells finished" in swept.stderr
     assert "Traceback" not in grid.stderr + swept.stderr
-    assert len(faults) == len(list((done.path / RUN / CELLS).glob("*.damaged")))
+    aside = {path.suffix for path in (done.path / RUN / CELLS).glob("*.json.*")}
+    assert aside <= {".damaged", ".foreign"}
+    assert len(faults) == len(list((done.path / RUN / CELLS).glob("*.json.*")))
     for fault in faults:
         ledger.note(
             f"{fault}, whole program", "its record cannot be used: ...", of=done
