@@ -60,6 +60,9 @@ OPERATORS = re.compile(
 )
 """Left out: what always ends in a TypeError, such as ``&`` between types."""
 
+DECLARATION = re.compile(r"@dataclass\(|, strict=|^def .*\*, |^ *\*,$")
+"""Lines whose flags no test can see, but a type checker may: frozen, slots, ``*``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -68,6 +71,12 @@ class Mutant:
     path: Path
     before: str
     after: str
+
+    @property
+    def line(self) -> str:
+        """The line that is changed, as it was."""
+        lines = zip(self.before.splitlines(), self.after.splitlines(), strict=False)
+        return next(line for line, changed in lines if line != changed)
 
     def __str__(self) -> str:
         lines = (self.before.splitlines(), self.after.splitlines())
@@ -87,7 +96,9 @@ def mutants(module: str, chance: random.Random) -> Iterator[Mutant]:
             places.setdefault(place, []).append((name, count))
     for changes in places.values():
         name, count = chance.choice(changes)
-        yield Mutant(path, before, mutate_code(before, get_operator(name)(), count))
+        made = Mutant(path, before, mutate_code(before, get_operator(name)(), count))
+        if not DECLARATION.search(made.line):
+            yield made
 
 
 def passes(path: Path, copy: Path) -> bool:

@@ -1,0 +1,81 @@
+"""Which facts must be equal, and how a difference is named."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_records import made_setup
+
+from codeneedle.records.comparability import OtherSetup, refuse_difference, widened
+
+SETUP = replace(
+    made_setup(needles=3),
+    server_args=("--threads", "2"),
+    probes={"throughput": {"depths": [0], "repetitions": 3}},
+)
+FIRST, SECOND, THIRD = SETUP.needles
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "stored", "wanted"),
+    [
+        ({"context": 4096}, "context", "12288", "4096"),
+        ({"needles": (FIRST, SECOND)}, "number of needles", "3", "2"),
+        (
+            {"needles": (FIRST, replace(SECOND, line=7), THIRD)},
+            "needles 2 line",
+            "25",
+            "7",
+        ),
+        ({"server_args": ("--threads", "4")}, "server_args 2", "'2'", "'4'"),
+        (
+            {"corpus": replace(SETUP.corpus, tokens=1)},
+            "corpus tokens",
+            "8912",
+            "1",
+        ),
+        (
+            {"probes": {"throughput": {"depths": [0], "repetitions": 5}}},
+            "throughput repetitions",
+            "3",
+            "5",
+        ),
+        (
+            {"probes": {"throughput": {"depths": [0]}}},
+            "throughput repetitions",
+            "3",
+            "None",
+        ),
+    ],
+)
+def test_the_first_difference_is_named_with_both_values(changes, key, stored, wanted):
+    """
+    Of nested facts one value is named, with its place from 1.
+    """
+    with pytest.raises(OtherSetup) as raised:
+        refuse_difference(SETUP, replace(SETUP, **changes), folder=Path("runs"))
+
+    assert f"another {key}: {stored}, now {wanted}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"types_k": ("f16",)},
+        {"types_v": ()},
+        {"created": "later"},
+        {"probes": {}},
+        {"probes": {"divergence": {"chunks": 4}}},
+    ],
+)
+def test_types_dates_and_further_probes_do_not_differ(changes):
+    """
+    Records of a wider grid, or of another probe, stand in the same folder.
+    """
+    wanted = replace(SETUP, **changes)
+
+    refuse_difference(SETUP, wanted, folder=Path("runs"))
+    both = widened(SETUP, wanted)
+    assert {*SETUP.types_k, *wanted.types_k} == set(both.types_k)
+    assert {*SETUP.types_v, *wanted.types_v} == set(both.types_v)
+    assert {**SETUP.probes, **wanted.probes} == both.probes

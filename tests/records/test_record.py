@@ -1,0 +1,71 @@
+"""Sums and phrases of the stored data."""
+
+from dataclasses import replace
+
+import pytest
+from made_records import failed_record, made_record, made_setup
+
+from codeneedle.records.record import Effective, KvBuffer, Phases, Status
+
+PHASES = Phases(
+    between_s=0.25,
+    ready_s=1.0,
+    start_s=2.0,
+    measure_s=4.0,
+    stop_s=8.0,
+    trial_s=16.0,
+)
+
+
+def test_a_cell_takes_its_own_phases_alone():
+    """
+    What came before it, and a trial of a former version, are not its time.
+    """
+    assert 15.0 == PHASES.total_s
+    assert 11.25 == PHASES.waiting_s
+
+
+@pytest.mark.parametrize("missing", ["ready_s", "start_s", "stop_s"])
+def test_phases_that_were_not_reached_take_no_time(missing):
+    """
+    The others still add up.
+    """
+    left = replace(PHASES, **{missing: None})
+    taken = getattr(PHASES, missing)
+
+    assert (15.0 - taken, 11.25 - taken) == (left.total_s, left.waiting_s)
+    assert (0.0, 0.0) == (Phases().total_s, Phases().waiting_s)
+
+
+def test_all_caches_of_a_server_add_up():
+    """
+    Models with sliding windows have two; a log that names none gives no size.
+    """
+    caches = tuple(
+        KvBuffer(cells=9, layers=2, k_type="f16", v_type="f16", k_mib=size, v_mib=1.0)
+        for size in (4.0, 2.0)
+    )
+
+    assert 8.0 == Effective(kv=caches).kv_mib
+    assert Effective().kv_mib is None
+
+
+@pytest.mark.parametrize("status", Status)
+def test_only_a_finished_cell_has_numbers(status):
+    """
+    Whatever was stored of the others is in no grid, table or heatmap.
+    """
+    record = replace(made_record("f16/f16", []), status=status)
+
+    assert (status == "finished") is record.has_numbers
+    assert not failed_record("f16/f16").has_numbers
+
+
+def test_a_corpus_is_trimmed_if_it_lost_functions():
+    """
+    Fitting into a context drops whole functions.
+    """
+    corpus = made_setup().corpus
+
+    assert corpus.is_trimmed
+    assert not replace(corpus, functions=corpus.functions_before).is_trimmed
