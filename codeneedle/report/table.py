@@ -552,10 +552,10 @@ def _references(table: PairTable) -> Iterator[tuple[str, str]]:
 
 def _ratios(table: PairTable) -> Iterator[tuple[str, str]]:
     """What the ratios are, where there are any."""
-    told = [column.metric for column in table.shown if _has_ratios(column)]
-    if any(metric.floor for metric in told):
+    metrics = [column.metric for column in table.shown if _has_ratios(column)]
+    if any(metric.floor for metric in metrics):
         yield "(2x)", "times the noise floor: the reference compared with itself"
-    if any(not metric.floor for metric in told):
+    if any(not metric.floor for metric in metrics):
         yield "98%", "of the reference's value"
 
 

@@ -90,7 +90,7 @@ def test_a_plan_explains_the_longest_context():
 
 def test_a_pair_that_cannot_be_served_says_so():
     """
-    The reason stands below the table.
+    The reason is below the table.
     """
     odd = replace(WEIGHTS, key_length=80)
 

@@ -153,7 +153,7 @@ def test_a_selection_has_the_records_of_one_probe(tmp_path):
     assert ("recall", "throughput") == (recalled.probe.name, timed.probe.name)
 
 
-def test_a_summary_tells_passes_beside_another_metric(tmp_path):
+def test_a_summary_has_passes_next_to_another_metric(tmp_path):
     """
     Never the metric itself once more.
     """
@@ -184,7 +184,7 @@ def test_pages_are_shown_by_one_name(tmp_path):
 
 def test_a_table_is_sorted_by_what_ranks(tmp_path):
     """
-    Perplexity does not; what nobody knows is refused with the nearest.
+    Not by perplexity; for an unknown metric, the nearest is offered.
     """
     bad = Pair("q4_0", "q4_0")
     run = made_run(lambda pair, _at: 3 if pair == bad else 20, setup=PLAIN)
