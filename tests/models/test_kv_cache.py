@@ -110,12 +110,20 @@ def test_every_fourth_layer_of_a_qwen3next_keeps_k_and_v():
     assert 2 * 2 * 64 * 4 * 1024 == kv_bytes(found, Pair("f16", "f16"), 1024)
 
 
+EVERY_FOURTH = (
+    *("afmoe", "cohere2", "cohere2moe", "exaone-moe", "laguna", "mellum"),
+    *("muse-glimmer", "olmo2"),
+)
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "full"),
     [
         ("gemma3", {}, 1),  # 8 layers, every 6th is full
         ("gpt-oss", {}, 4),
-        ("cohere2moe", {}, 2),
+        ("gemma2", {}, 4),
+        *((name, {}, 2) for name in EVERY_FOURTH),
+        ("plamo3", {}, 1),
         ("gemma3", {"window_pattern": (True, False) * 4}, 4),
         ("gemma3", {"window_pattern": 4}, 2),
         ("llama", {}, 8),  # llama.cpp does not look at its window
@@ -252,7 +260,8 @@ def test_the_contexts_go_up_to_the_training_context():
     Longer ones cannot be served, so they are not offered.
     """
     assert (1024, 4096, 8192) == usual_contexts(8192)
-    assert CONTEXTS == usual_contexts(131_072)
+    powers = tuple(1024 * times for times in (1, 4, 16, 32, 64, 128))
+    assert CONTEXTS == powers == usual_contexts(131_072)
     assert (*CONTEXTS, 262_144) == usual_contexts(262_144)
     assert (512,) == usual_contexts(512)
 
