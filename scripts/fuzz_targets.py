@@ -192,7 +192,7 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
 
     def read(data: bytes) -> None:
         text = reading.decoded(data, label="x")
-        found = languages.functions_in(text, suffix)
+        found = languages.of_suffix(suffix, source="x").functions(text)
         lines = text.split("\n")
         for function in found:
             _stands(function, lines)

@@ -22,8 +22,8 @@ from codeneedle.corpora.registry import (
     Named,
     names_in,
     read_corpus_file,
+    read_named,
     slug,
-    sources_in,
 )
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.system.files import expanded
@@ -223,9 +223,8 @@ def _file_of(name: str, folder: Path) -> Path | None:
 
 def _from_built_in(name: str) -> Corpus:
     built_in = BUILT_IN[name]
-    return _of_one(
-        built_in.source, name=name, origin=built_in.origin(), kind=built_in.kind
-    )
+    read = reading.joined([built_in.source()])
+    return _corpus(read, name=name, origin=built_in.origin(), kind=built_in.kind)
 
 
 def _from_path(path: Path) -> Corpus:
@@ -234,7 +233,7 @@ def _from_path(path: Path) -> Corpus:
     name = slug(Path(os.path.abspath(path)).name)  # noqa: PTH100 - keeps links' names
     if path.is_file():
         return _from_file(path, name=name)
-    read = reading.joined(reading.sources_of(reading.files_in(path), root=path))
+    read = reading.read_files(reading.files_in(path), root=path)
     label = visible(str(path))
     origin = f"{label}, files: {read.files}" if read.files else label
     return _corpus(read, name=name, origin=origin, kind="unseen")
@@ -244,33 +243,24 @@ def _from_file(path: Path, *, name: str) -> Corpus:
     if path.suffix.lower() == ".toml":
         return _from_corpus_file(path, name=name.removesuffix(".toml"))
     label = visible(str(path))
-    languages.refuse_unknown(path.suffix, source=label)
+    languages.of_suffix(path.suffix, source=label)
     text = reading.read_text(path, label=label)
     is_generated = text.startswith(random_bodies.HEADER)
     kind: Kind = "incompressible" if is_generated else "unseen"
-    source = Source(label=visible(path.name), suffix=path.suffix, read=lambda: text)
-    return _of_one(source, name=name, origin=label, kind=kind)
-
-
-def _of_one(source: Source, *, name: str, origin: str, kind: Kind) -> Corpus:
-    """The corpus of a single source, whose error is raised as it is."""
-    text = source.read()
-    read = reading.joined([replace(source, read=lambda: text)])
-    return _corpus(read, name=name, origin=origin, kind=kind)
+    source = Source(label=visible(path.name), suffix=path.suffix, text=text)
+    return _corpus(reading.joined([source]), name=name, origin=label, kind=kind)
 
 
 def _from_corpus_file(path: Path, *, name: str) -> Corpus:
     described = read_corpus_file(path)
-    limit = described.limit_bytes
-    sources = sources_in(described, file=path)
-    read = reading.joined(sources, limit_bytes=limit or reading.MAX_BYTES)
+    read = read_named(described, file=path)
+    origin, kind = described.origin(path), described.known_kind
     whole = replace(
-        _corpus(
-            read, name=name, origin=described.origin(path), kind=described.known_kind
-        ),
+        _corpus(read, name=name, origin=origin, kind=kind),
         sample_k=described.sample_k,
         sample_seed=described.sample_seed,
     )
+    limit = described.limit_bytes
     if limit is None or whole.size_bytes <= limit:
         return whole
     shorter = longest(whole, lambda text: len(text.encode()) <= limit)

@@ -50,7 +50,7 @@ class Knobs:
         indent: Blanks before each body line; at least 1.
 
     Raises:
-        BadInput: If a knob is no integer or out of its range, if the names are too
+        BadInput: If a knob is out of its range, if the names are too
             short to be all different, or if the text is longer than `MAX_BYTES`.
     """
 
@@ -62,12 +62,21 @@ class Knobs:
     indent: int = INDENT
 
     def __post_init__(self) -> None:
-        self._check("seed", least=-(2**63), most=2**63 - 1)
-        self._check("functions", least=1)
-        self._check("lines", least=ASKED_LINES)
-        self._check("value_length", least=1)
-        self._check("name_length", least=1)
-        self._check("indent", least=1)
+        for knob, least, most in (
+            ("seed", -(2**63), 2**63 - 1),
+            ("functions", 1, MAX_BYTES),
+            ("lines", ASKED_LINES, MAX_BYTES),
+            ("value_length", 1, MAX_BYTES),
+            ("name_length", 1, MAX_BYTES),
+            ("indent", 1, MAX_BYTES),
+        ):
+            if not least <= getattr(self, knob) <= most:
+                raise BadInput(
+                    source="random bodies",
+                    key=knob,
+                    reason="out of range",
+                    hint=f"{knob} must be from {least} to {most}.",
+                )
         if self.size_bytes > MAX_BYTES:
             raise BadInput(
                 source="random bodies",
@@ -86,13 +95,6 @@ class Knobs:
                 hint="Choose a greater name_length, or fewer functions or lines.",
             )
 
-    def _check(self, knob: str, *, least: int, most: int = MAX_BYTES) -> None:
-        value = getattr(self, knob)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise _bad_knob(knob, "not a whole number", need="a whole number")
-        if not least <= value <= most:
-            raise _bad_knob(knob, "out of range", need=f"from {least} to {most}")
-
     @property
     def size_bytes(self) -> int:
         """Length of the functions, without the header; exact."""
@@ -110,11 +112,6 @@ class Knobs:
             # texts of earlier versions must keep their bytes.
             f"{f' indent={self.indent}' if self.indent != INDENT else ''}"
         )
-
-
-def _bad_knob(knob: str, reason: str, *, need: str) -> BadInput:
-    hint = f"{knob} must be {need}."
-    return BadInput(source="random bodies", key=knob, reason=reason, hint=hint)
 
 
 MINI = Knobs(functions=16, value_length=4, name_length=4, indent=1)
@@ -181,25 +178,12 @@ def _names(stream: Iterator[int], *, length: int) -> Iterator[str]:
             yield name
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A generated corpus: where it is, and what identifies it."""
-
-    path: Path
-    knobs: Knobs
-    size_bytes: int
-    sha256: str
-
-    def __str__(self) -> str:
-        functions = plural(self.knobs.functions, "function")
-        return (
-            f"{self.path}: {functions}, {size(self.size_bytes)}, sha256 {self.sha256}"
-        )
-
-
-def write(knobs: Knobs, path: Path) -> Written:
+def write(knobs: Knobs, path: Path) -> str:
     """
     Generate the text of *knobs* into *path*; an earlier one there is replaced.
+
+    Returns:
+        What was written: path, number of functions, size and hash.
 
     Raises:
         BadInput: If a file that was not generated is there.
@@ -216,7 +200,8 @@ def write(knobs: Knobs, path: Path) -> Written:
         write_whole(path, data)
     except OSError as error:
         raise FolderUnusable(folder=path.parent, reason=str(error)) from error
-    return Written(path, knobs, len(data), hashlib.sha256(data).hexdigest())
+    functions, sha256 = plural(knobs.functions, "function"), hashlib.sha256(data)
+    return f"{path}: {functions}, {size(len(data))}, sha256 {sha256.hexdigest()}"
 
 
 def is_generated(path: Path) -> bool:

@@ -2,9 +2,8 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from codeneedle.corpora import languages
@@ -30,18 +29,17 @@ BLANK = "empty"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """
-    A file of a corpus.
+    A file of a corpus, read.
 
     Attributes:
         label: Its path as the corpus names it, with slashes, safe to print.
         suffix: Of the language that it is read as, with the dot.
-        read: Returns its text, whose lines end with newlines and are verbatim
-            otherwise. Raises `BadInput` if there is none.
+        text: Its lines end with newlines and are verbatim otherwise.
     """
 
     label: str
     suffix: str
-    read: Callable[[], str]
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,79 +61,93 @@ class JoinedText:
     left_out: tuple[tuple[str, str], ...]
 
 
-def joined(sources: Iterable[Source], *, limit_bytes: int = MAX_BYTES) -> JoinedText:
+def joined(
+    sources: Sequence[Source], left_out: Iterable[tuple[str, str]] = ()
+) -> JoinedText:
     """
-    Read *sources* in order, as one text, and find the functions in it.
+    One text of all *sources*, and the functions in it.
+
+    Args:
+        sources: In the order of the text.
+        left_out: Label and reason of files that could not be read.
+
+    Raises:
+        BadInput: If a file is in no known language.
+    """
+    unparsable: list[tuple[str, str]] = []
+    parts: list[str] = []
+    functions: list[Function] = []
+    lines = 0
+    for source in sources:
+        language = languages.of_suffix(
+            source.suffix, source=f"a '{source.suffix}' file"
+        )
+        if len(sources) > 1:
+            parts.append(f"{language.comment.format(source.label)}\n")
+            lines += 1
+        try:
+            found = language.functions(source.text)
+        except languages.Unparsable as error:
+            unparsable.append((source.label, str(error)))
+        else:
+            functions += [replace(each, line=each.line + lines) for each in found]
+        is_ended = len(sources) == 1 or source.text.endswith("\n")
+        parts.append(source.text if is_ended else f"{source.text}\n")
+        lines += parts[-1].count("\n")
+    return JoinedText(
+        text="".join(parts),
+        functions=tuple(functions),
+        files=len(sources),
+        left_out=(*left_out, *unparsable),
+    )
+
+
+def read_files(
+    paths: Iterable[Path],
+    *,
+    root: Path,
+    suffix: str | None = None,
+    limit_bytes: int | None = None,
+) -> JoinedText:
+    """
+    The files at *paths*, in order, as one text; blank ones are passed over.
 
     The text ends before the first file that would make it longer than `MAX_BYTES`;
     that one and all after it are left out.
 
     Args:
-        sources: Files in the order of the text; the blank ones are passed over.
+        paths: Of the files.
+        root: Labels are relative to it.
+        suffix: Of the language that all are read as; None for their own.
         limit_bytes: Reading stops with the file that exceeds it, which is part of
             the text; what comes after it is not reported.
 
     Raises:
         BadInput: If a file is in no known language.
     """
+    read: list[Source] = []
     left_out: list[tuple[str, str]] = []
-    read = list(_read(sources, limit_bytes, left_out))
-    parts: list[str] = []
-    functions: list[Function] = []
-    lines = 0
-    for source, text in read:
-        is_alone = len(read) == 1
-        parts.append(text if is_alone else _below_heading(source, text))
-        above = lines if is_alone else lines + 1
-        try:
-            found = languages.functions_in(text, source.suffix)
-        except languages.Unparsable as error:
-            left_out.append((source.label, str(error)))
-        else:
-            functions += [replace(each, line=each.line + above) for each in found]
-        lines += parts[-1].count("\n")
-    return JoinedText(
-        text="".join(parts),
-        functions=tuple(functions),
-        files=len(read),
-        left_out=tuple(left_out),
-    )
-
-
-def _read(
-    sources: Iterable[Source], limit_bytes: int, left_out: list[tuple[str, str]]
-) -> Iterator[tuple[Source, str]]:
-    """Each readable source with its text; the others go to *left_out*."""
     size = 0
-    for source in sources:
+    for path in paths:
+        label = visible(Path(os.path.relpath(path, root)).as_posix())
+        if size <= MAX_BYTES:
+            try:
+                text = read_text(path, label=label)
+            except BadInput as error:
+                if error.reason != BLANK:
+                    left_out.append((label, error.reason))
+                continue
+            size += len(text.encode())
         if size > MAX_BYTES:
-            left_out.append((source.label, _BEYOND))
+            left_out.append((label, f"beyond the first {_LIMIT} of source text"))
             continue
-        try:
-            text = source.read()
-        except BadInput as error:
-            if error.reason != BLANK:
-                left_out.append((source.label, error.reason))
-            continue
-        size += len(text.encode())
-        if size > MAX_BYTES:
-            left_out.append((source.label, _BEYOND))
-            continue
-        yield source, text
-        if size > limit_bytes:
-            return
+        read.append(Source(label=label, suffix=suffix or path.suffix, text=text))
+        if limit_bytes and size > limit_bytes:
+            break
+    return joined(read, left_out)
 
 
 _LIMIT = f"{MAX_BYTES // 1_000_000} MB"
-_BEYOND = f"beyond the first {_LIMIT} of source text"
-
-
-def _below_heading(source: Source, text: str) -> str:
-    """*text* below a comment line that names the file, in its language."""
-    language = languages.of_suffix(source.suffix)
-    heading = (language.comment if language else "# {}").format(source.label)
-    end = "" if text.endswith("\n") else "\n"
-    return f"{heading}\n{text}{end}"
 
 
 # --- finding files
@@ -149,23 +161,18 @@ def files_in(folder: Path) -> Iterator[Path]:
     sockets are passed over: reading one might never end. A folder that cannot be
     listed is returned itself, so that reading it gives the reason.
     """
-    real = os.path.realpath(folder)
-    seen = {real}
-    # An explicit stack: deeply nested folders exceed the interpreter's.
-    open_folders = [_listed(str(folder), real)]
-    while open_folders:
-        found = next(open_folders[-1], None)
-        if found is None:
-            open_folders.pop()
-            continue
-        path, real, is_folder = found
+    seen: set[str] = set()
+    waiting = [(str(folder), os.path.realpath(folder), True)]
+    while waiting:
+        path, real, is_folder = waiting.pop()
         if real in seen:
             continue
         seen.add(real)
-        if is_folder:
-            open_folders.append(_listed(path, real))
-        else:
+        found = _listed(path, real) if is_folder else None
+        if found is None:
             yield Path(path)
+        else:
+            waiting += reversed(found)
 
 
 def is_skipped(name: str) -> bool:
@@ -174,24 +181,22 @@ def is_skipped(name: str) -> bool:
     return is_hidden or name in SKIPPED_FOLDERS
 
 
-def _listed(folder: str, real: str) -> Iterator[tuple[str, str, bool]]:
+def _listed(folder: str, real: str) -> list[tuple[str, str, bool]] | None:
     """Path, real path, and whether it is a folder, of each entry to visit."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
     except OSError:
-        # The folder itself was seen already, so it needs another real path.
-        yield folder, f"{real}/.", False
-        return
+        return None
+    listed: list[tuple[str, str, bool]] = []
     for entry in found:
-        if is_skipped(entry.name):
-            continue
-        is_folder = _is_folder(entry)
+        is_folder = None if is_skipped(entry.name) else _is_folder(entry)
         if is_folder is not None:
             # Only for links is the real path looked up, which takes a while.
             is_link = entry.is_symlink()
             place = os.path.realpath(entry.path) if is_link else f"{real}/{entry.name}"
-            yield entry.path, place, is_folder
+            listed.append((entry.path, place, is_folder))
+    return listed
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool | None:
@@ -199,30 +204,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool | None:
     try:
         if entry.is_dir():
             return True
-        is_source = languages.of_suffix(Path(entry.name).suffix) is not None
+        is_source = Path(entry.name).suffix.lower() in languages.suffixes()
         return False if is_source and entry.is_file() else None
     except OSError:  # a link to itself, or into a folder without permission
         return None
-
-
-def sources_of(
-    paths: Iterable[Path], *, root: Path, suffix: str | None = None
-) -> Iterator[Source]:
-    """
-    The files at *paths* as sources.
-
-    Args:
-        paths: Of the files.
-        root: Labels are relative to it.
-        suffix: Of the language that all are read as; None for their own.
-    """
-    for path in paths:
-        label = visible(Path(os.path.relpath(path, root)).as_posix())
-        yield Source(
-            label=label,
-            suffix=suffix or path.suffix,
-            read=partial(read_text, path, label=label),
-        )
 
 
 def is_file_or_folder(path: Path) -> bool:
@@ -251,19 +236,16 @@ def unusable(path: Path) -> BadInput:
 
 def _kind_of(mode: int) -> str:
     """What a file is that is not regular, from the mode of ``stat(2)``."""
-    for is_kind, name in _KINDS:
-        if is_kind(mode):
-            return name
-    return "neither a file nor a folder"
+    return _KINDS.get(stat.filemode(mode)[0], "neither a file nor a folder")
 
 
-_KINDS: Sequence[tuple[Callable[[int], bool], str]] = (
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISDIR, "a folder"),
-)
+_KINDS = {
+    "p": "a named pipe",
+    "c": "a device",
+    "b": "a device",
+    "s": "a socket",
+    "d": "a folder",
+}
 
 
 # --- reading files

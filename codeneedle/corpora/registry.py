@@ -17,7 +17,7 @@ import msgspec
 
 from codeneedle.corpora import languages, reading
 from codeneedle.corpora.random_bodies import MINI, Knobs, is_generated, text_of
-from codeneedle.corpora.reading import Source
+from codeneedle.corpora.reading import JoinedText, Source
 from codeneedle.errors import BadInput, RequestError, UnknownName, did_you_mean
 from codeneedle.system.files import expanded
 from codeneedle.text import visible
@@ -101,31 +101,9 @@ def read_corpus_file(path: Path) -> CorpusFile:
     return read
 
 
-def sources_in(read: CorpusFile, *, file: Path) -> list[Source]:
+def read_named(read: CorpusFile, *, file: Path) -> JoinedText:
     """
-    What corpus file *file* names; nothing of it is read yet.
-
-    Raises:
-        BadInput: If a file or folder does not exist, or a pattern is malformed or
-            finds nothing.
-    """
-    if read.generate is not None:
-        return [_random_bodies(read.generate)]
-    paths = list(paths_of(read, file=file))
-    above = {os.path.abspath(path.parent) for path in paths}  # noqa: PTH100 - keeps links
-    language = languages.known()[read.language] if read.language else None
-    return list(
-        reading.sources_of(
-            paths,
-            root=Path(os.path.commonpath(above or {"/"})),
-            suffix=language.suffixes[0] if language else None,
-        )
-    )
-
-
-def paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
-    """
-    The files that corpus file *file* names, in its order, each once.
+    The text that corpus file *file* names, in its order, each file once.
 
     Files that it names one by one may have any suffix if it names their language;
     folders and patterns give those in a known language.
@@ -134,20 +112,28 @@ def paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
         BadInput: If a file or folder does not exist, or a pattern is malformed or
             finds nothing.
     """
-    seen: set[str] = set()
-    for path in _paths_of(read, file=file):
-        real = os.path.realpath(path)
-        if real not in seen:
-            seen.add(real)
-            yield path
+    if read.generate is not None:
+        return reading.joined([_random_bodies(read.generate)])
+    paths: dict[str, Path] = {}
+    for path in _paths(read, file):
+        paths.setdefault(os.path.realpath(path), path)
+    above = {os.path.abspath(path.parent) for path in paths.values()}  # noqa: PTH100 - keeps links
+    language = languages.known()[read.language] if read.language else None
+    return reading.read_files(
+        paths.values(),
+        root=Path(os.path.commonpath(above or {"/"})),
+        suffix=language.suffixes[0] if language else None,
+        limit_bytes=read.limit_bytes,
+    )
 
 
-def _paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
+def _paths(read: CorpusFile, file: Path) -> list[Path]:
+    paths: list[Path] = []
     for name in read.files:
         path = file.parent / expanded(name)
         if not reading.is_file_or_folder(path):
             raise reading.unusable(path)
-        yield from reading.files_in(path) if path.is_dir() else [path]
+        paths += reading.files_in(path) if path.is_dir() else [path]
     for pattern in read.glob:
         found = _matches(pattern, file=file, any_suffix=read.language is not None)
         if not found:
@@ -156,7 +142,8 @@ def _paths_of(read: CorpusFile, *, file: Path) -> Iterator[Path]:
                 reason=f"glob '{pattern}' finds no file in a known language",
                 hint=f"It is relative to {file.parent}; '**' is any folders.",
             )
-        yield from found
+        paths += found
+    return paths
 
 
 def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
@@ -177,7 +164,7 @@ def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
     return [
         path
         for path in found
-        if (any_suffix or languages.of_suffix(path.suffix))
+        if (any_suffix or path.suffix.lower() in languages.suffixes())
         and not any(map(reading.is_skipped, path.relative_to(file.parent).parts))
     ]
 
@@ -237,12 +224,12 @@ class BuiltIn:
     Attributes:
         kind: What a model can know of it beforehand.
         origin: Where it comes from, with version and knobs.
-        source: Its text; reading it raises `BadInput` where it is not installed.
+        source: Reads its text; raises `BadInput` where it is not installed.
     """
 
     kind: Kind
     origin: Callable[[], str]
-    source: Source
+    source: Callable[[], Source]
 
 
 class Named(NamedTuple):
@@ -289,18 +276,18 @@ def slug(name: str) -> str:
 
 
 def _random_bodies(knobs: Knobs) -> Source:
-    return Source(label="random_bodies.py", suffix=".py", read=lambda: text_of(knobs))
+    return Source(label="random_bodies.py", suffix=".py", text=text_of(knobs))
 
 
 def _generated(knobs: Knobs) -> BuiltIn:
     return BuiltIn(
         kind="incompressible",
         origin=lambda: f"generated, {knobs}",
-        source=_random_bodies(knobs),
+        source=lambda: _random_bodies(knobs),
     )
 
 
-def _http_server_text() -> str:
+def _http_server() -> Source:
     # Read as a resource, not imported: works in a zip, and runs nothing.
     file = importlib.resources.files("http") / "server.py"
     try:
@@ -311,7 +298,8 @@ def _http_server_text() -> str:
             reason="this Python was installed without http/server.py as source",
             hint="Use a Python that has its library as source, or another corpus.",
         ) from error
-    return reading.decoded(data, label="http/server.py")
+    label = "http/server.py"
+    return Source(label=label, suffix=".py", text=reading.decoded(data, label=label))
 
 
 _JQUERY_PACKAGE = "XStatic-jQuery"
@@ -326,7 +314,7 @@ def _jquery_origin() -> str:
     return f"jquery.js of {_JQUERY_PACKAGE} {version}"
 
 
-def _jquery_text() -> str:
+def _jquery() -> Source:
     # Found by its metadata: importing the package would need setuptools.
     try:
         package = importlib.metadata.distribution(_JQUERY_PACKAGE)
@@ -337,7 +325,8 @@ def _jquery_text() -> str:
             reason=f"the package {_JQUERY_PACKAGE} is not installed",
             hint="Run: pip install 'codeneedle[corpora]'",
         ) from error
-    return reading.decoded(data, label="jquery.js")
+    label = "jquery.js"
+    return Source(label=label, suffix=".js", text=reading.decoded(data, label=label))
 
 
 BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
@@ -347,12 +336,12 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
         "http_server": BuiltIn(
             kind="memorised",
             origin=lambda: f"http/server.py of Python {platform.python_version()}",
-            source=Source(label="http/server.py", suffix=".py", read=_http_server_text),
+            source=_http_server,
         ),
         "jquery": BuiltIn(
             kind="memorised",
             origin=_jquery_origin,
-            source=Source(label="jquery.js", suffix=".js", read=_jquery_text),
+            source=_jquery,
         ),
     }
 )
@@ -371,7 +360,15 @@ def generated_path(knobs: Knobs, out: Path | None = None) -> Path:
     Raises:
         BadInput: If it would replace a built-in corpus of the same name by other text.
     """
-    default = FOLDER / f"{'-'.join(['random-bodies', *_unusual(knobs)])}.py"
+    usual = asdict(Knobs())
+    unusual = {
+        name: value for name, value in asdict(knobs).items() if value != usual[name]
+    }
+    words = ["random-bodies"]
+    if "seed" in unusual:
+        words.append(str(unusual.pop("seed")))
+    words += [f"{name.replace('_', '-')}-{unusual[name]}" for name in unusual]
+    default = FOLDER / f"{'-'.join(words)}.py"
     path = out or default
     built_in = BUILT_IN.get(path.stem)
     is_found_by_name = os.path.realpath(path.parent) == os.path.realpath(FOLDER)
@@ -383,15 +380,3 @@ def generated_path(knobs: Knobs, out: Path | None = None) -> Path:
             hint=f"Choose another name, such as --out {default}",
         )
     return path
-
-
-def _unusual(knobs: Knobs) -> Iterator[str]:
-    """The seed as a number, and every other knob by name, unless it is the default."""
-    usual = asdict(Knobs())
-    given = {
-        name: value for name, value in asdict(knobs).items() if value != usual[name]
-    }
-    if "seed" in given:
-        yield str(given.pop("seed"))
-    for name, value in given.items():
-        yield f"{name.replace('_', '-')}-{value}"

@@ -253,7 +253,7 @@ def test_joining_files_moves_their_functions_and_changes_nothing_else(lengths):
         for at, each in enumerate(lengths)
     ]
     sources = [
-        Source(label=f"{at}.py", suffix=".py", read=lambda text=text: text)
+        Source(label=f"{at}.py", suffix=".py", text=text)
         for at, text in enumerate(texts)
     ]
     read = reading.joined(sources)

@@ -218,9 +218,9 @@ def test_files_that_go_after_they_were_found_are_left_out(tree, told, ledger):
     A note says so.
     """
     put(tree / "gone.py", python("gone").encode())
-    found = list(reading.sources_of(reading.files_in(tree), root=tree))
+    found = list(reading.files_in(tree))
     (tree / "gone.py").unlink()
-    read = reading.joined(found)
+    read = reading.read_files(found, root=tree)
 
     assert (("gone.py", "cannot be read: No such file or directory"),) == read.left_out
     assert 1 == read.files

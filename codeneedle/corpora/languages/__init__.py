@@ -62,40 +62,17 @@ def suffixes() -> list[str]:
     return [suffix for language in known().values() for suffix in language.suffixes]
 
 
-def of_suffix(suffix: str) -> Language | None:
-    """The language whose files end with *suffix*, in either case; None if none."""
+def of_suffix(suffix: str, *, source: str) -> Language:
+    """
+    The language whose files end with *suffix*, in either case.
+
+    Raises:
+        BadInput: About *source*, if there is none.
+    """
     for language in known().values():
         if suffix.lower() in language.suffixes:
             return language
-    return None
-
-
-def functions_in(text: str, suffix: str) -> list[Function]:
-    """
-    The functions of *text*, in the order of their lines.
-
-    Args:
-        text: A whole file; its lines end with newlines, it has no byte order mark.
-        suffix: Of its file name, with the dot.
-
-    Raises:
-        BadInput: If no language has that suffix.
-        Unparsable: If the text is not in that language.
-    """
-    language = of_suffix(suffix)
-    if language is None:
-        raise _unknown(source=f"a '{suffix}' file")
-    return language.functions(text)
-
-
-def refuse_unknown(suffix: str, *, source: str) -> None:
-    """Raise `BadInput` about *source* if no language has its *suffix*."""
-    if of_suffix(suffix) is None:
-        raise _unknown(source=source)
-
-
-def _unknown(source: str) -> BadInput:
-    return BadInput(
+    raise BadInput(
         source=source,
         reason="its language is not known",
         hint=f"Files end with {', '.join(suffixes())}; a corpus file can name the"

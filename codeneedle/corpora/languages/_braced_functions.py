@@ -3,47 +3,11 @@
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import tree_sitter
 
 from codeneedle.corpora.languages import Unparsable
 from codeneedle.corpora.needles import Function
-
-Node = TypeVar("Node")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """
-    Where a function lies.
-
-    Attributes:
-        name: Qualified by what encloses it.
-        line: Its first line, from 1.
-        opens: Line of the brace that opens its body.
-        closes: Line of the brace that closes it.
-        shares: Whether code stands before the closing brace, on its line.
-    """
-
-    name: str
-    line: int
-    opens: int
-    closes: int
-    shares: bool
-
-    def function(self, lines: Sequence[str]) -> Function:
-        """The function, taken from all *lines* of its text."""
-        ends = self.closes if self.shares else self.closes - 1
-        ends = max(ends, self.opens)
-        return Function(
-            name=self.name,
-            signature="\n".join(lines[self.line - 1 : self.opens]),
-            line=self.line,
-            body=tuple(lines[self.opens : ends]),
-            closing_lines=self.closes - ends,
-        )
-
 
 MAX_DEPTH = 100
 """
@@ -59,71 +23,79 @@ beyond 65,535 it loses matches and takes minutes, at 100,000 more than two.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree(Generic[Node]):
+class Span:
     """
-    A syntax tree, and how a parser's nodes are read.
+    Where a function lies.
 
     Attributes:
-        nodes: All that may name something; each after those that contain it.
-        extent: Where a node begins and ends, in any unit.
-        naming: If a node names a function or something that may contain functions
-            (a class, an object): the name and the named node, which may be itself.
-        span: From the name, the naming node and the named node: where the function
-            lies; None if it has no body between braces.
+        line: Its first line, from 1.
+        opens: Line of the brace that opens its body.
+        closes: Line of the brace that closes it.
+        shares: Whether code stands before the closing brace, on its line.
     """
 
-    nodes: Iterable[Node]
-    extent: Callable[[Node], tuple[int, int]]
-    naming: Callable[[Node], tuple[str, Node] | None]
-    span: Callable[[str, Node, Node], Span | None]
+    line: int
+    opens: int
+    closes: int
+    shares: bool
 
-    def functions(self, text: str) -> list[Function]:
-        """The functions of the tree of *text*, in the order of their lines."""
-        spans = sorted(self._spans(), key=lambda span: (span.line, -span.closes))
-        lines = text.split("\n")
-        return [span.function(lines) for span in spans]
-
-    def _spans(self) -> Iterator[Span]:
-        around: list[_Scope[Node]] = []
-        for node in self.nodes:
-            begins, ends = self.extent(node)
-            while around and begins >= around[-1].ends:
-                around.pop()
-            # In the naming node, but beside the named one: in a key, for example.
-            if around and not around[-1].holds(node, begins, ends):
-                continue
-            named = self.naming(node)
-            if named is None or len(around) >= MAX_DEPTH:
-                continue
-            name = f"{around[-1].name}.{named[0]}" if around else named[0]
-            around.append(_Scope(name, ends, named[1], *self.extent(named[1])))
-            span = self.span(name, node, named[1])
-            if span is not None:
-                yield span
+    def function(self, name: str, lines: Sequence[str]) -> Function:
+        """The function, taken from all *lines* of its text."""
+        ends = self.closes if self.shares else self.closes - 1
+        ends = max(ends, self.opens)
+        return Function(
+            name=name,
+            signature="\n".join(lines[self.line - 1 : self.opens]),
+            line=self.line,
+            body=tuple(lines[self.opens : ends]),
+            closing_lines=self.closes - ends,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope(Generic[Node]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
     """
-    A named node, while the nodes in it are visited.
+    A node that names a function, or what may contain functions: a class, an object.
 
     Attributes:
-        name: Qualified.
-        ends: Where the naming node ends.
-        named: What it names.
-        opens: Where that begins.
-        closes: Where that ends.
+        name: Without what encloses it.
+        extent: Where the node begins and ends, in any unit.
+        named: Where what it names begins and ends; it may be the node itself.
+        span: Of the function; None if there is no body between braces.
     """
 
     name: str
-    ends: int
-    named: Node
-    opens: int
-    closes: int
+    extent: tuple[int, int]
+    named: tuple[int, int]
+    span: Span | None
 
-    def holds(self, node: Node, begins: int, ends: int) -> bool:
-        """Whether *node* is a proper part of the named node."""
-        return self.opens <= begins and ends <= self.closes and node != self.named
+    def holds(self, other: "Naming") -> bool:
+        """Whether the *other* node is a proper part of what is named."""
+        (begins, ends), (opens, closes) = other.extent, self.named
+        return opens <= begins and ends <= closes and other.extent != self.named
+
+
+def functions_of(text: str, nodes: Iterable[Naming]) -> list[Function]:
+    """The functions of *nodes*, each after those that contain it, by their lines."""
+    lines = text.split("\n")
+    spans = sorted(_spans(nodes), key=lambda each: (each[1].line, -each[1].closes))
+    return [span.function(name, lines) for name, span in spans]
+
+
+def _spans(nodes: Iterable[Naming]) -> Iterator[tuple[str, Span]]:
+    """Qualified names of functions, and where they lie."""
+    around: list[tuple[str, Naming]] = []
+    for node in nodes:
+        while around and node.extent[0] >= around[-1][1].extent[1]:
+            around.pop()
+        # In the naming node, but beside the named one: in a key, for example.
+        is_beside = around and not around[-1][1].holds(node)
+        if is_beside or len(around) >= MAX_DEPTH:
+            continue
+        name = f"{around[-1][0]}.{node.name}" if around else node.name
+        around.append((name, node))
+        if node.span is not None:
+            yield name, node.span
 
 
 def tidy(name: str) -> str:
@@ -132,40 +104,81 @@ def tidy(name: str) -> str:
     return name[:60] or "?"
 
 
-def nodes_of(
-    text: str, grammar: tree_sitter.Language, *, types: Iterable[str], language: str
-) -> list[tree_sitter.Node]:
+# --- tree-sitter
+
+Named = tuple[tree_sitter.Node | None, tree_sitter.Node]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
     """
-    The nodes of *types* in the tree that tree-sitter builds of *text*.
+    How functions are found in the tree that tree-sitter builds.
 
-    They are found by a query: visiting all nodes from Python takes twice as long as
-    parsing.
-
-    Returns:
-        The nodes in the order of the text, each after those that contain it.
-
-    Raises:
-        Unparsable: If any of the text is an error to the grammar.
+    Attributes:
+        language: Its name, for errors.
+        grammar: Of tree-sitter.
+        types: Of all nodes that may name something.
+        named: The node of the name (None: ``default``) and what is named, if a node
+            names anything; it may name itself.
+        block: Type of a body between braces.
+        apart: Types of leading children that are not part of the signature, such as
+            decorators.
     """
-    root = tree_sitter.Parser(grammar).parse(text.encode()).root_node
-    if root.has_error:
-        line = _first_error(root).start_point.row + 1
-        raise Unparsable(language=language, line=line, reason="syntax error")
-    cursor = tree_sitter.QueryCursor(_query(grammar, tuple(types)))
-    cursor.set_max_start_depth(MAX_TREE_DEPTH)
-    nodes = cursor.captures(root).get("node", [])
-    return sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte))
+
+    language: str
+    grammar: tree_sitter.Language
+    types: Iterable[str]
+    named: Callable[[tree_sitter.Node], Named | None]
+    block: str
+    apart: Sequence[str]
+
+    def functions(self, text: str) -> list[Function]:
+        """
+        The functions of *text*, in the order of their lines.
+
+        Raises:
+            Unparsable: If any of the text is an error to the grammar.
+        """
+        root = tree_sitter.Parser(self.grammar).parse(text.encode()).root_node
+        if root.has_error:
+            line = _first_error(root).start_point.row + 1
+            raise Unparsable(language=self.language, line=line, reason="syntax error")
+        return functions_of(text, self._namings(root))
+
+    def _namings(self, root: tree_sitter.Node) -> Iterator[Naming]:
+        # By a query: visiting all nodes from Python takes twice as long as parsing.
+        cursor = tree_sitter.QueryCursor(_query(self.grammar, tuple(self.types)))
+        cursor.set_max_start_depth(MAX_TREE_DEPTH)
+        nodes = cursor.captures(root).get("node", [])
+        for node in sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte)):
+            found = self.named(node)
+            if found is not None:
+                name, named = found
+                yield Naming(
+                    name=tidy(name.text.decode()) if name and name.text else "default",
+                    extent=(node.start_byte, node.end_byte),
+                    named=(named.start_byte, named.end_byte),
+                    span=self._span(node, named),
+                )
+
+    def _span(self, holder: tree_sitter.Node, named: tree_sitter.Node) -> Span | None:
+        body = named.child_by_field_name("body")
+        if body is None or body.type != self.block:
+            return None
+        own = next(child for child in holder.children if child.type not in self.apart)
+        # tree-sitter counts rows by "\n" alone, as editors do.
+        return Span(
+            line=own.start_point.row + 1,
+            opens=body.start_point.row + 1,
+            closes=body.end_point.row + 1,
+            shares=_shares_line(body),
+        )
 
 
 @functools.cache
 def _query(grammar: tree_sitter.Language, types: tuple[str, ...]) -> tree_sitter.Query:
     either = " ".join(f"({name})" for name in types)
     return tree_sitter.Query(grammar, f"[{either}] @node")
-
-
-def node_extent(node: tree_sitter.Node) -> tuple[int, int]:
-    """Where *node* begins and ends, in bytes."""
-    return node.start_byte, node.end_byte
 
 
 def _first_error(node: tree_sitter.Node) -> tree_sitter.Node:
@@ -176,41 +189,6 @@ def _first_error(node: tree_sitter.Node) -> tree_sitter.Node:
             break
         node = broken[0]
     return node
-
-
-def node_text(node: tree_sitter.Node | None) -> str:
-    """The text of *node*, tidied."""
-    return tidy(node.text.decode()) if node is not None and node.text else "?"
-
-
-def node_span(
-    name: str,
-    holder: tree_sitter.Node,
-    body: tree_sitter.Node | None,
-    *,
-    apart: Sequence[str],
-) -> Span | None:
-    """
-    Where the function with *body* lies that *holder* names.
-
-    Args:
-        name: Its qualified name.
-        holder: The outermost node that belongs to the function.
-        body: Its block; None makes the answer None.
-        apart: Types of leading children that are not part of the signature, such as
-            decorators.
-    """
-    if body is None:
-        return None
-    own = [child for child in holder.children if child.type not in apart]
-    # tree-sitter counts rows by "\n" alone, as editors do.
-    return Span(
-        name=name,
-        line=own[0].start_point.row + 1,
-        opens=body.start_point.row + 1,
-        closes=body.end_point.row + 1,
-        shares=_shares_line(body),
-    )
 
 
 def _shares_line(body: tree_sitter.Node) -> bool:

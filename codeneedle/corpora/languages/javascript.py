@@ -10,20 +10,17 @@ import tree_sitter_javascript
 
 from codeneedle.corpora.languages import Unparsable
 from codeneedle.corpora.languages._braced_functions import (
+    Grammar,
+    Named,
+    Naming,
     Span,
-    Tree,
-    node_extent,
-    node_span,
-    node_text,
-    nodes_of,
+    functions_of,
     tidy,
 )
 from codeneedle.corpora.needles import Function
 
 SUFFIXES = (".js", ".mjs", ".cjs")
 COMMENT = "// {}"
-
-_GRAMMAR = tree_sitter.Language(tree_sitter_javascript.language())
 
 MAX_ESPRIMA_CHARACTERS = 200_000
 """
@@ -44,14 +41,14 @@ def functions(text: str) -> list[Function]:
         Unparsable: If neither parser accepts the text.
     """
     try:
-        return _by_tree_sitter(text).functions(text)
+        return _by_tree_sitter(text)
     except Unparsable:
         # Both find the same functions, verbatim, wherever both accept the text.
         is_short = len(text) <= MAX_ESPRIMA_CHARACTERS
         second = _by_esprima(text) if is_short else None
         if second is None:
             raise
-        return second.functions(text)
+        return second
 
 
 # --- esprima
@@ -84,8 +81,8 @@ _NAMING = {
 """Types of nodes that name others: attributes of the name and of the named node."""
 
 
-def _by_esprima(text: str) -> Tree[Any] | None:
-    """The tree; None if esprima, which knows ES2017 at most, gives up."""
+def _by_esprima(text: str) -> list[Function] | None:
+    """The functions; None if esprima, which knows ES2017 at most, gives up."""
     # Imported here: it builds tables of all characters, which takes a second.
     import esprima
 
@@ -95,15 +92,23 @@ def _by_esprima(text: str) -> Tree[Any] | None:
         root = parse(text, {"range": True})
     except (esprima.Error, *_ESPRIMA_FAILS):
         return None
+    return functions_of(text, _namings(root, text))
+
+
+def _namings(root: Any, text: str) -> Iterator[Naming]:
     # Offsets are used, not esprima's line numbers: to it, as to the standard, U+2028
     # and U+2029 end a line; to an editor they do not.
     ends = [match.start() for match in re.finditer("\n", text)]
-    return Tree(
-        nodes=_nodes(root),
-        extent=lambda node: (node.range[0], node.range[1]),
-        naming=lambda node: _named(node, text),
-        span=lambda name, holder, node: _span(name, holder, node, text, ends),
-    )
+    for node in _nodes(root):
+        found = _named(node, text)
+        if found is not None:
+            name, named = found
+            yield Naming(
+                name=name,
+                extent=(node.range[0], node.range[1]),
+                named=(named.range[0], named.range[1]),
+                span=_span(node, named, text, ends),
+            )
 
 
 def _nodes(root: Any) -> Iterator[Any]:
@@ -139,13 +144,12 @@ def _named(node: Any, text: str) -> tuple[str, Any] | None:
     return None
 
 
-def _span(name: str, holder: Any, node: Any, text: str, ends: list[int]) -> Span | None:
+def _span(holder: Any, node: Any, text: str, ends: list[int]) -> Span | None:
     if node.type == "ObjectExpression" or node.body.type != "BlockStatement":
         return None
     opens, closes = node.body.range[0], node.body.range[1] - 1
     line_starts = text.rfind("\n", 0, closes) + 1
     return Span(
-        name=name,
         line=bisect.bisect_left(ends, holder.range[0]) + 1,
         opens=bisect.bisect_left(ends, opens) + 1,
         closes=bisect.bisect_left(ends, closes) + 1,
@@ -172,57 +176,40 @@ _TS_NAMING = {
     "pair": ("key", "value"),
     "variable_declarator": ("name", "value"),
 }
-_TS_TYPES = (
-    *sorted(_TS_SCOPES - {"arrow_function", "object"}),
-    *_TS_NAMING,
-    "export_statement",
-    "method_definition",
-)
-"""Types of all nodes that may name something; two of the scopes never do."""
 
 
-def _by_tree_sitter(text: str) -> Tree[tree_sitter.Node]:
-    return Tree(
-        nodes=nodes_of(text, _GRAMMAR, types=_TS_TYPES, language="JavaScript"),
-        extent=node_extent,
-        naming=_ts_named,
-        span=_ts_span,
-    )
-
-
-def _ts_named(node: tree_sitter.Node) -> tuple[str, tree_sitter.Node] | None:
+def _ts_named(node: tree_sitter.Node) -> Named | None:
     if node.type in _TS_NAMING:
         name, named = map(node.child_by_field_name, _TS_NAMING[node.type])
-        named = _unwrapped(named)
-        if named is None or named.type not in _TS_SCOPES:
-            return None
-        return node_text(name), named
+        return _ts_scope(name, named)
     if node.type == "export_statement":
-        return _ts_default(node)
-    if node.type == "method_definition" or node.type in _TS_SCOPES:
-        name = node.child_by_field_name("name")
-        return None if name is None else (node_text(name), node)
-    return None
+        named = node.child_by_field_name("value")
+        found = _ts_scope(None, named)
+        return None if found and found[1].child_by_field_name("name") else found
+    name = node.child_by_field_name("name")
+    return None if name is None else (name, node)
 
 
-def _ts_default(node: tree_sitter.Node) -> tuple[str, tree_sitter.Node] | None:
-    named = _unwrapped(node.child_by_field_name("value"))
-    if named is None or named.type not in _TS_SCOPES:
-        return None
-    return None if named.child_by_field_name("name") else ("default", named)
+def _ts_scope(
+    name: tree_sitter.Node | None, named: tree_sitter.Node | None
+) -> Named | None:
+    """Both, if *named* is a scope, within parentheses or not; esprima drops those."""
+    while named is not None and named.type == "parenthesized_expression":
+        named = next(iter(named.named_children), None)
+    return (name, named) if named is not None and named.type in _TS_SCOPES else None
 
 
-def _unwrapped(node: tree_sitter.Node | None) -> tree_sitter.Node | None:
-    """The node within parentheses, which esprima drops by itself."""
-    while node is not None and node.type == "parenthesized_expression":
-        node = next(iter(node.named_children), None)
-    return node
-
-
-def _ts_span(
-    name: str, holder: tree_sitter.Node, node: tree_sitter.Node
-) -> Span | None:
-    body = node.child_by_field_name("body")
-    if body is not None and body.type != "statement_block":
-        body = None
-    return node_span(name, holder, body, apart=("decorator", "comment"))
+_by_tree_sitter = Grammar(
+    language="JavaScript",
+    grammar=tree_sitter.Language(tree_sitter_javascript.language()),
+    types=(
+        # These two of the scopes have no name of their own.
+        *sorted(_TS_SCOPES - {"arrow_function", "object"}),
+        *_TS_NAMING,
+        "export_statement",
+        "method_definition",
+    ),
+    named=_ts_named,
+    block="statement_block",
+    apart=("decorator", "comment"),
+).functions

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from source_files import assert_verbatim, names_of
 
-from codeneedle.corpora.languages import Unparsable, functions_in, javascript
+from codeneedle.corpora.languages import Unparsable, javascript
 from codeneedle.corpora.languages.javascript import functions
 
 ES2017 = """\
@@ -115,9 +115,7 @@ export default function () {
 
 def both(text):
     """The functions by each of the two parsers."""
-    by_esprima = javascript._by_esprima(text)
-    assert by_esprima is not None
-    return by_esprima.functions(text), javascript._by_tree_sitter(text).functions(text)
+    return javascript._by_esprima(text), javascript._by_tree_sitter(text)
 
 
 def named(found, name):
@@ -125,20 +123,14 @@ def named(found, name):
     return function
 
 
-def test_the_two_parsers_find_the_same_functions():
+def test_both_parsers_name_every_function_by_what_holds_it():
     """
-    Which parser reads a file makes no difference to its needles.
+    Declarations, variables, methods, properties and assignments, qualified.
     """
     by_esprima, by_tree_sitter = both(ES2017)
 
     assert by_esprima == by_tree_sitter
     assert_verbatim(ES2017, by_esprima)
-
-
-def test_every_way_to_hold_a_function_gives_it_a_name():
-    """
-    Declarations, variables, methods, properties and assignments, qualified.
-    """
     assert [
         "plain",
         "arrow",
@@ -156,7 +148,7 @@ def test_every_way_to_hold_a_function_gives_it_a_name():
         "Tools.prototype.go.nested",
         "callback",
         "one",
-    ] == names_of(functions(ES2017))
+    ] == names_of(by_esprima)
 
 
 @pytest.mark.parametrize(
@@ -219,18 +211,6 @@ def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred(depth):
     assert ".".join(["f"] * 100) == found[-1].name
 
 
-def test_functions_beside_the_named_have_no_name_of_it():
-    """
-    What stands in a key or on the left of an assignment is not within the named.
-    """
-    text = "x[function a() {\n  1;\n}] = function () {\n  var b = () => {\n  };\n};\n"
-    by_esprima, by_tree_sitter = both(text)
-
-    assert by_esprima == by_tree_sitter
-    assert "b" == by_esprima[-1].name.rsplit(".", 1)[-1]
-    assert 2 == len(by_esprima)
-
-
 def test_what_esprima_cannot_parse_is_read_by_tree_sitter():
     """
     Class fields, private names, decorators, optional chaining and the like.
@@ -245,37 +225,35 @@ def test_what_esprima_cannot_parse_is_read_by_tree_sitter():
     assert_verbatim(NEWER, found)
 
 
-def test_module_and_script_are_both_read_by_esprima():
-    """
-    Imports and exports need no second parser.
-    """
-    text = "import a from 'b';\nexport default () => {\n  a();\n};\n"
-    by_esprima, by_tree_sitter = both(text)
-
-    assert by_esprima == by_tree_sitter
-    assert ["default"] == names_of(by_esprima)
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "names"),
     [
-        "/* a\u2028b\u2029c */\nfunction f() {\n  return `\u2028`; //\u2029\n}\n",
-        "var s = '\U0001f600é';\nfunction f() {\n  return '\U0001f600'; }\n",
-        "/* \U0001f600\n\x0c\x85 */\nvar é = function () {\n\treturn 1;\n};\n",
-        "\x0cfunction f()\n{\n\tif (1) {\n\t\treturn `a\n}` }\n}\n",
-        "function f() {\n  return 1;\n}",
+        (
+            "/* a\u2028b\u2029c */\nfunction f() {\n  return `\u2028`; //\u2029\n}\n",
+            ["f"],
+        ),
+        ("var s = '\U0001f600é';\nfunction f() {\n  return '\U0001f600'; }\n", ["f"]),
+        ("/* \U0001f600\n\x0c\x85 */\nvar é = function () {\n\treturn 1;\n};\n", ["é"]),
+        ("\x0cfunction f()\n{\n\tif (1) {\n\t\treturn `a\n}` }\n}\n", ["f"]),
+        ("function f() {\n  return 1;\n}", ["f"]),
+        ("import a from 'b';\nexport default () => {\n  a();\n};\n", ["default"]),
+        # In a key, or on the left of an assignment, is not within the named.
+        (
+            "x[function a() {\n}] = () => {\n  var b = () => {\n  };\n};\n",
+            ["x[functiona(){}]", "x[functiona(){}].b"],
+        ),
     ],
-    ids=["separators", "astral", "tabs", "brace below", "no end"],
+    ids=["separators", "astral", "tabs", "brace below", "no end", "module", "beside"],
 )
-def test_lines_are_those_of_the_file(text):
+def test_lines_are_those_of_the_file_to_both_parsers(text, names):
     """
     Only a newline ends a line, though to JavaScript U+2028 does too.
     """
     by_esprima, by_tree_sitter = both(text)
 
-    assert 1 == len(by_esprima)
     assert by_esprima == by_tree_sitter
     assert_verbatim(text, by_esprima)
+    assert names == names_of(by_esprima)
 
 
 @pytest.mark.parametrize(
@@ -290,14 +268,6 @@ def test_what_is_no_javascript_is_unparsable(text):
 
     assert "JavaScript" in str(caught.value)
     assert 1 == caught.value.line
-
-
-@pytest.mark.parametrize("suffix", [".js", ".mjs", ".cjs", ".JS"])
-def test_javascript_goes_by_four_suffixes(suffix):
-    """
-    Whatever the module system, and in either case.
-    """
-    assert ["plain"] == [f.name for f in functions_in(ES2017, suffix)][:1]
 
 
 def test_both_parsers_read_jquery_alike():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from codeneedle.corpora.languages import functions_in
+from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import choose, needle_facts
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.client import Client
@@ -80,7 +80,7 @@ def test_a_cache_that_takes_no_files_is_named_with_a_way_out(tmp_path):
 
 def needles(corpus: str, *, k: int) -> list[NeedleFacts]:
     """So many functions of *corpus*, from its top to its end."""
-    found = functions_in(corpus, ".py")
+    found = functions(corpus)
     chosen = choose(found, k=k, line_count=corpus.count("\n"))
     return [needle_facts(function, depth=0.0) for function in chosen]
 
