@@ -1,9 +1,7 @@
 """Corpora: which text a name or a path stands for, and how much of it fits."""
 
-from pathlib import Path
-
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from source_files import ODD_FILES, javascript, names_of, put, python
 from unhurried import outcome, unhurried
@@ -13,14 +11,6 @@ from codeneedle.corpora.languages.python import functions as python_functions
 from codeneedle.corpora.needles import ASKED_LINES, cut_points, eligible
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.errors import BadInput, UnknownName
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
 
 # --- names and paths
 
@@ -51,32 +41,14 @@ def test_a_name_goes_before_a_path_and_a_separator_makes_a_path(here):
     assert ["mine"] == names_of(load("./jquery").functions)
 
 
-def test_a_folder_that_is_no_name_is_a_path(here):
+@pytest.mark.parametrize("text", ["random-bodys", "", "x" * 5_000, "\0", "..."])
+def test_what_is_neither_name_nor_path_is_answered_with_the_known_names(here, text):
     """
-    ``--corpus src`` needs no slash.
-    """
-    put(here / "src/a.py", python("mine"))
-
-    assert ("src", ["mine"]) == (load("src").name, names_of(load("src").functions))
-
-
-def test_an_unknown_name_offers_the_nearest(here):
-    """
-    A typo is met with what was meant.
+    Odd input and typos end in an error for people.
     """
     with pytest.raises(UnknownName) as caught:
-        load("random-bodys")
-
-    assert "Did you mean 'random-bodies'?" == caught.value.hint
-
-
-@pytest.mark.parametrize("text", ["", "x" * 5_000, "\0", "..."])
-def test_what_can_be_neither_name_nor_path_is_an_unknown_name(here, text):
-    """
-    Odd input ends in an error for people.
-    """
-    with pytest.raises(UnknownName):
         load(text)
+    assert "random-bodies" in caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["./no", "/no/such", "a\0/b", "../no.py", "no\\such"])
@@ -99,33 +71,16 @@ def test_a_path_that_leads_nowhere_is_not_found(here, text):
         ("a link to nothing", "a symbolic link to nowhere: No such", "Remove the link"),
     ],
 )
-@pytest.mark.parametrize("text", ["odd", "./odd"])
-def test_a_path_to_no_file_says_what_it_is_and_what_to_do(
-    here, text, kind, reason, hint
-):
+def test_a_path_to_no_file_says_what_it_is_and_what_to_do(here, kind, reason, hint):
     """
     The hint is about a pipe, a device or a link, not about the spelling of a name.
     """
     ODD_FILES[kind](here / "odd")
 
     with pytest.raises(BadInput) as caught:
-        load(text)
+        load("odd")
     assert str(caught.value).startswith(f"odd: {reason}")
     assert caught.value.hint.startswith(hint)
-
-
-def test_control_characters_of_a_path_are_shown_as_escapes(here):
-    """
-    Origin, notes and the text that is sent name the file, and nothing raw of it.
-    """
-    put(here / "a\x1b[2J/b\u202e.py", python("mine"))
-    put(here / "a\x1b[2J/c\x07.py", b"\0")
-    put(here / "a\x1b[2J/d.py", "x = 1\n")
-    corpus = load("a\x1b[2J")
-
-    assert r"a\x1b[2J, files: 2" == corpus.origin
-    assert r"c\x07.py" == corpus.skipped[0][0]
-    assert corpus.text.startswith("# b\\u202e.py\n")
 
 
 def test_a_generated_file_stays_incompressible(here):
@@ -140,71 +95,32 @@ def test_a_generated_file_stays_incompressible(here):
 # --- nothing to ask for
 
 
-def test_short_functions_are_counted_in_the_error(here):
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        (
+            python("one", lines=3) + python("two", lines=7) + "\n",
+            "of 2 found, the longest has 7 body lines",
+            "20",
+        ),
+        (python("one") + "if x:\n pass\n" + python("one"), "20 body", "signature"),
+        ("x = 1\ndef f(:\n", "of 0 found", "line 2"),
+    ],
+    ids=["short functions", "shared signatures", "unparsable"],
+)
+def test_where_nothing_can_be_asked_the_hint_says_why(here, text, said, hint):
     """
-    It says how many there are, how long the longest is, and what is needed.
+    Short functions, ones that cannot be quoted, and errors have different remedies.
     """
-    put(here / "a.py", python("one", lines=3) + python("two", lines=7) + "\n")
+    put(here / "a.py", text)
 
     with pytest.raises(BadInput) as caught:
         load("a.py")
-    assert "of 2 found" in str(caught.value)
-    assert "7 body lines" in str(caught.value)
-    assert "20" in caught.value.hint
-
-
-def test_functions_with_shared_signatures_are_told_from_short_ones(here):
-    """
-    Long functions that cannot be quoted have another remedy.
-    """
-    put(here / "a.py", python("one") + "if x:\n pass\n" + python("one"))
-
-    with pytest.raises(BadInput) as caught:
-        load("a.py")
-    assert "signature" in caught.value.hint
-
-
-def test_a_single_file_that_cannot_be_parsed_says_where(here):
-    """
-    The reason is in the hint.
-    """
-    put(here / "a.py", "x = 1\ndef f(:\n")
-
-    with pytest.raises(BadInput) as caught:
-        load("a.py")
-    assert "line 2" in caught.value.hint
+    assert said in str(caught.value)
+    assert hint in caught.value.hint
 
 
 # --- fitting
-
-
-@given(limit=st.integers(1_300, 206_000))
-def test_a_fitted_corpus_is_the_longest_that_fits(limit):
-    """
-    It fits, it ends with a whole function, and one more would be too many.
-    """
-    whole = RANDOM_BODIES
-    shorter = fitted(whole, fits=lambda text: len(text) <= limit)
-    count = len(shorter.functions)
-
-    assert len(shorter.text) <= limit
-    assert whole.text.startswith(shorter.text)
-    assert whole.functions[:count] == shorter.functions
-    assert shorter.text.split("\n")[:-1][-1] == shorter.functions[-1].body[-1]
-    if count < 200:
-        following = whole.functions[count]
-        longer = "\n".join(whole.text.split("\n")[: following.end])
-        assert limit <= len(longer)
-
-
-RANDOM_BODIES = load("random-bodies", folder=Path("/nonexistent"))
-
-
-def test_a_corpus_that_fits_stays_as_it_is():
-    """
-    Also what stands after its last function.
-    """
-    assert RANDOM_BODIES is fitted(RANDOM_BODIES, fits=lambda _: True)
 
 
 def test_fitting_asks_little(here):
@@ -217,7 +133,7 @@ def test_fitting_asks_little(here):
         asked.append(text)
         return len(text) < 100_000
 
-    fitted(RANDOM_BODIES, fits=fits)
+    fitted(load("random-bodies"), fits=fits)
 
     assert len(asked) <= 9
 
@@ -231,18 +147,6 @@ def test_short_functions_are_good_places_to_cut(here):
 
     assert javascript("one") + javascript("s", lines=1) == shorter.text
     assert ["one"] == names_of(shorter.functions)
-
-
-@pytest.mark.parametrize("fits_first", [True, False])
-def test_a_corpus_of_which_nothing_fits_asks_for_a_larger_context(here, fits_first):
-    """
-    Nothing left to ask for is an error, with or without text left.
-    """
-    put(here / "a.py", python("s", lines=1) + python("one"))
-
-    with pytest.raises(BadInput) as caught:
-        fitted(load("a.py"), fits=lambda text: fits_first and "one" not in text)
-    assert "--context" in caught.value.hint
 
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=12)
@@ -273,6 +177,8 @@ def corpus_of(text):
 
 @unhurried
 @given(lengths=LENGTHS, gap=st.integers(0, 3), limit=st.integers(0, 8_000))
+@example(lengths=[20], gap=0, limit=30).via("nothing fits")
+@example(lengths=[1, 20], gap=0, limit=30).via("what fits has nothing to ask for")
 def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(lengths, gap, limit):
     """
     It is the whole text, or its longest beginning that fits and ends with a function;
@@ -289,6 +195,7 @@ def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(lengths, gap, lim
     shorter = outcome(fitted, corpus, fits=lambda text: len(text) <= limit)
     if isinstance(shorter, BadInput):
         assert not fitting
+        assert "--context" in shorter.hint
         return
 
     assert max(fitting, key=len) == shorter.text

@@ -55,11 +55,6 @@ $nobody = array_map(function ($x) {
 """
 
 
-def named(name):
-    (function,) = (function for function in functions(TEXT) if function.name == name)
-    return function
-
-
 def test_functions_methods_and_assigned_closures_are_found():
     """
     Each by its name, qualified by class, trait, enum and function.
@@ -100,6 +95,20 @@ def test_functions_methods_and_assigned_closures_are_found():
             1,
         ),
         (
+            "Cart.add",
+            18,
+            "    public static function add(\n        int $a = 1,\n    ): static {",
+            (
+                "        $price = function ($x) use ($a) {",
+                "            return <<<EOT",
+                "}",
+                "EOT;",
+                "        };",
+                "        return $price; }",
+            ),
+            0,
+        ),
+        (
             "Cart.get",
             28,
             "    private function &get(string $k) { return $this->$k; }",
@@ -119,20 +128,10 @@ def test_a_function_is_its_lines(name, line, signature, body, closing):
     """
     Attributes stay out; a brace on a line of its own ends the signature.
     """
-    function = named(name)
+    (function,) = (found for found in functions(TEXT) if found.name == name)
 
     assert (line, signature) == (function.line, function.signature)
     assert (body, closing) == (function.body, function.closing_lines)
-
-
-def test_attributes_are_not_of_the_signature():
-    """
-    A method begins with its modifiers, whatever attributes stand above.
-    """
-    function = named("Cart.add")
-
-    assert "    public static function add(" == function.signature.split("\n")[0]
-    assert "        return $price; }" == function.body[-1]
 
 
 def test_lines_are_those_of_the_file():

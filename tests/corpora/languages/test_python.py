@@ -21,24 +21,41 @@ def only(text):
     return function
 
 
-def test_a_plain_function_is_its_signature_and_its_body():
+@pytest.mark.parametrize(
+    ("text", "line", "signature", "body"),
+    [
+        (
+            "x = 1\n\ndef f(a):\n    b = a\n    return b\n\ny = 2\n",
+            3,
+            "def f(a):",
+            ("    b = a", "    return b"),
+        ),
+        ("@a\n@b(\n    1,\n)\ndef f():\n    pass\n", 5, "def f():", ("    pass",)),
+        (
+            'def f():\n\n    # why\n    """What."""\n    return 1\n',
+            1,
+            "def f():",
+            ("", "    # why", '    """What."""', "    return 1"),
+        ),
+        ("def f(): return 1\n", 1, "def f(): return 1", ()),
+        (
+            'def f():\n    return """\n  a\n"""\n    # after\n',
+            1,
+            "def f():",
+            ('    return """', "  a", '"""'),
+        ),
+    ],
+    ids=["plain", "decorators", "comments above", "one line", "comments below"],
+)
+def test_a_function_is_its_signature_and_its_body(text, line, signature, body):
     """
-    The signature is the def line; the body is all that follows.
+    It begins with its def; the body is all that follows up to its last statement.
     """
-    function = only("x = 1\n\ndef f(a):\n    b = a\n    return b\n\ny = 2\n")
+    function = only(text)
 
-    assert ("f", 3, "def f(a):") == (function.name, function.line, function.signature)
-    assert ("    b = a", "    return b") == function.body
-    assert 5 == function.end
-
-
-def test_decorators_are_not_of_the_signature():
-    """
-    A function begins with its def, whatever decorates it.
-    """
-    function = only("@a\n@b(\n    1,\n)\ndef f():\n    pass\n")
-
-    assert (5, "def f():") == (function.line, function.signature)
+    assert ("f", line, signature) == (function.name, function.line, function.signature)
+    assert body == function.body
+    assert function.end == line + len(body)
 
 
 def test_names_are_qualified_by_classes_and_functions():
@@ -91,31 +108,6 @@ def test_a_signature_ends_with_the_colon_that_opens_the_body(signature):
 
     assert signature == function.signature
     assert ("    # first: a comment", "    return 1") == function.body
-
-
-def test_leading_comments_and_docstrings_belong_to_the_body():
-    """
-    The body begins on the line below the signature.
-    """
-    function = only('def f():\n\n    # why\n    """What."""\n    return 1\n')
-
-    assert ("", "    # why", '    """What."""', "    return 1") == function.body
-
-
-def test_a_one_line_function_has_no_body_lines():
-    """
-    What stands on the signature's line is the signature's.
-    """
-    assert () == only("def f(): return 1\n").body
-
-
-def test_a_body_ends_with_its_last_statement():
-    """
-    Comments below the last statement are nobody's.
-    """
-    function = only('def f():\n    return """\n  a\n"""\n    # after\n')
-
-    assert ('    return """', "  a", '"""') == function.body
 
 
 @pytest.mark.parametrize(
