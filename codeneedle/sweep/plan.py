@@ -243,7 +243,9 @@ def _store(folder: Path) -> Store:
     paths = (folder, *folder.parents)
     existing = next(path for path in paths if os.path.exists(path))  # noqa: PTH110
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise FolderUnusable(folder=existing, reason="you have no right to write there")
+        is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
+        reason = "its disk is read-only" if is_read_only else "you have no right to"
+        raise FolderUnusable(folder=existing, reason=reason)
     free = shutil.disk_usage(existing).free
     if free < LEAST_FREE_BYTES:
         raise FolderUnusable(folder=existing, reason=f"only {free:,} bytes are free")

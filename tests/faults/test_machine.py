@@ -166,7 +166,7 @@ def test_a_full_disk_takes_no_report_and_no_corpus(
     }
     fault = "the disk is full: the built-in model"
     other = ("sweep", *ONE, "--out", "/dev/shm/none")  # noqa: S108 - never made
-    refused(series, ledger, fault, *other, variables=cache, words="cache folder")
+    refused(series, ledger, fault, *other, variables=cache, words="CODENEEDLE_CACHE")
     (series.path / "filler").unlink()
     series.complete()
 
