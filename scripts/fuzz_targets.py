@@ -16,7 +16,6 @@ from codeneedle.corpora.needles import Function
 from codeneedle.engines.client import Client
 from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log
-from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import (
     differences,
     is_unknown_type,
@@ -25,6 +24,7 @@ from codeneedle.engines.llama_cpp.bench import (
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
 from codeneedle.engines.llama_cpp.installation import read_help
 from codeneedle.engines.llama_cpp.log import Asked, mismatches
+from codeneedle.engines.llama_cpp.perplexity import BaseFile, Identity
 from codeneedle.engines.llama_cpp.perplexity_log import (
     chunks_done,
     ends_early,
@@ -34,8 +34,7 @@ from codeneedle.engines.llama_cpp.perplexity_log import (
     statistics,
     too_short,
 )
-from codeneedle.engines.requests import Chat, Completion, Message
-from codeneedle.engines.responses import Reply
+from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import Room, misfit, predicted

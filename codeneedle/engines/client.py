@@ -13,9 +13,11 @@ from typing import Any, Self, TypeVar
 import httpcore
 import httpx
 
-from codeneedle.engines.requests import Chat, Completion, Message, conversation
-from codeneedle.engines.responses import (
+from codeneedle.engines.messages import (
     BadReply,
+    Chat,
+    Completion,
+    Message,
     Readiness,
     Refused,
     Rendered,
@@ -26,6 +28,7 @@ from codeneedle.engines.responses import (
     Tokens,
     chat_event,
     completion_event,
+    conversation,
     parsed,
     refusal,
     refuse_beyond,

@@ -12,8 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from codeneedle.engines.requests import Chat, Completion, Message
-from codeneedle.engines.responses import Reply
+from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from codeneedle.engines.requests import Message
+from codeneedle.engines.messages import Message
 from codeneedle.records.record import NeedleFacts
 
 # 1 - first version

@@ -9,8 +9,7 @@ from typing import TypeVar
 from codeneedle.analysis.recall import METRICS
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.engines.engine import Served
-from codeneedle.engines.requests import Chat, Completion
-from codeneedle.engines.responses import Reply, ServerGone
+from codeneedle.engines.messages import Chat, Completion, Reply, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes import prompts
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext

@@ -19,7 +19,7 @@ from codeneedle.engines.client import (
 )
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.server import Launch, serving
-from codeneedle.engines.responses import (
+from codeneedle.engines.messages import (
     BadReply,
     PromptTooLong,
     Readiness,

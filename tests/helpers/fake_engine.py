@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from codeneedle.engines.engine import Ability, CacheTypes, EngineIdentity, ModelSpec
-from codeneedle.engines.requests import Completion
-from codeneedle.engines.responses import Reply
+from codeneedle.engines.messages import Completion, Reply
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights

@@ -6,8 +6,7 @@ import pytest
 from fake_engine import FakeEngine, FakeServer, is_for, made_weights, reply_to
 from made_records import made_needle, made_setup
 
-from codeneedle.engines.requests import Chat
-from codeneedle.engines.responses import ServerGone
+from codeneedle.engines.messages import Chat, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import recall

@@ -1,13 +1,16 @@
-"""Compares pairs with llama-perplexity, on base files of the reference."""
+"""Compares pairs with llama-perplexity, on base files: the reference's logits."""
 
 import contextlib
 import hashlib
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from codeneedle.engines.engine import (
     Comparison,
@@ -24,14 +27,6 @@ from codeneedle.engines.llama_cpp.arguments import (
     ROTATION_VARIABLE,
     has,
     shared_arguments,
-)
-from codeneedle.engines.llama_cpp.base_file import (
-    LEAST_SCORED,
-    BaseFile,
-    Identity,
-    predicted_bytes,
-    row_values,
-    scored_tokens,
 )
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
@@ -54,7 +49,7 @@ from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.system import processes
-from codeneedle.system.files import write_whole
+from codeneedle.system.files import open_regular, read_regular, write_whole
 from codeneedle.system.machine import usable_cores
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import FILE_LIMIT_BYTES, AwakeClock, ends_within
@@ -96,7 +91,14 @@ OPTIONAL: tuple[tuple[str, ...], ...] = (
 )
 """Arguments for those builds that have them."""
 
-Note = Callable[[ToolRun], None]
+MAGIC = b"_logits_"
+_HEADER = struct.Struct("<8sIii")
+_TAIL_BYTES = 1 << 16
+
+LEAST_SCORED = 100
+"""With fewer scored tokens, the tool makes no statistics: ``perplexity.cpp``."""
+
+Notify = Callable[[ToolRun], None]
 Progress = Callable[[int], None]
 
 
@@ -194,7 +196,7 @@ class Perplexity:
         return base.usable(self._identity(task))
 
     def write_reference(
-        self, task: DivergenceTask, *, log: Path, note: Note, progress: Progress
+        self, task: DivergenceTask, *, log: Path, note: Notify, progress: Progress
     ) -> Reference:
         """As of `engine.DivergenceTool`."""
         base = BaseFile.of(task.folder, context=task.context)
@@ -224,7 +226,7 @@ class Perplexity:
         reference: Reference,
         *,
         log: Path,
-        note: Note,
+        note: Notify,
         progress: Progress,
     ) -> Comparison:
         """As of `engine.DivergenceTool`."""
@@ -292,14 +294,14 @@ class Perplexity:
         if differences and (is_over or effective.kv):
             raise mismatched(differences, log_excerpt=logs.evidence(log_text))
 
-    def _completed(self, job: Job, note: Note, progress: Progress) -> tuple[str, int]:
+    def _completed(self, job: Job, note: Notify, progress: Progress) -> tuple[str, int]:
         """The log of *job*, and how often it ran again as the end of it was missing."""
         log_text, retries = self._run(job, note, progress), 0
         while retries < RETRIES and ends_early(log_text):
             log_text, retries = self._run(job, note, progress), retries + 1
         return log_text, retries
 
-    def _run(self, job: Job, note: Note, progress: Progress) -> str:
+    def _run(self, job: Job, note: Notify, progress: Progress) -> str:
         """
         Run *job* to its end.
 
@@ -349,7 +351,7 @@ class Perplexity:
     def _kept(
         self,
         task: DivergenceTask,
-        base: BaseFile,
+        base: "BaseFile",
         job: Job,
         log_text: str,
         *,
@@ -382,7 +384,7 @@ class Perplexity:
                 identity, chunks=done.chunks, ppl=ppl.value, seconds=seconds
             )
 
-    def _identity(self, task: DivergenceTask) -> Identity:
+    def _identity(self, task: DivergenceTask) -> "Identity":
         return Identity(
             text_sha256=_sha256(task),
             weights_sha256=task.weights_sha256,
@@ -417,6 +419,207 @@ class Perplexity:
                 hint=f"Use --divergence-context {(2**31 - 1) // values} or less, or a "
                 f"llama.cpp of build {FIRST_WIDE_BUILD} or later: 'codeneedle llama'.",
             )
+
+
+def scored_tokens(*, chunks: int, context: int) -> int:
+    """
+    How many tokens are compared: the second half of each chunk but its last token.
+
+    Source:
+        ``kl_divergence`` in ``perplexity.cpp`` of llama.cpp b11434.
+    """
+    return chunks * max(0, context - 1 - context // 2)
+
+
+def row_values(vocabulary: int) -> int:
+    """
+    16-bit values that a scored token takes: an even vocabulary, scale and minimum.
+
+    Source:
+        ``nv`` in ``process_logits``, ``perplexity.cpp`` of llama.cpp b11434.
+    """
+    return 2 * ((vocabulary + 1) // 2) + 4
+
+
+def predicted_bytes(*, vocabulary: int, chunks: int, context: int) -> int:
+    """Exact size of a base file, in bytes."""
+    scored = scored_tokens(chunks=chunks, context=context)
+    tokens_bytes = 4 * chunks * context
+    return _HEADER.size + tokens_bytes + 2 * row_values(vocabulary) * scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """
+    What a base file was made of; all of it must be equal for it to be used.
+
+    Attributes:
+        text_sha256: Of the text, as it was handed to the tool.
+        weights_sha256: Of the model.
+        llama: The tool's version, as it states it.
+        reference: Cache types it ran with: ``f16/f16``.
+        context: Length of a chunk, in tokens.
+        chunks_asked: Chunks wanted; a short text has fewer.
+        vocabulary: Tokens the model knows.
+        arguments: Further arguments that the tool was given.
+        rotation: Whether it was free to rotate quantized values.
+    """
+
+    text_sha256: str
+    weights_sha256: str
+    llama: str
+    reference: str
+    context: int
+    chunks_asked: int
+    vocabulary: int
+    arguments: tuple[str, ...] = ()
+    rotation: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """
+    What is stored beside a base file.
+
+    Attributes:
+        identity: What it was made of.
+        chunks: Chunks in it.
+        size_bytes: Its length.
+        fingerprint: SHA-256 of its header, its tokens and its end.
+        ppl: Perplexity of the reference, before it was rounded into the file.
+        seconds: How long it took to make.
+    """
+
+    identity: Identity
+    chunks: int
+    size_bytes: int
+    fingerprint: str
+    ppl: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFile:
+    """The path of the base file of one context, whether it exists or not."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, folder: Path, *, context: int) -> "BaseFile":
+        """That of *context* tokens, in the run folder *folder*."""
+        return cls(folder / "base" / f"{context}.kld")
+
+    @property
+    def note_path(self) -> Path:
+        """Of its `Note`."""
+        return self.path.with_name(f"{self.path.name}.json")
+
+    @property
+    def draft(self) -> Path:
+        """Where it is written, until it is known to be complete."""
+        return self.path.with_name(f"{self.path.name}.draft")
+
+    def usable(self, identity: Identity) -> Reference | None:
+        """What it holds, if it is complete and was made of *identity*; else None."""
+        note = self._note()
+        if note is None or note.identity != identity:
+            return None
+        is_whole = self.fault(self.path, identity, chunks=note.chunks) is None
+        if not is_whole or _fingerprint(self.path, note) != note.fingerprint:
+            return None
+        return _reference(note)
+
+    @staticmethod
+    def fault(path: Path, identity: Identity, *, chunks: int) -> str | None:
+        """What is wrong with the file at *path*, as a phrase; None if nothing."""
+        expected = predicted_bytes(
+            vocabulary=identity.vocabulary, chunks=chunks, context=identity.context
+        )
+        try:
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                header = file.read(_HEADER.size)
+        except OSError as error:
+            return error.strerror or str(error)
+        # Unpacked, since a note may state more chunks than 32 bits can hold.
+        stated = _HEADER.unpack(header) if len(header) == _HEADER.size else ()
+        if stated != (MAGIC, identity.context, identity.vocabulary, chunks):
+            return "its header is that of another file"
+        if size != expected:
+            return f"it has {size:,} bytes instead of {expected:,}"
+        return None
+
+    def keep(
+        self, identity: Identity, *, chunks: int, ppl: float, seconds: float
+    ) -> Reference:
+        """
+        Make the draft, which has no `fault`, the base file.
+
+        Raises:
+            OSError: If the disk refuses.
+        """
+        self._forget()
+        note = Note(
+            identity=identity,
+            chunks=chunks,
+            size_bytes=self.draft.stat().st_size,
+            fingerprint="",
+            ppl=ppl,
+            seconds=seconds,
+        )
+        fingerprint = _fingerprint(self.draft, note)
+        note = replace(note, fingerprint=fingerprint)
+        self.draft.replace(self.path)
+        # Last: a file without a note is never used.
+        write_whole(self.note_path, msgspec.json.format(msgspec.json.encode(note)))
+        return _reference(note)
+
+    def drop_draft(self) -> None:
+        """Remove the draft."""
+        with contextlib.suppress(OSError):
+            self.draft.unlink(missing_ok=True)
+
+    def make_room(self) -> None:
+        """
+        Remove the file, its note and its draft, before it is written.
+
+        Raises:
+            OSError: If the disk refuses.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._forget()
+        self.path.unlink(missing_ok=True)
+        self.draft.unlink(missing_ok=True)
+
+    def present_bytes(self) -> int:
+        """Bytes on disk that `make_room` would free."""
+        return sum(
+            path.stat().st_size for path in (self.path, self.draft) if path.is_file()
+        )
+
+    def _forget(self) -> None:
+        self.note_path.unlink(missing_ok=True)
+
+    def _note(self) -> Note | None:
+        try:
+            return msgspec.json.decode(read_regular(self.note_path) or b"", type=Note)
+        except (OSError, ValueError, RecursionError):
+            return None
+
+
+def _reference(note: Note) -> Reference:
+    return Reference(chunks=note.chunks, ppl=note.ppl, seconds=note.seconds)
+
+
+def _fingerprint(path: Path, note: Note) -> str:
+    """Of the header, the tokens and the end; the whole file may be gigabytes."""
+    digest = hashlib.sha256()
+    context = note.identity.context
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        digest.update(file.read(_HEADER.size + 4 * note.chunks * context))
+        file.seek(-min(_TAIL_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
+        digest.update(file.read())
+    return digest.hexdigest()
 
 
 def _version(tool: Path) -> str:

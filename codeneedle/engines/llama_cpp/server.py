@@ -36,7 +36,7 @@ from codeneedle.engines.llama_cpp.log import (
     read_log,
     trouble,
 )
-from codeneedle.engines.responses import Readiness, ServerGone
+from codeneedle.engines.messages import Readiness, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from codeneedle.engines.engine import Reference
-from codeneedle.engines.llama_cpp.base_file import (
+from codeneedle.engines.llama_cpp.perplexity import (
     MAGIC,
     BaseFile,
     Identity,

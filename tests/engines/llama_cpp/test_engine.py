@@ -9,7 +9,7 @@ from made_servers import PAIR, fake_llama_cpp
 from codeneedle.engines.engine import Ability, CellSpec
 from codeneedle.engines.llama_cpp import engine as llama_cpp
 from codeneedle.engines.llama_cpp.installation import ask
-from codeneedle.engines.requests import Message
+from codeneedle.engines.messages import Message
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header

@@ -10,8 +10,7 @@ from made_tools import TEXT, asked, divergence_task, made_perplexity
 from programs import script
 
 from codeneedle.engines.llama_cpp import perplexity
-from codeneedle.engines.llama_cpp.base_file import BaseFile
-from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD, Job
+from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD, BaseFile, Job
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
 from codeneedle.grid import Pair
 

@@ -14,8 +14,7 @@ from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.arguments import Launch
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.server import Deadlines, ServerDied, serving
-from codeneedle.engines.requests import Completion
-from codeneedle.engines.responses import Readiness
+from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.errors import CellError, MachineError
 from codeneedle.grid import Pair
 from codeneedle.system import processes

@@ -11,7 +11,7 @@ from codeneedle.corpora.needles import choose, needle_facts
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.client import Client
 from codeneedle.engines.llama_cpp.server import Launch, serving
-from codeneedle.engines.requests import Chat, Completion, Message
+from codeneedle.engines.messages import Chat, Completion, Message
 from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.nano.model import SHA256, built_in_model

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from codeneedle.engines.responses import (
+from codeneedle.engines.messages import (
     LONGEST_TOKEN,
     LOWEST_LOGPROB,
     BadReply,
