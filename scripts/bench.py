@@ -42,7 +42,7 @@ from codeneedle.corpora import corpus
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
-from codeneedle.models.nano.model import built_in_model
+from codeneedle.models.nano import built_in_model
 from codeneedle.records.record import CellRecord, Json, Recall, from_json
 from codeneedle.records.store import Store
 from codeneedle.scoring.alignment import score

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.models.nano.model import built_in_model
+from codeneedle.models.nano import built_in_model
 
 Completed = subprocess.CompletedProcess[str]
 

@@ -285,9 +285,7 @@ def test_the_one_file_of_arrays_is_read_without_pickle():
     """
     It comes with the package, and holds numbers alone.
     """
-    with np.load(
-        PACKAGE / "models" / "nano" / "matcher.npz", allow_pickle=False
-    ) as stored:
+    with np.load(PACKAGE / "models" / "matcher.npz", allow_pickle=False) as stored:
         kinds = {stored[name].dtype.kind for name in stored.files}
 
     assert {"f"} == kinds

@@ -16,9 +16,8 @@ from codeneedle.engines.llama_cpp.build import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import DEFAULT_TYPES, Pair
-from codeneedle.models import weights
+from codeneedle.models import nano, weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
-from codeneedle.models.nano import model as nano
 from codeneedle.models.weights import Weights
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Request

@@ -11,8 +11,7 @@ from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import CacheTypes, Engine, ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable, UnknownName
 from codeneedle.grid import Pair, shuffled_grid
-from codeneedle.models import weights
-from codeneedle.models.nano import model as nano
+from codeneedle.models import nano, weights
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Probe

@@ -6,7 +6,7 @@ from pathlib import Path
 from fake_engine import TYPES, FakeEngine
 from gguf_files import SHAPE, write_gguf
 
-from codeneedle.models.nano import model
+from codeneedle.models import nano
 from codeneedle.sweep import plan
 from codeneedle.sweep.request import Request
 
@@ -32,7 +32,7 @@ def made_world(folder, monkeypatch, *, keys=SHAPE):
     (folder / "corpora").mkdir()
     (folder / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
     write_gguf(folder / "model.gguf", keys)
-    monkeypatch.setattr(model, "built_in_model", lambda: folder / "model.gguf")
+    monkeypatch.setattr(nano, "built_in_model", lambda: folder / "model.gguf")
 
 
 def asking(**changes):

@@ -6,7 +6,7 @@ from made_records import failed_record, made_run, made_setup
 
 from codeneedle.analysis.frames import Cell
 from codeneedle.grid import Pair
-from codeneedle.models.nano import model
+from codeneedle.models import nano
 from codeneedle.records.record import Status
 from codeneedle.report import captions
 from codeneedle.report.selection import metric_named
@@ -81,7 +81,7 @@ def test_the_built_in_model_is_known_by_its_name() -> None:
     """
     The constant is repeated so that reports do not import the model.
     """
-    assert model.NAME == captions.BUILT_IN_MODEL
+    assert nano.NAME == captions.BUILT_IN_MODEL
 
 
 def test_names_cannot_write_on_the_terminal() -> None:

@@ -1,0 +1,323 @@
+"""The built-in model: an induction circuit, in a file of the same bytes everywhere."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from codeneedle.corpora.languages.python import functions
+from codeneedle.corpora.needles import choose, needle_facts
+from codeneedle.corpora.random_bodies import Knobs, text_of
+from codeneedle.engines.client import Client
+from codeneedle.engines.llama_cpp.server import Launch, serving
+from codeneedle.engines.messages import Chat, Completion, Message
+from codeneedle.errors import FolderUnusable
+from codeneedle.grid import Pair
+from codeneedle.models.nano import (
+    BEGIN,
+    CONTEXT,
+    EPSILON,
+    HEAD,
+    LOOK_BACK_NATS,
+    RULER,
+    SHA256,
+    VALUE_DIMS,
+    Array,
+    Layer,
+    Model,
+    built_in_model,
+    construct,
+    orthonormal,
+    trained_matcher,
+    value_codes,
+)
+from codeneedle.probes.prompts import chat_messages, completion_prompt
+from codeneedle.scoring.alignment import score
+
+TEXT = text_of(Knobs(functions=2, value_length=6, name_length=5, seed=1009))
+UNSEEN_SEED = 20260101
+"""Not used for training or tuning."""
+
+
+@pytest.fixture(scope="module")
+def weights() -> Model:
+    """The built-in model before it is rounded to 16 bits."""
+    return construct(trained_matcher())
+
+
+def logits(weights: Model, tokens: Sequence[int]) -> Array:
+    """
+    What llama.cpp computes from these weights.
+
+    Returns:
+        Shape (n, 260): after each of the n tokens, the logits of the next.
+    """
+    angles = np.arange(len(tokens))[:, None] * weights.frequencies
+    stream = weights.embedding[list(tokens)]
+    for layer in weights.layers:
+        stream = stream + attention(layer, normalized(stream), angles)
+        stream = stream + feed_forward(layer, normalized(stream))
+    return np.asarray(normalized(stream) @ weights.readout.T)
+
+
+def attention(layer: Layer, stream: Array, angles: Array) -> Array:
+    """What each token fetches from itself and those before it; shape as *stream*."""
+    query = rotated(stream @ layer.query.T + layer.query_bias, angles)
+    key = rotated(stream @ layer.key.T + layer.key_bias, angles)
+    scores = query @ key.T / math.sqrt(HEAD)
+    scores[np.triu_indices(len(scores), k=1)] = -np.inf
+    share = np.exp(scores - scores.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    return np.asarray(share @ (stream @ layer.value.T) @ layer.output.T)
+
+
+def feed_forward(layer: Layer, stream: Array) -> Array:
+    """The gated product of the llama architecture; shape as *stream*."""
+    both = stream @ layer.expand.T
+    return np.asarray(both / (1 + np.exp(-both)) * both @ layer.shrink.T)
+
+
+def normalized(stream: Array) -> Array:
+    """Tokens divided by the root mean square of their elements."""
+    mean_square = np.mean(np.square(stream), axis=1, keepdims=True)
+    return np.asarray(stream / np.sqrt(mean_square + EPSILON))
+
+
+def rotated(heads: Array, angles: Array) -> Array:
+    """Each pair of neighbouring dimensions, turned by its token's angle."""
+    turned = (heads[:, 0::2] + 1j * heads[:, 1::2]) * np.exp(1j * angles)
+    return np.stack([turned.real, turned.imag], axis=2).reshape(heads.shape)
+
+
+def test_a_text_that_was_never_seen_is_copied_from_its_signature_on(weights):
+    """Each byte of a body is the most probable one after those before it."""
+    signature, _, rest = TEXT[TEXT.index("def ") :].partition("\n")
+    body = rest[: rest.index("\n\n\n") + 1].encode()
+    asked = f"{TEXT}\n\n# recall\n{signature}\n".encode()
+
+    said = logits(weights, [BEGIN, *asked, *body])[len(asked) : -1].argmax(axis=1)
+
+    assert body == bytes(said.tolist())
+
+
+@pytest.mark.parametrize("same", [12, 28, 44])
+def test_of_two_like_places_the_one_that_agrees_farther_back_is_continued(
+    weights, same
+):
+    """Where the last bytes stand twice, those before them decide, up to 63 back."""
+    letters = "".join(character for character in TEXT if character.isalnum())
+    shared, one, two, between = (
+        letters[start : start + length]
+        for start, length in ((100, same), (200, 19), (219, 19), (238, 200))
+    )
+    # Not at the very start, where there is nothing to look back at.
+    text = f"{between}{one}{shared}!{between}{two}{shared}?{between[::-1]}"
+
+    said = [
+        int(logits(weights, [BEGIN, *f"{text}{before}{shared}".encode()])[-1].argmax())
+        for before in (one, two)
+    ]
+
+    assert "!?" == bytes(said).decode()
+
+
+def test_a_look_back_finds_its_distance_at_any_position():
+    """In the whole context no other distance comes within eight nats of the right."""
+    distance = np.arange(1, CONTEXT)[:, None]
+
+    rival = LOOK_BACK_NATS * np.cos(distance * np.array(RULER)).mean(axis=1).max()
+
+    assert rival < LOOK_BACK_NATS - 8
+
+
+def test_the_feed_forward_part_writes_down_squared_lengths(weights):
+    """Of a random token it computes the sum of the squares that the key has."""
+    chance = np.random.default_rng(5)
+    token = chance.normal(size=(1, weights.embedding.shape[1]))
+    layer = weights.layers[-2]
+    keys = trained_matcher().key.shape[0]
+
+    (written,) = feed_forward(layer, token)
+
+    (place,) = np.flatnonzero(layer.shrink.any(axis=1))
+    squares = np.square(token @ layer.expand[:keys].T).sum() * layer.shrink.max()
+    assert pytest.approx(squares) == written[place]
+    assert pytest.approx(squares) == written.sum()
+
+
+def test_the_code_of_a_byte_stands_out_from_all_others():
+    """Codes have length one; the products of two are at most a quarter."""
+    codes = value_codes()[:256]
+
+    products = codes @ codes.T
+
+    assert [1.0] * 256 == products.diagonal().tolist()
+    assert 0.25 == (products - np.eye(256)).max()
+
+
+def test_special_tokens_are_never_said():
+    """Whatever the output, some byte has a logit above theirs, which is zero."""
+    codes = value_codes()
+
+    assert not codes[256:].any()
+    assert (-codes[:256]).tolist() == [
+        *codes[128:256].tolist(),
+        *codes[:128].tolist(),
+    ]
+
+
+@pytest.mark.parametrize("columns", [8, VALUE_DIMS, HEAD])
+def test_carriers_are_orthonormal_to_the_last_bit(columns):
+    """Their products are exactly one and zero, on any platform and in 16 bits."""
+    carrier = orthonormal(columns)
+
+    assert np.eye(columns).tolist() == (carrier.T @ carrier).tolist()
+    assert carrier.tolist() == carrier.astype(np.float16).tolist()
+
+
+def test_the_file_has_the_pinned_bytes_each_time_it_is_made(tmp_path):
+    """Two assemblies give the same bytes, and they are the ones that are pinned."""
+    made = [built_in_model(tmp_path / name) for name in ("one", "two")]
+
+    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in made]
+
+    assert [SHA256, SHA256] == hashes
+
+
+def test_a_file_that_is_there_is_not_made_again(tmp_path):
+    """A whole file in the cache is used as it is."""
+    first = built_in_model(tmp_path)
+    before = first.stat()
+
+    again = built_in_model(tmp_path)
+
+    assert (first, before.st_ino, before.st_mtime_ns) == (
+        again,
+        again.stat().st_ino,
+        again.stat().st_mtime_ns,
+    )
+
+
+@pytest.mark.parametrize("damage", [b"", b"GGUF half of it"])
+def test_a_damaged_file_is_replaced(tmp_path, damage):
+    """A file whose bytes are not the model's is made again, and nothing else stays."""
+    path = built_in_model(tmp_path)
+    path.write_bytes(damage)
+
+    again = built_in_model(tmp_path)
+
+    assert SHA256 == hashlib.sha256(again.read_bytes()).hexdigest()
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_the_cache_folder_is_taken_from_the_environment(tmp_path, monkeypatch):
+    """CODENEEDLE_CACHE names the folder in which the file is kept."""
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "mine"))
+
+    assert tmp_path / "mine" == built_in_model().parent
+
+
+def test_a_cache_that_takes_no_files_is_named_with_a_way_out(tmp_path):
+    """A cache folder that cannot be is reported with the variable that moves it."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(FolderUnusable) as caught:
+        built_in_model(tmp_path / "file")
+
+    assert str(tmp_path / "file") in str(caught.value)
+    assert "CODENEEDLE_CACHE" in caught.value.hint
+
+
+@pytest.fixture(scope="module")
+def client(
+    llama_server: Path, nano: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
+    """The built-in model behind a real server, with the most precise cache."""
+    launch = Launch(
+        binary=llama_server,
+        weights=nano,
+        alias="nano",
+        context=18432,
+        pair=Pair("f16", "f16"),
+        options=frozenset({"--jinja", "--verbosity", "--fit", "--cache-ram"}),
+        threads=1,
+        batch_threads=2,
+        sleeps=True,
+    )
+    log = tmp_path_factory.mktemp("nano") / "server.log"
+    with serving(launch, log=log) as served:
+        yield served.client
+
+
+@pytest.mark.real
+def test_each_byte_is_a_token(client):
+    """What the server counts in a text are its bytes."""
+    text = "déjà vu\t# \n\n    x = '🧪'\n"
+
+    assert len(text.encode()) == client.count_tokens(text, add_special=False)
+
+
+@pytest.mark.real
+def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
+    """Of 20 lines at least 19.5 come back on average, at every depth."""
+    corpus = text_of(Knobs(functions=16, seed=UNSEEN_SEED))
+    found = functions(corpus)
+    chosen = choose(found, k=3, line_count=corpus.count("\n"))
+    asked = [needle_facts(function, depth=0.0) for function in chosen]
+
+    matched = [
+        score(
+            needle,
+            client.complete(
+                Completion(
+                    prompt=completion_prompt(corpus, needle),
+                    max_tokens=len("\n".join(needle.lines)) + 1,
+                )
+            ).text,
+        ).matched
+        for needle in asked
+    ]
+
+    assert 15_500 < len(corpus) < 17_000
+    assert sum(matched) / len(matched) >= 19.5, matched
+
+
+@pytest.mark.real
+def test_a_question_in_a_chat_is_answered_with_the_body(client):
+    """The chat template makes a completion of the question; the answer is the body."""
+    needle = needle_facts(functions(TEXT)[0], depth=0.0)
+    messages = chat_messages(TEXT, needle)
+
+    rendered = client.render(messages)
+    reply = client.chat(Chat(messages=messages, max_tokens=800))
+
+    assert completion_prompt(TEXT, needle) == rendered
+    assert len(needle.lines) == score(needle, reply.text).matched
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("message", "rendered"),
+    [
+        (
+            "a\n---\nb\n---\nSay `f(x):` in `20` lines.",
+            "a\n---\nb\n\n# recall\nf(x):\n",
+        ),
+        (
+            "a\n---\nThese:\n```python\ndef f(\n    x,\n):\n```\nof `it`.",
+            "a\n\n# recall\ndef f(\n    x,\n):\n",
+        ),
+        ("a\n---\nNothing is quoted.", "a\n\n# recall\nNothing is quoted.\n"),
+        ("hello `x`", "hello `x`"),
+    ],
+)
+def test_what_a_question_quotes_is_recalled(client, message, rendered):
+    """
+    A fence or single backticks; the corpus ends at the last line of dashes.
+
+    A message without such a line is the prompt itself.
+    """
+    assert rendered == client.render((Message("user", message),))
