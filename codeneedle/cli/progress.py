@@ -20,8 +20,13 @@ from codeneedle.errors import ToolMissing
 from codeneedle.grid import Pair, by_precision
 from codeneedle.probes.probe import Probe, Step
 from codeneedle.records.record import CellRecord, Setup, Status
-from codeneedle.report.captions import corpus_line, setup_line
-from codeneedle.report.cells import NOT_RUN_WORD, cell_style, status_word
+from codeneedle.report.captions import (
+    NOT_RUN_WORD,
+    corpus_line,
+    setup_line,
+    status_word,
+)
+from codeneedle.report.grid import cell_style
 from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.signals import unwinding_on_signals

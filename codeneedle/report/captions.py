@@ -1,5 +1,6 @@
 """Captions: what a run was measured on, and what marks and words in a grid mean."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
@@ -11,7 +12,6 @@ from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import Json, Run, Setup, Status
-from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
 from codeneedle.text import plural, size, visible
 
 BUILT_IN_MODEL = "needle-nano"
@@ -132,6 +132,38 @@ def cautions(setup: Setup) -> tuple[str, ...]:
             f"{setup.corpus.name} mean nothing."
         ),
     )
+
+
+NOT_RUN_WORD = "."
+"""Shown for a pair that was not run."""
+
+NO_VALUE_WORD = "-"
+"""Shown for a finished cell without a value of the metric."""
+
+STATUS_WORDS: dict[Status, str] = {
+    Status.FINISHED: NO_VALUE_WORD,
+    Status.UNSUPPORTED: "unsupp.",
+    Status.FALLBACK_CPU: "on-cpu",
+    Status.FALLBACK_F16: "as-f16",
+    Status.OUT_OF_MEMORY: "oom",
+    Status.TIMED_OUT: "t/o",
+    Status.CRASHED: "crash",
+    Status.MISMATCHED: "mismatch",
+    Status.INTERRUPTED: "intr.",
+}
+"""Short enough for a column; the legend below the grid explains them."""
+
+
+def status_word(status: str) -> str:
+    """The short word of a status, or of a pair that was not run: ``oom``, ``.``."""
+    return STATUS_WORDS[Status(status)] if status else NOT_RUN_WORD
+
+
+def number(value: float, *, digits: int, sign: bool = False) -> str:
+    """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
+    if math.isnan(value):
+        return NO_VALUE_WORD
+    return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"
 
 
 REFERENCE_MARK = "*"

@@ -28,13 +28,16 @@ from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.records.record import Run
 from codeneedle.report import captions
-from codeneedle.report.captions import reference_note, unmeasured_lines
-from codeneedle.report.cells import (
+from codeneedle.report.captions import (
+    number,
+    reference_note,
+    status_word,
+    unmeasured_lines,
+)
+from codeneedle.report.grid import (
     RAMP,
     Scale,
     difference_scale,
-    number,
-    status_word,
     text_colour,
     value_scale,
 )

@@ -30,8 +30,13 @@ from codeneedle.records.record import (
     Setup,
     Status,
 )
-from codeneedle.report.captions import corpus_line, entry_table, failure_phrase
-from codeneedle.report.cells import NO_VALUE_WORD, status_word
+from codeneedle.report.captions import (
+    NO_VALUE_WORD,
+    corpus_line,
+    entry_table,
+    failure_phrase,
+    status_word,
+)
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import duration, mib, plural, size, visible

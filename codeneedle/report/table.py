@@ -18,8 +18,14 @@ from codeneedle.grid import Pair
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run, Status
 from codeneedle.report import captions
-from codeneedle.report.captions import REFERENCE_MARK, named_pairs
-from codeneedle.report.cells import NO_VALUE_WORD, NOT_RUN_WORD, number, status_word
+from codeneedle.report.captions import (
+    NO_VALUE_WORD,
+    NOT_RUN_WORD,
+    REFERENCE_MARK,
+    named_pairs,
+    number,
+    status_word,
+)
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import visible
 

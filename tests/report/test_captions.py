@@ -1,5 +1,6 @@
 """What a run was measured on, and what marks and words mean."""
 
+import math
 from dataclasses import replace
 
 from made_records import failed_record, made_run, made_setup
@@ -9,6 +10,7 @@ from codeneedle.grid import Pair
 from codeneedle.models import nano
 from codeneedle.records.record import Status
 from codeneedle.report import captions
+from codeneedle.report.captions import STATUS_WORDS, number, status_word
 from codeneedle.report.selection import metric_named
 
 SETUP = made_setup()
@@ -118,3 +120,33 @@ def test_a_rotation_that_is_off_is_said() -> None:
         == dict(captions.facts(off))["context"]
     )
     assert "rotation" not in dict(captions.facts(run))["context"]
+
+
+def test_every_status_has_a_short_word_of_its_own() -> None:
+    """
+    Of at most 8 characters.
+    """
+    words = [STATUS_WORDS[status] for status in Status]
+
+    assert sorted(set(words)) == sorted(words)
+    assert 8 >= max(map(len, words))
+
+
+def test_a_pair_that_was_not_run_is_a_dot() -> None:
+    """
+    And a number that does not exist a dash.
+    """
+    assert (".", "oom", "-") == (
+        status_word(""),
+        status_word("out-of-memory"),
+        number(math.nan, digits=2),
+    )
+
+
+def test_zero_has_no_sign() -> None:
+    """
+    A difference that rounds to nothing is 0.00, neither plus nor minus.
+    """
+    assert "0.00" == number(-0.001, digits=2)
+    assert "0.00" == number(0.001, digits=2, sign=True)
+    assert "+0.31" == number(0.3125, digits=2, sign=True)

@@ -16,7 +16,7 @@ from codeneedle.analysis.recall import METRICS
 from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
-from codeneedle.report.cells import Scale
+from codeneedle.report.grid import Scale
 from codeneedle.report.heatmap import (
     LABELLED,
     differences_picture,
