@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -35,11 +35,6 @@ BUILD_COMMAND = "codeneedle llama"
 
 MISSING = "missing"
 
-_NO_ANSWER = ServerFacts(
-    version="", build=None, k_types=(), v_types=(), options=frozenset(), devices=()
-)
-"""What is known of a server that does not answer."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -58,67 +53,19 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Programs:
-    """
-    The programs of llama.cpp.
-
-    Attributes:
-        server: Path of llama-server.
-        source: Where it was found, as a phrase.
-        perplexity: Path of llama-perplexity; None where it is missing.
-        bench: Path of llama-bench; likewise.
-        version: As the server states it; empty if it does not answer.
-        build: Its number; None where it states none.
-        k_types: Cache types it accepts for K; empty where it does not tell.
-        v_types: Cache types it accepts for V; likewise.
-        devices: GPUs that it would use.
-    """
-
-    server: str
-    source: str
-    perplexity: str | None
-    bench: str | None
-    version: str
-    build: int | None
-    k_types: tuple[str, ...]
-    v_types: tuple[str, ...]
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """
     The weights of the model.
 
     Attributes:
-        path: Of the file, or of its first part.
+        weights: Their header.
         is_built_in: Whether it is the built-in model.
-        size_bytes: Of all parts.
-        architecture: What llama.cpp calls it.
-        file_type: Quantization of the weights; may be empty.
-        layers: How many it has.
-        kv_heads: Numbers of K and V heads that occur among its layers.
-        key_length: Head size of K.
-        value_length: Head size of V.
-        training_context: In tokens; 0 if unknown.
-        vocabulary: Number of tokens.
-        has_chat_template: Whether the file contains one.
         context: Context that a sweep would use, in tokens.
         kv_bytes: Predicted KV cache by pair; None where that is unknown.
     """
 
-    path: str
+    weights: Weights
     is_built_in: bool
-    size_bytes: int
-    architecture: str
-    file_type: str
-    layers: int
-    kv_heads: tuple[int, ...]
-    key_length: int
-    value_length: int
-    training_context: int
-    vocabulary: int
-    has_chat_template: bool
     context: int
     kv_bytes: dict[str, int | None]
 
@@ -143,24 +90,24 @@ class TypeFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """
-    Everything that was found; can be encoded as JSON.
+    Everything that was found.
 
     Attributes:
-        codeneedle: Version of this package.
         machine: Processor, memory, system.
         cache: The cache folder.
         cache_free_bytes: Free space there.
-        programs: llama.cpp; None if there is none.
+        tools: The programs of llama.cpp; None if there are none.
+        server: What llama-server says about itself; None if it does not answer.
         model: The weights; None if there are none.
         types: The types of the default grid, most precise first.
         problems: What is missing or will not work; those that stop a sweep first.
     """
 
-    codeneedle: str
     machine: MachineFacts
-    cache: str
+    cache: Path
     cache_free_bytes: int
-    programs: Programs | None
+    tools: Tools | None
+    server: ServerFacts | None
     model: Model | None
     types: tuple[TypeFacts, ...]
     problems: tuple[Problem, ...]
@@ -184,28 +131,23 @@ def diagnose(
     problems: list[Problem] = []
     tools = _found(lambda: installation.find(llama_server=llama_server), problems)
     server = _found(lambda: installation.ask(tools.server), problems) if tools else None
-    header = _found(lambda: _weights(model), problems)
+    found = _found(lambda: _model(model), problems)
     facts = machine.facts()
-    shown = _model(header, model) if header else None
-    types = tuple(_type(name, server, header) for name in DEFAULT_TYPES)
+    types = tuple(_type(name, server, found) for name in DEFAULT_TYPES)
     problems += _program_problems(tools, server)
     problems += _type_problems(types)
-    problems += _memory_problems(shown, server, facts)
+    problems += _memory_problems(found, server, facts)
     problems += _orphan_problems()
     return Diagnosis(
-        codeneedle=__version__,
         machine=facts,
-        cache=str(cache_folder()),
+        cache=cache_folder(),
         cache_free_bytes=machine.free_disk_bytes(cache_folder()),
-        programs=_programs(tools, server) if tools else None,
-        model=shown,
+        tools=tools,
+        server=server,
+        model=found,
         types=types,
         problems=tuple(sorted(problems, key=lambda problem: not problem.stops)),
     )
-
-
-def _weights(model: Path | None) -> Weights:
-    return weights.read_header(model or nano.built_in_model())
 
 
 def _found(look: Callable[[], _Value], problems: list[Problem]) -> _Value | None:
@@ -217,47 +159,23 @@ def _found(look: Callable[[], _Value], problems: list[Problem]) -> _Value | None
         return None
 
 
-def _programs(tools: Tools, server: ServerFacts | None) -> Programs:
-    said = server or _NO_ANSWER
-    return Programs(
-        server=str(tools.server),
-        source=tools.source,
-        perplexity=str(tools.perplexity) if tools.perplexity else None,
-        bench=str(tools.bench) if tools.bench else None,
-        version=said.version,
-        build=said.build,
-        k_types=said.k_types,
-        v_types=said.v_types,
-        devices=said.devices,
-    )
-
-
-def _model(header: Weights, path: Path | None) -> Model:
+def _model(path: Path | None) -> Model:
+    header = weights.read_header(path or nano.built_in_model())
     asked = Request(models=(path,) if path else ())
     context = chosen_context(asked, header, stretched=False)
     return Model(
-        path=str(header.path),
+        weights=header,
         is_built_in=path is None,
-        size_bytes=header.size_bytes,
-        architecture=header.architecture,
-        file_type=header.file_type,
-        layers=header.layers,
-        kv_heads=tuple(sorted(set(header.kv_heads))),
-        key_length=header.key_length,
-        value_length=header.value_length,
-        training_context=header.training_context,
-        vocabulary=header.vocabulary,
-        has_chat_template=header.chat_template is not None,
         context=context,
         kv_bytes={str(pair): kv_bytes(header, pair, context) for pair in SHOWN_PAIRS},
     )
 
 
-def _type(name: str, server: ServerFacts | None, header: Weights | None) -> TypeFacts:
+def _type(name: str, server: ServerFacts | None, model: Model | None) -> TypeFacts:
     accepted = None
     if server is not None and server.k_types and server.v_types:
         accepted = name in server.k_types and name in server.v_types
-    misfit = (type_misfit(header, name) or "") if header else None
+    misfit = (type_misfit(model.weights, name) or "") if model else None
     return TypeFacts(name=name, is_accepted=accepted, misfit=misfit)
 
 
@@ -304,7 +222,7 @@ def _memory_problems(
     if model is None or (server is not None and server.devices):
         return
     largest = max((size or 0 for size in model.kv_bytes.values()), default=0)
-    needed = model.size_bytes + largest
+    needed = model.weights.size_bytes + largest
     if needed > facts.available_bytes:
         yield Problem(
             what=f"weights and KV cache take {size(needed)}, but only "
@@ -326,7 +244,56 @@ def _orphan_problems() -> Iterator[Problem]:
 
 def doctor_json(diagnosis: Diagnosis) -> str:
     """All facts of *diagnosis* as JSON."""
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n"
+    found = {
+        "codeneedle": __version__,
+        "machine": diagnosis.machine,
+        "cache": diagnosis.cache,
+        "cache_free_bytes": diagnosis.cache_free_bytes,
+        "programs": _programs(diagnosis.tools, diagnosis.server),
+        "model": _model_facts(diagnosis.model),
+        "types": diagnosis.types,
+        "problems": diagnosis.problems,
+    }
+    encoded = msgspec.json.encode(found, enc_hook=str)
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def _programs(tools: Tools | None, server: ServerFacts | None) -> dict[str, Any] | None:
+    if tools is None:
+        return None
+    return {
+        "server": tools.server,
+        "source": tools.source,
+        "perplexity": tools.perplexity,
+        "bench": tools.bench,
+        "version": server.version if server else "",
+        "build": server.build if server else None,
+        "k_types": server.k_types if server else (),
+        "v_types": server.v_types if server else (),
+        "devices": server.devices if server else (),
+    }
+
+
+def _model_facts(model: Model | None) -> dict[str, Any] | None:
+    if model is None:
+        return None
+    header = model.weights
+    return {
+        "path": header.path,
+        "is_built_in": model.is_built_in,
+        "size_bytes": header.size_bytes,
+        "architecture": header.architecture,
+        "file_type": header.file_type,
+        "layers": header.layers,
+        "kv_heads": sorted(set(header.kv_heads)),
+        "key_length": header.key_length,
+        "value_length": header.value_length,
+        "training_context": header.training_context,
+        "vocabulary": header.vocabulary,
+        "has_chat_template": header.chat_template is not None,
+        "context": model.context,
+        "kv_bytes": model.kv_bytes,
+    }
 
 
 def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
@@ -335,7 +302,7 @@ def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     for word, phrase in (
-        *_program_lines(diagnosis.programs),
+        *_program_lines(diagnosis.tools, diagnosis.server),
         *_machine_lines(diagnosis),
         *_model_lines(diagnosis.model),
     ):
@@ -346,18 +313,23 @@ def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
     )
 
 
-def _program_lines(programs: Programs | None) -> Iterator[tuple[str, str]]:
-    if programs is None:
+def _program_lines(
+    tools: Tools | None, server: ServerFacts | None
+) -> Iterator[tuple[str, str]]:
+    if tools is None:
         yield "llama-server", MISSING
         return
-    yield "llama-server", f"{programs.server} (from {programs.source})"
-    yield "llama-perplexity", programs.perplexity or MISSING
-    yield "llama-bench", programs.bench or MISSING
-    yield "build", programs.version or "unknown"
-    yield "cache types", ", ".join(programs.k_types) or "not stated"
-    if programs.v_types != programs.k_types:
-        yield "for V", ", ".join(programs.v_types)
-    yield "devices", "; ".join(programs.devices) or "none: runs on the CPU"
+    yield "llama-server", f"{tools.server} (from {tools.source})"
+    yield "llama-perplexity", str(tools.perplexity or MISSING)
+    yield "llama-bench", str(tools.bench or MISSING)
+    if server is None:
+        yield "build", "unknown"
+        return
+    yield "build", server.version or "unknown"
+    yield "cache types", ", ".join(server.k_types) or "not stated"
+    if server.v_types != server.k_types:
+        yield "for V", ", ".join(server.v_types)
+    yield "devices", "; ".join(server.devices) or "none: runs on the CPU"
 
 
 def _machine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -367,7 +339,7 @@ def _machine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "memory", f"{free} free of {whole}"
     threads = f"{facts.usable_cores} usable of {facts.logical_cores}"
     yield "threads", f"{threads}, on {plural(facts.physical_cores, 'core')}"
-    yield "python", f"{facts.python}, codeneedle {diagnosis.codeneedle}"
+    yield "python", f"{facts.python}, codeneedle {__version__}"
     yield "cache folder", f"{diagnosis.cache} ({size(diagnosis.cache_free_bytes)} free)"
 
 
@@ -375,15 +347,13 @@ def _model_lines(model: Model | None) -> Iterator[tuple[str, str]]:
     if model is None:
         yield "weights", MISSING
         return
+    header = model.weights
     built_in = "built in, " if model.is_built_in else ""
-    yield "weights", f"{model.path} ({built_in}{size(model.size_bytes)})"
-    yield "model", _shape(model)
-    trained = f"{model.training_context:,}" if model.training_context else "unknown"
-    yield (
-        "trained for",
-        f"{trained} tokens; vocabulary {model.vocabulary:,}",
-    )
-    yield "chat template", "yes" if model.has_chat_template else "no"
+    yield "weights", f"{header.path} ({built_in}{size(header.size_bytes)})"
+    yield "model", _shape(header)
+    trained = f"{header.training_context:,}" if header.training_context else "unknown"
+    yield "trained for", f"{trained} tokens; vocabulary {header.vocabulary:,}"
+    yield "chat template", "no" if header.chat_template is None else "yes"
     sizes = (
         f"{pair} {'unknown' if count is None else size(count)}"
         for pair, count in model.kv_bytes.items()
@@ -391,14 +361,15 @@ def _model_lines(model: Model | None) -> Iterator[tuple[str, str]]:
     yield "KV cache", f"{', '.join(sizes)} at {plural(model.context, 'token')}"
 
 
-def _shape(model: Model) -> str:
-    heads = " or ".join(map(str, model.kv_heads))
-    sizes = f"{model.key_length}"
-    if model.value_length != model.key_length:
-        sizes = f"{model.key_length} (K) and {model.value_length} (V)"
-    kind = f"{model.architecture} {model.file_type}".strip()
+def _shape(header: Weights) -> str:
+    heads = " or ".join(map(str, sorted(set(header.kv_heads))))
+    sizes = f"{header.key_length}"
+    if header.value_length != header.key_length:
+        sizes = f"{header.key_length} (K) and {header.value_length} (V)"
+    kind = f"{header.architecture} {header.file_type}".strip()
     noun = "KV head" if heads == "1" else "KV heads"
-    return f"{kind}, {plural(model.layers, 'layer')}, {heads} {noun}, head size {sizes}"
+    layers = plural(header.layers, "layer")
+    return f"{kind}, {layers}, {heads} {noun}, head size {sizes}"
 
 
 def _type_table(diagnosis: Diagnosis) -> Table:
@@ -407,24 +378,19 @@ def _type_table(diagnosis: Diagnosis) -> Table:
     table.add_column("llama-server", no_wrap=True)
     table.add_column("head size")
     for each in diagnosis.types:
-        table.add_row(each.name, _acceptance(each), _fit(each))
+        accepted, misfit = each.is_accepted, each.misfit
+        table.add_row(
+            each.name,
+            _verdict(accepted, "accepted", "refused"),
+            _verdict(None if misfit is None else not misfit, "fits", misfit or ""),
+        )
     return table
 
 
-def _acceptance(facts: TypeFacts) -> Text:
-    if facts.is_accepted is None:
+def _verdict(is_good: bool | None, good: str, bad: str) -> Text:
+    if is_good is None:
         return Text("unknown", style="dim")
-    if facts.is_accepted:
-        return Text("accepted", style="green")
-    return Text("refused", style="red")
-
-
-def _fit(facts: TypeFacts) -> Text:
-    if facts.misfit is None:
-        return Text("unknown", style="dim")
-    if facts.misfit:
-        return Text(visible(facts.misfit), style="red")
-    return Text("fits", style="green")
+    return Text(good, style="green") if is_good else Text(visible(bad), style="red")
 
 
 def _problem_lines(diagnosis: Diagnosis) -> Iterator[Text]:

@@ -2,10 +2,11 @@
 
 import dataclasses
 import io
+import json
+from pathlib import Path
 
-import msgspec
 import pytest
-from gguf_files import SHAPE, write_gguf
+from gguf_files import SHAPE, gguf_bytes, write_gguf
 from programs import llama_like, script
 from rich.console import Console
 
@@ -14,16 +15,46 @@ from codeneedle.cli.doctor import (
     Diagnosis,
     Model,
     Problem,
-    Programs,
     TypeFacts,
     diagnose,
+    doctor_json,
     doctor_screen,
 )
+from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
+from codeneedle.models.gguf import parse
+from codeneedle.models.weights import weights_of
 from codeneedle.system import machine
 from codeneedle.system.machine import MachineFacts
 
+WEIGHTS = dataclasses.replace(
+    weights_of(
+        parse(gguf_bytes()),
+        files=[Path("/home/me/models/qwen3-4b-q4_k_m.gguf")],
+        size_bytes=2_500_000_000,
+    ),
+    architecture="qwen3",
+    file_type="Q4_K_M",
+    layers=36,
+    kv_heads=(8,) * 36,
+    key_length=128,
+    value_length=128,
+    chat_template="{{ messages }}",
+)
+MODEL = Model(
+    weights=WEIGHTS,
+    is_built_in=False,
+    context=16_384,
+    kv_bytes={"bf16/bf16": 2_415_919_104, "q4_0/q4_0": None},
+)
+SERVER = ServerFacts(
+    version="0.6.0 (build 11434, commit abc)",
+    build=11434,
+    k_types=("f16", "q8_0"),
+    v_types=("f16", "q8_0"),
+    options=frozenset(),
+    devices=("CUDA0 NVIDIA L4 (22563 MiB)",),
+)
 WHOLE = Diagnosis(
-    codeneedle="0.1.0",
     machine=MachineFacts(
         system="Debian GNU/Linux 12",
         architecture="x86_64",
@@ -35,35 +66,16 @@ WHOLE = Diagnosis(
         available_bytes=60 << 30,
         python="3.12.1",
     ),
-    cache="/home/me/.cache/codeneedle",
+    cache=Path("/home/me/.cache/codeneedle"),
     cache_free_bytes=100 << 30,
-    programs=Programs(
-        server="/usr/local/bin/llama-server",
-        source="PATH",
-        perplexity="/usr/local/bin/llama-perplexity",
+    tools=Tools(
+        server=Path("/usr/local/bin/llama-server"),
+        perplexity=Path("/usr/local/bin/llama-perplexity"),
         bench=None,
-        version="0.6.0 (build 11434, commit abc)",
-        build=11434,
-        k_types=("f16", "q8_0"),
-        v_types=("f16", "q8_0"),
-        devices=("CUDA0 NVIDIA L4 (22563 MiB)",),
+        source="PATH",
     ),
-    model=Model(
-        path="/home/me/models/qwen3-4b-q4_k_m.gguf",
-        is_built_in=False,
-        size_bytes=2_500_000_000,
-        architecture="qwen3",
-        file_type="Q4_K_M",
-        layers=36,
-        kv_heads=(8,),
-        key_length=128,
-        value_length=128,
-        training_context=40_960,
-        vocabulary=151_936,
-        has_chat_template=True,
-        context=16_384,
-        kv_bytes={"bf16/bf16": 2_415_919_104, "q4_0/q4_0": None},
-    ),
+    server=SERVER,
+    model=MODEL,
     types=(
         TypeFacts(name="bf16", is_accepted=True, misfit=""),
         TypeFacts(name="q4_0", is_accepted=False, misfit="block of 32 does not"),
@@ -116,7 +128,8 @@ def test_problems_come_last_with_what_mends_them():
     lines = screen(
         dataclasses.replace(
             WHOLE,
-            programs=None,
+            tools=None,
+            server=None,
             model=None,
             problems=(
                 Problem(what="no llama-server", hint="codeneedle llama", stops=True),
@@ -134,15 +147,19 @@ def test_problems_come_last_with_what_mends_them():
     ] == lines[-4:]
 
 
+def placed_at(path):
+    """The whole diagnosis, but with the weights at *path*."""
+    header = dataclasses.replace(WEIGHTS, files=(Path(path),))
+    return dataclasses.replace(WHOLE, model=dataclasses.replace(MODEL, weights=header))
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_screen_is_one_screen(width):
     """
     At most 40 lines, none wider than the terminal, even with long paths.
     """
-    assert WHOLE.model is not None
     long = dataclasses.replace(
-        WHOLE,
-        model=dataclasses.replace(WHOLE.model, path="/models/" + "x" * 200 + ".gguf"),
+        placed_at("/models/" + "x" * 200 + ".gguf"),
         types=WHOLE.types * 2,
         problems=(Problem(what="w " * 60, hint="m " * 60, stops=True),) * 2,
     )
@@ -156,24 +173,33 @@ def test_paths_cannot_move_the_cursor():
     """
     Markup and escapes in a path are shown as they are spelled.
     """
-    assert WHOLE.model is not None
-    odd = dataclasses.replace(
-        WHOLE, model=dataclasses.replace(WHOLE.model, path="/m/[red]a\x1b[2J.gguf")
-    )
+    lines = screen(placed_at("/m/[red]a\x1b[2J.gguf"))
 
-    assert any("/m/[red]a\\x1b[2J.gguf" in line for line in screen(odd))
+    assert any("/m/[red]a\\x1b[2J.gguf" in line for line in lines)
 
 
 def test_the_v_types_are_shown_where_they_differ():
     """
     A fork may take other types for V.
     """
-    assert WHOLE.programs is not None
-    fork = dataclasses.replace(
-        WHOLE, programs=dataclasses.replace(WHOLE.programs, v_types=("f16",))
+    fork = dataclasses.replace(SERVER, v_types=("f16",))
+
+    assert "for V             f16" in screen(dataclasses.replace(WHOLE, server=fork))
+
+
+def test_heads_that_differ_for_k_and_v_are_both_shown():
+    """
+    Head sizes, and numbers of heads that differ between layers.
+    """
+    odd = dataclasses.replace(WEIGHTS, kv_heads=(8, 4), value_length=64)
+    shown = dataclasses.replace(
+        WHOLE, model=dataclasses.replace(MODEL, weights=odd, is_built_in=True)
     )
 
-    assert "for V             f16" in screen(fork)
+    assert any(
+        "4 or 8 KV heads, head size 128 (K) and 64 (V)" in line
+        for line in screen(shown, width=120)
+    )
 
 
 # --- looking at a machine
@@ -198,7 +224,7 @@ def test_a_bare_machine_has_problems_but_no_error(tmp_path):
     found = diagnose(model=tmp_path / "none.gguf")
 
     assert not found.is_ready
-    assert found.programs is None
+    assert found.tools is None
     assert found.model is None
     assert ["llama-server was not found on PATH or in the cache folder", True] == [
         found.problems[0].what,
@@ -258,10 +284,11 @@ def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(tmp_path):
     )
 
     assert not found.is_ready
-    assert found.programs is not None
-    assert (str(tmp_path / "llama-server"), "") == (
-        found.programs.server,
-        found.programs.version,
+    assert found.server is None
+    assert f"{tmp_path}/llama-server (from" in " ".join(screen(found, width=300))
+    assert (
+        str(tmp_path / "llama-server")
+        == json.loads(doctor_json(found))["programs"]["server"]
     )
     assert "signal 4" in whats(found)[0]
 
@@ -320,14 +347,32 @@ def test_a_server_that_was_left_behind_is_mentioned(tmp_path, monkeypatch):
     assert "kill 4711" in found.problems[-1].hint
 
 
-def test_a_diagnosis_is_ready_for_json(tmp_path):
+def test_the_json_has_all_facts():
     """
-    Every field survives the way to JSON and back.
+    Paths are texts, what is missing is null.
     """
-    found = diagnose(
-        llama_server=llama_like(tmp_path / "llama-server"),
-        model=write_gguf(tmp_path / "m.gguf"),
-    )
-    stored = msgspec.json.decode(msgspec.json.encode(found), type=type(found))
+    found = json.loads(doctor_json(dataclasses.replace(WHOLE, model=None)))
+    model = json.loads(doctor_json(WHOLE))["model"]
 
-    assert found == stored
+    assert set(found) == {
+        *("codeneedle", "machine", "cache", "cache_free_bytes"),
+        *("programs", "model", "types", "problems"),
+    }
+    assert {
+        "server": "/usr/local/bin/llama-server",
+        "source": "PATH",
+        "perplexity": "/usr/local/bin/llama-perplexity",
+        "bench": None,
+        "version": SERVER.version,
+        "build": 11434,
+        "k_types": ["f16", "q8_0"],
+        "v_types": ["f16", "q8_0"],
+        "devices": list(SERVER.devices),
+    } == found["programs"]
+    assert found["model"] is None
+    assert ([8], True, 16_384) == (
+        model["kv_heads"],
+        model["has_chat_template"],
+        model["context"],
+    )
+    assert {"name": "q5_0", "is_accepted": None, "misfit": None} == found["types"][2]
