@@ -252,6 +252,19 @@ def test_what_is_no_number_is_stored_as_nothing():
     assert Phases(stop_s=1.0) == decode_record(encode(odd), file="x").phases
 
 
+def test_text_that_no_file_can_hold_becomes_u_fffd_and_all_else_stays():
+    """
+    The name of a folder may be no Unicode; the record is stored nevertheless.
+    """
+    odd = replace(RECORD, reason="in a\udcffb", command=("--out", "a\udcffb", "c"))
+
+    read = decode_record(encode(odd), file="x")
+
+    assert (
+        replace(odd, reason="in a\ufffdb", command=("--out", "a\ufffdb", "c")) == read
+    )
+
+
 def test_a_truncated_record_is_refused_wherever_it_ends():
     """
     Half a record is no record.
