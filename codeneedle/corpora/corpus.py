@@ -195,7 +195,10 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
         if file is not None:
             return _from_file(file, name=slug(name_or_path))
         if name_or_path in BUILT_IN:
-            return _from_built_in(name_or_path)
+            built_in = BUILT_IN[name_or_path]
+            text = reading.joined([built_in.source()])
+            origin, kind = built_in.origin(), built_in.kind
+            return _corpus(text, name=name_or_path, origin=origin, kind=kind)
     path = expanded(name_or_path)
     is_path = any(separator in name_or_path for separator in "/\\")
     # Not exists(): of a link that leads nowhere the error says so.
@@ -219,12 +222,6 @@ def _file_of(name: str, folder: Path) -> Path | None:
         if os.path.isfile(path):  # noqa: PTH113 - False for what cannot be a name
             return path
     return None
-
-
-def _from_built_in(name: str) -> Corpus:
-    built_in = BUILT_IN[name]
-    read = reading.joined([built_in.source()])
-    return _corpus(read, name=name, origin=built_in.origin(), kind=built_in.kind)
 
 
 def _from_path(path: Path) -> Corpus:

@@ -9,6 +9,7 @@ from pathlib import Path
 from codeneedle.corpora import languages
 from codeneedle.corpora.needles import Function
 from codeneedle.errors import BadInput
+from codeneedle.system.files import open_regular
 from codeneedle.text import visible
 
 MAX_BYTES = 16_000_000
@@ -227,25 +228,16 @@ def unusable(path: Path) -> BadInput:
             reason = f"a symbolic link to {visible(os.readlink(path))}: {reason}"  # noqa: PTH115
             hint = "Remove the link, or let it point to a file or folder of code."
     else:
-        reason = f"{_kind_of(mode)}, not a file or folder of source code"
+        kind = _KINDS.get(stat.filemode(mode)[0], "a special file")
+        reason = f"{kind}, not a file or folder of source code"
         hint = "Name a file or folder of source code."
         if stat.S_ISFIFO(mode):
             hint = "Save what is written to it to a file, and name that file."
     return BadInput(source=visible(str(path)), reason=reason, hint=hint)
 
 
-def _kind_of(mode: int) -> str:
-    """What a file is that is not regular, from the mode of ``stat(2)``."""
-    return _KINDS.get(stat.filemode(mode)[0], "neither a file nor a folder")
-
-
-_KINDS = {
-    "p": "a named pipe",
-    "c": "a device",
-    "b": "a device",
-    "s": "a socket",
-    "d": "a folder",
-}
+_KINDS = {"p": "a named pipe", "c": "a device", "b": "a device", "s": "a socket"}
+"""What a file is that is not regular, by the first letter that ``ls -l`` shows."""
 
 
 # --- reading files
@@ -260,29 +252,20 @@ def read_text(path: Path, *, label: str) -> str:
             `MAX_BYTES`, is blank, or is binary.
     """
     try:
-        data = _bytes(path, label=label)
+        # Not path.open(): a file may have become a pipe since it was found.
+        with open_regular(path) as file:
+            # The size that stat reports is 0 in /proc, and a file may grow.
+            data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
         reason = getattr(error, "strerror", None) or error
         raise _not_text(label, f"cannot be read: {reason}") from error
-    return decoded(data, label=label)
-
-
-def _bytes(path: Path, *, label: str) -> bytes:
-    # O_NONBLOCK: a file may have become a pipe since it was found.
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(opened, "rb") as file:  # noqa: PTH123 - of a number
-        mode = os.fstat(opened).st_mode
-        if not stat.S_ISREG(mode):
-            raise _not_text(label, f"{_kind_of(mode)}, not a file")
-        # The size that stat reports is 0 in /proc, and a file may grow.
-        data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise BadInput(
             source=label,
             reason=f"larger than {_LIMIT}",
             hint="Choose shorter files, or divide it.",
         )
-    return data
+    return decoded(data, label=label)
 
 
 def decoded(data: bytes, *, label: str) -> str:

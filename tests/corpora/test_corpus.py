@@ -1,14 +1,12 @@
 """Corpora: which text a name or a path stands for, and how much of it fits."""
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from source_files import ODD_FILES, javascript, names_of, put, python
-from unhurried import outcome, unhurried
+from unhurried import outcome
 
-from codeneedle.corpora.corpus import Corpus, fitted, load
-from codeneedle.corpora.languages.python import functions as python_functions
-from codeneedle.corpora.needles import ASKED_LINES, cut_points, eligible
+from codeneedle.corpora.corpus import fitted, load
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.errors import BadInput, UnknownName
 
@@ -149,42 +147,25 @@ def test_short_functions_are_good_places_to_cut(here):
     assert ["one"] == names_of(shorter.functions)
 
 
-LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=12)
-
-
-def source_of(lengths, *, gap):
-    """Python functions of so many lines, with *gap* other lines between them."""
-    parts = [
-        [f"def f{at}():", *(f"    x{at} = {n}" for n in range(length)), *["# -"] * gap]
-        for at, length in enumerate(lengths)
-    ]
-    return "".join(f"{line}\n" for part in parts for line in part)
-
-
-def corpus_of(text):
-    found = python_functions(text)
-    asked = eligible(text, found)
-    assume(asked)
-    return Corpus(
-        name="a",
-        text=text,
-        origin="made",
-        kind="unseen",
-        functions=tuple(asked),
-        cuts=tuple(cut_points(found)),
-    )
-
-
-@unhurried
-@given(lengths=LENGTHS, gap=st.integers(0, 3), limit=st.integers(0, 8_000))
-@example(lengths=[20], gap=0, limit=30).via("nothing fits")
-@example(lengths=[1, 20], gap=0, limit=30).via("what fits has nothing to ask for")
-def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(lengths, gap, limit):
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(1, 30), max_size=12),
+    last=st.integers(20, 30),
+    gap=st.integers(0, 3),
+    limit=st.integers(0, 8_000),
+)
+@example(lengths=[], last=20, gap=0, limit=30).via("nothing fits")
+@example(lengths=[1], last=20, gap=0, limit=40).via("without a function to ask for")
+def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(
+    here, lengths, last, gap, limit
+):
     """
     It is the whole text, or its longest beginning that fits and ends with a function;
     nothing to ask for is left out of it, and where nothing is left, that is an error.
     """
-    corpus = corpus_of(source_of(lengths, gap=gap))
+    functions = [python(f"f{at}", lines=nr) for at, nr in enumerate([*lengths, last])]
+    put(here / "a.py", "".join(function + "# -\n" * gap for function in functions))
+    corpus = load("a.py")
     lines = corpus.text.split("\n")
     beginnings = [
         "".join(f"{line}\n" for line in lines[:cut])
@@ -199,6 +180,5 @@ def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(lengths, gap, lim
         return
 
     assert max(fitting, key=len) == shorter.text
-    here = eligible(shorter.text, python_functions(shorter.text))
-    assert [each.line for each in here] == [each.line for each in shorter.functions]
-    assert all(each.content_lines >= ASKED_LINES for each in shorter.functions)
+    put(here / "b.py", shorter.text)
+    assert load("b.py").functions == shorter.functions

@@ -1,13 +1,12 @@
 """Reading: which files of a folder, as what text, and what is left out."""
 
+import os
+
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from source_files import assert_verbatim, javascript, names_of, put, python
 
 from codeneedle.corpora import reading
 from codeneedle.corpora.corpus import load
-from codeneedle.corpora.reading import Source
 from codeneedle.errors import BadInput
 
 
@@ -61,14 +60,14 @@ def test_a_folder_is_joined_with_a_comment_that_names_each_file(here):
     Sorted, of known languages, each below a line in its own language.
     """
     put(here / "src/b/two.js", javascript("two"))
-    put(here / "src/a.py", python("one").rstrip("\n"))
+    put(here / "src/a.py", python("none") + python("one").rstrip("\n"))
     put(here / "src/c.php", "<?php\n" + javascript("three"))
     put(here / "src/README.md", "# not source")
     corpus = load("./src")
     lines = corpus.text.split("\n")
 
-    assert ["one", "two", "three"] == names_of(corpus.functions)
-    assert ["# a.py", "// b/two.js", "// c.php"] == [lines[at] for at in (0, 22, 45)]
+    assert ["none", "one", "two", "three"] == names_of(corpus.functions)
+    assert ["# a.py", "// b/two.js", "// c.php"] == [lines[at] for at in (0, 43, 66)]
     assert "src, files: 3" == corpus.origin
     assert_verbatim(corpus.text, corpus.functions)
 
@@ -149,18 +148,40 @@ def test_a_folder_is_read_in_order_until_16_mb(here, monkeypatch):
     for name in ("one", "two", "three"):
         put(here / f"src/{len(name)}{name}.py", python(name))
     put(here / "src/x.py", "x = 1\n")
+    put(here / "src/0long.py", python("long", lines=80))
     size = 2 * len(python("one"))
     monkeypatch.setattr(reading, "MAX_BYTES", size)
     corpus = load("src")
     reason = "beyond the first 16 MB of source text"
 
     assert ["one", "two"] == names_of(corpus.functions)
-    assert (("5three.py", reason), ("x.py", reason)) == corpus.skipped
+    assert ("0long.py", "larger than 16 MB") == corpus.skipped[0]
+    assert (("5three.py", reason), ("x.py", reason)) == corpus.skipped[1:]
     assert "src, files: 2" == corpus.origin
     assert "x = 1" not in corpus.text
 
     monkeypatch.setattr(reading, "MAX_BYTES", size - 1)
     assert ["one"] == names_of(load("src").functions)
+
+
+def test_files_that_change_after_they_were_found_are_left_out(here):
+    """
+    What went, or became a pipe that nobody writes to, is named.
+    """
+    put(here / "src/gone.py", python("gone"))
+    put(here / "src/pipe.py", python("pipe"))
+    put(here / "src/stays.py", python("stays"))
+    found = list(reading.files_in(here / "src"))
+    (here / "src/gone.py").unlink()
+    (here / "src/pipe.py").unlink()
+    os.mkfifo(here / "src/pipe.py")
+    read = reading.read_files(found, root=here / "src")
+
+    assert ["stays"] == names_of(read.functions)
+    assert (
+        ("gone.py", "cannot be read: No such file or directory"),
+        ("pipe.py", "cannot be read: it is not a regular file"),
+    ) == read.left_out
 
 
 def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here):
@@ -174,32 +195,3 @@ def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here
 
     assert "bad00.py: binary or UTF-16, not text" == lines[0]
     assert (21, "and 3 more files") == (len(lines), lines[-1])
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    lengths=st.lists(
-        st.lists(st.integers(1, 4), min_size=1, max_size=5), min_size=1, max_size=4
-    )
-)
-def test_joining_files_moves_their_functions_and_changes_nothing_else(lengths):
-    """
-    Each function stands in the joined text where it says, verbatim; a file that is
-    alone has no heading.
-    """
-    texts = [
-        "# first\n".join(
-            python(f"f{at}_{nr}", lines=length) for nr, length in enumerate(each)
-        )
-        for at, each in enumerate(lengths)
-    ]
-    sources = [
-        Source(label=f"{at}.py", suffix=".py", text=text)
-        for at, text in enumerate(texts)
-    ]
-    read = reading.joined(sources)
-
-    assert sum(map(len, lengths)) == len(read.functions)
-    assert_verbatim(read.text, read.functions)
-    assert all(text in read.text for text in texts)
-    assert ("# 0.py\n" in read.text) == (len(texts) > 1)

@@ -106,15 +106,6 @@ def test_the_list_has_every_name_once_and_survives_broken_files(here):
     assert ("corpora/mine.py", "unseen") == listed["mine"]
 
 
-def test_without_a_folder_the_built_in_names_remain(tmp_path):
-    """
-    An installed package in an empty folder knows four corpora.
-    """
-    assert ["random-bodies", "random-bodies-mini", "http_server", "jquery"] == [
-        named.name for named in names(tmp_path / "corpora")
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "safe"),
     [

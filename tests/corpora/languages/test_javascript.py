@@ -178,25 +178,15 @@ def test_a_body_lies_between_the_lines_of_its_braces(name, signature, body, clos
     assert closing == function.closing_lines
 
 
-def test_what_the_grammar_gets_wrong_is_read_by_esprima():
+def test_what_the_grammar_gets_wrong_is_read_by_esprima_unless_it_is_long():
     """
-    The two differ at the edges of the language; either may accept a text.
+    The two differ at the edges of the language; a long text would take a minute.
     """
     text = "var a = 1\n<!-- an old comment\nfunction f() {\n  return a;\n}\n"
-    with pytest.raises(Unparsable):
-        javascript._by_tree_sitter(text)
-
     assert ["f"] == names_of(functions(text))
 
-
-def test_esprima_is_not_asked_about_long_texts():
-    """
-    It would take a minute for what is most likely no JavaScript anyway.
-    """
-    text = "var a = 1\n<!-- an old comment\n" + "f(a);\n" * 40_000
-
     with pytest.raises(Unparsable):
-        functions(text)
+        functions(text + "f(a);\n" * 40_000)
 
 
 @pytest.mark.parametrize("depth", [1_000, 70_000])
@@ -254,20 +244,6 @@ def test_lines_are_those_of_the_file_to_both_parsers(text, names):
     assert by_esprima == by_tree_sitter
     assert_verbatim(text, by_esprima)
     assert names == names_of(by_esprima)
-
-
-@pytest.mark.parametrize(
-    "text", ["function f( {\n}\n", "let let = ;\n", "type A = 1\n"]
-)
-def test_what_is_no_javascript_is_unparsable(text):
-    """
-    The error is ours, and knows the line.
-    """
-    with pytest.raises(Unparsable) as caught:
-        functions(text)
-
-    assert "JavaScript" in str(caught.value)
-    assert 1 == caught.value.line
 
 
 def test_both_parsers_read_jquery_alike():

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from codeneedle.corpora import languages
-from codeneedle.corpora.languages import of_suffix
-from codeneedle.errors import BadInput
+from codeneedle.corpora.languages import Unparsable, of_suffix
 
 
 def test_every_file_of_the_folder_is_a_language():
@@ -31,10 +30,28 @@ def test_every_file_of_the_folder_is_a_language():
             assert name == of_suffix(suffix.upper(), source="x").name
 
 
-def test_an_unknown_suffix_is_an_error_that_lists_the_known_ones():
+@pytest.mark.parametrize(
+    ("suffix", "text", "line"),
+    [
+        (".js", "function f( {\n}\n", 1),
+        (".js", "let let = ;\n", 1),
+        (".js", "type A = 1\n", 1),
+        (".php", "<?php\n\nfunction f( {\n}\n", 3),
+        (".py", "def f(:\n    pass\n", 1),
+        (".py", "x = 1\nprint 'python 2'\n", 2),
+        (".py", "\n" * 4 + "  x = 1\n", 5),
+        (".py", "x = '\0'\n", None),
+        (".py", "(" * 10_000, None),
+        (".py", f"x = {'-' * 50_000}1", None),
+    ],
+)
+def test_what_is_in_no_language_is_unparsable(suffix, text, line):
     """
-    A person sees what could be read instead.
+    The error is ours, names the language, and knows the line where there is one.
     """
-    with pytest.raises(BadInput, match="mine: its language") as caught:
-        of_suffix(".cobol", source="mine")
-    assert ".php" in caught.value.hint
+    language = of_suffix(suffix, source="x")
+    with pytest.raises(Unparsable) as caught:
+        language.functions(text)
+
+    assert f"not valid {language.name}:" in str(caught.value).lower()
+    assert line is None or line == caught.value.line

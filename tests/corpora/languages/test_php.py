@@ -3,7 +3,6 @@
 import pytest
 from source_files import assert_verbatim, names_of
 
-from codeneedle.corpora.languages import Unparsable
 from codeneedle.corpora.languages.php import functions
 
 TEXT = """\
@@ -55,10 +54,14 @@ $nobody = array_map(function ($x) {
 """
 
 
-def test_functions_methods_and_assigned_closures_are_found():
+def test_functions_methods_and_assigned_closures_are_found_verbatim():
     """
     Each by its name, qualified by class, trait, enum and function.
     """
+    text = TEXT.replace("// why", "// \x0c\x85\u2028 why").replace("    ", "\t")
+    found = functions(text)
+
+    assert_verbatim(text, found)
     assert [
         "total",
         "Cart.add",
@@ -67,7 +70,7 @@ def test_functions_methods_and_assigned_closures_are_found():
         "Counts.count",
         "Suit.label",
         "$this->held",
-    ] == names_of(functions(TEXT))
+    ] == names_of(found)
 
 
 @pytest.mark.parametrize(
@@ -132,25 +135,3 @@ def test_a_function_is_its_lines(name, line, signature, body, closing):
 
     assert (line, signature) == (function.line, function.signature)
     assert (body, closing) == (function.body, function.closing_lines)
-
-
-def test_lines_are_those_of_the_file():
-    """
-    Every function is a stretch of the text's own lines.
-    """
-    text = TEXT.replace("// why", "// \x0c\x85\u2028 why").replace("    ", "\t")
-    found = functions(text)
-
-    assert_verbatim(text, found)
-    assert 7 == len(found)
-
-
-def test_what_is_no_php_is_unparsable():
-    """
-    The error is ours, and knows the line.
-    """
-    with pytest.raises(Unparsable) as caught:
-        functions("<?php\n\nfunction f( {\n}\n")
-
-    assert "PHP" in str(caught.value)
-    assert 3 == caught.value.line

@@ -5,11 +5,8 @@ import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from source_files import assert_verbatim, names_of
 
-from codeneedle.corpora.languages import Unparsable
 from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.reading import decoded
 
@@ -58,29 +55,47 @@ def test_a_function_is_its_signature_and_its_body(text, line, signature, body):
     assert function.end == line + len(body)
 
 
-def test_names_are_qualified_by_classes_and_functions():
-    """
-    Methods and nested functions carry the names of what encloses them.
-    """
-    text = (
-        "class A:\n    class B:\n        def f(self):\n            def g():\n"
-        "                pass\n            return g\n"
-    )
+QUALIFIED = """\
+class A:
+    class B:
+        def f(self):
+            def g():
+                pass
+            return g
+"""
+BRANCHES = """\
+if a:
+    def f(): pass
+else:
+    def g(): pass
+try:
+    def h(): pass
+except E:
+    def i(): pass
+match a:
+    case 1:
+        def j(): pass
+"""
+NESTED = "".join(f"{' ' * depth}def f{depth}():\n" for depth in range(90))
 
-    assert ["A.B.f", "A.B.f.g"] == names_of(functions(text))
 
-
-def test_functions_in_branches_and_blocks_are_found():
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (QUALIFIED, ["A.B.f", "A.B.f.g"]),
+        (BRANCHES, list("fghij")),
+        (
+            f"{NESTED}{' ' * 90}pass\n",
+            [".".join(f"f{at}" for at in range(depth + 1)) for depth in range(90)],
+        ),
+    ],
+    ids=["classes and functions", "branches and blocks", "deep nesting"],
+)
+def test_functions_are_found_wherever_they_stand(text, names):
     """
-    A definition may stand below if, try, with, for, match and else.
+    Their names are qualified by classes and functions around them.
     """
-    text = (
-        "if a:\n    def f(): pass\nelse:\n    def g(): pass\n"
-        "try:\n    def h(): pass\nexcept E:\n    def i(): pass\n"
-        "match a:\n    case 1:\n        def j(): pass\n"
-    )
-
-    assert list("fghij") == names_of(functions(text))
+    assert names == names_of(functions(text))
 
 
 @pytest.mark.parametrize(
@@ -143,39 +158,6 @@ def test_warnings_about_the_text_stay_inside():
     assert 2 == len(function.body)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("def f(:\n    pass\n", 1),
-        ("x = 1\nprint 'python 2'\n", 2),
-        ("x = '\0'\n", None),
-        ("(" * 10_000, None),
-        (f"x = {'-' * 50_000}1", None),
-        ("\n" * 4 + "  x = 1\n", 5),
-    ],
-)
-def test_what_is_no_python_is_unparsable(text, line):
-    """
-    The error is ours, and knows the line where there is one.
-    """
-    with pytest.raises(Unparsable) as caught:
-        functions(text)
-
-    assert "Python" in str(caught.value)
-    assert line is None or line == caught.value.line
-
-
-def test_deep_nesting_is_no_trouble():
-    """
-    The search for functions uses no recursion.
-    """
-    text = "".join(f"{' ' * depth}def f{depth}():\n" for depth in range(90))
-    found = functions(f"{text}{' ' * 90}pass\n")
-
-    assert 90 == len(found)
-    assert found[-1].name.endswith("f88.f89")
-
-
 def test_the_library_of_this_python_comes_out_verbatim():
     """
     In a hundred real files, every function is a stretch of its file's lines.
@@ -189,27 +171,3 @@ def test_the_library_of_this_python_comes_out_verbatim():
         count += len(found)
 
     assert 1_000 < count
-
-
-NAMES = st.from_regex(r"[a-z]{4,6}_", fullmatch=True)
-
-
-@given(
-    name=NAMES,
-    before=st.lists(st.sampled_from(["", "# c", "x = 1", "@d"]), max_size=4),
-    arguments=st.lists(NAMES, unique=True, max_size=4),
-    body=st.lists(st.sampled_from(["x = 1", "", "# c:", "y = {1: 2}"]), max_size=5),
-)
-def test_a_function_put_together_is_taken_apart(name, before, arguments, body):
-    """
-    Whatever surrounds a function, what went in comes out.
-    """
-    indented = [f"    {line}".rstrip() for line in body]
-    signature = f"def {name}({', '.join(arguments)}):"
-    before = [line for line in before if line != "@d"]
-    text = "\n".join([*before, signature, *indented, "    return 0", "z = 1"])
-    function = only(text)
-
-    assert (name, signature) == (function.name, function.signature)
-    assert (*indented, "    return 0") == function.body
-    assert len(before) + 1 == function.line
