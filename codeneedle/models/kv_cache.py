@@ -99,9 +99,7 @@ HYBRID_INTERVAL = 4
 """Every how many-th layer of a qwen3next keeps K and V, by default."""
 
 
-def kv_bytes(
-    weights: Weights, pair: Pair, context: int, *, ubatch: int = UBATCH
-) -> int | None:
+def kv_bytes(weights: Weights, pair: Pair, context: int) -> int | None:
     """
     Predicted size of the KV cache, in bytes.
 
@@ -114,7 +112,6 @@ def kv_bytes(
         weights: The model.
         pair: Types of K and V.
         context: In tokens, of the one slot that there is.
-        ubatch: Tokens computed at once.
 
     Returns:
         None for an unknown architecture or type, and for types that cannot be served
@@ -133,7 +130,7 @@ def kv_bytes(
     bits = 0.0
     for layer in _layers_with_cache(weights):
         window = windows[layer]
-        kept = _rounded_up(min(cells, window + ubatch)) if window else cells
+        kept = _rounded_up(min(cells, window + UBATCH)) if window else cells
         k_size, v_size = _row(weights, has_window=bool(window))
         row_bits = k_size * BITS_PER_ELEMENT[pair.k] + v_size * BITS_PER_ELEMENT[pair.v]
         bits += kept * weights.kv_heads[layer] * row_bits

@@ -51,7 +51,6 @@ class Weights:
         size_bytes: Length of all of them.
         architecture: As llama.cpp names it: ``qwen3``.
         name: Given by its author; may be empty.
-        size_label: ``4B``, ``30B-A3B``; may be empty.
         file_type: Quantization of the weights: ``Q4_K_M``; may be empty.
         layers: Number of layers, without those for multi-token prediction.
         embedding: Width of the residual stream.
@@ -70,7 +69,6 @@ class Weights:
             where the file does not say.
         full_attention_interval: Every how many-th layer of a hybrid keeps K and
             V; None where the file does not say.
-        has_state: Whether it has a state-space or another recurrent part.
         has_indexer: Whether it keeps an index beside K and V (sparse attention).
         training_context: Context it was trained on, in tokens; 0 if unknown.
         vocabulary: Tokens it knows.
@@ -83,7 +81,6 @@ class Weights:
     size_bytes: int
     architecture: str
     name: str
-    size_label: str
     file_type: str
     layers: int
     embedding: int
@@ -99,7 +96,6 @@ class Weights:
     window_pattern: int | tuple[bool, ...] | None
     recurrent_layers: tuple[bool, ...]
     full_attention_interval: int | None
-    has_state: bool
     has_indexer: bool
     training_context: int
     vocabulary: int
@@ -138,7 +134,6 @@ def weights_of(
         size_bytes=size_bytes,
         architecture=keys.architecture,
         name=keys.text("general.name"),
-        size_label=keys.text("general.size_label"),
         file_type=keys.file_type(),
         layers=layers,
         embedding=embedding,
@@ -154,10 +149,10 @@ def weights_of(
         ),
         shared_kv_layers=keys.whole("attention.shared_kv_layers", 0),
         sliding_window=keys.maybe("attention.sliding_window"),
-        window_pattern=keys.pattern("attention.sliding_window_pattern", layers),
+        window_pattern=keys.flags("attention.sliding_window_pattern", layers)
+        or keys.maybe("attention.sliding_window_pattern"),
         recurrent_layers=keys.flags("attention.recurrent_layers", layers),
         full_attention_interval=keys.maybe("full_attention_interval"),
-        has_state=keys.has_any("ssm.", "wkv.", "shortconv.", "kda."),
         has_indexer=keys.has_any("attention.indexer."),
         training_context=keys.whole("context_length", 0),
         vocabulary=header.lengths.get("tokenizer.ggml.tokens")
@@ -221,12 +216,9 @@ class _Keys:
             return ()
         return tuple(bool(each) for each in value[:layers])
 
-    def pattern(self, name: str, layers: int) -> int | tuple[bool, ...] | None:
-        return self.flags(name, layers) or self.maybe(name)
-
-    def has_any(self, *prefixes: str) -> bool:
-        starts = tuple(f"{self.architecture}.{prefix}" for prefix in prefixes)
-        return any(name.startswith(starts) for name in self._values)
+    def has_any(self, prefix: str) -> bool:
+        start = f"{self.architecture}.{prefix}"
+        return any(name.startswith(start) for name in self._values)
 
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -422,14 +414,12 @@ def _header(path: Path) -> Header:
             header = parse(data)
     except OSError as error:
         raise _unreadable(path, error) from error
-    except EndsTooSoon as error:
-        if start[:4] == b"GGUF":
-            raise _truncated(path, size, None) from error
-        raise _not_gguf(path, looks_like(start)) from error
     except BadHeader as error:
-        if start[:4] == b"GGUF":
-            raise _unsupported(path, str(error)) from error
-        raise _not_gguf(path, looks_like(start)) from error
+        if start[:4] != b"GGUF":
+            raise _not_gguf(path, looks_like(start)) from error
+        if isinstance(error, EndsTooSoon):
+            raise _truncated(path, size, None) from error
+        raise _unsupported(path, str(error)) from error
     if size < header.needed_bytes:
         raise _truncated(path, size, header.needed_bytes)
     return header

@@ -221,11 +221,6 @@ class Store:
             return None
         return move_aside(self.folder / SETUP, "damaged")
 
-    def forget(self) -> None:
-        """Remove the setup of a folder without records."""
-        (self.folder / SETUP).unlink(missing_ok=True)
-        self._setup = None
-
     # Records
 
     def read(self) -> Run | None:

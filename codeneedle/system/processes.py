@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -122,33 +122,23 @@ def now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
-def clean(
-    environment: Mapping[str, str], *, also: Collection[str] = ()
-) -> dict[str, str]:
+def clean(environment: Mapping[str, str]) -> dict[str, str]:
     """
-    The part of *environment* that a child may inherit.
+    The part of *environment*, usually ``os.environ``, that a child may inherit.
 
     A list of what is allowed, so that variables which programs read as arguments
     (``LLAMA_ARG_*``), proxies and tokens are not passed on.
-
-    Args:
-        environment: Usually ``os.environ``.
-        also: Further names that this one child needs.
     """
     return {
         name: value
         for name, value in environment.items()
-        if name in also or name in KEPT or _has_kept_prefix(name)
+        if name in KEPT or (name.startswith(KEPT_PREFIXES) and not is_secret(name))
     }
 
 
 def is_secret(name: str) -> bool:
     """Whether a variable of that *name* most likely holds a secret."""
     return any(word in name.upper() for word in SECRET_WORDS)
-
-
-def _has_kept_prefix(name: str) -> bool:
-    return name.startswith(KEPT_PREFIXES) and not is_secret(name)
 
 
 def output_of(

@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from gguf_files import SHAPE, gguf_bytes, write_gguf
+from gguf_files import disguise, gguf_bytes, other, write_gguf
 from injections import Folder, Injection, error_line
 from started_sweeps import going
 
@@ -66,21 +66,6 @@ def header_bytes(path: Path) -> int:
     """Where the tensors of *path* begin: what remains if they were of no length."""
     data = path.read_bytes()
     return data.index(b"blk.0") and data.rindex(b"output_norm.weight") + 64
-
-
-def other(data: bytes) -> bytes:
-    """As long as *data*, and with another last byte."""
-    return data[:-1] + bytes([data[-1] ^ 1])
-
-
-def disguise(path: Path, data: bytes) -> None:
-    """Put *data* at *path*, with the size and the times that were there."""
-    was = path.stat()
-    path.write_bytes(data)
-    # Until the clock of the file system has ticked.
-    while path.stat().st_ctime_ns == was.st_ctime_ns:
-        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
 
 
 def test_a_model_cut_anywhere_is_told_from_a_whole_one(model, refused, times):
@@ -169,77 +154,6 @@ def test_a_file_that_is_all_header_is_not_read_into_memory(
         tracemalloc.stop()
     # Of the 4 MiB that are kept of a file, each byte becomes an element of a tuple.
     assert peak < 64 << 20
-
-
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def looped(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def dangling(path: Path) -> None:
-    path.symlink_to("nowhere.gguf")
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-NO_FILES = {
-    "model of 0 bytes": (emptied, "an empty file"),
-    "model that is a folder": (Path.mkdir, "is a folder"),
-    "model that is a pipe": (pipe, "no regular file"),
-    "model that is a link to itself": (looped, "symbolic links"),
-    "model that is a link to nowhere": (dangling, "does not exist"),
-    "model that is not there": (lambda _: None, "does not exist"),
-}
-
-
-@pytest.mark.parametrize("fault", NO_FILES)
-def test_what_is_no_file_of_weights_is_named(tmp_path, refused, fault):
-    """
-    None of them is waited for.
-    """
-    make, words = NO_FILES[fault]
-    make(tmp_path / MODEL)
-
-    refused(tmp_path / MODEL, fault, words)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_weights_that_may_not_be_read_are_named(tmp_path, refused):
-    """
-    With the system's own words.
-    """
-    path = write_gguf(tmp_path / MODEL)
-    path.chmod(0)
-
-    refused(path, "model that may not be read", "cannot be read")
-
-
-def test_a_split_model_that_is_not_whole_is_named(tmp_path, refused):
-    """
-    A part is missing, of another model, cut, or a folder.
-    """
-
-    def keys(number, count=2):
-        return {**SHAPE, "split.no": number, "split.count": count}
-
-    first = write_gguf(tmp_path / "m-00001-of-00002.gguf", keys(0))
-    second = tmp_path / "m-00002-of-00002.gguf"
-
-    refused(first, "part of a split model missing", "lacks 1 of the 2 parts")
-    second.mkdir()
-    refused(first, "folder for a part of a split model", "lacks 1 of the 2 parts")
-    second.rmdir()
-    write_gguf(second, keys(1, 3))
-    refused(first, "part of another model", "does not belong")
-    write_gguf(second, keys(0))
-    refused(first, "first part in the place of the second", "does not belong")
-    second.write_bytes(gguf_bytes(keys(1))[:-1])
-    refused(first, "part of a split model cut", "cut short")
 
 
 @pytest.mark.parametrize("stage", ["_checked", "_parts", "identity_of", "_size"])

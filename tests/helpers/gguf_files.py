@@ -1,5 +1,6 @@
 """GGUF files for tests, byte by byte, so that a test can also break them."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -33,6 +34,21 @@ def gguf_bytes(keys=SHAPE, *, tensors=1, version=3, order="<", data=True):
 def write_gguf(path: Path, keys=SHAPE, **changes) -> Path:
     path.write_bytes(gguf_bytes(keys, **changes))
     return path
+
+
+def disguise(path: Path, data: bytes) -> None:
+    """Put *data* at *path*, with the size and the times that were there."""
+    was = path.stat()
+    path.write_bytes(data)
+    # Until the clock of the file system has ticked.
+    while path.stat().st_ctime_ns == was.st_ctime_ns:
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def other(data: bytes) -> bytes:
+    """As long as *data*, and with another last byte."""
+    return data[:-1] + bytes([data[-1] ^ 1])
 
 
 def _text(text):

@@ -43,31 +43,27 @@ def test_a_file_may_end_anywhere_in_its_header():
             parse(data[:length])
 
 
+AFTER = b"tokenizer.ggml.tokens"
+
+
 @pytest.mark.parametrize(
-    ("offset", "what"),
-    [(8, "tensors"), (16, "keys"), (24, "length of the first name")],
+    ("at", "words"),
+    [
+        (8, "claims to have .* tensors"),
+        (16, "claims to have .* keys"),
+        (24, "ends in the middle"),
+        (gguf_bytes().index(AFTER) + len(AFTER) + 8, "list in it claims to have"),
+    ],
 )
-def test_an_absurd_count_is_refused_without_believing_it(offset, what):
+def test_an_absurd_count_is_refused_without_believing_it(at, words):
     """
-    A count of 2^63 in the file is met with an error, not with an allocation.
+    Of tensors, keys, bytes of a name or elements of a list: no memory is taken for it.
     """
     data = bytearray(gguf_bytes())
-    struct.pack_into("<Q", data, offset, 1 << 63)
+    struct.pack_into("<Q", data, at, 1 << 63)
 
-    with pytest.raises(BadHeader):
+    with pytest.raises(BadHeader, match=words):
         parse(bytes(data))
-
-
-def test_an_absurd_list_is_refused():
-    """
-    A list that claims more elements than any model has is damage.
-    """
-    data = gguf_bytes()
-    at = data.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens") + 8
-    damaged = data[:at] + struct.pack("<Q", 1 << 40) + data[at + 8 :]
-
-    with pytest.raises(BadHeader, match="claims to have"):
-        parse(damaged)
 
 
 def test_zeros_are_no_keys():

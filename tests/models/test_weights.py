@@ -3,9 +3,10 @@
 import hashlib
 import os
 import re
+from pathlib import Path
 
 import pytest
-from gguf_files import SHAPE, gguf_bytes, write_gguf
+from gguf_files import SHAPE, disguise, gguf_bytes, other, write_gguf
 
 from codeneedle.errors import BadInput, WeightsUnusable
 from codeneedle.models.weights import (
@@ -84,23 +85,42 @@ def test_a_folder_offers_the_models_in_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("make", "words"),
     [
-        (b"", "an empty file"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
-        (b"<html><body>Not found</body></html>", "a web page"),
-        (bytes(4096), "zeros"),
-        (b"GG", "a text file"),
+        (lambda path: path.write_bytes(b""), "an empty file"),
+        (lambda path: path.write_bytes(bytes(4096)), "zeros"),
+        (lambda path: path.write_bytes(b"GG"), "a text file"),
+        (lambda path: path.write_bytes(gguf_bytes()[:40]), "cut short"),
+        (lambda path: path.write_bytes(gguf_bytes()[:-1]), "cut short"),
+        (Path.mkdir, "is a folder"),
+        (os.mkfifo, "no regular file"),
+        (lambda path: path.symlink_to(path.name), "symbolic links"),
+        (lambda path: path.symlink_to("nowhere.gguf"), "does not exist"),
+        (lambda _: None, "does not exist"),
     ],
 )
-def test_what_is_no_gguf_is_named(tmp_path, content, words):
+def test_what_is_no_usable_file_is_named(tmp_path, make, words):
     """
-    The error says what the file looks like.
+    With a hint, as a problem of the machine, and without waiting for a pipe.
     """
-    path = tmp_path / "m.gguf"
-    path.write_bytes(content)
+    make(tmp_path / "m.gguf")
 
-    with pytest.raises(WeightsUnusable, match=words):
+    with pytest.raises(WeightsUnusable, match=words) as caught:
+        read_header(tmp_path / "m.gguf")
+
+    assert 3 == caught.value.exit_code
+    assert caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_weights_that_may_not_be_read_are_named(tmp_path):
+    """
+    With the system's own words.
+    """
+    path = write_gguf(tmp_path / "m.gguf")
+    path.chmod(0)
+
+    with pytest.raises(WeightsUnusable, match="cannot be read"):
         read_header(path)
 
 
@@ -116,18 +136,6 @@ def test_a_file_that_lacks_a_few_bytes_is_told_so(tmp_path):
         read_header(path)
 
     assert f"it has {len(data) - 1:,} of {len(data):,} bytes" in str(caught.value)
-
-
-@pytest.mark.parametrize("kept", [40, 300, -1])
-def test_a_partial_download_is_recognised(tmp_path, kept):
-    """
-    A file that ends in its header or in its last tensor is cut short.
-    """
-    path = tmp_path / "m.gguf"
-    path.write_bytes(gguf_bytes()[:kept])
-
-    with pytest.raises(WeightsUnusable, match="cut short"):
-        read_header(path)
 
 
 @pytest.mark.parametrize(
@@ -168,24 +176,13 @@ def test_a_split_model_is_found_from_any_part(tmp_path):
 
 def test_a_missing_part_is_named(tmp_path):
     """
-    The error lists the parts that are not there.
+    The error lists the parts that are not there, or no files.
     """
     path = write_gguf(tmp_path / "m-00001-of-00003.gguf")
-    write_gguf(tmp_path / "m-00003-of-00003.gguf")
+    (tmp_path / "m-00003-of-00003.gguf").mkdir()
 
-    with pytest.raises(WeightsUnusable, match=r"1 of the 3 .*m-00002-of"):
+    with pytest.raises(WeightsUnusable, match=r"2 of the 3 .*m-00002-of.*m-00003"):
         read_header(path)
-
-
-def test_problems_with_weights_are_problems_of_the_machine(tmp_path):
-    """
-    All of them end with exit code 3 and name a next action.
-    """
-    with pytest.raises(WeightsUnusable) as caught:
-        read_header(tmp_path / "none.gguf")
-
-    assert 3 == caught.value.exit_code
-    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -205,50 +202,34 @@ def test_a_short_name_is_safe_as_a_folder(tmp_path, file, name):
     assert name == short_name(tmp_path / file)
 
 
-def split_keys(number, *, count=2, tensors=2):
-    """What `llama-gguf-split` writes into part *number*, counted from 0."""
-    return {
-        **SHAPE,
-        "split.no": number,
-        "split.count": count,
-        "split.tensors.count": tensors,
-    }
+def split_keys(number, *, count=2):
+    """What `llama-gguf-split` writes into part *number* of 2 tensors, from 0."""
+    said = {"split.no": number, "split.count": count, "split.tensors.count": 2}
+    return SHAPE | said
 
 
 @pytest.mark.parametrize(
-    ("second", "words"),
+    ("second", "tensors", "words"),
     [
-        (split_keys(0), "says that it is number 0 from 0"),
-        (split_keys(1, count=3), "says that there are 3"),
+        (split_keys(0), 1, "m-00002-of.* says that it is number 0 from 0"),
+        (split_keys(1, count=3), 1, "m-00002-of.* says that there are 3"),
+        (split_keys(1), 2, "m-00001-of.* says 2 tensors.* have 3"),
     ],
 )
-def test_a_part_of_another_model_is_refused(tmp_path, second, words):
+def test_a_part_of_another_model_is_refused(tmp_path, second, tensors, words):
     """
     What a part says of itself must go with its name and with the first one.
     """
     write_gguf(tmp_path / "m-00001-of-00002.gguf", split_keys(0))
-    other = write_gguf(tmp_path / "m-00002-of-00002.gguf", second)
+    other = write_gguf(tmp_path / "m-00002-of-00002.gguf", second, tensors=tensors)
 
-    with pytest.raises(WeightsUnusable, match=words) as caught:
+    with pytest.raises(WeightsUnusable, match=words):
         read_header(other)
-
-    assert str(other) in str(caught.value)
-
-
-def test_parts_that_do_not_make_a_whole_are_refused(tmp_path):
-    """
-    The first part tells how many tensors there are in all.
-    """
-    path = write_gguf(tmp_path / "m-00001-of-00002.gguf", split_keys(0))
-    write_gguf(tmp_path / "m-00002-of-00002.gguf", split_keys(1), tensors=2)
-
-    with pytest.raises(WeightsUnusable, match=r"says 2 tensors.* have 3"):
-        read_header(path)
 
 
 def test_a_hash_is_that_of_the_bytes_and_is_remembered(tmp_path):
     """
-    The second time nothing is read; a change of the file is noticed.
+    The second time nothing is read.
     """
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
@@ -262,9 +243,6 @@ def test_a_hash_is_that_of_the_bytes_and_is_remembered(tmp_path):
 
     assert hashlib.sha256(path.read_bytes()).hexdigest() == first == again
     assert [(found.size_bytes, found.size_bytes)] == seen
-
-    write_gguf(path, tensors=2)
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256(read_header(path))
 
 
 def test_hashing_can_be_interrupted_at_any_chunk(tmp_path):
@@ -299,35 +277,6 @@ def test_a_damaged_note_of_a_hash_is_made_again(tmp_path):
     assert right == sha256(found)
 
 
-def disguise(path, data):
-    """Put *data* at *path*, with the size and the times that were there."""
-    was = path.stat()
-    path.write_bytes(data)
-    # Until the clock of the file system has ticked.
-    while path.stat().st_ctime_ns == was.st_ctime_ns:
-        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
-
-
-def other(data):
-    """As long as *data*, and with another last byte."""
-    return data[:-1] + bytes([data[-1] ^ 1])
-
-
-def test_a_replaced_file_of_equal_size_and_time_has_another_hash(tmp_path):
-    """
-    The time that its inode changed cannot be set.
-    """
-    path = write_gguf(tmp_path / "m.gguf")
-    first = sha256(read_header(path))
-    size, time = path.stat().st_size, path.stat().st_mtime_ns
-
-    disguise(path, other(gguf_bytes()))
-
-    assert (size, time) == (path.stat().st_size, path.stat().st_mtime_ns)
-    assert first != sha256(read_header(path))
-
-
 def test_weights_that_nothing_touched_are_not_read_again(tmp_path, monkeypatch):
     """
     Between two cells, only their identity is compared.
@@ -342,20 +291,23 @@ def test_weights_that_nothing_touched_are_not_read_again(tmp_path, monkeypatch):
 
 def test_weights_that_were_replaced_are_refused_naming_both_hashes(tmp_path):
     """
-    Even if size and time are the same.
+    Even if size and time are the same: the time that the inode changed cannot be set.
     """
     path = write_gguf(tmp_path / "m.gguf")
     found = read_header(path)
     was = sha256(found)
     disguise(path, other(gguf_bytes()))
-    now = hashlib.sha256(path.read_bytes()).hexdigest()
+    now = sha256(read_header(path))
 
     with pytest.raises(BadInput, match="other weights") as caught:
         refuse_replaced(found, expected=was)
 
+    assert was != now == hashlib.sha256(path.read_bytes()).hexdigest()
     assert was[:12] in str(caught.value)
     assert now[:12] in str(caught.value)
-    assert 2 == caught.value.exit_code
+    path.unlink()
+    with pytest.raises(WeightsUnusable, match=r"m\.gguf does not exist"):
+        refuse_replaced(found, expected="any")
 
 
 def test_weights_that_were_replaced_by_themselves_are_the_same(tmp_path):
@@ -372,18 +324,6 @@ def test_weights_that_were_replaced_by_themselves_are_the_same(tmp_path):
     os.link(path, tmp_path / "link")
     path.chmod(0o600)
     refuse_replaced(found, expected=was)
-
-
-def test_weights_that_vanish_are_missed(tmp_path):
-    """
-    The path is named.
-    """
-    path = write_gguf(tmp_path / "m.gguf")
-    found = read_header(path)
-    path.unlink()
-
-    with pytest.raises(WeightsUnusable, match=r"m\.gguf does not exist"):
-        refuse_replaced(found, expected="any")
 
 
 def test_weights_that_change_while_they_are_hashed_have_no_hash(tmp_path):

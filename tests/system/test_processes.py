@@ -453,13 +453,6 @@ def test_a_secret_is_not_inherited_whatever_its_name_begins_with(name):
     assert {} == clean({name: "x"})
 
 
-def test_a_child_may_need_one_more():
-    """
-    Compilers are told by their own variables, for example.
-    """
-    assert {"CC": "gcc"} == clean({"CC": "gcc", "CXX": "g++"}, also=["CC"])
-
-
 @pytest.fixture
 def monotonic(monkeypatch):
     """A monotonic clock that stands still until it is set."""
