@@ -154,6 +154,18 @@ class FolderUnusable(MachineError):  # noqa: N818 - named after the fact
         self.folder = folder
 
 
+def value_hint(reason: str, *, otherwise: str) -> str:
+    """
+    What to do about a value that is refused.
+
+    Args:
+        reason: msgspec's, which may name a range: ``Expected `int` >= 1``.
+        otherwise: The hint where it names none.
+    """
+    least = re.search(r"Expected `int` >= (\d+)", reason)
+    return f"Give a whole number of {least[1]} or more." if least else otherwise
+
+
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """A hint that offers the nearest of the *known* names, or lists them."""
     close = difflib.get_close_matches(name, list(known), n=1)

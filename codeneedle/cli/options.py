@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,13 +73,9 @@ def context_list(name: str, text: str) -> tuple[int, ...]:
         raise BadInput(
             source=name,
             reason=f"'{text}' are not whole numbers of tokens, 256 or more",
-            hint="Give whole numbers, separated by commas.",
+            hint="Give whole numbers of 256 or more, separated by commas.",
         )
     return found
-
-
-def _models(name: str, text: str) -> tuple[Path, ...]:
-    return (path(name, text),)
 
 
 def _rotations(name: str, text: str) -> tuple[bool, ...]:
@@ -177,142 +173,109 @@ def one_form(**asked: bool) -> None:
 # --- what plans a sweep
 
 
-@dataclasses.dataclass(kw_only=True)
-class SweepOptions:
-    """
-    What `sweep` and `plan` take, beside the settings of probes.
+def _valued(flag: str, metavar: str, read: Reader, text: str, default: str = "") -> Any:
+    """The annotation of an `option` that may be left out."""
+    return Annotated[str | None, option(flag, metavar, read, text, default)]
 
-    Never made: typer reads the fields. Each but ``sweep`` and ``types`` gives the field
-    of that name to a `Request`, unless it is None. Every flag has a negative form, so
-    that a sweep file that sets it can be overruled.
-    """
 
-    sweep: Annotated[str | None, argument("SWEEP", "A sweep file by name.")] = None
-    corpus: Annotated[
-        str | None,
-        option(
-            "--corpus",
-            "NAME|PATH",
-            word,
-            "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
-            f"the environment's {CORPUS}, or what suits the model",
-        ),
-    ] = None
-    models: Annotated[
-        str | None,
-        option(
-            "--model", "GGUF", _models, "Weights of the model.", "the built-in model"
-        ),
-    ] = None
-    types: Annotated[
-        str | None,
-        option(
-            "--types",
-            "LIST",
-            type_list,
-            "Cache types of K and V, separated by commas.",
-            ",".join(DEFAULT_TYPES),
-        ),
-    ] = None
-    k_types: Annotated[
-        str | None, option("--k-types", "LIST", type_list, "Cache types of K alone.")
-    ] = None
-    v_types: Annotated[
-        str | None, option("--v-types", "LIST", type_list, "Cache types of V alone.")
-    ] = None
-    probes: Annotated[
-        str | None,
-        option(
-            "--probe",
-            "LIST",
-            words,
-            "What to measure: recall, divergence, throughput.",
-            "recall",
-        ),
-    ] = None
-    contexts: Annotated[
-        str | None,
-        option(
-            "--context",
-            "LIST",
-            context_list,
-            "Context sizes in tokens, each a grid of its own.",
-            "16384, or what the weights were trained for",
-        ),
-    ] = None
-    rotations: Annotated[
-        str | None,
-        option(
-            "--rotation",
-            "LIST",
-            _rotations,
-            "Hadamard rotation of quantized values: on, off, or both.",
-            "on",
-        ),
-    ] = None
-    prompt_form: Annotated[
-        str | None,
-        option(
-            "--prompt-form",
-            "FORM",
-            _prompt_form,
-            "How a function is asked for: chat or completion.",
-            "chat where the weights have a template",
-        ),
-    ] = None
-    prefill_no_think: Annotated[
-        bool | None,
-        typer.Option(
-            help="Begin answers with an empty thought, for models that think anyway.",
-            show_default="no",
-        ),
-    ] = None
-    fit: Annotated[
-        bool | None,
-        typer.Option(
-            help="Trim a corpus that is longer than the context, or refuse it.",
-            show_default="fit",
-        ),
-    ] = None
-    skip_fallback: Annotated[
-        bool | None,
-        typer.Option(
-            help="End a cell before it is measured if attention leaves the GPU.",
-            show_default="no",
-        ),
-    ] = None
-    speculate: Annotated[
-        bool | None,
-        typer.Option(
-            help="Let llama-server draft answers from the corpus: faster, but without "
-            "margins.",
-            show_default="no",
-        ),
-    ] = None
-    seed: Annotated[
+def _switch(text: str, default: str) -> Any:
+    """
+    The annotation of a flag that may be left out.
+
+    It has a negative form, so that a sweep file that sets it can be overruled.
+    """
+    return Annotated[bool | None, typer.Option(help=text, show_default=default)]
+
+
+SWEEP_OPTIONS = {
+    "sweep": Annotated[str | None, argument("SWEEP", "A sweep file by name.")],
+    "corpus": _valued(
+        "--corpus",
+        "NAME|PATH",
+        word,
+        "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
+        f"the environment's {CORPUS}, or what suits the model",
+    ),
+    "model": ModelOption,
+    "types": _valued(
+        "--types",
+        "LIST",
+        type_list,
+        "Cache types of K and V, separated by commas.",
+        ",".join(DEFAULT_TYPES),
+    ),
+    "k_types": _valued("--k-types", "LIST", type_list, "Cache types of K alone."),
+    "v_types": _valued("--v-types", "LIST", type_list, "Cache types of V alone."),
+    "probes": _valued(
+        "--probe",
+        "LIST",
+        words,
+        "What to measure: recall, divergence, throughput.",
+        "recall",
+    ),
+    "contexts": _valued(
+        "--context",
+        "LIST",
+        context_list,
+        "Context sizes in tokens, each a grid of its own.",
+        "16384, or what the weights were trained for",
+    ),
+    "rotations": _valued(
+        "--rotation",
+        "LIST",
+        _rotations,
+        "Hadamard rotation of quantized values: on, off, or both.",
+        "on",
+    ),
+    "prompt_form": _valued(
+        "--prompt-form",
+        "FORM",
+        _prompt_form,
+        "How a function is asked for: chat or completion.",
+        "chat where the weights have a template",
+    ),
+    "prefill_no_think": _switch(
+        "Begin answers with an empty thought, for models that think anyway.", "no"
+    ),
+    "fit": _switch(
+        "Trim a corpus that is longer than the context, or refuse it.", "fit"
+    ),
+    "skip_fallback": _switch(
+        "End a cell before it is measured if attention leaves the GPU.", "no"
+    ),
+    "speculate": _switch(
+        "Let llama-server draft answers from the corpus: faster, but without margins.",
+        "no",
+    ),
+    "seed": Annotated[
         int | None,
         typer.Option(
             metavar="N",
             help="Of the running order and of the server's sampler.",
             show_default="42",
         ),
-    ] = None
-    llama_server: ServerOption = None
-    out: OutOption = RUNS
+    ],
+    "llama_server": ServerOption,
+    "out": _valued("--out", "FOLDER", path, "Folder of all run folders.", str(RUNS)),
+}
+"""
+What `sweep` and `plan` take, beside the settings of probes: annotations by name.
+
+All but ``sweep``, ``model`` and ``types`` give the field of that name to a `Request`.
+"""
 
 
 class SweepCommand(TyperCommand):
     """
     A command that takes a `Request` as its context's object.
 
-    Its options are `SweepOptions`, the settings of all probes, and its own; what
+    Its options are `SWEEP_OPTIONS`, the settings of all probes, and its own; what
     follows ``--`` goes to llama-server.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters; the probes are imported only for this."""
-        layouts = [SweepOptions, *(made for _, made in _of_probes())]
-        shared = [param for layout in layouts for param in _params(layout)]
+        shared = _params(SWEEP_OPTIONS | _options_of_probes())
         return [*shared, *super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -335,62 +298,38 @@ class SweepCommand(TyperCommand):
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
 
 
-def _params(layout: type) -> list[Any]:
-    """Typer's parameters for the fields of a dataclass."""
+def _params(annotations: Mapping[str, Any]) -> list[Any]:
+    """Typer's parameters for *annotations*; None where one is left out."""
+    fields = [(name, kind, None) for name, kind in annotations.items()]
     app = typer.Typer(add_completion=False)
-    app.command()(layout)
+    app.command()(dataclasses.make_dataclass("Given", fields))
     return list(get_command(app).params)
 
 
-def _of_probes() -> Iterator[tuple[str, type]]:
+def _options_of_probes() -> dict[str, Any]:
     """
-    Name of each probe and its options.
+    Annotations by ``probe__field``, as the settings of each probe describe them.
 
-    A field is called ``probe__field``; its help text, metavar and default are those
-    that the probe's settings state.
+    They are read as texts; `sweep.request.overruled` checks and converts them.
     """
-    import msgspec
+    from msgspec.structs import fields
 
     from codeneedle.probes import PROBES
 
+    made = {}
     for probe in PROBES.values():
-        fields: list[tuple[str, Any, Any]] = []
-        for field in msgspec.structs.fields(probe.settings):
+        for field in fields(probe.settings):
             (described,) = field.type.__metadata__
             extra = described.extra
             metavar = extra.get("metavar", "N")
-            made = option(
+            made[f"{probe.name}__{field.name}"] = _valued(
                 extra["option"],
                 metavar,
-                _setting(field.type, is_list=metavar == "LIST"),
+                words if metavar == "LIST" else word,
                 described.description,
                 extra.get("default", ""),
             )
-            name = f"{probe.name}__{field.name}"
-            fields.append((name, Annotated[str | None, made], None))
-        yield probe.name, dataclasses.make_dataclass(probe.name, fields, kw_only=True)
-
-
-def _setting(kind: Any, *, is_list: bool) -> Reader:
-    """What reads a field of a probe's settings; *kind* is its type, limits included."""
-
-    def read(name: str, text: str) -> Any:
-        import msgspec
-
-        try:
-            return msgspec.convert(
-                words(name, text) if is_list else word(name, text),
-                type=kind,
-                strict=False,
-                dec_hook=lambda _, value: path(name, value),
-            )
-        except msgspec.ValidationError as error:
-            reason = f"'{text}': {error}".partition(" - at")[0]
-            raise BadInput(
-                source=name, reason=reason, hint="Give it another value."
-            ) from error
-
-    return read
+    return made
 
 
 def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -436,6 +375,8 @@ def request_of(given: Mapping[str, Any]) -> "Request":
         probe, _, field = name.partition("__")
         of_probes.setdefault(probe, {})[field] = given[name]
     sweep = chosen.pop("sweep", None)
+    if "model" in chosen:
+        chosen["models"] = (chosen.pop("model"),)
     both = chosen.pop("types", None)
     if both:
         chosen = {"k_types": both, "v_types": both} | chosen

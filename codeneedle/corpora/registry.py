@@ -18,7 +18,13 @@ import msgspec
 from codeneedle.corpora import languages, reading
 from codeneedle.corpora.random_bodies import MINI, Knobs, is_generated, text_of
 from codeneedle.corpora.reading import JoinedText, Source
-from codeneedle.errors import BadInput, RequestError, UnknownName, did_you_mean
+from codeneedle.errors import (
+    BadInput,
+    RequestError,
+    UnknownName,
+    did_you_mean,
+    value_hint,
+)
 from codeneedle.system.files import expanded
 from codeneedle.text import visible
 
@@ -95,7 +101,9 @@ def read_corpus_file(path: Path) -> CorpusFile:
         read = msgspec.convert(table, type=CorpusFile)
     except msgspec.ValidationError as error:
         raise BadInput(
-            source=path, reason=str(error), hint="Give that key another value."
+            source=path,
+            reason=str(error),
+            hint=value_hint(str(error), otherwise="Give that key another value."),
         ) from error
     _refuse_contradiction(read, file=path)
     return read

@@ -13,7 +13,7 @@ import msgspec.inspect
 import msgspec.structs
 
 from codeneedle.corpora.registry import NAME
-from codeneedle.errors import BadInput, UnknownName, did_you_mean
+from codeneedle.errors import BadInput, UnknownName, did_you_mean, value_hint
 from codeneedle.grid import DEFAULT_TYPES, by_precision
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
@@ -243,7 +243,9 @@ def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
         read = msgspec.convert(table, type=LAYOUT, dec_hook=_path_of)
     except msgspec.ValidationError as error:
         raise BadInput(
-            source=file, reason=str(error), hint="Give that key another value."
+            source=file,
+            reason=str(error),
+            hint=value_hint(str(error), otherwise="Give that key another value."),
         ) from error
     _refuse_unsafe(read.variants, file=file)
     return read
@@ -258,7 +260,8 @@ def overruled(
 
     Args:
         settings: By name of the probe.
-        given: The values of fields, by name of the probe and of the field.
+        given: The values of fields or their texts, by name of the probe and of the
+            field.
 
     Raises:
         BadInput: If a value cannot be; it names the option.
@@ -267,13 +270,14 @@ def overruled(
     for name, values in given.items():
         kind = PROBES[name].settings
         try:
-            checked = msgspec.convert(dict(values), type=kind, dec_hook=_path_of)
+            checked = msgspec.convert(
+                dict(values), type=kind, strict=False, dec_hook=_path_of
+            )
         except msgspec.ValidationError as error:
             reason, _, place = str(error).partition(" - at ")
             option = _option_of(kind, place.strip("`$.").partition("[")[0])
-            raise BadInput(
-                source=option, reason=reason, hint="Give it another value."
-            ) from error
+            hint = value_hint(reason, otherwise="Give it another value.")
+            raise BadInput(source=option, reason=reason, hint=hint) from error
         changes = {key: getattr(checked, key) for key in values}
         found[name] = msgspec.structs.replace(found.get(name) or kind(), **changes)
     return found
