@@ -60,7 +60,7 @@ OPERATORS = re.compile(
 )
 """Left out: what always ends in a TypeError, such as ``&`` between types."""
 
-DECLARATION = re.compile(r"@dataclass\(|, strict=|^ *def .*\*, |^ *\*,$")
+DECLARATION = re.compile(r"@dataclass\(|, strict=|[(, ]\*, |^ *\*,$")
 """Lines whose flags no test can see, but a type checker may: frozen, slots, ``*``."""
 
 

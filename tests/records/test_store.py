@@ -63,6 +63,27 @@ def test_a_write_that_fails_leaves_the_old_record(tmp_path, monkeypatch):
     assert ["q8_0-q4_0.recall.json"] == left
 
 
+def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
+    """
+    Files of other names are no records; without a setup there is no run.
+    """
+    store = Store(tmp_path / "corpus" / "model")
+    assert store.read() is None
+
+    store.adopt(SETUP)
+    records = [made_record(pair, []) for pair in ("f16/f16", "q8_0/q4_0")]
+    for record in records:
+        store.add(record)
+    for name in ("0.json", "g.json", "notes.json"):
+        (store.folder / "cells" / name).write_text("{}")
+    found = store.read()
+
+    assert found is not None
+    assert "corpus/model" == found.name
+    assert {"f16/f16", "q8_0/q4_0"} == {str(each.pair) for each in found.records}
+    assert SETUP.needles == found.setup.needles
+
+
 def test_another_setup_is_refused_naming_the_key_and_both_values(tmp_path):
     """
     Records of two contexts never share a folder.
