@@ -214,6 +214,8 @@ def paired_gaps(
 
 def paired_difference(gaps: Numbers, *, is_sum: bool) -> Difference:
     """The `Difference` of two cells by their *gaps*, one per needle."""
+    if not gaps.any():  # equal answers, as most pairs of a good grid give
+        return Difference(mean=0.0, low=0.0, high=0.0, is_paired=True)
     resampled = gaps @ _times_drawn(len(gaps))
     # Sums of the same gaps in another order differ in the last bits, also from zero.
     resampled[np.abs(resampled) < 1e-12 * np.abs(gaps).max()] = 0

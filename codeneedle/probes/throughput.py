@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from codeneedle.analysis.throughput import (
     METRICS,
     NAME,
+    Crossover,
     DepthSpeeds,
     Throughput,
     ThroughputSetup,
@@ -208,11 +209,15 @@ def remarks(run: Run) -> tuple[str, ...]:
     for pair in sorted(records, key=lambda p: (*precision(p.k), *precision(p.v))):
         crossed = crossover(records[pair], records[reference])
         if pair != reference and crossed is not None:
-            said[str(crossed)].append(pair)
-    return tuple(
-        f"writes faster than {reference} {when}: {_named(pairs)}"
-        for when, pairs in said.items()
-    )
+            said[_faster_than(reference, crossed)].append(pair)
+    return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
+
+
+def _faster_than(reference: Pair, crossed: Crossover) -> str:
+    """``never writes faster than f16/f16``, or from or until which depth it does."""
+    if crossed.depth is None:
+        return f"{crossed} writes faster than {reference}"
+    return f"writes faster than {reference} {crossed}"
 
 
 PROBE = Probe(

@@ -310,7 +310,7 @@ def test_pairs_that_overtake_at_the_same_depth_share_a_line():
 
     assert (
         "writes faster than f16/f16 from 1,000 tokens: q8_0/q8_0, q4_0/q4_0",
-        "writes faster than f16/f16 never: q8_0/q4_0",
+        "never writes faster than f16/f16: q8_0/q4_0",
     ) == lines
 
 
