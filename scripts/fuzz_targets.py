@@ -317,7 +317,7 @@ def read_bench_lines(data: bytes) -> None:
         pair=PAIR, depth=0, prompt_tokens=64, generated_tokens=16, repetitions=2
     )
     result = read_bench(text, asked)
-    differences(result, asked, layers=999)
+    list(differences(result, asked, layers=999))
     claim(all(map(math.isfinite, result.pp.speeds)), "speeds are numbers")
 
 

@@ -282,10 +282,15 @@ def command(launch: Launch, *, port: int) -> list[str]:
 
 def variables(launch: Launch, *, api_key: str) -> dict[str, str]:
     """Environment variables of the server, beside those that it inherits."""
+    how = computing(sleeps=launch.sleeps, rotation=launch.rotation)
+    return {"LLAMA_API_KEY": api_key, **how}
+
+
+def computing(*, sleeps: bool, rotation: bool) -> dict[str, str]:
+    """Environment variables of each program of llama.cpp; arguments as of `Launch`."""
     # OpenMP's variable; builds without OpenMP have --poll.
-    waiting = {"OMP_WAIT_POLICY": "passive"} if launch.sleeps else {}
-    rotation = {} if launch.rotation else {ROTATION_VARIABLE: "1"}
-    return {"LLAMA_API_KEY": api_key, **waiting, **rotation}
+    waiting = {"OMP_WAIT_POLICY": "passive"} if sleeps else {}
+    return waiting if rotation else {**waiting, ROTATION_VARIABLE: "1"}
 
 
 def asks_for_all_layers(launch: Launch) -> bool:

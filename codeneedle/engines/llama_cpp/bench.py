@@ -22,7 +22,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
     BENCH_NEEDED,
     BENCH_OFFLOAD,
-    ROTATION_VARIABLE,
+    computing,
     options_in,
     translated,
 )
@@ -142,7 +142,7 @@ class Bench:
         self._verify(task, result, effective, output)
         row = result.pp
         return Speeds(
-            pp=result.pp.speeds,
+            pp=row.speeds,
             tg=result.tg.speeds,
             build=row.build,
             cpu=row.cpu_info,
@@ -172,8 +172,7 @@ class Bench:
 
     def variables(self) -> dict[str, str]:
         """Environment variables of the tool, beside those that it inherits."""
-        waiting = {"OMP_WAIT_POLICY": "passive"} if self.model.is_tiny else {}
-        return waiting | ({} if self.model.rotation else {ROTATION_VARIABLE: "1"})
+        return computing(sleeps=self.model.is_tiny, rotation=self.model.rotation)
 
     def _run(
         self,
@@ -335,21 +334,24 @@ def read_result(output: str, task: SpeedTask) -> BenchResult:
 
 def differences(
     result: BenchResult, task: SpeedTask, *, layers: int | None
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     """
-    In what the tests state to differ from *task*, one phrase each.
+    In what the tests state to differ from *task*, a phrase for each of either.
 
     Args:
         result: Both tests.
         task: What was asked for.
         layers: Layers to offload that were asked for; None if none was.
     """
-    found = [
-        phrase
-        for row in (result.pp, result.tg)
-        for phrase in _differences(row, task, layers)
-    ]
-    return tuple(dict.fromkeys(found))
+    for row in (result.pp, result.tg):
+        if row.type_k != task.pair.k:
+            yield f"K is {row.type_k}, not {task.pair.k}"
+        if row.type_v != task.pair.v:
+            yield f"V is {row.type_v}, not {task.pair.v}"
+        if row.flash_attn != 1:
+            yield f"flash attention is {row.flash_attn}, not on"
+        if layers is not None and row.n_gpu_layers != layers:
+            yield f"{row.n_gpu_layers} layers are to be offloaded, not {layers}"
 
 
 def last_phase(output: str) -> str | None:
@@ -430,17 +432,6 @@ def _test(
     if not min(row.speeds):
         raise ValueError("a speed that rounds to zero")
     return row
-
-
-def _differences(row: BenchRow, task: SpeedTask, layers: int | None) -> Iterator[str]:
-    if row.type_k != task.pair.k:
-        yield f"K is {row.type_k}, not {task.pair.k}"
-    if row.type_v != task.pair.v:
-        yield f"V is {row.type_v}, not {task.pair.v}"
-    if row.flash_attn != 1:
-        yield f"flash attention is {row.flash_attn}, not on"
-    if layers is not None and row.n_gpu_layers != layers:
-        yield f"{row.n_gpu_layers} layers are to be offloaded, not {layers}"
 
 
 def _failed(output: str, *, returncode: int, log: Path) -> CellError:

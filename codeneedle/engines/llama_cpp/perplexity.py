@@ -6,7 +6,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +24,7 @@ from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
     OFFLOAD,
-    ROTATION_VARIABLE,
+    computing,
     has,
     shared_arguments,
 )
@@ -108,20 +108,25 @@ class Job:
     One run of llama-perplexity.
 
     Attributes:
-        pair: Cache types.
-        context: Length of a chunk, in tokens.
-        chunks: Chunks, at most.
-        base: The base file to write, or to compare with.
-        text: The text to write it from; None to compare.
+        task: What is compared.
+        text: The text to write the reference's base file from; None to compare.
         log: Receives what the tool says.
     """
 
-    pair: Pair
-    context: int
-    chunks: int
-    base: Path
+    task: DivergenceTask
     text: Path | None
     log: Path
+
+    @property
+    def pair(self) -> Pair:
+        """Cache types."""
+        return self.task.pair if self.text is None else self.task.reference
+
+    @property
+    def base(self) -> Path:
+        """The base file to write, or to compare with."""
+        file = BaseFile.of(self.task.folder, context=self.task.context)
+        return file.path if self.text is None else file.draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +197,9 @@ class Perplexity:
 
     def reference(self, task: DivergenceTask) -> Reference | None:
         """As of `engine.DivergenceTool`."""
-        base = BaseFile.of(task.folder, context=task.context)
-        return base.usable(self._identity(task))
+        return BaseFile.of(task.folder, context=task.context).usable(
+            self._identity(task)
+        )
 
     def write_reference(
         self, task: DivergenceTask, *, log: Path, note: Notify, progress: Progress
@@ -204,21 +210,15 @@ class Perplexity:
         with _folder_errors(base.path.parent):
             base.make_room()
             write_whole(text, task.text)
-        job = Job(
-            pair=task.reference,
-            context=task.context,
-            chunks=task.chunks,
-            base=base.draft,
-            text=text,
-            log=log,
-        )
+        job = Job(task=task, text=text, log=log)
         started = time.monotonic()
         try:
             log_text, _ = self._completed(job, note, progress)
             seconds = round(time.monotonic() - started, 4)
-            return self._kept(task, base, job, log_text, seconds=seconds)
+            return self._kept(job, log_text, seconds=seconds)
         finally:
-            base.drop_draft()
+            with contextlib.suppress(OSError):
+                base.draft.unlink(missing_ok=True)
 
     def compare(
         self,
@@ -230,14 +230,7 @@ class Perplexity:
         progress: Progress,
     ) -> Comparison:
         """As of `engine.DivergenceTool`."""
-        job = Job(
-            pair=task.pair,
-            context=task.context,
-            chunks=task.chunks,
-            base=BaseFile.of(task.folder, context=task.context).path,
-            text=None,
-            log=log,
-        )
+        job = Job(task=task, text=None, log=log)
         log_text, retries = self._completed(job, note, progress)
         found = statistics(log_text)
         expected = Size(chunks=reference.chunks, context=task.context)
@@ -252,8 +245,8 @@ class Perplexity:
         return [
             str(self.tool),
             *("--model", str(self.model.weights.path)),
-            *("--ctx-size", str(job.context)),
-            *("--batch-size", str(min(job.context, BATCH))),
+            *("--ctx-size", str(job.task.context)),
+            *("--batch-size", str(min(job.task.context, BATCH))),
             *("--flash-attn", "on"),
             *("--cache-type-k", job.pair.k, "--cache-type-v", job.pair.v),
             *(("--n-gpu-layers", ALL_LAYERS) if self._takes_all_layers() else ()),
@@ -266,10 +259,7 @@ class Perplexity:
 
     def variables(self) -> dict[str, str]:
         """Environment variables of the tool, beside those that it inherits."""
-        # OpenMP's variable; builds without OpenMP have --poll.
-        waiting = {"OMP_WAIT_POLICY": "passive"} if self.model.is_tiny else {}
-        still = {} if self.model.rotation else {ROTATION_VARIABLE: "1"}
-        return waiting | still
+        return computing(sleeps=self.model.is_tiny, rotation=self.model.rotation)
 
     def verify(self, job: Job, log_text: str, *, is_over: bool = True) -> None:
         """
@@ -286,7 +276,7 @@ class Perplexity:
         effective = logs.read(log_text)
         asked = logs.Asked(
             pair=job.pair,
-            context=job.context,
+            context=job.task.context,
             rotation=self.model.rotation,
             all_layers=self._takes_all_layers(),
         )
@@ -321,8 +311,8 @@ class Perplexity:
         if job.text is not None:
             limit_bytes += predicted_bytes(
                 vocabulary=self.model.weights.vocabulary,
-                chunks=job.chunks,
-                context=job.context,
+                chunks=job.task.chunks,
+                context=job.task.context,
             )
         with noted(argv, env=env, log=job.log, file_limit_bytes=limit_bytes) as child:
             elapsed_s = AwakeClock(longest_s=LONGEST_POLL_S)
@@ -333,7 +323,7 @@ class Perplexity:
                     written, last_s = size, elapsed_s()
                     log_text = read_log(job.log)
                     self.verify(job, log_text, is_over=False)
-                    progress(min(chunks_done(log_text), job.chunks))
+                    progress(min(chunks_done(log_text), job.task.chunks))
                 elif elapsed_s() - last_s > SILENCE_S:
                     raise _silent(job)
         log_text = read_log(job.log)
@@ -348,16 +338,10 @@ class Perplexity:
             raise _failed(job, log_text, returncode=child.returncode)
         return log_text
 
-    def _kept(
-        self,
-        task: DivergenceTask,
-        base: "BaseFile",
-        job: Job,
-        log_text: str,
-        *,
-        seconds: float,
-    ) -> Reference:
-        """The reference that *job* wrote into the draft of *base*, verified."""
+    def _kept(self, job: Job, log_text: str, *, seconds: float) -> Reference:
+        """The reference that *job* wrote into its draft, verified."""
+        task = job.task
+        base = BaseFile.of(task.folder, context=task.context)
         said = too_short(log_text)
         if said is not None:
             raise _text_too_short(
@@ -379,10 +363,10 @@ class Perplexity:
                 hint=f"Is the disk of {base.path.parent} full?",
             )
         _refuse_few(chunks=done.chunks, context=task.context)
+        reference = Reference(chunks=done.chunks, ppl=ppl.value, seconds=seconds)
         with _folder_errors(base.path.parent):
-            return base.keep(
-                identity, chunks=done.chunks, ppl=ppl.value, seconds=seconds
-            )
+            base.keep(identity, reference)
+        return reference
 
     def _identity(self, task: DivergenceTask) -> "Identity":
         return Identity(
@@ -505,7 +489,7 @@ class BaseFile:
     path: Path
 
     @classmethod
-    def of(cls, folder: Path, *, context: int) -> "BaseFile":
+    def of(cls, folder: Path, *, context: int) -> Self:
         """That of *context* tokens, in the run folder *folder*."""
         return cls(folder / "base" / f"{context}.kld")
 
@@ -524,10 +508,11 @@ class BaseFile:
         note = self._note()
         if note is None or note.identity != identity:
             return None
-        is_whole = self.fault(self.path, identity, chunks=note.chunks) is None
-        if not is_whole or _fingerprint(self.path, note) != note.fingerprint:
+        if self.fault(self.path, identity, chunks=note.chunks) is not None:
             return None
-        return _reference(note)
+        if _fingerprint(self.path, identity, chunks=note.chunks) != note.fingerprint:
+            return None
+        return Reference(chunks=note.chunks, ppl=note.ppl, seconds=note.seconds)
 
     @staticmethod
     def fault(path: Path, identity: Identity, *, chunks: int) -> str | None:
@@ -549,35 +534,26 @@ class BaseFile:
             return f"it has {size:,} bytes instead of {expected:,}"
         return None
 
-    def keep(
-        self, identity: Identity, *, chunks: int, ppl: float, seconds: float
-    ) -> Reference:
+    def keep(self, identity: Identity, reference: Reference) -> None:
         """
         Make the draft, which has no `fault`, the base file.
 
         Raises:
             OSError: If the disk refuses.
         """
-        self._forget()
+        self.note_path.unlink(missing_ok=True)
+        chunks = reference.chunks
         note = Note(
             identity=identity,
             chunks=chunks,
             size_bytes=self.draft.stat().st_size,
-            fingerprint="",
-            ppl=ppl,
-            seconds=seconds,
+            fingerprint=_fingerprint(self.draft, identity, chunks=chunks),
+            ppl=reference.ppl,
+            seconds=reference.seconds,
         )
-        fingerprint = _fingerprint(self.draft, note)
-        note = replace(note, fingerprint=fingerprint)
         self.draft.replace(self.path)
         # Last: a file without a note is never used.
         write_whole(self.note_path, msgspec.json.format(msgspec.json.encode(note)))
-        return _reference(note)
-
-    def drop_draft(self) -> None:
-        """Remove the draft."""
-        with contextlib.suppress(OSError):
-            self.draft.unlink(missing_ok=True)
 
     def make_room(self) -> None:
         """
@@ -587,18 +563,14 @@ class BaseFile:
             OSError: If the disk refuses.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._forget()
-        self.path.unlink(missing_ok=True)
-        self.draft.unlink(missing_ok=True)
+        for path in (self.note_path, self.path, self.draft):
+            path.unlink(missing_ok=True)
 
     def present_bytes(self) -> int:
         """Bytes on disk that `make_room` would free."""
         return sum(
             path.stat().st_size for path in (self.path, self.draft) if path.is_file()
         )
-
-    def _forget(self) -> None:
-        self.note_path.unlink(missing_ok=True)
 
     def _note(self) -> Note | None:
         try:
@@ -607,16 +579,11 @@ class BaseFile:
             return None
 
 
-def _reference(note: Note) -> Reference:
-    return Reference(chunks=note.chunks, ppl=note.ppl, seconds=note.seconds)
-
-
-def _fingerprint(path: Path, note: Note) -> str:
+def _fingerprint(path: Path, identity: Identity, *, chunks: int) -> str:
     """Of the header, the tokens and the end; the whole file may be gigabytes."""
     digest = hashlib.sha256()
-    context = note.identity.context
     with contextlib.suppress(OSError), open_regular(path) as file:
-        digest.update(file.read(_HEADER.size + 4 * note.chunks * context))
+        digest.update(file.read(_HEADER.size + 4 * chunks * identity.context))
         file.seek(-min(_TAIL_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
         digest.update(file.read())
     return digest.hexdigest()
@@ -634,7 +601,7 @@ def _mode(job: Job) -> Iterator[str]:
     if job.text is None:
         yield "--kl-divergence"
     else:
-        yield from ("--file", str(job.text), "--chunks", str(job.chunks))
+        yield from ("--file", str(job.text), "--chunks", str(job.task.chunks))
 
 
 def _sha256(task: DivergenceTask) -> str:
@@ -701,31 +668,31 @@ def _failed(job: Job, log_text: str, *, returncode: int) -> CellError:
     found = logs.trouble(log_text)
     cause = found or exit_cause(returncode)
     reason = cause.reason if found else failure(log_text) or cause.reason
-    return CellError(
-        f"llama-perplexity ended with {exit_phrase(returncode)}: {reason}",
-        hint=f"The end of its log is in {job.log}.",
-        status=cause.status,
-        log_excerpt=logs.last_lines(log_text),
-    )
+    message = f"ended with {exit_phrase(returncode)}: {reason}"
+    return _error(job, message, log_text, status=cause.status)
 
 
 def _silent(job: Job) -> CellError:
-    return CellError(
-        f"llama-perplexity is running but has written nothing for {SILENCE_S:g} s",
-        hint=f"See {job.log}. Does the pair lack a kernel on this device?",
-        status=Status.TIMED_OUT,
-        log_excerpt=logs.last_lines(read_log(job.log)),
-    )
+    message = f"is running but has written nothing for {SILENCE_S:g} s"
+    hint = f"See {job.log}. Does the pair lack a kernel on this device?"
+    return _error(job, message, read_log(job.log), status=Status.TIMED_OUT, hint=hint)
 
 
 def _incomplete(job: Job, log_text: str) -> CellError:
     """The error for a tool that exits with 0 without a complete result."""
     found = logs.trouble(log_text)
-    reason = failure(log_text) or (found.reason if found else "")
+    reason = failure(log_text) or (found.reason if found else "it does not say why")
+    message = f"ended without complete statistics: {reason}"
+    status = found.status if found else Status.CRASHED
+    return _error(job, message, log_text, status=status)
+
+
+def _error(
+    job: Job, message: str, log_text: str, *, status: Status, hint: str = ""
+) -> CellError:
     return CellError(
-        "llama-perplexity ended without complete statistics: "
-        f"{reason or 'it does not say why'}",
-        hint=f"The end of its log is in {job.log}.",
-        status=found.status if found else Status.CRASHED,
+        f"{PERPLEXITY} {message}",
+        hint=hint or f"The end of its log is in {job.log}.",
+        status=status,
         log_excerpt=logs.last_lines(log_text),
     )
