@@ -9,8 +9,6 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import CellRecord, Effective, Status
 from codeneedle.sweep.fallbacks import suspects
 
-ASYMMETRIC = Pair("q8_0", "q4_0")
-
 
 def cell(
     pair: str,
@@ -25,55 +23,50 @@ def cell(
 
 
 def found(*records, speeds=None, has_device=True):
-    """The suspects among *records*; of speeds, by pair, the given ones."""
+    """The suspects among *records*, with status and reason; *speeds* by pair."""
     by_pair = {Pair.parse(pair): speed for pair, speed in (speeds or {}).items()}
-    return suspects(
+    suspect = suspects(
         records, speed=lambda record: by_pair.get(record.pair), has_device=has_device
     )
+    return {
+        str(pair): (trouble.status, trouble.reason) for pair, trouble in suspect.items()
+    }
 
 
-def test_a_graph_in_more_parts_than_another_s_left_the_accelerator():
+@pytest.mark.parametrize("has_device", [True, False])
+def test_a_graph_in_more_parts_than_another_s_left_the_accelerator(has_device):
     """
-    The reason names both numbers, and the most precise pair that has the fewest.
+    The reason names both numbers, and the most precise pair that has the fewest; the
+    scheduler reports them with and without an accelerator.
     """
-    suspect = found(
+    cells = (
         cell("q4_0/q4_0", parts=2),
         cell("q8_0/q4_0", parts=30),
         cell("bf16/bf16", parts=2),
     )
+    reason = "the graph falls into 30 parts, 2 for bf16/bf16"
 
-    assert [ASYMMETRIC] == list(suspect)
-    assert Status.FALLBACK_CPU is suspect[ASYMMETRIC].status
-    assert "the graph falls into 30 parts, 2 for bf16/bf16" == (
-        suspect[ASYMMETRIC].reason
+    assert {"q8_0/q4_0": (Status.FALLBACK_CPU, reason)} == (
+        found(*cells, has_device=has_device)
     )
 
 
-def test_graphs_in_as_many_parts_are_no_sign():
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [cell("q8_0/q4_0", parts=30), cell("bf16/bf16", parts=30)],
+        [cell("q8_0/q4_0")],
+        [cell("q8_0/q4_0"), cell("bf16/bf16", parts=2)],
+        [cell("q8_0/q4_0", layers=33), cell("bf16/bf16", layers=33)],
+        [cell("q8_0/q4_0"), cell("bf16/bf16", layers=33)],
+    ],
+    ids=["as many", "none tells", "one tells", "as many layers", "layers of one"],
+)
+def test_equal_numbers_and_unknown_ones_are_no_sign(cells):
     """
-    How many there are depends on the model; that they differ is the sign.
+    How many there are depends on model and build; that they differ is the sign.
     """
-    assert {} == found(cell("q8_0/q4_0", parts=30), cell("bf16/bf16", parts=30))
-
-
-def test_a_log_without_parts_proves_nothing():
-    """
-    Of cells that do not tell, and where no cell does, nothing is said.
-    """
-    silent = cell("q8_0/q4_0")
-
-    assert {} == found(silent)
-    assert {} == found(silent, cell("bf16/bf16", parts=2))
-
-
-@pytest.mark.parametrize("has_device", [True, False])
-def test_parts_count_with_and_without_an_accelerator(has_device):
-    """
-    llama.cpp's scheduler reports them itself.
-    """
-    cells = cell("q8_0/q4_0", parts=3), cell("bf16/bf16", parts=1)
-
-    assert [ASYMMETRIC] == list(found(*cells, has_device=has_device))
+    assert {} == found(*cells)
 
 
 def test_cells_that_did_not_finish_are_not_compared():
@@ -91,79 +84,51 @@ def test_a_prompt_read_at_less_than_a_quarter_is_suspect():
     Of the fastest symmetric pair's speed; its reason names both.
     """
     speeds = {"bf16/bf16": 3000.0, "q8_0/q8_0": 4000.0, "q8_0/q4_0": 999.0}
+    reason = "it reads 999 tokens/s of a prompt, q8_0/q8_0 reads 4,000"
 
-    suspect = found(*map(cell, speeds), speeds=speeds)
-
-    assert [ASYMMETRIC] == list(suspect)
-    assert Status.FALLBACK_CPU is suspect[ASYMMETRIC].status
-    assert "it reads 999 tokens/s of a prompt, q8_0/q8_0 reads 4,000" == (
-        suspect[ASYMMETRIC].reason
+    assert {"q8_0/q4_0": (Status.FALLBACK_CPU, reason)} == (
+        found(*map(cell, speeds), speeds=speeds)
     )
 
 
-def test_a_quarter_of_the_speed_is_still_believed():
+@pytest.mark.parametrize(
+    ("speeds", "expected"),
+    [
+        ({"bf16/bf16": 4000.0, "q8_0/q4_0": 1000.0}, []),
+        ({"f16/f16": 4000.0, "q5_1/q5_1": 90.0}, ["q5_1/q5_1"]),
+        ({"bf16/q4_0": 4000.0, "q8_0/q4_0": 90.0}, []),
+        ({"bf16/bf16": 4000.0, "q8_0/q4_0": None}, []),
+    ],
+    ids=["a quarter", "symmetric itself", "none symmetric", "unknown"],
+)
+def test_speeds_are_compared_with_the_fastest_symmetric_pair(speeds, expected):
     """
-    Kernels differ; the limit itself is no sign.
+    A quarter is believed; of two asymmetric pairs both may have fallen back; and a
+    probe that reads no whole prompt has no say.
     """
-    speeds = {"bf16/bf16": 4000.0, "q8_0/q4_0": 1000.0}
-
-    assert {} == found(*map(cell, speeds), speeds=speeds)
+    assert expected == list(found(*map(cell, speeds), speeds=speeds))
 
 
-def test_a_symmetric_pair_may_be_slow_itself():
+@pytest.mark.parametrize(
+    ("devices", "has_device", "expected"),
+    [
+        (("CUDA0",), True, ["q8_0/q4_0"]),
+        (("CUDA0",), False, []),
+        (("CPU",), True, []),
+        (("CUDA0", "CPU"), True, ["q8_0/q4_0"]),
+    ],
+)
+def test_only_a_cache_on_an_accelerator_is_held_to_its_speed(
+    devices, has_device, expected
+):
     """
-    Not every build has attention for every type, even alike on both sides.
-    """
-    speeds = {"f16/f16": 4000.0, "q5_1/q5_1": 90.0}
-
-    assert [Pair("q5_1", "q5_1")] == list(found(*map(cell, speeds), speeds=speeds))
-
-
-def test_without_a_symmetric_pair_no_speed_is_suspect():
-    """
-    Of two asymmetric pairs the faster may have fallen back as well.
-    """
-    speeds = {"bf16/q4_0": 4000.0, "q8_0/q4_0": 90.0}
-
-    assert {} == found(*map(cell, speeds), speeds=speeds)
-
-
-def test_a_cell_without_a_speed_is_not_slow():
-    """
-    A probe that reads no whole prompt has no say.
-    """
-    speeds = {"bf16/bf16": 4000.0}
-
-    assert {} == found(cell("bf16/bf16"), cell("q8_0/q4_0"), speeds=speeds)
-
-
-def test_without_an_accelerator_slowness_is_legitimate():
-    """
-    A processor takes several times as long for quantized attention.
+    A processor takes several times as long for quantized attention; where part of
+    the layers is offloaded, that part would be slow.
     """
     speeds = {"bf16/bf16": 4000.0, "q8_0/q4_0": 90.0}
+    cells = [cell(pair, devices=devices) for pair in speeds]
 
-    assert {} == found(*map(cell, speeds), speeds=speeds, has_device=False)
-
-
-def test_a_cache_that_was_put_on_the_host_is_not_held_to_the_accelerator_s_speed():
-    """
-    Who offloads nothing gets attention on the processor, as wished.
-    """
-    speeds = {"bf16/bf16": 4000.0, "q8_0/q4_0": 90.0}
-    cells = [cell(pair, devices=("CPU",)) for pair in speeds]
-
-    assert {} == found(*cells, speeds=speeds)
-
-
-def test_a_cache_on_both_is_held_to_it():
-    """
-    Where part of the layers is offloaded, that part would be slow.
-    """
-    speeds = {"bf16/bf16": 4000.0, "q8_0/q4_0": 90.0}
-    cells = [cell(pair, devices=("CUDA0", "CPU")) for pair in speeds]
-
-    assert [ASYMMETRIC] == list(found(*cells, speeds=speeds))
+    assert expected == list(found(*cells, speeds=speeds, has_device=has_device))
 
 
 def test_what_the_scheduler_says_is_the_better_reason():
@@ -176,43 +141,32 @@ def test_what_the_scheduler_says_is_the_better_reason():
         cell("bf16/bf16", parts=2), cell("q8_0/q4_0", parts=30), speeds=speeds
     )
 
-    assert suspect[ASYMMETRIC].reason.startswith("the graph falls into 30 parts")
+    assert suspect["q8_0/q4_0"][1].startswith("the graph falls into 30 parts")
 
 
-def test_a_cell_that_is_offloaded_otherwise_than_most_is_mismatched():
+@pytest.mark.parametrize(
+    ("layers", "pair", "reason"),
+    [
+        (
+            {"bf16/bf16": 20, "q8_0/q8_0": 33, "q4_0/q4_0": 33},
+            "bf16/bf16",
+            "20 layers on the accelerator, 33 for q8_0/q8_0",
+        ),
+        (
+            {"q8_0/q4_0": 33, "bf16/bf16": 20},
+            "q8_0/q4_0",
+            "33 layers on the accelerator, 20 for bf16/bf16",
+        ),
+    ],
+    ids=["most", "of two the more precise"],
+)
+def test_a_cell_that_is_offloaded_otherwise_is_mismatched(layers, pair, reason):
     """
     The reason names both numbers, and the most precise pair that has the usual one.
     """
-    suspect = found(
-        cell("bf16/bf16", layers=20),
-        cell("q8_0/q8_0", layers=33),
-        cell("q4_0/q4_0", layers=33),
-    )
+    cells = [cell(each, layers=count) for each, count in layers.items()]
 
-    assert [Pair("bf16", "bf16")] == list(suspect)
-    (trouble,) = suspect.values()
-    assert Status.MISMATCHED is trouble.status
-    assert "20 layers on the accelerator, 33 for q8_0/q8_0" == trouble.reason
-
-
-def test_of_two_cells_the_more_precise_one_tells_how_many_layers_are_right():
-    """
-    Neither number is more frequent, and both are never left to be compared.
-    """
-    suspect = found(cell("q8_0/q4_0", layers=33), cell("bf16/bf16", layers=20))
-
-    assert [ASYMMETRIC] == list(suspect)
-    assert "33 layers on the accelerator, 20 for bf16/bf16" == (
-        suspect[ASYMMETRIC].reason
-    )
-
-
-def test_as_many_layers_and_unknown_ones_are_no_sign():
-    """
-    A build without accelerators tells no number, and all cells of it alike.
-    """
-    assert {} == found(cell("q8_0/q4_0", layers=33), cell("bf16/bf16", layers=33))
-    assert {} == found(cell("q8_0/q4_0"), cell("bf16/bf16", layers=33))
+    assert {pair: (Status.MISMATCHED, reason)} == found(*cells)
 
 
 def test_a_cell_that_is_offloaded_otherwise_makes_no_other_suspect():
@@ -225,4 +179,4 @@ def test_a_cell_that_is_offloaded_otherwise_makes_no_other_suspect():
         cell("bf16/bf16", layers=20, parts=30),
     )
 
-    assert [Pair("q4_0", "q4_0")] == list(suspect)
+    assert ["q4_0/q4_0"] == list(suspect)

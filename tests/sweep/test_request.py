@@ -1,16 +1,23 @@
 """What a user asks for: pages of a request, and sweep files."""
 
-from dataclasses import replace
+import json
+import tomllib
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unhurried import outcome
 
-from codeneedle.errors import BadInput, UnknownName
+from codeneedle.corpora.registry import CorpusFile, read_corpus_file
+from codeneedle.errors import BadInput, RequestError, UnknownName
 from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.throughput import ThroughputSettings
 from codeneedle.sweep.request import (
+    LAYOUT,
     Request,
     Variant,
     asked_for,
@@ -196,25 +203,27 @@ def test_every_key_reaches_the_request(write):
     assert expected == asked
 
 
-@pytest.mark.parametrize("axis", ["k_types", "v_types"])
-def test_an_axis_may_have_types_of_its_own(write, axis):
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# nothing\n", Request()),
+        (b"\xef\xbb\xbfseed = 7\n", Request(seed=7)),
+        (
+            "types = ['q4_0', 'q8_0']\nk_types = ['f16']",
+            Request(k_types=("f16",), v_types=("q8_0", "q4_0")),
+        ),
+        (
+            "types = ['q4_0', 'q8_0']\nv_types = ['f16']",
+            Request(k_types=("q8_0", "q4_0"), v_types=("f16",)),
+        ),
+    ],
+    ids=["nothing", "byte order mark", "K", "V"],
+)
+def test_what_a_file_leaves_out_is_as_without_one(write, text, expected):
     """
-    The other one keeps those of both.
+    An axis without types of its own has those of both.
     """
-    folder = write(f"types = ['q4_0', 'q8_0']\n{axis} = ['f16']")
-    asked = asked_for(read_sweep_file("mine", folder=folder))
-
-    both = {"k_types": ("q8_0", "q4_0"), "v_types": ("q8_0", "q4_0")}
-    assert {**both, axis: ("f16",)} == {name: asked[name] for name in both}
-
-
-def test_an_empty_file_changes_nothing(write):
-    """
-    Every key may be left out; the rest is as without a sweep file.
-    """
-    assert Request() == Request(
-        **asked_for(read_sweep_file("mine", folder=write("# nothing\n")))
-    )
+    assert expected == Request(**asked_for(read_sweep_file("mine", folder=write(text))))
 
 
 @pytest.mark.parametrize(
@@ -287,8 +296,9 @@ def test_a_variant_is_called_like_a_folder(write, name):
         b"\xff\xfe\x00",
         b"seed = " + b"9" * 5000,
         b"types = " + b"[" * 5000,
+        b"seed = 9999-99-99",
     ],
-    ids=["half", "twice", "bytes", "digits", "deep"],
+    ids=["half", "twice", "bytes", "digits", "deep", "date"],
 )
 def test_a_file_that_is_no_toml_is_refused(write, data):
     """
@@ -298,15 +308,6 @@ def test_a_file_that_is_no_toml_is_refused(write, data):
 
     assert "mine.toml: " in said
     assert hint
-
-
-def test_a_byte_order_mark_is_no_mistake(write):
-    """
-    Some editors put one in front.
-    """
-    folder = write(b"\xef\xbb\xbfseed = 7\n")
-
-    assert 7 == read_sweep_file("mine", folder=folder).seed
 
 
 def test_a_file_that_may_not_be_read_is_named(write, monkeypatch):
@@ -399,32 +400,82 @@ def test_the_sweeps_beside_the_readme_are_those_that_are_shipped(tmp_path, name)
 
 
 @pytest.mark.parametrize(
-    ("name", "types", "probes"),
+    ("name", "types", "probes", "depths"),
     [
-        ("kv-grid", DEFAULT_TYPES, ("recall",)),
-        ("corners", ("bf16", "q4_0"), ("recall",)),
-        ("asymmetric", ("q8_0", "q4_0"), ("recall", "throughput")),
-        ("price", DEFAULT_TYPES, ("recall", "divergence", "throughput")),
+        ("kv-grid", DEFAULT_TYPES, ("recall",), None),
+        ("corners", ("bf16", "q4_0"), ("recall",), None),
+        (
+            "asymmetric",
+            ("q8_0", "q4_0"),
+            ("recall", "throughput"),
+            (0, 4096, 16384, 32768),
+        ),
+        ("price", DEFAULT_TYPES, ("recall", "divergence", "throughput"), None),
     ],
 )
-def test_shipped_sweeps_are_what_their_comments_say(tmp_path, name, types, probes):
+def test_shipped_sweeps_are_what_their_comments_say(
+    tmp_path, name, types, probes, depths
+):
     """
-    The published grid, its corners, both mixed pairs, the whole price.
+    The published grid, its corners, both mixed pairs by depth, the whole price.
     """
     asked = Request(**asked_for(read_sweep_file(name, folder=tmp_path)))
+    speed = ThroughputSettings(depths=depths, repetitions=3) if depths else None
 
     assert (types, types, probes) == (asked.k_types, asked.v_types, asked.probes)
+    assert ({"throughput": speed} if speed else {}) == asked.settings
 
 
-def test_the_asymmetric_sweep_measures_speed_by_depth(tmp_path):
+# Laws of the files that users write
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+VALUES = st.recursive(
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+READERS = {
+    "sweep": (
+        lambda path: asked_for(read_sweep_file(path.stem, folder=path.parent)),
+        LAYOUT.__struct_fields__,
+    ),
+    "corpus": (read_corpus_file, [field.name for field in fields(CorpusFile)]),
+}
+
+
+def toml(value):
+    """*value* as TOML, tables inline."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{toml(key)} = {toml(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+@pytest.mark.parametrize("kind", READERS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
     """
-    From an empty cache to one of 32,768 tokens.
+    Nothing ends in a traceback, and no unknown key is ignored.
     """
-    asked = asked_for(read_sweep_file("asymmetric", folder=tmp_path))
+    read, keys = READERS[kind]
+    names = st.sampled_from(keys) | TEXT
+    table = data.draw(st.dictionaries(names, VALUES, max_size=5))
+    path = tmp_path / "x.toml"
+    lines = [f"{toml(key)} = {toml(value)}\n" for key, value in table.items()]
+    path.write_text("".join(lines), encoding="utf-8")
 
-    (chosen,) = asked["settings"].values()
-    assert (0, 4096, 16384, 32768) == chosen.depths
-    assert 3 == chosen.repetitions
+    assert table == tomllib.loads("".join(lines))
+    if not isinstance(outcome(read, path), RequestError):
+        assert table.keys() <= set(keys)
 
 
 # Options of probes
