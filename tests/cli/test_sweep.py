@@ -1,9 +1,8 @@
-"""Whole sweeps: the real program, the real llama-server, the built-in model."""
+"""The sweep command: whole sweeps of the built-in model on the real llama-server."""
 
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from codeneedle.cli import sweep as sweep_module
+from codeneedle.cli.sweep import next_commands, planned
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.errors import ToolMissing
+from codeneedle.sweep.request import DEFAULT_OUT, Request
 from codeneedle.system.files import cache_folder
-
-pytestmark = pytest.mark.real
 
 CORPUS = """\
 [generate]
@@ -27,12 +29,12 @@ seed = 7
 """Three functions, so that a cell takes a second or two."""
 
 SMALL = ("--corpus", "tiny", "--types", "q8_0,q4_0", "--context", "4096")
+ONE = (*SMALL, "--k-types", "q8_0", "--v-types", "q4_0")
 RUN = Path("sweeps/tiny/needle-nano")
-FILE = "q8_0-q4_0.recall.json"
 
 
 @pytest.fixture(autouse=True)
-def tiny(tmp_path, llama_server, nano):
+def tiny(tmp_path):
     """A corpus by the name of tiny."""
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
@@ -66,13 +68,6 @@ def said(sweep: subprocess.Popen[str], words: str) -> str:
     pytest.fail(f"it ended without saying {words!r}")
 
 
-def wait_for(path: Path) -> str:
-    """The contents of *path*, once there are any."""
-    while not path.exists() or not path.read_text(encoding="utf-8"):
-        pass
-    return path.read_text(encoding="utf-8")
-
-
 def noted_pid(sweep: subprocess.Popen[str]) -> int | None:
     """The server that *sweep* has noted in the cache folder."""
     for file in (cache_folder() / "running").glob("llama-server.*.json"):
@@ -102,11 +97,62 @@ def statuses(folder: Path) -> list[str]:
     return [json.loads(file.read_text(encoding="utf-8"))["status"] for file in files]
 
 
+def stored(run: Path, name: str = "cells/q8_0-q4_0.recall.json"):
+    """A file of the folder *run*; by default the record of one cell."""
+    return json.loads((run / name).read_text(encoding="utf-8"))
+
+
+# Without a server
+
+
+def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_path):
+    """
+    A missing program is told at once, not after a minute of reading.
+    """
+
+    def read(_name):
+        raise AssertionError("the corpus was read")
+
+    monkeypatch.setattr(sweep_module, "load", read)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(installation.VARIABLE, raising=False)
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
+
+    with pytest.raises(ToolMissing, match="llama-server"):
+        planned(Request())
+
+
+@pytest.mark.parametrize(
+    ("metric", "out", "arguments"),
+    [
+        ("matched", DEFAULT_OUT, "a/b"),
+        ("kld", DEFAULT_OUT, "a/b --metric kld"),
+        ("matched", Path("my runs; rm -r x"), "a/b --out 'my runs; rm -r x'"),
+    ],
+)
+def test_the_commands_that_come_next_are_quoted_for_a_shell(metric, out, arguments):
+    """
+    They are there to be copied.
+    """
+    assert next_commands("a/b", metric, out) == (
+        f"codeneedle grid {arguments} | codeneedle heatmap {arguments}"
+    )
+
+
+# On the real one
+
+
+@pytest.mark.real
 def test_a_sweep_fills_its_grid_and_is_shown(codeneedle, tmp_path):
     """
     Four servers, four finished records, a grid and a heatmap; a second start does
     nothing, and no process is left.
     """
+    plan = codeneedle("plan", *SMALL)
+    assert 0 == plan.returncode, plan.stderr
+    assert "predicted KV cache" in plan.stdout
+    assert not (tmp_path / "sweeps").exists()
+
     first = codeneedle("sweep", *SMALL)
     second = codeneedle("sweep", *SMALL)
     grid = codeneedle("grid", "tiny")
@@ -123,18 +169,46 @@ def test_a_sweep_fills_its_grid_and_is_shown(codeneedle, tmp_path):
     assert [] == servers(tmp_path)
 
 
+@pytest.mark.real
+def test_a_record_tells_what_was_asked_and_what_ran(codeneedle, tmp_path):
+    """
+    Types, context, rotation and attention come from the log; the key is nowhere. Only
+    the priming round reads the corpus, and a reply is cut soon after its answer.
+    """
+    codeneedle("sweep", *ONE)
+    record = stored(tmp_path / RUN)
+    effective, observation = record["effective"], record["observation"]
+
+    assert [("q8_0", "q4_0")] == [
+        (kv["k_type"], kv["v_type"]) for kv in effective["kv"]
+    ]
+    assert 4096 == effective["context"]
+    assert "enabled" == effective["flash_attention"]
+    assert 64 == effective["rotation_k"] == effective["rotation_v"]
+    assert record["phases"]["ready_s"] > 0
+    assert not any("key" in word for word in record["command"])
+    assert 0 == observation["priming"]["cached_tokens"]
+    rounds = observation["rounds"]
+    assert 3 == len(rounds)
+    for asked in rounds:
+        assert len(asked["gaps"]) == len(asked["logprobs"]) > 0
+        assert asked["cached_tokens"] > 0.9 * asked["prompt_tokens"]
+    for asked in rounds[:-1]:
+        assert "cut" == asked["finish"]
+        assert asked["reply"].count("\n") <= 20 + 8
+
+
+@pytest.mark.real
 def test_speculation_is_off_unless_asked_for(codeneedle, tmp_path):
     """
     With it drafts are counted and no margins are stored; such records and plain ones
     never share a folder.
     """
-    one = (*SMALL, "--k-types", "q8_0", "--v-types", "q4_0")
-    first = codeneedle("sweep", *one, "--speculate")
-    plain = codeneedle("sweep", *one, "--out", "plain")
-    mixed = codeneedle("sweep", *one)
+    first = codeneedle("sweep", *ONE, "--speculate")
+    plain = codeneedle("sweep", *ONE, "--out", "plain")
+    mixed = codeneedle("sweep", *ONE)
     fast, slow = (
-        json.loads((tmp_path / out / "tiny/needle-nano/cells" / FILE).read_text())
-        for out in ("sweeps", "plain")
+        stored(tmp_path / out / "tiny/needle-nano") for out in ("sweeps", "plain")
     )
 
     assert (0, 0) == (first.returncode, plain.returncode), first.stderr
@@ -151,132 +225,46 @@ def test_speculation_is_off_unless_asked_for(codeneedle, tmp_path):
     assert "Go on with --speculate" in mixed.stderr
 
 
-def test_a_record_tells_what_was_asked_and_what_ran(codeneedle, tmp_path):
-    """
-    Types, context, rotation and attention come from the log; the key is nowhere.
-    """
-    codeneedle("sweep", *SMALL, "--k-types", "q8_0", "--v-types", "q4_0")
-    record = json.loads((tmp_path / RUN / "cells/q8_0-q4_0.recall.json").read_text())
-    effective = record["effective"]
-
-    assert [("q8_0", "q4_0")] == [
-        (kv["k_type"], kv["v_type"]) for kv in effective["kv"]
-    ]
-    assert 4096 == effective["context"]
-    assert "enabled" == effective["flash_attention"]
-    assert 64 == effective["rotation_k"] == effective["rotation_v"]
-    assert record["phases"]["ready_s"] > 0
-    rounds = record["observation"]["rounds"]
-    assert 3 == len(rounds)
-    assert all(len(r["gaps"]) == len(r["logprobs"]) > 0 for r in rounds)
-    assert not any("key" in word for word in record["command"])
-
-
-def test_rounds_take_the_corpus_from_the_cache(codeneedle, tmp_path):
-    """
-    Only the priming round reads the corpus.
-    """
-    codeneedle("sweep", *SMALL, "--k-types", "q8_0", "--v-types", "q4_0")
-    record = json.loads((tmp_path / RUN / "cells/q8_0-q4_0.recall.json").read_text())
-    observation = record["observation"]
-
-    assert observation["priming"]["cached_tokens"] == 0
-    assert all(
-        r["cached_tokens"] > 0.9 * r["prompt_tokens"] for r in observation["rounds"]
-    )
-
-
-def test_a_reply_ends_soon_after_its_answer(codeneedle, tmp_path):
-    """
-    A model that would copy on and on is cut, and says the same up to there.
-    """
-    codeneedle("sweep", *SMALL, "--k-types", "q8_0", "--v-types", "q8_0")
-    record = json.loads((tmp_path / RUN / "cells/q8_0-q8_0.recall.json").read_text())
-
-    for asked in record["observation"]["rounds"][:-1]:
-        assert "cut" == asked["finish"]
-        assert asked["reply"].count("\n") <= 20 + 8
-
-
+@pytest.mark.real
 def test_the_chat_form_recalls_like_the_completion_form(codeneedle, tmp_path):
     """
     The built-in model's template renders a question as a completion.
     """
-    told = codeneedle(
-        "sweep",
-        *SMALL,
-        "--k-types",
-        "q8_0",
-        "--v-types",
-        "q8_0",
-        "--prompt-form",
-        "chat",
-        "--out",
-        "chats",
-    )
-    record = json.loads(
-        (tmp_path / "chats/tiny/needle-nano/cells/q8_0-q8_0.recall.json").read_text()
-    )
-    setup = json.loads((tmp_path / "chats/tiny/needle-nano/setup.json").read_text())
+    told = codeneedle("sweep", *ONE, "--prompt-form", "chat")
+    setup = stored(tmp_path / RUN, "setup.json")
 
     assert 0 == told.returncode, told.stderr
     assert "chat" == setup["prompt_form"]
     assert "enable_thinking=false" in setup["thinking"]
     truths = {needle["name"]: needle["lines"] for needle in setup["needles"]}
-    for asked in record["observation"]["rounds"]:
+    for asked in stored(tmp_path / RUN)["observation"]["rounds"]:
         assert truths[asked["needle"]] == asked["reply"].split("\n")[:20]
 
 
-def test_another_setup_is_refused_in_the_same_folder(codeneedle):
-    """
-    The key and both values are named, and nothing is overwritten.
-    """
-    codeneedle("sweep", *SMALL, "--k-types", "q8_0", "--v-types", "q8_0")
-    refused = codeneedle("sweep", "--corpus", "tiny", "--context", "2048")
-
-    assert 2 == refused.returncode
-    assert "another context: 4096, now 2048" in refused.stderr
-
-
+@pytest.mark.real
 def test_a_corpus_that_is_too_long_is_trimmed_and_says_so(codeneedle, tmp_path):
     """
     Whole functions are kept, as many as fit with question and answer.
     """
-    told = codeneedle(
-        "sweep", "--corpus", "tiny", "--context", "2048", "--types", "q8_0"
-    )
-    refused = codeneedle(
-        "sweep", "--corpus", "tiny", "--context", "2048", "--no-fit", "--out", "other"
-    )
-    setup = json.loads((tmp_path / RUN / "setup.json").read_text())
+    few = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
+    told = codeneedle("sweep", *few)
+    refused = codeneedle("sweep", *few, "--no-fit", "--out", "other")
+    corpus = stored(tmp_path / RUN, "setup.json")["corpus"]
 
     assert 0 == told.returncode, told.stderr
-    assert setup["corpus"]["functions"] < setup["corpus"]["functions_before"] == 3
+    assert corpus["functions"] < corpus["functions_before"] == 3
     assert "trimmed to" in told.stderr
     assert "trimmed to" in codeneedle("grid", "tiny").stdout
     assert 2 == refused.returncode
     assert "--context" in refused.stderr
 
 
-def test_a_plan_starts_nothing_and_tells_all(codeneedle, tmp_path):
-    """
-    Predicted memory, what is done, and what would be sent; no folder is made.
-    """
-    before = codeneedle("plan", *SMALL)
-
-    assert 0 == before.returncode, before.stderr
-    assert "predicted KV cache" in before.stdout
-    assert not (tmp_path / "sweeps").exists()
-
-
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--types", "q8_0,q9_0"), 2, "unknown K cache type 'q9_0'"),
         (("--model", "none.gguf"), 3, "none.gguf does not exist"),
-        (("--context", "100000"), 2, "trained for"),
         (("--", "-ctk", "q8_0"), 2, "-ctk: this argument cannot be passed"),
-        (("--", "-c", "100"), 2, "-c: this argument cannot be passed"),
     ],
 )
 def test_what_cannot_work_is_refused_before_a_server_starts(
@@ -293,17 +281,7 @@ def test_what_cannot_work_is_refused_before_a_server_starts(
     assert not (tmp_path / "sweeps").exists()
 
 
-def test_a_file_that_is_no_gguf_is_named_for_what_it_is(codeneedle, tmp_path):
-    """
-    The wrong download is recognised.
-    """
-    (tmp_path / "page.gguf").write_text("<!DOCTYPE html><html>Not found</html>")
-    refused = codeneedle("sweep", "--corpus", "tiny", "--model", "page.gguf")
-
-    assert 3 == refused.returncode
-    assert "web page" in refused.stderr
-
-
+@pytest.mark.real
 def test_a_folder_of_code_and_further_server_arguments_are_taken(
     codeneedle, tmp_path, nano
 ):
@@ -324,7 +302,7 @@ def test_a_folder_of_code_and_further_server_arguments_are_taken(
         *("sweep", "--corpus", "./src", "--model", "my-model.gguf", "--types", "q8_0"),
         *("--", "-ngl", "0", "-t", "1"),
     )
-    setup = json.loads((tmp_path / "sweeps/src/my-model/setup.json").read_text())
+    setup = stored(tmp_path / "sweeps/src/my-model", "setup.json")
 
     assert 0 == told.returncode, told.stderr
     assert ["-ngl", "0", "-t", "1"] == setup["server_args"]
@@ -332,12 +310,12 @@ def test_a_folder_of_code_and_further_server_arguments_are_taken(
     assert "unseen" == setup["corpus"]["kind"]
 
 
+@pytest.mark.real
 def test_ctrl_c_once_ends_after_the_current_cell(codeneedle, tmp_path):
     """
     The cell under way is finished, the others are left for the next start.
     """
     with started(tmp_path, *SMALL) as sweep:
-        wait_for(tmp_path / RUN / "logs" / "counting.log")
         said(sweep, "[ 1/4]")
         os.kill(sweep.pid, signal.SIGINT)
         code = sweep.wait()
@@ -351,26 +329,8 @@ def test_ctrl_c_once_ends_after_the_current_cell(codeneedle, tmp_path):
     assert ["finished"] * 4 == statuses(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_end_leaves_no_process_and_no_half_cell(
-    codeneedle, tmp_path, number
-):
-    """
-    A closed terminal or a shutdown is unwound like Ctrl-C.
-    """
-    with started(tmp_path, *SMALL) as sweep:
-        said(sweep, "[ 1/4]")
-        os.kill(sweep.pid, number)
-        code = sweep.wait()
-
-    assert 130 == code
-    assert set(statuses(tmp_path)) <= {"finished", "interrupted"}
-    assert [] == servers(tmp_path)
-    assert 0 == codeneedle("sweep", *SMALL).returncode
-    assert ["finished"] * 4 == statuses(tmp_path)
-
-
-def test_ctrl_c_twice_ends_at_once(codeneedle, tmp_path):
+@pytest.mark.real
+def test_ctrl_c_twice_ends_at_once(tmp_path):
     """
     The server is gone when the sweep is, and finished cells are kept.
     """
@@ -388,106 +348,7 @@ def test_ctrl_c_twice_ends_at_once(codeneedle, tmp_path):
     assert [] == servers(tmp_path)
 
 
-def test_a_server_is_killed_with_its_sweep(codeneedle, tmp_path):
-    """
-    Hole 4: after our own SIGKILL it lived on, seen by a sweep of that folder alone.
-    """
-    with started(tmp_path, *SMALL) as sweep:
-        said(sweep, "[ 1/4]")
-        while not (server := noted_pid(sweep)):
-            pass
-        os.kill(sweep.pid, signal.SIGKILL)
-        sweep.wait()
-    psutil.wait_procs([psutil.Process(server)] if psutil.pid_exists(server) else [], 60)
-
-    assert [] == servers(tmp_path)
-    told = codeneedle("sweep", *SMALL)
-    assert 0 == told.returncode, told.stderr
-    assert "left behind" not in told.stderr
-    assert ["finished"] * 4 == statuses(tmp_path)
-
-
-def test_a_sweep_in_a_copied_folder_spares_the_server_of_the_original(
-    codeneedle, tmp_path
-):
-    """
-    Hole 1: it ended that server as one that was left behind.
-    """
-    with started(tmp_path, *SMALL) as sweep:
-        said(sweep, "[ 1/4]")
-        while not noted_pid(sweep):
-            pass
-        shutil.copytree(tmp_path / "sweeps", tmp_path / "copy")
-        told = codeneedle("sweep", *SMALL, "--out", "copy")
-        code = sweep.wait()
-
-    assert (0, 0) == (told.returncode, code), told.stderr
-    assert "left behind" not in told.stderr
-    assert ["finished"] * 4 == statuses(tmp_path)
-
-
-def test_two_sweeps_never_share_a_folder(codeneedle, tmp_path):
-    """
-    The second one is told, and the first is not disturbed.
-    """
-    with started(tmp_path, *SMALL) as sweep:
-        said(sweep, "[ 1/4]")
-        refused = codeneedle("sweep", *SMALL)
-        code = sweep.wait()
-
-    assert 2 == refused.returncode
-    assert "another sweep is running" in refused.stderr
-    assert 0 == code
-
-
-def test_a_probe_that_cannot_run_leaves_no_setup_behind(codeneedle, tmp_path):
-    """
-    Mending the request is enough; the folder does not hold it to the first try.
-    """
-    refused = codeneedle(
-        *("sweep", *SMALL, "--probe", "divergence"),
-        *("--divergence-context", "4096", "--chunks", "50"),
-    )
-    mended = codeneedle(
-        "sweep", "--corpus", "tiny", "--types", "q8_0", "--context", "2048"
-    )
-
-    assert 2 == refused.returncode
-    assert 0 == mended.returncode, mended.stderr
-
-
-def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden(codeneedle):
-    """
-    The flag holds for what is there already, too.
-    """
-    few = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
-    codeneedle("sweep", *few)
-    refused = codeneedle("sweep", *few, "--no-fit")
-
-    assert 2 == refused.returncode
-    assert "was trimmed" in refused.stderr
-
-
-def test_two_models_of_one_name_are_refused_before_a_server_starts(
-    codeneedle, tmp_path, nano
-):
-    """
-    Their records would share a folder.
-    """
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    for folder in ("a", "b"):
-        (tmp_path / folder / "m.gguf").write_bytes(nano.read_bytes())
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "both.toml").write_text(
-        'corpus = "tiny"\nmodels = ["a/m.gguf", "b/m.gguf"]\ntypes = ["q8_0"]\n'
-    )
-    refused = codeneedle("sweep", "both")
-
-    assert 2 == refused.returncode
-    assert "both write to tiny/m" in refused.stderr
-
-
+@pytest.mark.real
 def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(tmp_path):
     """
     Once means: end after this cell, and not after the whole sweep.

@@ -1,5 +1,6 @@
 """From a plan to a run, with a tokenizer that counts bytes."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from codeneedle.sweep.prepare import (
     PromptCounter,
     machine_phrase,
     prepare,
+    refuse_other_setup,
+    refuse_shared_folders,
     thinking_phrase,
 )
 
@@ -110,6 +113,34 @@ def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     assert None is plan.store.setup()
     ready = prepare(planned(contexts=(context,), fit=False))
     assert not ready.setup.corpus.is_trimmed
+
+
+def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
+    """
+    The flag holds for what is there already, too; so does another setup.
+    """
+    asked = {"contexts": (3000,)}
+    refuse_other_setup(planned(**asked))
+    prepare(planned(**asked))
+    refuse_other_setup(planned(**asked))
+
+    with pytest.raises(BadInput, match="was trimmed to the context"):
+        refuse_other_setup(planned(**asked, fit=False))
+    with pytest.raises(OtherSetup, match="another seed: 42, now 7"):
+        refuse_other_setup(planned(**asked, seed=7))
+
+
+def test_two_models_of_one_name_are_refused(tmp_path):
+    """
+    Their records would share a folder.
+    """
+    (tmp_path / "b").mkdir()
+    shutil.copy("model.gguf", "b")
+    first, other = planned(), planned(models=(Path("b/model.gguf"),))
+    refuse_shared_folders([first, planned(out=Path("other"), page="p")])
+
+    with pytest.raises(BadInput, match="both write to tiny/model"):
+        refuse_shared_folders([first, other])
 
 
 def test_a_context_that_holds_no_function_is_refused():
