@@ -1,28 +1,20 @@
 """What a probe is given: phases of a cell, settings, files."""
 
 import pytest
-from fake_engine import FakeEngine, made_weights
-from made_records import made_setup
+from made_contexts import run_context
 
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, probes_named
 from codeneedle.probes.divergence import DivergenceSettings
-from codeneedle.probes.probe import NoSettings, ProbeContext, RunContext, _phases
+from codeneedle.probes.probe import NoSettings, ProbeContext, _phases
 from codeneedle.probes.throughput import ThroughputSettings
 from codeneedle.records.record import Phases
 
 
-def made_run(folder, **settings):
-    """A run with *settings* of probes."""
-    return RunContext(
-        engine=FakeEngine(),
-        weights=made_weights(),
-        is_built_in=False,
-        setup=made_setup(needles=1),
-        text="",
-        settings=settings,
-        folder=folder,
-    )
+def made_cell(folder, **changes):
+    """One cell of a made run."""
+    run = run_context(folder)
+    return ProbeContext(run=run, pair=Pair("q8_0", "q4_0"), logs=folder, **changes)
 
 
 def test_each_moment_ends_a_phase():
@@ -61,12 +53,7 @@ def test_a_served_cell_has_all_phases(tmp_path):
     """
     From the end of the server before to that of its own.
     """
-    cell = ProbeContext(
-        run=made_run(tmp_path),
-        pair=Pair("q8_0", "q4_0"),
-        logs=tmp_path,
-        previous_end=0.0,
-    )
+    cell = made_cell(tmp_path, previous_end=0.0)
     with cell.serving(), cell.asking():
         pass
 
@@ -86,7 +73,8 @@ def test_settings_that_were_not_chosen_are_the_defaults(tmp_path):
     Those of another probe are a mistake in the program.
     """
     chosen = ThroughputSettings(depths=(0,))
-    run = made_run(tmp_path, throughput=chosen, divergence=chosen)
+    settings = {"throughput": chosen, "divergence": chosen}
+    run = run_context(tmp_path, settings=settings)
 
     assert chosen == run.settings_of(ThroughputSettings, "throughput")
     assert NoSettings() == run.settings_of(NoSettings, "recall")
@@ -110,9 +98,7 @@ def test_logs_of_a_cell_are_called_after_its_pair(tmp_path):
     """
     What is not the server's has a name more.
     """
-    cell = ProbeContext(
-        run=made_run(tmp_path), pair=Pair("q8_0", "q4_0"), logs=tmp_path
-    )
+    cell = made_cell(tmp_path)
 
     assert tmp_path / "q8_0-q4_0.log" == cell.log()
     assert tmp_path / "q8_0-q4_0.preflight.log" == cell.log("preflight")

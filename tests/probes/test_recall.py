@@ -3,14 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from fake_engine import FakeEngine, FakeServer, is_for, made_weights, reply_to
+from fake_engine import FakeEngine, FakeServer, is_for, reply_to
+from made_contexts import run_context
 from made_records import made_needle, made_setup
 
 from codeneedle.engines.messages import Chat, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import recall
-from codeneedle.probes.probe import ProbeContext, RunContext
+from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall import (
     PRIMING_TOKENS,
@@ -39,16 +40,8 @@ def made_context(folder, engine, *, form=PromptForm.COMPLETION, **changes):
     """A cell of a run with three needles."""
     setup = made_setup(needles=3)
     needles = tuple(replace(each, budget=50) for each in setup.needles)
-    run = RunContext(
-        engine=engine,
-        weights=made_weights(),
-        is_built_in=False,
-        setup=replace(setup, needles=needles, prompt_form=form),
-        text="CORPUS",
-        settings={},
-        folder=folder,
-        **changes,
-    )
+    setup = replace(setup, needles=needles, prompt_form=form)
+    run = run_context(folder, engine, setup=setup, text="CORPUS", **changes)
     return ProbeContext(run=run, pair=Pair("q8_0", "q4_0"), logs=folder)
 
 

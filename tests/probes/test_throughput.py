@@ -3,26 +3,19 @@
 import sys
 from dataclasses import replace
 
-import msgspec
 import pytest
 from fake_engine import made_weights
 from fake_tools import FakeSpeed, ToolEngine
+from made_contexts import real_context, run_context
 from made_records import made_run as recall_run
 from made_records import made_setup
 from programs import script
 
-from codeneedle.analysis.throughput import (
-    NAME,
-    DepthSpeeds,
-    Throughput,
-)
-from codeneedle.engines.engine import ModelSpec
+from codeneedle.analysis.throughput import NAME, DepthSpeeds, Throughput
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
-from codeneedle.models.weights import read_header
-from codeneedle.probes.probe import ProbeContext, RunContext
+from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.throughput import PROBE, ThroughputSettings, timeout_s
 from codeneedle.records.record import (
     CellRecord,
@@ -42,16 +35,14 @@ def made_run(tmp_path):
 
     def made(tool=None, *, stretched=False, changes=(), **chosen):
         chosen = {"depths": (0, 64, 128), "repetitions": 2, **chosen}
-        run = RunContext(
-            engine=ToolEngine(speed=tool or FakeSpeed(), stretches_context=stretched),
-            weights=made_weights(training_context=32768),
-            is_built_in=False,
-            setup=made_setup(),
-            text="",
-            settings={NAME: ThroughputSettings(**chosen)},
-            folder=tmp_path,
-        )
-        return replace(run, **dict(changes))
+        facts = {
+            "weights": made_weights(training_context=32768),
+            "settings": {NAME: ThroughputSettings(**chosen)},
+            **dict(changes),
+        }
+        tool = tool or FakeSpeed()
+        engine = ToolEngine(speed=tool, stretches_context=stretched)
+        return run_context(tmp_path, engine, **facts)
 
     return made
 
@@ -78,61 +69,47 @@ def fails_at(depth, status=Status.OUT_OF_MEMORY):
 # Conditions
 
 
-def test_chosen_depths_are_measured_once_and_in_order(made_run):
+def test_chosen_settings_are_conditions(made_run):
     """
-    The shallowest first, whatever the order of the settings.
+    With the sizes of most published tables, and what the tool takes of the user's
+    arguments.
     """
-    chosen = PROBE.conditions(made_run(depths=(64, 0, 64, 8)))
-
-    assert [0, 8, 64] == chosen["depths"]
-    assert (2, 512, 128) == (
-        chosen["repetitions"],
-        chosen["prompt_tokens"],
-        chosen["generated_tokens"],
-    )
-    assert {"--threads": "1"} == chosen["arguments"]
-    assert ["--temp", "1"] == chosen["ignored"]
+    assert {
+        "depths": [0, 8, 64],
+        "repetitions": 2,
+        "prompt_tokens": 512,
+        "generated_tokens": 128,
+        "arguments": {"--threads": "1"},
+        "ignored": ["--temp", "1"],
+    } == PROBE.conditions(made_run(depths=(64, 0, 64, 8)))
 
 
-def test_default_depths_are_those_of_the_corpus(made_run):
+@pytest.mark.parametrize(
+    ("changes", "depths", "sizes"),
+    [
+        ({}, [0, 4096, 8912], (512, 128)),
+        ({"weights": made_weights(training_context=4096)}, [0, 4096 - 512], (512, 128)),
+        (
+            {"weights": made_weights(training_context=None)},
+            [0, 4096, 8912],
+            (512, 128),
+        ),
+        ({"is_built_in": True}, [0, 1024, 4096], (128, 32)),
+    ],
+    ids=["corpus", "training", "no training", "built-in"],
+)
+def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes):
     """
-    An empty cache, 4096 tokens, and the corpus as it is sent; three repetitions.
+    An empty cache, 4096 tokens, and the corpus as it is sent, as far as weights were
+    trained for it and both tests; the built-in model's take seconds.
     """
-    chosen = PROBE.conditions(made_run(depths=(), repetitions=None))
+    run = made_run(depths=(), repetitions=None, changes=changes)
+    chosen = PROBE.conditions(run)
 
-    assert ([0, 4096, 8912], 3) == (chosen["depths"], chosen["repetitions"])
-
-
-def test_default_depths_end_where_training_did(made_run):
-    """
-    With room for both tests.
-    """
-    changes = {"weights": made_weights(training_context=4096)}
-
-    chosen = PROBE.conditions(made_run(depths=(), changes=changes))
-    assert [0, 4096 - 512] == chosen["depths"]
-
-
-def test_weights_that_do_not_tell_their_training_have_no_deepest_depth(made_run):
-    """
-    Then a depth that is too deep fails in its cell.
-    """
-    changes = {"weights": made_weights(training_context=None)}
-
-    chosen = PROBE.conditions(made_run(depths=(999_999,), changes=changes))
-    assert [999_999] == chosen["depths"]
-
-
-def test_the_built_in_model_has_depths_and_sizes_of_seconds(made_run):
-    """
-    A sweep of all its pairs takes minutes.
-    """
-    chosen = PROBE.conditions(made_run(depths=(), changes={"is_built_in": True}))
-
-    assert ([0, 1024, 4096], 128, 32) == (
+    assert (depths, 3, sizes) == (
         chosen["depths"],
-        chosen["prompt_tokens"],
-        chosen["generated_tokens"],
+        chosen["repetitions"],
+        (chosen["prompt_tokens"], chosen["generated_tokens"]),
     )
 
 
@@ -146,26 +123,8 @@ def test_a_depth_beyond_the_training_is_refused_unless_stretched(made_run):
 
     assert "Use 32256 or less" in caught.value.hint
     assert PROBE.conditions(made_run(depths=(65536,), stretched=True))
-
-
-@pytest.mark.parametrize("wrong", [{"depths": [0, -5]}, {"repetitions": 0}])
-def test_numbers_that_make_no_sense_are_no_settings(wrong):
-    """
-    They are refused where options and sweep files are read.
-    """
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(wrong, ThroughputSettings)
-
-
-def test_a_negative_depth_is_refused_before_a_token_is_counted(codeneedle, tmp_path):
-    """
-    With exit code 2, and without a run folder.
-    """
-    told = codeneedle("sweep", "--probe", "throughput", "--out", "T", "--depths", "-5")
-
-    assert 2 == told.returncode, told.stderr
-    assert "--depths: '-5'" in told.stderr
-    assert [] == list(tmp_path.iterdir())
+    untold = {"weights": made_weights(training_context=None)}
+    assert PROBE.conditions(made_run(depths=(999_999,), changes=untold))
 
 
 # Measuring
@@ -290,13 +249,6 @@ def remarks_of(*records):
     return PROBE.remarks(Run(name="a/b", setup=made_setup(), records=records))
 
 
-def test_a_run_without_speeds_has_no_remarks():
-    """
-    Records of other probes are ignored.
-    """
-    assert () == PROBE.remarks(recall_run())
-
-
 def test_pairs_that_overtake_at_the_same_depth_share_a_line():
     """
     In order of precision.
@@ -326,12 +278,13 @@ def test_of_many_pairs_only_some_are_named():
     assert line.endswith("q4_1/q8_0 and 1 more")
 
 
-def test_a_failed_cell_is_not_compared():
+def test_cells_without_speeds_are_not_compared():
     """
-    It has no speed.
+    Failed ones, and those of other probes.
     """
     failed = replace(record("q8_0/q8_0"), status=Status.CRASHED, observation=None)
 
+    assert () == PROBE.remarks(recall_run())
     assert () == remarks_of(record("f16/f16", 9, 9), failed)
 
 
@@ -339,28 +292,12 @@ def test_a_failed_cell_is_not_compared():
 
 
 @pytest.fixture
-def real_run(tmp_path, llama_server, nano):
+def real_run(tmp_path, llama_server):
     """Makes a run with the real llama-bench and the built-in model."""
 
-    def made(*, tool=None, arguments=(), depths=(0, 256)):
-        tools = installation.find(llama_server=llama_server)
-        header = read_header(nano)
-        engine = LlamaCpp(
-            tools=replace(tools, bench=tool or tools.bench),
-            facts=installation.ask(tools.server),
-            model=ModelSpec(
-                weights=header, name="needle-nano", is_tiny=True, arguments=arguments
-            ),
-        )
-        return RunContext(
-            engine=engine,
-            weights=header,
-            is_built_in=True,
-            setup=made_setup(),
-            text="",
-            settings={NAME: ThroughputSettings(depths=depths, repetitions=1)},
-            folder=tmp_path,
-        )
+    def made(*, depths=(0, 256), **changes):
+        chosen = {NAME: ThroughputSettings(depths=depths, repetitions=1)}
+        return real_context(tmp_path, settings=chosen, **changes)
 
     return made
 
@@ -399,7 +336,7 @@ def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(real_run, tmp_path):
     stretched = ("--rope-scale", "99")
 
     found, _ = measured(
-        real_run(tool=binary, depths=(0, 3_000_000), arguments=stretched)
+        real_run(tools={"bench": binary}, depths=(0, 3_000_000), arguments=stretched)
     )
 
     assert "out-of-memory" == found.speeds[1].status, found.speeds[1].gap

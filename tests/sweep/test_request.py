@@ -484,9 +484,10 @@ def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
 @pytest.mark.parametrize(
     ("probe", "field", "value", "words"),
     [
-        ("divergence", "contexts", (0,), "--divergence-context: Expected `int` >= 2"),
+        ("divergence", "contexts", (1,), "--divergence-context: Expected `int` >= 2"),
         ("divergence", "chunks", 0, "--chunks: Expected `int` >= 1"),
         ("throughput", "depths", (-5,), "--depths: Expected `int` >= 0"),
+        ("throughput", "repetitions", 0, "--repetitions: Expected `int` >= 1"),
         ("throughput", "repetitions", "x", "--repetitions: Expected `int | null`"),
     ],
 )

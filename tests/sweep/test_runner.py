@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, made_weights
+from made_contexts import run_context
 from made_records import made_needle, made_priming, made_round, made_setup
 
 from codeneedle.analysis.recall import METRICS
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, shuffled_grid
 from codeneedle.probes import PROBES, recall
-from codeneedle.probes.probe import Probe, RunContext, Step
+from codeneedle.probes.probe import Probe, Step
 from codeneedle.records.record import Effective, Recall, Status, Trouble, as_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
@@ -60,16 +61,7 @@ def made_runner(store, engine=None, **changes):
     """A runner of a run in *store*."""
     setup = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
     skip = changes.pop("skip_fallback", False)
-    context = RunContext(
-        engine=engine or FakeEngine(),
-        weights=made_weights(),
-        is_built_in=False,
-        setup=setup,
-        text="a corpus",
-        settings={},
-        folder=store.folder,
-        skip_fallback=skip,
-    )
+    context = run_context(store.folder, engine, setup=setup, skip_fallback=skip)
     return Runner(run=context, store=store, **changes)
 
 

@@ -1,0 +1,41 @@
+"""Runs that probes are given: on a fake engine, or on the real llama.cpp."""
+
+from dataclasses import replace
+
+from fake_engine import FakeEngine, made_weights
+from made_records import made_setup
+
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
+from codeneedle.models.nano.model import built_in_model
+from codeneedle.models.weights import read_header
+from codeneedle.probes.probe import RunContext
+
+
+def run_context(folder, engine=None, **changes):
+    """A run in *folder* with made weights and a made setup."""
+    facts = {
+        "engine": engine or FakeEngine(),
+        "weights": made_weights(),
+        "is_built_in": False,
+        "setup": made_setup(),
+        "text": "",
+        "settings": {},
+        "folder": folder,
+    }
+    return RunContext(**{**facts, **changes})
+
+
+def real_context(folder, *, tools=None, arguments=(), **changes):
+    """A run of the built-in model on the real llama.cpp, with other *tools*."""
+    found = installation.find()
+    header = read_header(built_in_model())
+    engine = LlamaCpp(
+        tools=replace(found, **(tools or {})),
+        facts=installation.ask(found.server),
+        model=ModelSpec(
+            weights=header, name="needle-nano", is_tiny=True, arguments=arguments
+        ),
+    )
+    return run_context(folder, engine, weights=header, is_built_in=True, **changes)
