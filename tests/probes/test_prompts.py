@@ -11,35 +11,26 @@ NEEDLE = made_needle()
 
 def test_the_corpus_comes_first_in_both_forms():
     """
-    The shared prefix is what a server takes from its cache.
+    The shared prefix is what a server takes from its cache; a completion ends with
+    the signature, where the body begins.
     """
-    assert completion_prompt("CORPUS", NEEDLE).startswith("CORPUS\n")
+    completion = completion_prompt("CORPUS", NEEDLE)
+
+    assert completion.startswith("CORPUS\n")
+    assert completion.endswith(f"\n{NEEDLE.signature}\n")
     assert chat_messages("CORPUS", NEEDLE)[0].content.startswith("CORPUS\n---\n")
-
-
-def test_a_completion_ends_with_the_signature():
-    """
-    The model goes on where the body begins.
-    """
-    assert completion_prompt("x", NEEDLE).endswith(f"\n{NEEDLE.signature}\n")
 
 
 def test_a_question_quotes_the_real_signature_and_counts_blank_lines():
     """
-    Asking for 20 lines of a body with blank ones would forbid the last.
+    Asking for 20 lines of a body with blank ones would forbid the last; backticks
+    around a line end would not be read as a quotation.
     """
     spaced = replace(NEEDLE, lines=("", *NEEDLE.lines))
+    long = replace(NEEDLE, signature="def f(\n    a,\n):")
 
     assert f"`{NEEDLE.signature}`" in question(spaced)
     assert "first 21 lines" in question(spaced)
-
-
-def test_a_signature_of_several_lines_is_quoted_as_a_block():
-    """
-    Backticks around a line end would not be read as a quotation.
-    """
-    long = replace(NEEDLE, signature="def f(\n    a,\n):")
-
     assert "```\ndef f(\n    a,\n):\n```" in question(long)
 
 

@@ -25,7 +25,6 @@ from codeneedle.probes.recall import (
 from codeneedle.records.record import Recall, from_json
 
 NEEDLE = made_needle()
-IS_ENOUGH = enough_for(NEEDLE)
 BODY = "\n".join(NEEDLE.lines) + "\n"
 GONE = ServerGone(reason="reset\nby peer")
 
@@ -180,46 +179,30 @@ def test_one_round_without_an_answer_is_an_error_of_that_round(tmp_path):
 
 def test_a_connection_that_breaks_is_tried_again(tmp_path):
     """
-    The round has the reply, and why it took three attempts, a line each.
+    The round has the reply, and why it took three attempts, a line each; the next
+    round has none of that.
     """
-    asked = asker(tmp_path, FakeEngine(reply=breaks(2))).round(NEEDLE, tokens=50)
+    ask = asker(tmp_path, FakeEngine(reply=breaks(2)))
+    asked, after = (ask.round(NEEDLE, tokens=50) for _ in range(2))
 
     assert "an answer\n" == asked.reply
     assert 2 == len(asked.retries)
     assert all("\n" not in reason for reason in asked.retries)
+    assert () == after.retries
 
 
-def test_retries_are_those_of_the_round(tmp_path):
+@pytest.mark.parametrize(("is_dying", "attempts"), [(False, 4), (True, 1)])
+def test_a_connection_that_keeps_breaking_ends_the_cell(tmp_path, is_dying, attempts):
     """
-    What happened in an earlier one is stored there.
-    """
-    ask = asker(tmp_path, FakeEngine(reply=breaks(1)))
-    rounds = [ask.round(NEEDLE, tokens=50) for _ in range(2)]
-
-    assert [1, 0] == [len(asked.retries) for asked in rounds]
-
-
-def test_a_connection_that_keeps_breaking_ends_the_cell(tmp_path):
-    """
-    After three further attempts.
+    After three further attempts; that of a dead server breaks a moment before it is
+    gone, and is not tried again.
     """
     ask = asker(tmp_path, FakeEngine(reply=breaks(99)))
+    ask.served.is_dying = is_dying
 
     with pytest.raises(ServerGone):
         ask.round(NEEDLE, tokens=50)
-    assert 4 == len(ask.served.questions)
-
-
-def test_a_dead_server_is_not_asked_again(tmp_path):
-    """
-    Its connection breaks, too, a moment before it is gone.
-    """
-    ask = asker(tmp_path, FakeEngine(reply=breaks(99)))
-    ask.served.is_dying = True
-
-    with pytest.raises(ServerGone):
-        ask.round(NEEDLE, tokens=50)
-    assert 1 == len(ask.served.questions)
+    assert attempts == len(ask.served.questions)
 
 
 def test_a_completed_reply_is_never_asked_for_again(tmp_path):
@@ -236,44 +219,29 @@ def test_a_completed_reply_is_never_asked_for_again(tmp_path):
 # When a reply is enough
 
 
-def test_a_complete_answer_still_gets_its_tail():
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (BODY, False),
+        (BODY + "x\n" * (TAIL_LINES - 1), False),
+        (BODY + "x\n" * (TAIL_LINES - 1) + "half a line", False),
+        (BODY + "x\n" * TAIL_LINES, True),
+        ("wrong\n" * (20 + SLACK_LINES - 1), False),
+        ("wrong\n" * (20 + SLACK_LINES), True),
+        ("<think>\n" + "hm\n" * 30, False),
+        (f"```\n{BODY}```\nThis function\nassigns\nvalues\n", True),
+    ],
+    ids=[
+        *("complete", "short tail", "half a line", "tail"),
+        *("slack", "too wrong", "thoughts", "talk after a fence"),
+    ],
+)
+def test_a_reply_is_enough_when_reading_on_would_tell_nothing_more(reply, expected):
     """
-    Whether a model runs on shows only if it may.
+    Whether a model runs on shows only if it may; an unfinished line does not count, a
+    faulty answer ends after some slack, and thoughts are no answer.
     """
-    assert not IS_ENOUGH(BODY)
-    assert not IS_ENOUGH(BODY + "x\n" * (TAIL_LINES - 1))
-    assert IS_ENOUGH(BODY + "x\n" * TAIL_LINES)
-
-
-def test_an_unfinished_line_does_not_count():
-    """
-    The verdict does not depend on where a token ends.
-    """
-    assert not IS_ENOUGH(BODY + "x\n" * (TAIL_LINES - 1) + "half a line")
-
-
-def test_a_faulty_answer_ends_after_some_slack():
-    """
-    A reply that never gets there is not read for ever.
-    """
-    wrong = "".join(f"wrong {n}\n" for n in range(20 + SLACK_LINES))
-
-    assert IS_ENOUGH(wrong)
-    assert not IS_ENOUGH(wrong.rpartition("wrong")[0])
-
-
-def test_thoughts_are_not_taken_for_an_answer():
-    """
-    Thirty lines of thinking are no lines of an answer.
-    """
-    assert not IS_ENOUGH("<think>\n" + "hm\n" * 30)
-
-
-def test_talk_after_a_closed_fence_is_a_tail():
-    """
-    A model that explains its complete answer is stopped, too.
-    """
-    assert IS_ENOUGH(f"```\n{BODY}```\nThis function\nassigns\nvalues\n")
+    assert expected == enough_for(NEEDLE)(reply)
 
 
 def test_blank_lines_without_end_are_looked_at_once(monkeypatch):

@@ -112,22 +112,16 @@ def test_the_context_is_the_one_asked_for_or_one_that_suits(
 
 def test_a_context_beyond_the_training_is_refused_with_the_longest():
     """
-    A model that forgets is no finding about cache types.
+    A model that forgets is no finding about cache types; unless the engine says that
+    the user's arguments stretch it on purpose.
     """
     with pytest.raises(BadInput) as caught:
         planned(contexts=(8193,))
 
     assert "8,193" in str(caught.value)
     assert "--context 8192" in caught.value.hint
-
-
-def test_a_context_is_stretched_on_purpose():
-    """
-    Where the engine says that the user's arguments do so.
-    """
-    engine = FakeEngine(stretches_context=True)
-
-    assert 16000 == planned(engine=engine, contexts=(16000,)).context
+    stretching = FakeEngine(stretches_context=True)
+    assert 16000 == planned(engine=stretching, contexts=(16000,)).context
 
 
 @pytest.mark.parametrize(
@@ -171,23 +165,17 @@ def test_a_type_that_the_binary_lacks_is_refused_with_the_nearest(axis, kind):
     assert "Did you mean 'q4_0'?" == caught.value.hint
 
 
-def test_an_engine_that_tells_no_types_is_believed():
+def test_an_engine_says_which_types_and_pairs_it_has():
     """
-    A fork's own types work there; the server itself will refuse what it lacks.
-    """
-    engine = FakeEngine(types=CacheTypes())
-
-    assert ("q6_0",) == planned(engine=engine, k_types=("q6_0",)).request.k_types
-
-
-def test_pairs_that_an_engine_does_not_have_are_no_cells():
-    """
-    Some engines only take K and V of one type.
+    One that tells no types is believed, for a fork has its own; some only take K and
+    V of one type.
     """
     same = frozenset({Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")})
-    engine = FakeEngine(types=CacheTypes(k=TYPES, v=TYPES, pairs=same))
+    silent = FakeEngine(types=CacheTypes())
+    paired = FakeEngine(types=CacheTypes(k=TYPES, v=TYPES, pairs=same))
 
-    assert same == set(planned(engine=engine).pairs)
+    assert ("q6_0",) == planned(engine=silent, k_types=("q6_0",)).request.k_types
+    assert same == set(planned(engine=paired).pairs)
 
 
 @pytest.mark.parametrize(
@@ -242,21 +230,13 @@ def test_the_corpus_is_read_after_all_else_is_checked():
 )
 def test_an_empty_thought_is_refused_where_nothing_thinks(changes, words):
     """
-    It would have no effect, or spoil each answer.
+    It would have no effect, or spoil each answer; in a chat it begins one.
     """
     with pytest.raises(BadInput, match=words) as caught:
         planned(prefill_no_think=True, **changes)
 
     assert "--model" in caught.value.hint
-
-
-def test_an_empty_thought_is_taken_in_the_chat_form():
-    """
-    There it is the beginning of an answer.
-    """
-    assert planned(
-        prefill_no_think=True, prompt_form=PromptForm.CHAT
-    ).request.prefill_no_think
+    assert planned(prefill_no_think=True, prompt_form=PromptForm.CHAT)
 
 
 def test_arguments_of_every_page_are_checked():

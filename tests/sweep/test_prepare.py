@@ -258,24 +258,20 @@ def test_a_run_that_speculates_and_one_that_does_not_never_mix(before, now, opti
         ({"seed": 7}, "another seed: 42, now 7"),
         ({"server_args": ("-t", "1")}, "another number of server_args: 0, now 2"),
         ({"prompt_form": PromptForm.CHAT}, "another prompt_form"),
+        ({"rotations": (False,)}, "another rotation: True, now False"),
+        (
+            {"engine": FakeEngine(version="0.7.0")},
+            "another llama: '0.6.0 (build 11434)', now '0.7.0'",
+        ),
     ],
 )
-def test_another_request_is_refused_in_the_same_folder(changes, words):
+def test_another_request_or_engine_is_refused_in_the_same_folder(changes, words):
     """
     The key and both values are named.
     """
     prepare(planned())
 
     assert words in refused(**changes)
-
-
-def test_a_page_without_rotation_never_mixes_with_one_that_rotates():
-    """
-    Not even where both are forced into one folder.
-    """
-    prepare(planned())
-
-    assert "another rotation: True, now False" in refused(rotations=(False,))
 
 
 def test_another_text_by_the_same_name_is_refused(tmp_path):
@@ -296,17 +292,6 @@ def test_other_weights_by_the_same_name_are_refused(tmp_path):
     write_gguf(tmp_path / "model.gguf", SHAPE, tensors=2)
 
     assert "another weights sha256" in refused()
-
-
-def test_another_version_of_the_engine_is_refused():
-    """
-    Kernels change from build to build.
-    """
-    prepare(planned())
-
-    assert "another llama: '0.6.0 (build 11434)', now '0.7.0'" in (
-        refused(engine=FakeEngine(version="0.7.0"))
-    )
 
 
 def test_how_thinking_is_switched_off_is_told():

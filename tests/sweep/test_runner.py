@@ -166,27 +166,19 @@ def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
 
 def test_cells_that_fail_alike_from_the_start_end_the_sweep(store):
     """
-    When nothing works, three cells are enough to know.
+    When nothing works, three cells are enough to know; once one has finished, the
+    machine works, and the failures are findings.
     """
     script = Script(fails())
 
     with pytest.raises(CodeneedleError, match="first 3 cells failed alike") as caught:
         walk(store, script)
-
     assert PAIRS[:3] == script.measured
     assert "--retry-failed" in caught.value.hint
 
-
-def test_cells_that_fail_alike_after_one_has_finished_do_not_end_it(store):
-    """
-    Then the machine works, and the failures are findings.
-    """
-    walk(store, Script(), pairs=PAIRS[:1])
-    script = Script(fails())
-
-    walk(store, script)
-
-    assert PAIRS[1:] == script.measured
+    walk(store, Script(), pairs=PAIRS[:1], retry_failed=True)
+    walk(store, script, retry_failed=True)
+    assert [*PAIRS[:3], *PAIRS[1:]] == script.measured
 
 
 def test_cells_that_fail_in_different_ways_do_not_end_it(store):
@@ -322,27 +314,20 @@ def recall_record(store, engine, **changes):
     return store.record(BAD, "recall")
 
 
-def test_a_fallback_that_is_told_at_the_first_token_marks_the_cell(store):
+@pytest.mark.parametrize(("skip", "asked"), [(False, 2), (True, 1)])
+def test_a_fallback_that_is_told_at_the_first_token_marks_the_cell(store, skip, asked):
     """
-    All rounds are asked all the same.
-    """
-    record = recall_record(store, FakeEngine(fallback=ON_CPU))
-
-    assert (Status.FALLBACK_CPU, ON_CPU.reason) == (record.status, record.reason)
-    assert 1 == len(record.observation["rounds"])
-
-
-def test_a_fallback_that_is_told_at_the_first_token_ends_the_cell_if_wished(store):
-    """
-    The round that reads the corpus is the last one.
+    Its rounds are asked all the same, unless such cells are to be skipped: then the
+    round that reads the corpus is the last one.
     """
     engine = FakeEngine(fallback=ON_CPU)
     engine.server = FakeServer(engine)
 
-    record = recall_record(store, engine, skip_fallback=True)
+    record = recall_record(store, engine, skip_fallback=skip)
 
-    assert (Status.FALLBACK_CPU, None) == (record.status, record.observation)
-    assert 1 == len(engine.server.questions)
+    assert (Status.FALLBACK_CPU, ON_CPU.reason) == (record.status, record.reason)
+    assert skip == (record.observation is None)
+    assert asked == len(engine.server.questions)
 
 
 def test_a_server_that_differs_from_what_was_asked_is_not_measured(store):
@@ -377,14 +362,13 @@ def test_what_a_server_holds_is_asked_while_it_lives(store):
 # Fallbacks that other cells' numbers show
 
 
-def measured_as(parts=None, layers=None, prompt_ms=None):
-    """An outcome by pair: parts of the graph, layers offloaded, time to read."""
+def measured_as(parts=None, prompt_ms=None):
+    """An outcome by pair: parts of the graph, time to read."""
 
     def outcome(cell):
         cell.effective = Effective(
             graph_splits=(parts or {}).get(cell.pair, 2),
             devices=("CUDA0",),
-            offloaded_layers=(layers or {}).get(cell.pair, 33),
         )
         return observation(prompt_ms=(prompt_ms or {}).get(cell.pair, 3000.0))
 
@@ -396,33 +380,28 @@ def gpu():
     return FakeEngine(devices=("CUDA0 NVIDIA L4",))
 
 
-def test_a_cell_that_fell_back_is_told_and_stored_as_that(store):
+@pytest.mark.parametrize(
+    ("pairs", "told"),
+    [
+        ([GOOD, BAD], [(GOOD, "finished"), (BAD, "fallback-cpu")]),
+        ([BAD, GOOD], [(BAD, "finished"), (GOOD, "finished"), (BAD, "fallback-cpu")]),
+    ],
+    ids=["at once", "later"],
+)
+def test_a_cell_that_fell_back_is_told_and_stored_as_that(store, pairs, told):
     """
-    Once, with its reason; its observation is kept.
+    With its reason and its observation. Until something better has run it looks
+    normal; then it is told again, after the cell that showed it.
     """
     script = Script(measured_as(parts={BAD: 30}))
 
-    events = walk(store, script, pairs=[GOOD, BAD], engine=gpu())
+    events = walk(store, script, pairs=pairs, engine=gpu())
 
-    assert [(GOOD, "finished"), (BAD, "fallback-cpu")] == ended(events)
+    assert told == ended(events)
     stored = store.record(BAD, "recall")
     assert Status.FALLBACK_CPU is stored.status
     assert "the graph falls into 30 parts, 2 for q8_0/q8_0" == stored.reason
     assert observation() == stored.observation
-
-
-def test_a_cell_is_marked_when_something_better_has_run(store):
-    """
-    Until then it looked normal; it is told again, after the cell that showed it.
-    """
-    script = Script(measured_as(parts={BAD: 30}))
-
-    events = walk(store, script, pairs=[BAD, GOOD], engine=gpu())
-
-    assert [(BAD, "finished"), (GOOD, "finished"), (BAD, "fallback-cpu")] == (
-        ended(events)
-    )
-    assert Status.FALLBACK_CPU is store.record(BAD, "recall").status
 
 
 def test_cells_of_an_earlier_sweep_are_compared_with_new_ones(store):
@@ -435,20 +414,6 @@ def test_cells_of_an_earlier_sweep_are_compared_with_new_ones(store):
     events = walk(store, script, pairs=[GOOD], engine=gpu())
 
     assert [(GOOD, "finished"), (BAD, "fallback-cpu")] == ended(events)
-
-
-def test_a_cell_with_fewer_layers_on_the_accelerator_is_mismatched(store):
-    """
-    It is ranked beside no other; what it measured is kept.
-    """
-    script = Script(measured_as(layers={BAD: 20}))
-
-    events = walk(store, script, pairs=[GOOD, BAD], engine=gpu())
-
-    assert [(GOOD, "finished"), (BAD, "mismatched")] == ended(events)
-    stored = store.record(BAD, "recall")
-    assert "20 layers on the accelerator, 33 for q8_0/q8_0" == stored.reason
-    assert observation() == stored.observation
 
 
 @pytest.mark.parametrize(
