@@ -36,6 +36,11 @@ def mib(count: float) -> float:
     return count / _KIB**2
 
 
+def one_line(text: str) -> str:
+    """*text* without line breaks, for a column of reasons."""
+    return " ".join(text.split())
+
+
 def plural(count: int, noun: str) -> str:
     """``1 cell``, ``36 cells``, ``1,024 tokens``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

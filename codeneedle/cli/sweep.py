@@ -33,7 +33,7 @@ from codeneedle.sweep.prepare import (
 )
 from codeneedle.sweep.request import DEFAULT_OUT, Request, pages
 from codeneedle.sweep.runner import Event, Runner, pending
-from codeneedle.system.orphans import Orphan, end_orphans
+from codeneedle.system.orphans import end_orphans
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural
 
@@ -136,10 +136,17 @@ class _Page:
         """
         plan = self.plan
         with plan.store.locked():
-            note_lines(self.console, map(_left_behind, end_orphans()))
+            note_lines(
+                self.console,
+                (
+                    f"ended a {orphan.program} that was left behind: pid {orphan.pid}"
+                    for orphan in end_orphans()
+                ),
+            )
             damaged = plan.store.mend()
             if damaged:
-                note_lines(self.console, [_mended(damaged)])
+                mended = f"it is kept as {damaged}, and made anew"
+                note_lines(self.console, [f"the setup could not be read: {mended}"])
             with working(self.console, "fitting the corpus to the context"):
                 run = prepare(plan, self.counts)
             with stop_request() as user:
@@ -157,8 +164,8 @@ class _Page:
     def _swept(self, runner: Runner, probe: Probe, user: StopRequest) -> int:
         progress = self._progress(runner.run, probe)
         if not self._pending(progress):
-            say(self.console, f"{_all_done(progress)}\n{self._next(progress)}")
-            return 1 if progress.failures else 0
+            cells = plural(len(progress.pairs), "cell")
+            return self._told(progress, f"all {cells} are done: nothing to do")
         if not user.asked_to_stop:
             with SweepDisplay(self.console, progress) as display:
 
@@ -170,8 +177,9 @@ class _Page:
         # Asked to stop, and cells are left: of this probe, or all of a later one.
         if user.asked_to_stop and progress.done < len(progress.pairs):
             raise KeyboardInterrupt
-        say(self.console, f"{_finished(progress)}\n{self._next(progress)}")
-        return 1 if progress.failures else 0
+        finished = progress.done - progress.failures
+        cells = f"{finished} of {len(progress.pairs)} cells finished"
+        return self._told(progress, cells)
 
     def _pending(self, progress: SweepProgress) -> list[Pair]:
         return pending(
@@ -199,11 +207,17 @@ class _Page:
                 progress.records[pair] = record
         return progress
 
-    def _next(self, progress: SweepProgress) -> str:
+    def _told(self, progress: SweepProgress, what: str) -> int:
+        """Tell *what* became of a probe, and what comes next; the exit code."""
         metric = progress.probe.metrics[0].name
         shown = next_commands(progress.name, metric, self.plan.request.out)
         retry = "\nsee why some have no numbers, then: --retry-failed"
-        return f"look at them: {shown}{retry if progress.failures else ''}"
+        say(
+            self.console,
+            f"{progress.probe.name}: {what}\n"
+            f"look at them: {shown}{retry if progress.failures else ''}",
+        )
+        return 1 if progress.failures else 0
 
 
 def next_commands(name: str, metric: str, out: Path) -> str:
@@ -215,21 +229,3 @@ def next_commands(name: str, metric: str, out: Path) -> str:
         words += ["--out", str(out)]
     named = shlex.join(words)
     return f"codeneedle grid {named} | codeneedle heatmap {named}"
-
-
-def _left_behind(orphan: Orphan) -> str:
-    return f"ended a {orphan.program} that was left behind: pid {orphan.pid}"
-
-
-def _mended(damaged: Path) -> str:
-    return f"the setup could not be read: it is kept as {damaged}, and made anew"
-
-
-def _all_done(progress: SweepProgress) -> str:
-    cells = plural(len(progress.pairs), "cell")
-    return f"{progress.probe.name}: all {cells} are done: nothing to do"
-
-
-def _finished(progress: SweepProgress) -> str:
-    finished = progress.done - progress.failures
-    return f"{progress.probe.name}: {finished} of {len(progress.pairs)} cells finished"

@@ -16,6 +16,7 @@ from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import Json, NeedleFacts, Recall, Round, Run, as_json
 from codeneedle.scoring.alignment import answer_lines, score
+from codeneedle.text import one_line
 
 NAME = "recall"
 
@@ -117,11 +118,7 @@ class Asker:
 
     def settle(self) -> None:
         """Wait until the server is idle, before it is stopped."""
-
-        def wait() -> None:
-            self.served.client.wait_idle()
-
-        self._retried(wait)
+        self._retried(self.served.client.wait_idle)
 
     def _retried(self, ask: Callable[[], _Answer]) -> _Answer:
         """Ask again if the connection breaks, as long as the server lives."""
@@ -132,7 +129,7 @@ class Asker:
                 # A connection also breaks when a server dies, before it is gone.
                 if self.served.ends_within(wait_s):
                     raise
-                self._retries.append(" ".join(str(error).split()))
+                self._retries.append(one_line(str(error)))
         return ask()
 
     def _reply(self, question: Chat | Completion, needle: NeedleFacts) -> Reply:

@@ -22,6 +22,7 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise, precision
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.records.record import Json, Run, Status, as_json
+from codeneedle.text import one_line
 
 DEPTHS = (0, 4096)
 """Tokens; the corpus' own depth comes on top."""
@@ -163,7 +164,8 @@ def measure(context: ProbeContext) -> Json:
             except CellError as error:
                 if first is None or error.status == Status.MISMATCHED:
                     raise
-                measured.append(_gap(depth, error))
+                gap = one_line(str(error))
+                measured.append(DepthSpeeds(depth=depth, status=error.status, gap=gap))
                 continue
             seconds = round(time.monotonic() - began, 3)
             measured.append(
@@ -273,11 +275,6 @@ def _skipped(depth: int, measured: list[DepthSpeeds]) -> DepthSpeeds:
     failed = next(at for at in measured if at.gap)
     gap = f"depth {failed.depth:,} failed"
     return DepthSpeeds(depth=depth, status=failed.status, gap=gap)
-
-
-def _gap(depth: int, error: CellError) -> DepthSpeeds:
-    reason = " ".join(str(error).split())
-    return DepthSpeeds(depth=depth, status=str(error.status), gap=reason)
 
 
 def _named(pairs: list[Pair]) -> str:

@@ -122,7 +122,10 @@ def pages(request: Request) -> list[Request]:
             contexts=contexts,
             rotations=rotations,
             variants=variants,
-            server_args=(*request.server_args, *_args(variants)),
+            server_args=(
+                *request.server_args,
+                *(word for variant in variants for word in variant.args),
+            ),
             page="+".join(_names(request, contexts, rotations, variants)),
         )
         for models, contexts, rotations, variants in itertools.product(
@@ -136,10 +139,6 @@ def pages(request: Request) -> list[Request]:
 
 def _singles(values: Iterable[_Value]) -> list[tuple[_Value, ...]]:
     return [(value,) for value in values] or [()]
-
-
-def _args(variants: tuple[Variant, ...]) -> tuple[str, ...]:
-    return variants[0].args if variants else ()
 
 
 def _names(
@@ -293,7 +292,7 @@ def _option_of(settings: type[msgspec.Struct], name: str) -> str:
 
 def _path_of(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str | Path):
-        return _path(str(value))
+        return expanded(str(value))
     raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
 
 
@@ -307,24 +306,24 @@ def sweep_names(folder: Path = Path("sweeps")) -> list[str]:
     return list(dict.fromkeys([*here, *sorted(name for name, _ in _shipped())]))
 
 
+_SAME = (
+    *("corpus", "probes", "server_args", "prompt_form", "prefill_no_think"),
+    *("skip_fallback", "speculate", "fit", "seed"),
+)
+"""Keys that are fields of a `Request` as they are."""
+
+
 def asked_for(read: SweepFile) -> dict[str, Any]:
     """The fields of a `Request` that *read* gives; the others are left out."""
-    given = {
-        "corpus": read.corpus,
-        "models": tuple(dict.fromkeys(map(_path, read.models))),
+    same = {name: getattr(read, name) for name in _SAME}
+    given = same | {
+        # No shell expands the ~ in a sweep file.
+        "models": tuple(dict.fromkeys(map(expanded, read.models))),
         "k_types": tuple(by_precision(read.k_types or read.types)),
         "v_types": tuple(by_precision(read.v_types or read.types)),
-        "probes": read.probes,
         "contexts": tuple(dict.fromkeys(read.contexts)),
         "rotations": rotations(read.rotation),
-        "server_args": read.server_args,
         "variants": tuple(Variant(*item) for item in read.variants.items()),
-        "prompt_form": read.prompt_form,
-        "prefill_no_think": read.prefill_no_think,
-        "skip_fallback": read.skip_fallback,
-        "speculate": read.speculate,
-        "fit": read.fit,
-        "seed": read.seed,
         "settings": {
             name: table
             for name in PROBES
@@ -347,11 +346,6 @@ def rotations(words: tuple[str, ...]) -> tuple[bool, ...]:
         if word not in known:
             raise UnknownName(kind="rotation", name=word, known=list(known))
     return tuple(dict.fromkeys(known[word] for word in words))
-
-
-def _path(text: str) -> Path:
-    # No shell expands the ~ in a sweep file.
-    return expanded(text)
 
 
 def _text(name: str, folder: Path) -> str | None:

@@ -13,6 +13,7 @@ from codeneedle.records.store import Store
 from codeneedle.sweep.fallbacks import prompt_speed, suspects
 from codeneedle.system.machine import free_disk_bytes
 from codeneedle.system.processes import now
+from codeneedle.text import one_line
 
 GIVE_UP_AFTER = 3
 """Cells in a row that fail alike, before any has finished, end the sweep."""
@@ -60,14 +61,10 @@ def pending(
     return [
         pair
         for pair in pairs
-        if _is_pending(store.record(pair, probe), retry_failed=retry_failed)
+        if (record := store.record(pair, probe)) is None
+        or record.status is Status.INTERRUPTED
+        or (retry_failed and not record.has_numbers)
     ]
-
-
-def _is_pending(record: CellRecord | None, *, retry_failed: bool) -> bool:
-    if record is None or record.status is Status.INTERRUPTED:
-        return True
-    return retry_failed and not record.has_numbers
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,7 +137,10 @@ class Runner:
             self._refuse_full_disk(record)
             self._keep(probe, record, records, tell)
             failures = _alike(failures, record)
-            if len(failures) == GIVE_UP_AFTER and not _any_finished(records, pairs):
+            has_numbers = any(
+                records[each].has_numbers for each in pairs if each in records
+            )
+            if len(failures) == GIVE_UP_AFTER and not has_numbers:
                 raise CodeneedleError(
                     f"the first {GIVE_UP_AFTER} cells failed alike: {failures[0]}",
                     hint="Mend that, then run the same command with --retry-failed.",
@@ -187,14 +187,9 @@ class Runner:
                 log_excerpt=error.log_excerpt,
             )
         self._refuse_replaced_weights()
-        fallback = cell.fallback or Trouble(Status.FINISHED, "")
-        return _record(
-            probe,
-            cell,
-            fallback.status,
-            reason=one_line(fallback.reason),
-            observation=observation,
-        )
+        seen = cell.fallback or Trouble(Status.FINISHED, "")
+        reason = one_line(seen.reason)
+        return _record(probe, cell, seen.status, reason=reason, observation=observation)
 
     def _preflight(self, cell: ProbeContext) -> None:
         """
@@ -248,17 +243,11 @@ class Runner:
             return
         free = free_disk_bytes(self.store.folder)
         if free < LEAST_FREE_BYTES:
-            reason = f"only {free:,} bytes are free"
             raise FolderUnusable(
                 folder=self.store.folder,
-                reason=reason,
+                reason=f"only {free:,} bytes are free",
                 hint="Free some space or choose another folder with --out.",
             )
-
-
-def one_line(text: str) -> str:
-    """*text* without line breaks, for a column of reasons."""
-    return " ".join(text.split())
 
 
 def _record(
@@ -297,7 +286,3 @@ def _alike(failures: list[str], record: CellRecord) -> list[str]:
         return []
     failure = f"{record.status}: {record.reason}"
     return [*failures, failure] if failures[:1] in ([], [failure]) else [failure]
-
-
-def _any_finished(records: dict[Pair, CellRecord], pairs: Sequence[Pair]) -> bool:
-    return any(records[pair].has_numbers for pair in pairs if pair in records)
