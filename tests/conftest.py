@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.models.nano import built_in_model
+from codeneedle.system.files import CACHE_VARIABLE, cache_folder
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -26,6 +27,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="inject faults as often as promised, and print the table",
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """
+    A cache folder of links to what is in the user's, but for notes of servers.
+
+    Other sweeps of the same user neither end servers of tests, nor have theirs ended.
+    """
+    own = tmp_path_factory.mktemp("cache")
+    for entry in cache_folder().glob("*"):
+        if entry.name != "running":
+            (own / entry.name).symlink_to(entry)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(own))
+        yield
 
 
 @pytest.fixture(scope="session")

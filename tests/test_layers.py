@@ -118,21 +118,6 @@ def test_only_the_command_line_knows_which_engine_there_is():
     assert set() == strangers
 
 
-def test_only_the_composition_knows_which_engine_there_is():
-    """
-    Everything else talks to the protocols of `codeneedle.engines.engine`.
-    """
-    strangers = {
-        str(path)
-        for path in sources()
-        for dotted in imported(path)
-        if dotted.startswith("codeneedle.engines.llama_cpp")
-        if not str(path).startswith(("engines/llama_cpp/", "cli/"))
-    }
-
-    assert set() == strangers
-
-
 WORDS_OF_LLAMA_SERVER = re.compile(
     r"--(ctx-size|cache-type-[kv]|flash-attn|n-gpu-layers|no-context-shift|spec-type)"
     r"|/(health|props|slots|completion|apply-template|tokenize)\b|print_timing|kv_cache:"
