@@ -15,52 +15,49 @@ from codeneedle.records.store import Store, find_runs, run_folder
 
 PAIR = Pair("q8_0", "q4_0")
 SETUP = made_setup()
+RECORD = made_record(PAIR, [made_round(SETUP.needles[0])])
 
 
-def test_a_record_is_found_again(tmp_path):
+@pytest.fixture
+def store(tmp_path):
+    """An empty run folder."""
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Where the record of `PAIR` is."""
+    return tmp_path / "cells" / "q8_0-q4_0.recall.json"
+
+
+def test_a_record_is_found_until_its_file_is_deleted(store, file):
     """
-    What was added is there, for its pair and probe alone.
+    What was added is there, for its pair and probe alone; there is no index.
     """
-    store = Store(tmp_path)
-    record = made_record(PAIR, [made_round(SETUP.needles[0])])
+    store.add(RECORD)
 
-    store.add(record)
-
-    assert record == store.record(PAIR, "recall")
+    assert RECORD == store.record(PAIR, "recall")
     assert None is store.record(PAIR, "throughput")
-    assert [record] == list(store.records())
-
-
-def test_deleting_a_file_forgets_the_cell(tmp_path):
-    """
-    The folder is the truth; there is no index to go stale.
-    """
-    store = Store(tmp_path)
-    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
-
-    (tmp_path / "cells" / "q8_0-q4_0.recall.json").unlink()
-
+    assert [RECORD] == list(store.records())
+    file.unlink()
     assert None is store.record(PAIR, "recall")
 
 
-def test_a_write_that_fails_leaves_the_old_record(tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_the_old_record(store, file, monkeypatch):
     """
     A full disk costs the new record, never the old one.
     """
-    store = Store(tmp_path)
-    record = made_record(PAIR, [made_round(SETUP.needles[0])])
-    store.add(record)
+    store.add(RECORD)
 
     def full(_descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(FolderUnusable, match="No space left"):
-        store.add(replace(record, reason="newer"))
+        store.add(replace(RECORD, reason="newer"))
 
-    assert record == store.record(PAIR, "recall")
-    left = [path.name for path in (tmp_path / "cells").iterdir()]
-    assert ["q8_0-q4_0.recall.json"] == left
+    assert RECORD == store.record(PAIR, "recall")
+    assert [file] == list(file.parent.iterdir())
 
 
 def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
@@ -84,34 +81,20 @@ def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
     assert SETUP.needles == found.setup.needles
 
 
-def test_another_setup_is_refused_naming_the_key_and_both_values(tmp_path):
+def test_another_setup_is_refused_naming_the_key_and_both_values(store):
     """
     Records of two contexts never share a folder.
     """
-    store = Store(tmp_path)
     store.adopt(SETUP)
 
     with pytest.raises(OtherSetup, match="another context: 12288, now 4096"):
         store.adopt(replace(SETUP, context=4096))
 
 
-def test_a_difference_deep_inside_is_named_by_its_path(tmp_path):
-    """
-    The message names one value, not a page of needles.
-    """
-    store = Store(tmp_path)
-    store.adopt(SETUP)
-    weights = replace(SETUP.weights, sha256="other")
-
-    with pytest.raises(OtherSetup, match="another weights sha256"):
-        store.adopt(replace(SETUP, weights=weights))
-
-
-def test_a_grid_may_grow(tmp_path):
+def test_a_grid_may_grow(store):
     """
     Types are no part of what must not differ, and both sittings' are kept.
     """
-    store = Store(tmp_path)
     store.adopt(replace(SETUP, types_k=("q8_0",)))
 
     store.adopt(replace(SETUP, types_k=("q4_0", "bf16"), created="later"))
@@ -143,14 +126,13 @@ def test_no_name_leads_out_of_the_root(tmp_path, name):
         run_folder(tmp_path, corpus=name, model="m")
 
 
-def test_a_damaged_record_is_a_cell_to_be_played_again(tmp_path):
+def test_a_damaged_record_is_a_cell_to_be_played_again(store, file):
     """
     One file that cannot be read hides no other, and says why it is a gap.
     """
-    store = Store(tmp_path)
     record = made_record(Pair("q8_0", "q8_0"), [made_round(SETUP.needles[0])])
     store.add(record)
-    (tmp_path / "cells" / "q8_0-q4_0.recall.json").write_text('{"pair": ')
+    file.write_text('{"pair": ')
 
     damaged, whole = store.records()
 
@@ -160,62 +142,42 @@ def test_a_damaged_record_is_a_cell_to_be_played_again(tmp_path):
     assert "cannot be used" in damaged.reason
 
 
-def test_records_without_a_setup_are_not_adopted(tmp_path):
+def test_records_without_a_setup_are_not_adopted(store):
     """
     It is unknown what they were measured under.
     """
-    store = Store(tmp_path)
-    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
+    store.add(RECORD)
 
     with pytest.raises(BadInput, match=r"no setup\.json"):
         store.adopt(SETUP)
 
 
-def test_a_damaged_setup_is_not_to_be_deleted(tmp_path):
-    """
-    It says what the records were measured under.
-    """
-    store = Store(tmp_path)
-    store.adopt(SETUP)
-    (tmp_path / "setup.json").write_text("{")
-
-    with pytest.raises(BadSetup) as caught:
-        store.setup()
-
-    assert "Sweep again as before" in caught.value.hint
-
-
-def test_what_stands_in_the_place_of_a_record_is_put_aside(tmp_path):
+def test_what_stands_in_the_place_of_a_record_is_put_aside(store, file):
     """
     A damaged record may still hold what was measured, so that no record overwrites it.
     """
-    store = Store(tmp_path)
-    record = made_record(PAIR, [made_round(SETUP.needles[0])])
-    file = tmp_path / "cells" / "q8_0-q4_0.recall.json"
     file.parent.mkdir()
 
     for damaged in (b"{", b"[]"):
         file.write_bytes(damaged)
-        store.add(record)
+        store.add(RECORD)
     file.unlink()
     file.mkdir()
-    store.add(record)
-    store.add(record)
+    store.add(RECORD)
+    store.add(RECORD)
 
-    assert record == store.record(PAIR, "recall")
-    assert [record] == list(store.records())
+    assert RECORD == store.record(PAIR, "recall")
+    assert [RECORD] == list(store.records())
     aside = [f"{file.name}.damaged", *(f"{file.name}.damaged-{n}" for n in (2, 3))]
     assert [file.name, *aside] == sorted(each.name for each in file.parent.iterdir())
     assert b"{" == (file.parent / aside[0]).read_bytes()
 
 
-def test_a_record_of_another_cell_is_a_gap(tmp_path):
+def test_a_record_of_another_cell_is_a_gap(store, file):
     """
     A file copied to another's name is recognised by the pair inside.
     """
-    store = Store(tmp_path)
-    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
-    file = tmp_path / "cells" / "q8_0-q4_0.recall.json"
+    store.add(RECORD)
     (file.parent / "q4_0-q4_0.recall.json").write_bytes(file.read_bytes())
 
     copy = store.record(Pair("q4_0", "q4_0"), "recall")
@@ -226,9 +188,8 @@ def test_a_record_of_another_cell_is_a_gap(tmp_path):
 
 def stamped(setup, *, probe="recall"):
     """A record that was measured under *setup*, as an adopted one."""
-    record = made_record(PAIR, [made_round(SETUP.needles[0])])
     setup = replace(setup, identity=identity(setup))
-    return replace(record, setup=stamp(setup, probe))
+    return replace(RECORD, setup=stamp(setup, probe))
 
 
 @pytest.mark.parametrize(
@@ -239,11 +200,10 @@ def stamped(setup, *, probe="recall"):
         replace(SETUP, probes={"recall": {"depth": 7}}),
     ],
 )
-def test_a_record_of_another_setup_is_a_gap(tmp_path, other):
+def test_a_record_of_another_setup_is_a_gap(store, other):
     """
     Whether weights, context or the settings of its probe: it names what it is of.
     """
-    store = Store(tmp_path)
     store.adopt(SETUP)
     store.add(stamped(other))
 
@@ -251,11 +211,10 @@ def test_a_record_of_another_setup_is_a_gap(tmp_path, other):
     assert Status.INTERRUPTED is next(store.records()).status
 
 
-def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path):
+def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
     """
     Neither types nor another probe's settings make it a foreign one.
     """
-    store = Store(tmp_path)
     store.adopt(SETUP)
     store.add(stamped(SETUP))
     store.adopt(replace(SETUP, types_k=("f32",), probes={"speed": {"depth": 7}}))
@@ -263,11 +222,10 @@ def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path):
     assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
 
 
-def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path):
+def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path, store):
     """
     Nothing that was measured is lost with the one file that says under what.
     """
-    store = Store(tmp_path)
     adopted = store.adopt(SETUP)
     store.add(stamped(SETUP))
     (tmp_path / "setup.json").unlink()
@@ -279,11 +237,10 @@ def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path):
     assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
 
 
-def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path):
+def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path, store):
     """
     The next one to be adopted is held against them.
     """
-    store = Store(tmp_path)
     store.adopt(SETUP)
     store.add(stamped(SETUP))
     (tmp_path / "setup.json").write_text("{")
@@ -297,27 +254,25 @@ def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path):
     assert [stamped(SETUP)] == list(store.records())
 
 
-def test_a_damaged_setup_of_records_that_name_none_stays(tmp_path):
+def test_a_damaged_setup_of_records_that_name_none_stays(tmp_path, store):
     """
     Those of the first schema could be of any.
     """
-    store = Store(tmp_path)
     store.adopt(SETUP)
-    store.add(made_record(PAIR, [made_round(SETUP.needles[0])]))
+    store.add(RECORD)
     (tmp_path / "setup.json").write_text("{")
 
-    with pytest.raises(BadSetup):
+    with pytest.raises(BadSetup) as caught:
         store.mend()
+    assert "Sweep again as before" in caught.value.hint
     assert "{" == (tmp_path / "setup.json").read_text()
 
 
-def test_records_of_another_setup_are_moved_aside_as_foreign(tmp_path):
+def test_records_of_another_setup_are_moved_aside_as_foreign(store, file):
     """
     Hole 9: a valid record of another setup became ``.damaged``, which it is not.
     """
-    store = Store(tmp_path)
     store.adopt(SETUP)
-    file = tmp_path / "cells" / "q8_0-q4_0.recall.json"
     store.add(stamped(replace(SETUP, context=4096)))
     foreign = file.read_bytes()
 
@@ -331,11 +286,10 @@ def test_records_of_another_setup_are_moved_aside_as_foreign(tmp_path):
 ODD = (Pair("a-b", "q8_0"), Pair("a_b", "q8_0"), Pair("a", "b-q8_0"))
 
 
-def test_types_that_differ_have_records_of_their_own(tmp_path):
+def test_types_that_differ_have_records_of_their_own(store):
     """
     Defect 8: those of ``a-b`` and ``a_b`` had one name, and moved each other aside.
     """
-    store = Store(tmp_path)
     records = [made_record(pair, [made_round(SETUP.needles[0])]) for pair in ODD]
     for record in records:
         store.add(record)
@@ -345,11 +299,12 @@ def test_types_that_differ_have_records_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("pair", ODD)
-def test_a_record_under_its_former_name_is_found_and_replaced_there(tmp_path, pair):
+def test_a_record_under_its_former_name_is_found_and_replaced_there(
+    tmp_path, store, pair
+):
     """
     Written by a version that named the files of ``a-b`` and ``a_b`` alike.
     """
-    store = Store(tmp_path)
     record = made_record(pair, [made_round(SETUP.needles[0])])
     file = tmp_path / "cells" / f"{pair.old_slug}.recall.json"
     store.add(record)
@@ -366,11 +321,10 @@ def test_a_record_under_its_former_name_is_found_and_replaced_there(tmp_path, pa
     assert all(not other or other.status is Status.INTERRUPTED for other in others)
 
 
-def test_of_two_names_of_a_record_ours_counts(tmp_path):
+def test_of_two_names_of_a_record_ours_counts(tmp_path, store):
     """
     Both are its own; it is not shown twice.
     """
-    store = Store(tmp_path)
     record = made_record(ODD[0], [made_round(SETUP.needles[0])])
     store.add(record)
     (made,) = (tmp_path / "cells").iterdir()
@@ -379,11 +333,10 @@ def test_of_two_names_of_a_record_ours_counts(tmp_path):
     assert [record] == list(store.records())
 
 
-def test_records_of_one_probe_are_read_without_the_others(tmp_path, monkeypatch):
+def test_records_of_one_probe_are_read_without_the_others(store, monkeypatch):
     """
     Defect 13: to find the reference, each cell decoded every record of the run.
     """
-    store = Store(tmp_path)
     probes = ("recall", "divergence", "throughput")
     for probe in probes:
         store.add(replace(made_record(PAIR, []), probe=probe))
@@ -438,26 +391,18 @@ def make_run(root, corpus, model, *, when=1_700_000_000):
 
 def test_a_name_finds_its_runs_newest_first(tmp_path):
     """
-    A corpus with two models shows both.
+    A corpus with two models shows both; an exact name wins over a prefix.
     """
     make_run(tmp_path, "random-bodies", "old", when=1_700_000_000)
     make_run(tmp_path, "random-bodies", "new", when=1_700_000_001)
+    make_run(tmp_path, "random-bodies-mini", "m", when=1_700_000_002)
 
-    found = find_runs(tmp_path, "random-bodies")
+    def found(name):
+        return [store.folder.name for store in find_runs(tmp_path, name)]
 
-    assert ["new", "old"] == [store.folder.name for store in found]
-
-
-def test_an_exact_name_wins_over_a_prefix(tmp_path):
-    """
-    random-bodies does not drag random-bodies-mini along.
-    """
-    make_run(tmp_path, "random-bodies", "m")
-    make_run(tmp_path, "random-bodies-mini", "m")
-
-    assert 1 == len(find_runs(tmp_path, "random-bodies"))
-    assert 2 == len(find_runs(tmp_path, "random"))
-    assert 1 == len(find_runs(tmp_path, "random-bodies-mini/m"))
+    assert ["new", "old"] == found("random-bodies")
+    assert ["m", "new", "old"] == found("random")
+    assert ["m"] == found("random-bodies-mini/m")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
