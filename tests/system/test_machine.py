@@ -31,29 +31,22 @@ def cgroup(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_phrase_holds_what_numbers_depend_on():
+@pytest.mark.parametrize(
+    ("changes", "cores"),
+    [
+        ({}, "8 cores"),
+        ({"available_bytes": 7, "python": "3.13.0"}, "8 cores"),
+        ({"usable_cores": 2}, "2 of 8 cores"),
+    ],
+)
+def test_a_phrase_holds_what_numbers_depend_on(changes, cores):
     """
-    Memory is rounded: the kernel keeps back a little of it.
+    Affinity and containers, but neither free memory nor Python; memory is rounded,
+    because the kernel keeps back a little of it.
     """
-    assert (
-        "AMD EPYC 7B13, x86_64, 8 cores, 64 GiB, Debian GNU/Linux 12" == FACTS.phrase()
-    )
+    expected = f"AMD EPYC 7B13, x86_64, {cores}, 64 GiB, Debian GNU/Linux 12"
 
-
-def test_free_memory_and_python_do_not_change_the_phrase():
-    """
-    Setups of different days are comparable.
-    """
-    later = dataclasses.replace(FACTS, available_bytes=7, python="3.13.0")
-
-    assert FACTS.phrase() == later.phrase()
-
-
-def test_cores_that_we_may_not_use_are_not_counted():
-    """
-    Affinity and containers show in the phrase.
-    """
-    assert "2 of 8 cores" in dataclasses.replace(FACTS, usable_cores=2).phrase()
+    assert expected == dataclasses.replace(FACTS, **changes).phrase()
 
 
 def test_this_machine_can_be_described():
@@ -84,21 +77,14 @@ def test_a_container_limits_the_cores(cgroup, limit, cores):
 
 def test_a_container_limits_the_memory(cgroup):
     """
-    What is free is the rest of its limit.
+    What is free is the rest of its limit; ``max`` is none.
     """
     (cgroup / "memory.max").write_text("1073741824\n")
     (cgroup / "memory.current").write_text("1000000000\n")
-
-    assert 1 << 30 == facts().memory_bytes
-    assert 73_741_824 == facts().available_bytes
-
-
-def test_without_limits_the_whole_machine_counts(cgroup):
-    """
-    Outside of containers these files are absent or say ``max``.
-    """
+    limited = facts()
     (cgroup / "memory.max").write_text("max\n")
 
+    assert (1 << 30, 73_741_824) == (limited.memory_bytes, limited.available_bytes)
     assert psutil.virtual_memory().total == facts().memory_bytes
 
 
@@ -148,25 +134,15 @@ def driver(tmp_path, monkeypatch):
     return installed
 
 
-def test_a_process_has_what_it_holds_on_all_devices(driver):
+def test_a_process_has_what_it_holds_on_all_devices(driver, tmp_path):
     """
-    There is a line per process and device; those of others do not count.
+    There is a line per process and device, asked for without heading and unit; those
+    of others do not count.
     """
-    driver("printf '41, 1000\\n42, 5120\\n42, 1024\\n'")
+    driver(f"echo \"$@\" > {tmp_path}/asked; printf '41, 9\\n42, 5120\\n42, 1024\\n'")
 
     assert 6144 * MIB == used_bytes(42)
-
-
-def test_the_question_asks_for_bare_numbers(driver, tmp_path):
-    """
-    The driver is asked for pid and memory, without heading and unit.
-    """
-    driver(f"echo \"$@\" > {tmp_path}/asked; echo '42, 1'")
-
-    used_bytes(42)
-
-    asked = (tmp_path / "asked").read_text().split()
-    assert list(machine._QUESTION) == asked
+    assert list(machine._QUESTION) == (tmp_path / "asked").read_text().split()
 
 
 @pytest.mark.parametrize(
@@ -184,15 +160,6 @@ def test_without_a_size_of_the_process_it_is_unknown(driver, body):
     Other processes, no size, no driver: none of them is zero bytes.
     """
     driver(body)
-
-    assert None is used_bytes(42)
-
-
-def test_without_the_program_it_is_unknown(tmp_path, monkeypatch):
-    """
-    Most machines have no such driver.
-    """
-    monkeypatch.setenv("PATH", str(tmp_path))
 
     assert None is used_bytes(42)
 

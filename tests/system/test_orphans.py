@@ -177,15 +177,6 @@ def test_a_note_that_is_a_pipe_is_not_waited_for(notes):
     assert [] == list(notes.iterdir())
 
 
-def test_without_notes_there_are_no_orphans(notes):
-    """
-    Most starts find nothing.
-    """
-    notes.rmdir()
-
-    assert [] == end_orphans()
-
-
 def test_a_child_is_noted_while_it_runs(tmp_path, notes):
     """
     With its owner and its mark; the note is gone with it.
