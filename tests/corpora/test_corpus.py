@@ -7,7 +7,6 @@ from source_files import ODD_FILES, javascript, names_of, put, python
 from unhurried import outcome
 
 from codeneedle.corpora.corpus import fitted, load
-from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.errors import BadInput, UnknownName
 
 # --- names and paths
@@ -79,15 +78,6 @@ def test_a_path_to_no_file_says_what_it_is_and_what_to_do(here, kind, reason, hi
         load("odd")
     assert str(caught.value).startswith(f"odd: {reason}")
     assert caught.value.hint.startswith(hint)
-
-
-def test_a_generated_file_stays_incompressible(here):
-    """
-    What ``gen-corpus`` wrote is recognised by its first line.
-    """
-    put(here / "corpora/more.py", text_of(Knobs(functions=3, seed=7)))
-
-    assert "incompressible" == load("more").kind
 
 
 # --- nothing to ask for

@@ -210,9 +210,9 @@ def test_a_text_is_cut_after_outermost_functions_only():
     """
     A cut inside of a function would divide it; its last line is that of its brace.
     """
-    outer, inner = made(1, end=50), made(10, end=30)
+    outer, inner = made(1, end=50), [made(1, end=30), made(10, end=30), made(50)]
     braced = Function(
         name="f", signature="f()\n{", line=60, body=("a", "b"), closing_lines=1
     )
 
-    assert [50, 64] == cut_points([inner, braced, outer])
+    assert [50, 64] == cut_points([*inner, braced, outer])

@@ -54,9 +54,9 @@ def test_real_code_is_memorised_and_of_an_installed_version(
     assert_verbatim(corpus.text, corpus.functions)
 
 
-def test_jquery_without_its_package_says_what_to_install(here, monkeypatch):
+def test_what_is_not_installed_says_what_to_do(here, monkeypatch):
     """
-    An optional extra that is missing is named, in the error and in the list.
+    An optional extra is named in the list, too; some Pythons are compiled files alone.
     """
 
     def missing(name):
@@ -64,22 +64,12 @@ def test_jquery_without_its_package_says_what_to_install(here, monkeypatch):
 
     monkeypatch.setattr(metadata, "distribution", missing)
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(BadInput) as caught:
-        load("jquery")
-
-    assert "corpus jquery: the package XStatic-jQuery is not installed" == str(
-        caught.value
-    )
-    assert "Run: pip install 'codeneedle[corpora]'" == caught.value.hint
-    assert "not installed" in {name: origin for name, origin, _ in names()}["jquery"]
-
-
-def test_an_interpreter_without_sources_has_no_http_server(here, monkeypatch):
-    """
-    Some distributions ship compiled files alone.
-    """
     monkeypatch.setattr("importlib.resources.files", lambda _: here)
 
+    assert "not installed" in {name: origin for name, origin, _ in names()}["jquery"]
+    with pytest.raises(BadInput, match="jQuery is not installed") as caught:
+        load("jquery")
+    assert "Run: pip install 'codeneedle[corpora]'" == caught.value.hint
     with pytest.raises(BadInput, match=r"without http/server\.py as source"):
         load("http_server")
 
@@ -94,7 +84,7 @@ def test_the_list_has_every_name_once_and_survives_broken_files(here):
     put(here / "corpora/mine.py", python("mine"))
     put(here / "corpora/bad.toml", "fils = []")
     put(here / "corpora/jquery.toml", "[generate]\nseed = 7")
-    put(here / "corpora/more.py", text_of(Knobs(functions=1)))
+    put(here / "corpora/more.py", text_of(Knobs(functions=1, seed=7)))
     put(here / "corpora/README.md", "# Corpora")
     put(here / "corpora/.hidden.py", python("mine"))
     listed = {name: (origin, kind) for name, origin, kind in names()}
@@ -103,6 +93,7 @@ def test_the_list_has_every_name_once_and_survives_broken_files(here):
     assert list(dict.fromkeys(expected)) == list(listed)
     assert "unknown key 'fils'" in listed["bad"][0]
     assert "incompressible" == listed["jquery"][1] == listed["more"][1]
+    assert "incompressible" == load("more").kind
     assert ("corpora/mine.py", "unseen") == listed["mine"]
 
 
