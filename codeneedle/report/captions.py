@@ -166,6 +166,18 @@ def number(value: float, *, digits: int, sign: bool = False) -> str:
     return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"
 
 
+def described(metric: Metric) -> str:
+    """The label, and the unit if the label lacks it."""
+    return metric.label + ("" if metric.unit in metric.label else f", {metric.unit}")
+
+
+def combined(metric: Metric, cells: Cells) -> str:
+    """How many observations a cell's number combines: `` (mean of 16)``."""
+    most = frames.most_observations(cells)
+    how = "sum" if metric.is_sum else "mean"
+    return f" ({how} of {most})" if most > 1 else ""
+
+
 REFERENCE_MARK = "*"
 """Behind the value of the pair that others are compared with."""
 

@@ -289,7 +289,7 @@ def summary_row(
 def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
     """Heading, grid, legend, cautions, and what it was measured on."""
     cells = frames.cells_frame(run, metric, reading)
-    described = _described(metric, frames.most_observations(cells))
+    described = captions.described(metric) + captions.combined(metric, cells)
     heading = Text(f"{visible(run.name)}: {described}", style="bold")
     return Group(
         heading,
@@ -347,13 +347,6 @@ def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> T
     text = (value if cell.has_value else status_word(cell.status)) + mark
     is_dim = cell.status == frames.NOT_RUN
     return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
-
-
-def _described(metric: Metric, values: int) -> str:
-    """The label, its unit, and how many observations a cell's number combines."""
-    unit = "" if metric.unit in metric.label else f", {metric.unit}"
-    how = "sum" if metric.is_sum else "mean"
-    return f"{metric.label}{unit}" + (f" ({how} of {values})" if values > 1 else "")
 
 
 def _columns(metric: Metric, also: Sequence[Metric]) -> list[Metric]:

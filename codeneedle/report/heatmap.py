@@ -246,7 +246,9 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
     if picture.reference:
         at_k = picture.k_types.index(picture.reference.k)
         at_v = picture.v_types.index(picture.reference.v)
-        _paint_frame(axes, at_k, at_v)
+        frame = Rectangle((at_v, at_k), 1, 1, fill=False, edgecolor=INK, linewidth=2)
+        frame.set_clip_on(False)
+        axes.add_patch(frame)
 
 
 def _paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
@@ -287,14 +289,6 @@ def _ink(picture: Picture, square: Square) -> str:
     ground = COLOURS[picture.colours](picture.scale.place(square.value))
     red, green, blue = (part * 255 for part in ground[:3])
     return text_colour(red, green, blue)
-
-
-def _paint_frame(axes: Axes, at_k: int, at_v: int) -> None:
-    axes.add_patch(
-        Rectangle(
-            (at_v, at_k), 1, 1, fill=False, edgecolor=INK, linewidth=2, clip_on=False
-        )
-    )
 
 
 def _paint_types(axes: Axes, picture: Picture) -> None:
@@ -379,18 +373,17 @@ def values_picture(
     """The value of every pair: lighter is better, or higher where neither is."""
     cells = frames.cells_frame(run, metric, reading)
     values = [cell.value for cell in cells]
-    many = frames.most_observations(cells)
-    how = "sum" if metric.is_sum else "mean"
-    of_many = f" ({how} of {many})" if many > 1 else ""
     labels = [number(value, digits=metric.digits) for value in values]
     return Picture(
         k_types=tuple(frames.k_types(cells)),
         v_types=tuple(frames.v_types(cells)),
         squares=_squares(cells, values, labels, bold=()),
-        scale=value_scale(metric, values, rounds=many, zoom=zoom),
+        scale=value_scale(
+            metric, values, rounds=frames.most_observations(cells), zoom=zoom
+        ),
         colours=f"lighter is {'lower' if metric.better == 'lower' else 'higher'}",
         caption=metric.unit or metric.name,
-        title=f"{_capital(metric.label)}{of_many}",
+        title=_capital(metric.label + captions.combined(metric, cells)),
         notes=_notes(run, metric, cells),
         reference=frames.reference(cells),
     )

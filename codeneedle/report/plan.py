@@ -1,6 +1,6 @@
 """The plan of a sweep, and KV memory as predicted and as measured, for a terminal."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +22,7 @@ from codeneedle.models.kv_cache import (
     room_of,
 )
 from codeneedle.models.weights import Weights, read_header
-from codeneedle.records.record import (
-    CellRecord,
-    Effective,
-    KvBuffer,
-    Run,
-    Setup,
-    Status,
-)
+from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     NO_VALUE_WORD,
     corpus_line,
@@ -107,12 +100,7 @@ def planned_memory(plan: Plan) -> MemoryPlan:
     return predicted(plan.weights, plan.pairs, room)
 
 
-def memory_view(plan: Plan) -> RenderableType:
-    """A row per pair of *plan*, the largest first, and the limit of the context."""
-    return memory_table(planned_memory(plan))
-
-
-def memory_table(memory: MemoryPlan) -> RenderableType:
+def memory_view(memory: MemoryPlan) -> RenderableType:
     """A row per pair: its KV cache at each context, and the longest one."""
     table = _table()
     for context in memory.contexts:
@@ -230,12 +218,9 @@ def _prediction(
 
 
 def _context(record: CellRecord) -> int:
-    effective: Effective = record.effective
-    return effective.context or _longest_cache(effective.kv)
-
-
-def _longest_cache(buffers: Iterable[KvBuffer]) -> int:
-    return max((buffer.cells for buffer in buffers), default=0) or 1
+    """The context that was served, or else the longest cache; 1 if unknown."""
+    served = record.effective
+    return served.context or max((each.cells for each in served.kv), default=0) or 1
 
 
 def _measured_row(each: Measured, *, on_device: bool) -> Iterator[str]:
@@ -343,7 +328,7 @@ def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
         _grid(plan, records),
         *(Text(visible(line)) for line in _legend(plan, records)),
         Text(),
-        memory_view(plan),
+        memory_view(planned_memory(plan)),
         *(Text(visible(f"note: {note}"), style="yellow") for note in plan.notes),
     )
 

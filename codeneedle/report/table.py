@@ -22,7 +22,6 @@ from codeneedle.report.captions import (
     NO_VALUE_WORD,
     NOT_RUN_WORD,
     REFERENCE_MARK,
-    named_pairs,
     number,
     status_word,
 )
@@ -45,7 +44,6 @@ class Column:
         is_shown: Whether the table shows it; exports hold all columns.
         reference: The pair that the others are compared with, as
             `frames.reference` defines it; None if there is none.
-        named: The pairs that records say they were measured against.
         reference_value: The value of *reference*; NaN without one.
     """
 
@@ -54,7 +52,6 @@ class Column:
     cells: Mapping[Pair, Cell]
     is_shown: bool
     reference: Pair | None
-    named: tuple[Pair, ...]
     reference_value: float
 
     @property
@@ -183,7 +180,6 @@ def _column(
         cells={cell.pair: cell for cell in cells},
         is_shown=is_shown,
         reference=reference,
-        named=tuple(frames.named_references(cells)),
         reference_value=frames.value_at(cells, reference) if reference else math.nan,
     )
 
@@ -431,7 +427,7 @@ def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
 def table_legend(table: PairTable) -> list[tuple[str, str]]:
     """Each column, mark and word of *table*, with its meaning."""
     metrics = [column.metric for column in table.shown]
-    entries = [(metric.name, _described(metric)) for metric in metrics]
+    entries = [(metric.name, captions.described(metric)) for metric in metrics]
     if table.reference:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
     return [*entries, *_references(table), *_ratios(table), *_words(table)]
@@ -535,21 +531,12 @@ def _times(ratio: float) -> str:
     return number(ratio, digits=1 if abs(ratio) < DECIMAL_BELOW else 0)
 
 
-def _described(metric: Metric) -> str:
-    """The label, and the unit if the label lacks it."""
-    has_unit = metric.unit in metric.label
-    return metric.label if has_unit else f"{metric.label}, {metric.unit}"
-
-
 def _references(table: PairTable) -> Iterator[tuple[str, str]]:
     """Columns without a reference, with another one, or with a noise floor of 0."""
     for column in table.shown:
         name, metric = column.metric.name, column.metric
-        if len(column.named) > 1:
-            pairs = " or ".join(map(_safe, column.named))
-            yield name, f"measured against {pairs}: not comparable, no noise floor"
-        elif column.named and not column.reference:
-            yield name, f"measured against {_safe(column.named[0])}, without a value"
+        if note := captions.reference_note(list(column.cells.values())):
+            yield name, note
         elif column.reference and column.reference != table.reference:
             yield name, f"compared with {_safe(column.reference)}"
         if metric.floor and column.reference_value == 0:
@@ -579,8 +566,8 @@ def _words(table: PairTable) -> Iterator[tuple[str, str]]:
                 key = (probe, record.status.value, record.reason)
                 failed.setdefault(key, []).append(pair)
     for (probe, status, reason), pairs in failed.items():
-        why = f": {visible(reason)}" if reason else ""
-        yield status_word(status), f"{named_pairs(pairs)} {status} ({probe}){why}"
+        phrase = captions.failure_phrase(pairs, f"{status} ({probe})", reason)
+        yield status_word(status), phrase
     for column in table.shown:
         if any(
             cell.status == Status.FINISHED and not cell.has_value

@@ -19,7 +19,6 @@ from codeneedle.records.record import Effective, KvBuffer, Status, WeightsFacts
 from codeneedle.report.plan import (
     measured,
     measured_view,
-    memory_table,
     memory_view,
     planned_memory,
     weights_of_run,
@@ -42,7 +41,7 @@ def printed(view, width=80):
 def table_of(*pairs, room=8 * GIB, weights=WEIGHTS):
     """The predicted table of *pairs*."""
     plan = predicted(weights, map(Pair.parse, pairs), Room(room, "of this machine"))
-    return printed(memory_table(plan))
+    return printed(memory_view(plan))
 
 
 def served(pair, *, k_mib, v_mib, context=4096, **changes):
@@ -324,7 +323,7 @@ def test_a_device_that_is_too_small_allows_nothing():
     """
     Each pair has its row, the largest first.
     """
-    lines = printed(memory_view(planned("CUDA0 tiny (64 MiB)")))
+    lines = printed(memory_view(planned_memory(planned("CUDA0 tiny (64 MiB)"))))
 
     assert ["f16/f16", "q4_0/q4_0"] == [line.split()[0] for line in lines[3:5]]
     assert ["0", "0"] == [line.split()[-1] for line in lines[3:5]]
