@@ -213,6 +213,18 @@ def _empty_world(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "has_nvidia_gpu", lambda: False)
 
 
+@pytest.fixture
+def model(tmp_path):
+    """Weights that are there."""
+    return write_gguf(tmp_path / "m.gguf")
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A llama-server that answers, alone in its folder."""
+    return llama_like(tmp_path / "llama-server")
+
+
 def whats(found):
     return [problem.what for problem in found.problems]
 
@@ -234,11 +246,10 @@ def test_a_bare_machine_has_problems_but_no_error(tmp_path):
     assert {None} == {each.is_accepted for each in found.types}
 
 
-def test_a_complete_installation_has_no_problems(tmp_path):
+def test_a_complete_installation_has_no_problems(server, model, tmp_path):
     """
     All three programs, a server that takes all types, and a model that fits.
     """
-    server = llama_like(tmp_path / "llama-server")
     text = server.read_text()
     every = "allowed values: bf16, q8_0, q5_1, q5_0, q4_1, q4_0"
     for line in ("f32, f16, bf16, q8_0,", "f16, q8_0"):
@@ -247,7 +258,7 @@ def test_a_complete_installation_has_no_problems(tmp_path):
     for name in ("llama-perplexity", "llama-bench"):
         script(tmp_path / name, "")
 
-    found = diagnose(llama_server=server, model=write_gguf(tmp_path / "m.gguf"))
+    found = diagnose(llama_server=server, model=model)
 
     assert [] == whats(found)
     assert found.is_ready
@@ -256,14 +267,11 @@ def test_a_complete_installation_has_no_problems(tmp_path):
     assert 8192 * 4 * 2 * 64 * 4 == found.model.kv_bytes["bf16/bf16"]
 
 
-def test_what_a_sweep_can_do_without_is_a_note(tmp_path):
+def test_what_a_sweep_can_do_without_is_a_note(server, model):
     """
     Missing companions and refused types do not stop a sweep.
     """
-    found = diagnose(
-        llama_server=llama_like(tmp_path / "llama-server"),
-        model=write_gguf(tmp_path / "m.gguf"),
-    )
+    found = diagnose(llama_server=server, model=model)
 
     assert found.is_ready
     assert [
@@ -274,13 +282,13 @@ def test_what_a_sweep_can_do_without_is_a_note(tmp_path):
     assert "codeneedle sweep --types q8_0" == found.problems[2].hint
 
 
-def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(tmp_path):
+def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_path):
     """
     The programs were found, only their answers are missing.
     """
     found = diagnose(
         llama_server=script(tmp_path / "llama-server", "kill -4 $$"),
-        model=write_gguf(tmp_path / "m.gguf"),
+        model=model,
     )
 
     assert not found.is_ready
@@ -309,39 +317,36 @@ def test_heads_that_do_not_fit_are_told_by_type(tmp_path):
     assert "block of 32 does not divide head size 80" == fits["q8_0"]
 
 
-def test_a_gpu_that_the_server_does_not_see_is_mentioned(tmp_path, monkeypatch):
+def test_a_gpu_that_the_server_does_not_see_is_mentioned(server, model, monkeypatch):
     """
     A build for the processor on a machine with a GPU is worth a note.
     """
     monkeypatch.setattr(doctor, "has_nvidia_gpu", lambda: True)
 
-    found = diagnose(
-        llama_server=llama_like(tmp_path / "llama-server"),
-        model=write_gguf(tmp_path / "m.gguf"),
-    )
+    found = diagnose(llama_server=server, model=model)
 
     assert any("does not see it" in what for what in whats(found))
 
 
-def test_too_little_memory_is_mentioned(tmp_path, monkeypatch):
+def test_too_little_memory_is_mentioned(model, monkeypatch):
     """
     Weights and the largest KV cache are held against what is free.
     """
     monkeypatch.setattr(machine, "available_memory_bytes", lambda: 1 << 20)
 
-    found = diagnose(model=write_gguf(tmp_path / "m.gguf"))
+    found = diagnose(model=model)
 
     assert any("but only 1.0 MiB of memory is free" in what for what in whats(found))
 
 
-def test_a_server_that_was_left_behind_is_mentioned(tmp_path, monkeypatch):
+def test_a_server_that_was_left_behind_is_mentioned(model, monkeypatch):
     """
     With its pid, and what ends it; looking does not.
     """
     left = [doctor.orphans.Orphan("llama-server", 4711)]
     monkeypatch.setattr(doctor.orphans, "orphans", lambda: left)
 
-    found = diagnose(model=write_gguf(tmp_path / "m.gguf"))
+    found = diagnose(model=model)
 
     assert any("still running: pid 4711" in what for what in whats(found))
     assert "kill 4711" in found.problems[-1].hint

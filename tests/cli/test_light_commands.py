@@ -4,9 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from made_records import made_run
-
-from codeneedle.records.store import Store, run_folder
+from made_records import stored_run
 
 HEAVY = {
     "esprima",
@@ -29,12 +27,7 @@ HEAVY = {
 def swept(tmp_path_factory):
     """A folder of run folders with one run."""
     root = tmp_path_factory.mktemp("sweeps")
-    run = made_run()
-    corpus, model = run.setup.corpus.name, run.setup.weights.name
-    store = Store(run_folder(root, corpus=corpus, model=model))
-    store.adopt(run.setup)
-    for record in run.records:
-        store.add(record)
+    stored_run(root)
     return root
 
 

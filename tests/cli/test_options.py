@@ -1,5 +1,6 @@
 """From the words of a command line to one request."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from typer.main import get_command
 
 from codeneedle.cli.app import USAGE_ERROR
 from codeneedle.cli.options import SweepCommand
-from codeneedle.errors import RequestError, UnknownName
-from codeneedle.probes import PROBES, probes_named
+from codeneedle.errors import RequestError
+from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.sweep.request import Request, Variant
 
@@ -92,27 +93,17 @@ GIVEN = [
 
 
 @pytest.mark.parametrize(("words", "field", "value"), GIVEN)
-def test_each_option_reaches_the_request(parse, words, field, value):
+def test_each_option_reaches_the_request_and_wins_over_a_sweep_file(
+    parse, words, field, value
+):
     """
     All else is as if nothing had been said.
-    """
-    assert Request(**{field: value}) == parse(*words.split())
-
-
-@pytest.mark.parametrize(("words", "field", "value"), GIVEN)
-def test_the_command_line_wins_over_a_sweep_file(parse, words, field, value):
-    """
-    One field is another, all others stay those of the file.
     """
     stored = parse("mine")
     found = parse("mine", *words.split())
 
-    assert value == getattr(found, field)
-    assert [field] * (getattr(stored, field) != value) == [
-        name
-        for name in Request.__slots__
-        if getattr(found, name) != getattr(stored, name)
-    ]
+    assert Request(**{field: value}) == parse(*words.split())
+    assert found == replace(stored, **{field: value})
 
 
 @pytest.mark.parametrize(
@@ -160,8 +151,9 @@ def test_both_axes_take_the_types_unless_one_has_its_own(parse):
 
 def test_the_corpus_may_come_from_the_environment(parse):
     """
-    The option wins over the variable, and an empty one says nothing.
+    Options and sweep files win over the variable, and an empty one says nothing.
     """
+    assert "http_server" == parse("mine", env={"CORPUS": "jquery"}).corpus
     assert "jquery" == parse(env={"CORPUS": "jquery"}).corpus
     assert "mine" == parse("--corpus", "mine", env={"CORPUS": "jquery"}).corpus
     assert None is parse(env={"CORPUS": ""}).corpus
@@ -177,24 +169,6 @@ def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
     assert "http_server" == found.corpus
     assert ("-ngl", "99") == parse("--", "-ngl", "99").server_args
     assert None is parse("--", "-ngl", "99").corpus
-
-
-def test_a_shipped_sweep_runs_by_name(parse):
-    """
-    Without a file in the working folder.
-    """
-    assert ("bf16", "q4_0") == parse("corners").k_types
-
-
-def test_an_unknown_sweep_is_refused_with_the_nearest(parse):
-    """
-    Nothing is taken for a sweep that is none.
-    """
-    with pytest.raises(UnknownName) as caught:
-        parse("cornrs")
-
-    assert "unknown sweep 'cornrs'" == str(caught.value)
-    assert "Did you mean 'corners'?" == caught.value.hint
 
 
 def _said(error):
@@ -271,33 +245,3 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
 
     assert {"prefill_no_think", "fit", "skip_fallback", "speculate"} == flags.keys()
     assert all(name.startswith("--no-") for [name] in flags.values())
-
-
-def test_an_unknown_rotation_is_refused_with_the_nearest(parse):
-    """
-    It is on or off.
-    """
-    with pytest.raises(UnknownName) as caught:
-        parse("--rotation", "on,of")
-
-    assert "Did you mean 'off'?" == caught.value.hint
-
-
-def test_probes_are_known_by_name_each_once():
-    """
-    In the order asked for.
-    """
-    found = probes_named(("throughput", "recall", "throughput"))
-
-    assert ["throughput", "recall"] == [probe.name for probe in found]
-
-
-def test_an_unknown_probe_is_refused_with_the_nearest():
-    """
-    Before anything is looked at.
-    """
-    with pytest.raises(UnknownName) as caught:
-        probes_named(("recall", "divergance"))
-
-    assert "unknown probe 'divergance'" == str(caught.value)
-    assert "Did you mean 'divergence'?" == caught.value.hint

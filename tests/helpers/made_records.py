@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.records.record import (
@@ -19,6 +20,7 @@ from codeneedle.records.record import (
     WeightsFacts,
     as_json,
 )
+from codeneedle.records.store import Store, run_folder
 
 LETTERS = "abcdefghijklmnop"
 
@@ -190,3 +192,14 @@ def _recalled(
 def renamed(run: Run, name: str) -> Run:
     """The same run under another name."""
     return replace(run, name=name)
+
+
+def stored_run(root: Path) -> Run:
+    """A `made_run` that is stored below *root*, as a sweep leaves it."""
+    run = made_run()
+    corpus, model = run.setup.corpus.name, run.setup.weights.name
+    store = Store(run_folder(root, corpus=corpus, model=model))
+    store.adopt(run.setup)
+    for record in run.records:
+        store.add(record)
+    return run
