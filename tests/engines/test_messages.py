@@ -215,13 +215,6 @@ def test_an_event_that_only_states_usage_is_no_end():
     assert ("stop", 3) == (reply.finish, reply.predicted_tokens)
 
 
-def test_lone_surrogates_become_replacement_characters():
-    """
-    They could not be stored in a file.
-    """
-    assert "a\ufffdb" == completion(token("a\ud800b"), LAST).text
-
-
 def test_a_stream_without_its_last_event_is_no_reply():
     """
     Half an answer is not taken for a whole one; the error says how far it came.
@@ -233,30 +226,24 @@ def test_a_stream_without_its_last_event_is_no_reply():
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("read", "event"),
     [
-        {},
-        {"content": 5},
-        {"content": "x", "timings": "fast"},
-        {"content": "x", "timings": {"predicted_ms": 10**400}},
-        {"content": "x", "completion_probabilities": [[]]},
+        (completion_event, {}),
+        (completion_event, {"content": 5}),
+        (completion_event, {"content": "x", "timings": "fast"}),
+        (completion_event, {"content": "x", "timings": {"predicted_ms": 10**400}}),
+        (completion_event, {"content": "x", "completion_probabilities": [[]]}),
+        (chat_event, {}),
+        (chat_event, {"choices": [{}]}),
+        (chat_event, {"choices": {}}),
     ],
 )
-def test_an_event_of_another_shape_is_refused(event):
+def test_an_event_of_another_shape_is_refused(read, event):
     """
     Types are checked here, so that no later code has to.
     """
     with pytest.raises(BadReply):
-        completion(event)
-
-
-@pytest.mark.parametrize("event", [{}, {"choices": [{}]}, {"choices": {}}])
-def test_a_chat_event_of_another_shape_is_refused(event):
-    """
-    The same goes for chats.
-    """
-    with pytest.raises(BadReply):
-        reply_of([event], read=chat_event, enough=never, max_tokens=1000)
+        read(event)
 
 
 def test_a_reply_longer_than_its_tokens_can_be_is_refused():
@@ -299,31 +286,22 @@ def test_invalid_utf8_and_nan_are_read():
     assert "a\ufffdb" == found["text"]
 
 
-def test_a_prompt_that_is_too_long_has_an_error_with_both_lengths():
+@pytest.mark.parametrize("tokens", [512, 601, 767])
+def test_a_prompt_that_is_too_long_has_an_error_with_both_lengths(tokens):
     """
-    Its hint names a context that suffices.
+    Its hint names a context that suffices; a reply takes room, too.
     """
     stated = {
         "code": 400,
-        "message": "request (601 tokens) exceeds the available context size",
+        "message": f"request ({tokens} tokens) exceeds the available context size",
         "type": "exceed_context_size_error",
-        "n_prompt_tokens": 601,
+        "n_prompt_tokens": tokens,
         "n_ctx": 512,
     }
     found = refusal(json.dumps({"error": stated}).encode(), code=400)
 
     assert isinstance(found, PromptTooLong)
-    assert (601, 512) == (found.prompt_tokens, found.context)
-    assert "--context 768" in found.hint
-
-
-def test_a_prompt_as_long_as_the_context_needs_a_larger_one():
-    """
-    A reply takes room, too: 512 tokens are refused at 512.
-    """
-    stated = {"type": "exceed_context_size_error", "n_prompt_tokens": 512, "n_ctx": 512}
-    found = refusal(json.dumps({"error": stated}).encode(), code=400)
-
+    assert (tokens, 512) == (found.prompt_tokens, found.context)
     assert "Use --context 768 or more." == found.hint
 
 

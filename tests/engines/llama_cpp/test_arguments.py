@@ -7,7 +7,6 @@ import pytest
 
 from codeneedle.engines.llama_cpp.arguments import (
     BENCH_NEEDED,
-    KV_ON_HOST,
     OFFLOAD,
     SPECULATION,
     Launch,
@@ -94,14 +93,6 @@ def test_arguments_that_stretch_the_context_are_known(words, expected):
     However they are spelled.
     """
     assert expected is stretches_context(words)
-
-
-@pytest.mark.parametrize("word", ["-nkvo", "--no-kv-offload", "--no_kv_offload"])
-def test_a_cache_on_the_host_is_known(word):
-    """
-    Attention there is then asked for.
-    """
-    assert has(("-t", "4", word), KV_ON_HOST)
 
 
 # What is refused
@@ -227,7 +218,7 @@ def test_rotation_is_left_out_where_asked():
     """
     still = variables(replace(LAUNCH, rotation=False), api_key="k")
 
-    assert "1" == still["LLAMA_ATTN_ROT_DISABLE"]
+    assert {"LLAMA_API_KEY": "k", "LLAMA_ATTN_ROT_DISABLE": "1"} == still
 
 
 # Speculation

@@ -38,6 +38,7 @@ def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
     given = llama_like(tmp_path / "given")
     found = find(llama_server=given)
     assert (given, "--llama-server") == (found.server, found.source)
+    assert (None, None) == (found.perplexity, found.bench)
 
 
 def test_a_missing_server_is_reported_with_the_ways_to_get_one():
@@ -94,15 +95,6 @@ def test_the_other_programs_are_found_through_links_both_ways(tmp_path):
     assert tmp_path / "bin" / "llama-server" == found.server
     assert perplexity == found.perplexity
     assert bench == found.bench
-
-
-def test_missing_companions_are_none(tmp_path):
-    """
-    A server alone is enough to be found.
-    """
-    found = find(llama_server=llama_like(tmp_path / "llama-server"))
-
-    assert (None, None) == (found.perplexity, found.bench)
 
 
 def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
@@ -202,27 +194,18 @@ def test_a_program_that_the_system_cannot_start_is_reported(tmp_path):
         ask(path)
 
 
-def test_types_are_read_across_wrapped_lines():
+def test_types_and_options_are_read_from_the_help():
     """
-    A fork's types keep its spelling and order; K and V have their own lists.
+    Types across wrapped lines, in a fork's spelling and order; K and V have their own
+    lists. An option that only a description mentions is none.
     """
     found = read_help(VERSION, HELP)
 
     assert found is not None
     assert ("f32", "f16", "bf16", "q8_0", "q4_0", "turbo3", "q8_KV") == found.k_types
     assert ("f16", "q8_0") == found.v_types
-
-
-def test_options_are_those_that_begin_a_line():
-    """
-    An option that only a description mentions is not counted.
-    """
-    found = read_help(VERSION, HELP)
-
-    assert found is not None
     assert {"--fit", "--kv-unified", "--no-kv-unified", "--usage"} <= found.options
-    assert "--not-an-option" not in found.options
-    assert "-fit" not in found.options
+    assert not {"--not-an-option", "-fit"} & found.options
 
 
 @pytest.mark.parametrize(

@@ -124,43 +124,46 @@ def test_the_reason_of_a_failure_is_found(name, status, words):
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("status", "line"),
     [
-        "llama_init_from_model: V cache quantization requires flash_attn",
-        "quantized V cache was requested, but this requires Flash Attention",
-        "K cache type q8_0 with block size 32 does not divide n_embd_head_k=80",
-        "tensor (cache_k_l0) in a buffer that cannot run the operation (SET_ROWS)",
-        "use of SPLIT_MODE_TENSOR and KV cache quantization not implemented",
+        (
+            "unsupported",
+            "llama_init_from_model: V cache quantization requires flash_attn",
+        ),
+        (
+            "unsupported",
+            "quantized V cache was requested, but this requires Flash Attention",
+        ),
+        (
+            "unsupported",
+            "K cache type q8_0 with block size 32 does not divide n_embd_head_k=80",
+        ),
+        (
+            "unsupported",
+            "tensor (cache_k_l0) in a buffer that cannot run the operation (SET_ROWS)",
+        ),
+        (
+            "unsupported",
+            "use of SPLIT_MODE_TENSOR and KV cache quantization not implemented",
+        ),
+        ("out-of-memory", "CUDA error: out of memory"),
+        ("out-of-memory", "error: kIOGPUCommandBufferCallbackErrorOutOfMemory"),
+        ("out-of-memory", "vk::Device::allocateMemory: ErrorOutOfDeviceMemory"),
+        ("out-of-memory", "unable to allocate CPU buffer"),
+        ("out-of-memory", "ggml_aligned_malloc: failed to allocate 8192.00 MB"),
+        # Seen under ulimit -v.
+        ("out-of-memory", "ggml.c:1644: GGML_ASSERT(ctx->mem_buffer != NULL) failed"),
+        ("crashed", "libgomp: Thread creation failed: Resource temporarily"),
     ],
 )
-def test_what_a_build_cannot_do_is_unsupported(line):
+def test_each_backend_s_message_is_known(status, line):
     """
-    Such cells fail on every try.
+    What a build cannot do, no memory, no threads; lines around it tell less.
     """
-    found = trouble(f"0.00.908.334 E {line}\n0.00.908.335 E exiting due to it")
+    found = trouble(f"warming up the model\n0.00.908.334 E {line}\nexiting due to it")
 
     assert found is not None
-    assert (Status.UNSUPPORTED, line) == (found.status, found.reason)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "CUDA error: out of memory",
-        "error: kIOGPUCommandBufferCallbackErrorOutOfMemory",
-        "vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
-        "unable to allocate CPU buffer",
-        "ggml_aligned_malloc: failed to allocate 8192.00 MB",
-    ],
-)
-def test_each_backend_s_message_for_no_memory_is_known(line):
-    """
-    CUDA, Metal, Vulkan and the CPU use different words.
-    """
-    found = trouble(line)
-
-    assert found is not None
-    assert Status.OUT_OF_MEMORY is found.status
+    assert (status, line) == (found.status, found.reason)
 
 
 def test_a_healthy_log_has_no_trouble():
@@ -216,22 +219,6 @@ def test_of_a_line_of_megabytes_only_the_beginning_is_read():
     endless = ": compute" * 1_000_000 + "\nllama_context: flash_attn = enabled\n"
 
     assert "enabled" == read(endless).flash_attention
-
-
-@pytest.mark.parametrize(
-    ("line", "status"),
-    [
-        ("ggml.c:1644: GGML_ASSERT(ctx->mem_buffer != NULL) failed", "out-of-memory"),
-        ("libgomp: Thread creation failed: Resource temporarily", "crashed"),
-    ],
-)
-def test_limits_of_memory_and_threads_are_recognized(line, status):
-    """
-    Seen under ``ulimit -v``.
-    """
-    found = trouble(f"warming up the model\n{line}\n")
-
-    assert (status, line) == (found.status, found.reason)
 
 
 def test_what_was_asked_for_is_no_mismatch():

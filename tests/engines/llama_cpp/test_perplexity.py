@@ -301,36 +301,21 @@ def test_the_user_s_number_of_layers_is_used_however_it_is_spelled(
     command = tool.command(job())
 
     assert words == command[command.index("--kl-divergence") + 1 :]
+    assert set(arguments) == {*tool.arguments, *tool.ignored}
     assert layers == (value_of(command, "--n-gpu-layers") if "999" in command else None)
-
-
-def test_arguments_that_the_tool_does_not_take_are_listed(tmp_path):
-    """
-    They are stored with the settings.
-    """
-    tool = made_perplexity(tmp_path, arguments=("--temp", "1", "-t", "2"))
-
-    assert (("-t", "2"), ("--temp", "1")) == (tool.arguments, tool.ignored)
-
-
-@pytest.mark.parametrize(("rotation", "said"), [(True, None), (False, "1")])
-def test_rotation_is_switched_off_by_a_variable(tmp_path, rotation, said):
-    """
-    The one that llama.cpp reads, as for a server.
-    """
-    tool = made_perplexity(tmp_path, rotation=rotation)
-
-    assert said == tool.variables().get("LLAMA_ATTN_ROT_DISABLE")
 
 
 def test_a_tiny_model_gets_few_threads_that_sleep(tmp_path):
     """
-    Spinning threads slow it down many times on a busy machine.
+    Spinning threads slow it down many times on a busy machine. Variables say so, and
+    that nothing is to be rotated.
     """
     tool = made_perplexity(tmp_path, is_tiny=True)
+    still = made_perplexity(tmp_path, rotation=False)
 
     assert "1" == value_of(tool.command(job()), "--threads")
     assert {"OMP_WAIT_POLICY": "passive"} == tool.variables()
+    assert {"LLAMA_ATTN_ROT_DISABLE": "1"} == still.variables()
 
 
 def test_all_layers_are_to_be_on_the_accelerator_unless_a_number_was_chosen(tmp_path):

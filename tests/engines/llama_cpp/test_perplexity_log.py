@@ -102,24 +102,31 @@ def test_a_missing_line_makes_the_statistics_incomplete(label):
     assert statistics("".join(without)) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        COMPLETE + COMPLETE,
+        f"{COMPLETE}\n{LAST}\n",
+        COMPLETE.replace("KLD:   1.173086", "KLD:       -nan"),
+        COMPLETE.replace("over 4 chunks", "over 5 chunks"),
+    ],
+    ids=["two outputs", "a line twice", "no number", "other chunks than announced"],
+)
+def test_statistics_that_contradict_are_refused(text):
+    """
+    Two outputs in one file are neither averaged nor chosen from; NaN is not measured.
+    """
+    assert statistics(text) is None
+
+
 def test_the_95th_percentile_may_be_missing():
     """
     Old builds do not print it.
     """
-    without = COMPLETE.replace("95.0%   KLD:  10.474720\n", "")
-
-    found = statistics(without)
+    found = statistics(COMPLETE.replace("95.0%   KLD:  10.474720\n", ""))
 
     assert found is not None
     assert found.kld_95 is None
-
-
-def test_statistics_that_are_there_twice_are_refused():
-    """
-    Two outputs in one file are neither averaged nor chosen from.
-    """
-    assert statistics(COMPLETE + COMPLETE) is None
-    assert statistics(f"{COMPLETE}\n{LAST}\n") is None
 
 
 @pytest.mark.parametrize(
@@ -175,13 +182,6 @@ def test_too_few_scored_tokens_have_rows_and_no_statistics():
     assert statistics(text) is None
 
 
-def test_a_value_that_is_no_number_is_no_statistic():
-    """
-    A model that computes NaN has not been measured.
-    """
-    assert statistics(COMPLETE.replace("KLD:   1.173086", "KLD:       -nan")) is None
-
-
 def test_an_error_that_is_no_number_leaves_the_value():
     """
     An RMS of exactly zero has an error of zero by zero.
@@ -192,13 +192,6 @@ def test_an_error_that_is_no_number_leaves_the_value():
 
     assert found is not None
     assert Estimate(0.0, None) == found.dp_rms
-
-
-def test_statistics_of_other_chunks_than_announced_do_not_count():
-    """
-    Each announced chunk must have its row.
-    """
-    assert statistics(COMPLETE.replace("over 4 chunks", "over 5 chunks")) is None
 
 
 def test_warnings_between_the_lines_are_ignored():
@@ -223,51 +216,29 @@ def test_the_final_perplexity_ends_a_run_that_writes():
 
 
 @pytest.mark.parametrize(
-    ("name", "done"),
+    ("name", "done", "early"),
     [
-        ("base", 4),
-        ("q4_0", 4),
-        ("disk-full", 1),
-        ("base-truncated", 2),
-        ("base-foreign", 0),
+        ("base", 4, False),
+        ("q4_0", 4, False),
+        ("disk-full", 1, True),
+        ("cut-at-exit", 3, True),
+        ("base-truncated", 2, False),
+        ("base-foreign", 0, False),
     ],
 )
-def test_progress_is_read_in_both_modes(name, done):
+def test_progress_and_early_ends_are_read_in_both_modes(name, done, early):
     """
-    Writing prints ``[1]12.3,``; comparing prints a row.
+    Writing prints ``[1]12.3,``, comparing prints a row. The tool may exit, with 0,
+    before its log is written: no result and no error.
     """
-    assert done == chunks_done(log(name))
+    assert (done, early) == (chunks_done(log(name)), ends_early(log(name)))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("cut-at-exit", True),
-        ("disk-full", True),
-        ("base", False),
-        ("q4_0", False),
-        ("base-truncated", False),
-    ],
-)
-def test_a_log_without_result_and_error_ends_early(name, expected):
+def test_sizes_are_read():
     """
-    The tool may exit, with 0, before its log is written: real output.
+    Chunks and context before the first chunk, or how many tokens the text lacks.
     """
-    assert expected == ends_early(log(name))
-
-
-def test_the_size_is_read_in_both_modes():
-    """
-    Chunks and context are stated before the first chunk.
-    """
-    assert Size(chunks=4, context=512) == size(log("base"))
-    assert Size(chunks=4, context=512) == size(COMPLETE)
+    assert Size(chunks=4, context=512) == size(log("base")) == size(COMPLETE)
     assert size(log("text-too-short")) is None
-
-
-def test_a_text_that_is_too_short_is_told_in_tokens():
-    """
-    Both what it takes and what the text has.
-    """
     assert TooShort(needed=1024, found=701) == too_short(log("text-too-short"))
     assert too_short(log("base")) is None

@@ -80,25 +80,16 @@ def test_the_key_of_a_server_is_in_no_list_of_processes_and_no_log(tmp_path):
     assert key not in served.log.read_text()
 
 
-def test_a_server_that_dies_at_once_is_reported_at_once(tmp_path):
+@pytest.mark.parametrize("fault", ["die=7", "die-loading=7"])
+def test_a_server_that_dies_before_it_is_ready_is_reported_at_once(fault, tmp_path):
     """
-    With its exit code, and without waiting for any timeout.
+    With its exit code: the child is looked at before the port and any timeout.
     """
-    with pytest.raises(ServerDied) as caught, fake_server(tmp_path, "die=7"):
+    with pytest.raises(ServerDied) as caught, fake_server(tmp_path, fault):
         pass
 
     assert 7 == caught.value.returncode
     assert str(tmp_path / "server.log") in caught.value.hint
-
-
-def test_a_server_that_dies_while_loading_is_reported(tmp_path):
-    """
-    The child is looked at before the port.
-    """
-    with pytest.raises(ServerDied) as caught, fake_server(tmp_path, "die-loading=3"):
-        pass
-
-    assert 3 == caught.value.returncode
 
 
 @pytest.mark.parametrize(
@@ -197,22 +188,6 @@ def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
     assert "hangs at warm-up" in str(caught.value)
     assert "timed-out" == caught.value.status
     assert any("warming up" in line for line in caught.value.log_excerpt)
-
-
-def test_a_server_that_is_still_loading_does_not_hang_at_warm_up(tmp_path, impatient):
-    """
-    Its own time is what ran out.
-    """
-    with (
-        pytest.raises(CellError),
-        serving(
-            fake_launch("loading"),
-            log=tmp_path / "server.log",
-            load_timeout_s=1.0,
-            warmup_timeout_s=0.001,
-        ),
-    ):
-        pass
 
 
 def test_types_that_are_not_the_ones_asked_for_are_told(tmp_path):
