@@ -205,14 +205,12 @@ def measure(context: ProbeContext) -> Json:
     tool = context.run.engine.divergence_tool()
     reference = reference_of(context.records) or context.pair
     tasks = _tasks(context, chosen, reference)
-    total = sum(_steps(tool, task) for task in tasks)
-    done = 0
-    compared = []
+    steps = [_steps(tool, task) for task in tasks]
     with context.measuring():
-        for task in tasks:
-            steps = _steps(tool, task)
-            compared.append(_compared(context, tool, task, done=done, total=total))
-            done += steps
+        compared = [
+            _compared(context, tool, task, done=sum(steps[:at]), total=sum(steps))
+            for at, task in enumerate(tasks)
+        ]
     return as_json(Divergence(reference=str(reference), contexts=tuple(compared)))
 
 

@@ -155,8 +155,10 @@ def measure(context: ProbeContext) -> Json:
     first: Speeds | None = None
     with context.measuring():
         for depth in chosen.depths:
-            if measured and measured[-1].gap:
-                measured.append(_skipped(depth, measured))
+            failed = next((at for at in measured if at.gap), None)
+            if failed is not None:
+                gap = f"depth {failed.depth:,} failed"
+                measured.append(DepthSpeeds(depth=depth, status=failed.status, gap=gap))
                 continue
             began = time.monotonic()
             try:
@@ -174,7 +176,16 @@ def measure(context: ProbeContext) -> Json:
             first = first or found
     if first is None:
         raise ValueError("conditions without depths")
-    return as_json(_observation(measured, first))
+    return as_json(
+        Throughput(
+            speeds=tuple(measured),
+            build=first.build,
+            cpu=first.cpu,
+            gpu=first.gpu,
+            backends=first.backends,
+            threads=first.threads,
+        )
+    )
 
 
 def timeout_s(
@@ -258,23 +269,6 @@ def _at_depth(
         note=context.observe_tool,
         progress=lambda what: context.step(done, total, f"depth {depth:,}: {what}"),
     )
-
-
-def _observation(measured: list[DepthSpeeds], first: Speeds) -> Throughput:
-    return Throughput(
-        speeds=tuple(measured),
-        build=first.build,
-        cpu=first.cpu,
-        gpu=first.gpu,
-        backends=first.backends,
-        threads=first.threads,
-    )
-
-
-def _skipped(depth: int, measured: list[DepthSpeeds]) -> DepthSpeeds:
-    failed = next(at for at in measured if at.gap)
-    gap = f"depth {failed.depth:,} failed"
-    return DepthSpeeds(depth=depth, status=failed.status, gap=gap)
 
 
 def _named(pairs: list[Pair]) -> str:

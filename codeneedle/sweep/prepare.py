@@ -3,9 +3,8 @@ From a plan to a run: the corpus counted in tokens and fitted to the context, ne
 chosen, the setup stored.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.corpora.corpus import Corpus, fitted
@@ -77,15 +76,8 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
         skip_fallback=plan.request.skip_fallback,
     )
     conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
-    with _hint_about_speculation():
-        return replace(run, setup=plan.store.adopt(replace(setup, probes=conditions)))
-
-
-@contextlib.contextmanager
-def _hint_about_speculation() -> Iterator[None]:
-    """Name the option by which a run that was made otherwise goes on."""
     try:
-        yield
+        return replace(run, setup=plan.store.adopt(replace(setup, probes=conditions)))
     except OtherSetup as error:
         if error.key == "recall speculation":
             option = "--no-speculate" if error.stored == "None" else "--speculate"

@@ -382,63 +382,26 @@ def test_the_order_is_by_precision():
 # The real tool
 
 
-@pytest.fixture
-def real_run(tmp_path, llama_server):
-    """Makes a run with the real tool and the built-in model."""
-
-    def made(*, tools=None, **chosen):
-        return real_context(
-            tmp_path / "run",
-            tools=tools,
-            setup=made_setup(types_k=("f16", "q8_0"), types_v=("f16", "q8_0", "q4_0")),
-            text=TEXT,
-            settings={NAME: DivergenceSettings(**chosen)},
-        )
-
-    return made
-
-
-@pytest.fixture
-def _any_weights(monkeypatch):
-    """The setup is a made one: it names other weights."""
-    monkeypatch.setattr(runner, "refuse_replaced", lambda *_, **__: None)
-
-
 @pytest.mark.real
-@pytest.mark.usefixtures("_any_weights")
-def test_real_divergences_grow_as_the_types_shrink(real_run):
-    """
-    The reference beside itself is far below them all, at both contexts.
-    """
-    pairs = [Pair.parse(name) for name in ("q8_0/q4_0", "q8_0/q8_0", "f16/f16")]
-    records = swept(real_run(contexts=(512, 1024), chunks=3), pairs)
-
-    assert {""} == {record.reason for record in records.values()}
-    for context in (512, 1024):
-        klds = [
-            divergence_of(records[pair]).at(context).statistics.kld.value
-            for pair in reversed(pairs)
-        ]
-        assert sorted(klds) == klds
-        assert abs(klds[0]) < 1e-4 < klds[1]
-    (cache,) = records[pairs[0]].effective.kv
-    assert ("q8_0", "q4_0") == (cache.k_type, cache.v_type)
-
-
-@pytest.mark.real
-@pytest.mark.usefixtures("_any_weights")
-def test_a_real_full_disk_is_noticed(tmp_path, real_run):
+def test_a_real_full_disk_is_noticed(tmp_path, llama_server, monkeypatch):
     """
     With writes beyond 200 KB refused, the real tool exits 0 and says nothing.
     """
-    real = installation.find().perplexity
+    # The setup is a made one: it names other weights.
+    monkeypatch.setattr(runner, "refuse_replaced", lambda *_, **__: None)
+    real = installation.find(llama_server=llama_server).perplexity
     limited = script(
         tmp_path / "limited", f"trap '' XFSZ\nulimit -f 200\nexec {real} \"$@\""
     )
+    run = real_context(
+        tmp_path / "run",
+        tools={"perplexity": limited},
+        setup=made_setup(types_k=("f16",), types_v=("f16",)),
+        text=TEXT,
+        settings={NAME: DivergenceSettings(contexts=(512,), chunks=4)},
+    )
 
-    record = swept(
-        real_run(tools={"perplexity": limited}, contexts=(512,), chunks=4), [F16]
-    )[F16]
+    record = swept(run, [F16])[F16]
 
     assert Status.CRASHED == record.status
     assert "the base file is not whole" in record.reason

@@ -177,25 +177,18 @@ def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
     assert [0, 64] == [task.depth for task in tool.tasks]
 
 
-def test_a_cell_without_any_depth_has_failed(made_run):
+@pytest.mark.parametrize(
+    ("depth", "status"), [(0, Status.OUT_OF_MEMORY), (64, Status.MISMATCHED)]
+)
+def test_the_shallowest_depth_or_a_mismatch_ends_the_cell(made_run, depth, status):
     """
-    An error at the shallowest depth ends the cell, which keeps its command.
+    No speed of it is stored; its command is kept.
     """
-    cell = context_of(made_run(FakeSpeed(outcome=fails_at(0))))
+    cell = context_of(made_run(FakeSpeed(outcome=fails_at(depth, status))))
 
     with pytest.raises(CellError, match="failed to"):
         PROBE.measure(cell)
-    assert ("bench", "0") == cell.command
-
-
-def test_a_mismatch_at_any_depth_is_one_of_the_cell(made_run):
-    """
-    No speed of it is stored.
-    """
-    tool = FakeSpeed(outcome=fails_at(64, Status.MISMATCHED))
-
-    with pytest.raises(CellError):
-        measured(made_run(tool))
+    assert ("bench", str(depth)) == cell.command
 
 
 def test_a_fallback_keeps_its_speeds_and_marks_the_cell(made_run):
@@ -291,52 +284,24 @@ def test_cells_without_speeds_are_not_compared():
 # The real tool
 
 
-@pytest.fixture
-def real_run(tmp_path, llama_server):
-    """Makes a run with the real llama-bench and the built-in model."""
-
-    def made(*, depths=(0, 256), **changes):
-        chosen = {NAME: ThroughputSettings(depths=depths, repetitions=1)}
-        return real_context(tmp_path, settings=chosen, **changes)
-
-    return made
-
-
-@pytest.mark.real
-def test_the_real_llama_bench_is_measured_and_verified(real_run):
-    """
-    Its types, context and attention are read from its log.
-    """
-    found, cell = measured(real_run())
-
-    assert [1, 1] == [len(at.tg) for at in found.speeds]
-    assert {("q8_0", "q4_0")} == {(b.k_type, b.v_type) for b in cell.effective.kv}
-    assert "enabled" == cell.effective.flash_attention
-
-
-@pytest.mark.real
-def test_a_type_that_the_real_one_does_not_know_is_unsupported(real_run):
-    """
-    f32 is a cache type of the server alone.
-    """
-    with pytest.raises(CellError, match="does not know this cache type") as caught:
-        measured(real_run(), Pair("f32", "f32"))
-
-    assert "unsupported" == caught.value.status
-
-
 @pytest.mark.real
 @pytest.mark.skipif(sys.platform != "linux", reason="others have no such limit")
-def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(real_run, tmp_path):
+def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(tmp_path, llama_server):
     """
     With little address space, the cache of millions of tokens does not fit.
     """
-    real = installation.find().bench
+    real = installation.find(llama_server=llama_server).bench
     binary = script(tmp_path / "little", f'ulimit -v 900000; exec {real} "$@"')
-    stretched = ("--rope-scale", "99")
+    chosen = ThroughputSettings(depths=(0, 3_000_000), repetitions=1)
 
     found, _ = measured(
-        real_run(tools={"bench": binary}, depths=(0, 3_000_000), arguments=stretched)
+        real_context(
+            tmp_path,
+            tools={"bench": binary},
+            arguments=("--rope-scale", "99"),
+            settings={NAME: chosen},
+        )
     )
 
+    assert found.speeds[0].tg
     assert "out-of-memory" == found.speeds[1].status, found.speeds[1].gap

@@ -37,16 +37,6 @@ def names(**asked):
     return [page.page for page in pages(Request(**asked))]
 
 
-def test_a_request_without_axes_is_a_page_without_a_name():
-    """
-    It stays what it is, and is left to us what suits the model.
-    """
-    (page,) = pages(Request())
-
-    assert Request() == page
-    assert (None, None, True) == (page.model, page.context, page.rotation)
-
-
 def test_pages_are_the_product_of_all_axes():
     """
     Each has one value of each axis, weights outermost.
@@ -71,6 +61,7 @@ def test_pages_are_the_product_of_all_axes():
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
+        ({}, [""]),
         ({"models": (Path("a.gguf"), Path("b.gguf"))}, ["", ""]),
         ({"contexts": (4096,)}, [""]),
         ({"contexts": (4096, 8192)}, ["context-4096", "context-8192"]),
@@ -108,8 +99,9 @@ def test_arguments_of_a_page_come_last():
 
 def test_a_page_is_the_only_page_of_itself_but_for_its_name():
     """
-    Nothing of the request is lost on the way.
+    Nothing of the request is lost on the way, and what suits the model is left to us.
     """
+    assert [Request()] == pages(Request())
     asked = Request(contexts=(4096, 8192), seed=7, skip_fallback=True)
     first = pages(asked)[0]
 
@@ -388,17 +380,6 @@ def test_rotation_is_on_or_off():
     assert "Did you mean 'off'?" == caught.value.hint
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_the_sweeps_beside_the_readme_are_those_that_are_shipped(tmp_path, name):
-    """
-    What is read there is what runs by that name, in any folder.
-    """
-    shipped = read_sweep_file(name, folder=tmp_path)
-
-    assert (ROOT / "sweeps" / f"{name}.toml").is_file()
-    assert read_sweep_file(name, folder=ROOT / "sweeps") == shipped
-
-
 @pytest.mark.parametrize(
     ("name", "types", "probes", "depths"),
     [
@@ -417,13 +398,17 @@ def test_shipped_sweeps_are_what_their_comments_say(
     tmp_path, name, types, probes, depths
 ):
     """
-    The published grid, its corners, both mixed pairs by depth, the whole price.
+    The published grid, its corners, both mixed pairs by depth, the whole price; what
+    is read beside the README is what runs by that name in any folder.
     """
-    asked = Request(**asked_for(read_sweep_file(name, folder=tmp_path)))
+    shipped = read_sweep_file(name, folder=tmp_path)
+    asked = Request(**asked_for(shipped))
     speed = ThroughputSettings(depths=depths, repetitions=3) if depths else None
 
     assert (types, types, probes) == (asked.k_types, asked.v_types, asked.probes)
     assert ({"throughput": speed} if speed else {}) == asked.settings
+    assert (ROOT / "sweeps" / f"{name}.toml").is_file()
+    assert shipped == read_sweep_file(name, folder=ROOT / "sweeps")
 
 
 # Laws of the files that users write
