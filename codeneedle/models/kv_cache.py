@@ -334,7 +334,15 @@ def predicted(
             trained for, and the training context itself.
     """
     contexts = contexts or usual_contexts(weights.training_context)
-    found = (_pair_memory(weights, pair, room, contexts) for pair in pairs)
+    found = (
+        PairMemory(
+            pair=pair,
+            kv_bytes=tuple(kv_bytes(weights, pair, context) for context in contexts),
+            longest_context=longest_context(weights, pair, room),
+            misfit=misfit(weights, pair),
+        )
+        for pair in pairs
+    )
     return MemoryPlan(
         contexts=tuple(contexts),
         pairs=tuple(sorted(found, key=_largest_first)),
@@ -439,17 +447,6 @@ def _device_size(device: str) -> tuple[str, int] | None:
     if found is None or not int(found["mib"]):
         return None
     return found["backend"], int(found["mib"]) * _MIB
-
-
-def _pair_memory(
-    weights: Weights, pair: Pair, room: Room, contexts: Sequence[int]
-) -> PairMemory:
-    return PairMemory(
-        pair=pair,
-        kv_bytes=tuple(kv_bytes(weights, pair, context) for context in contexts),
-        longest_context=longest_context(weights, pair, room),
-        misfit=misfit(weights, pair),
-    )
 
 
 def _fits(weights: Weights, pair: Pair, room: Room, context: int) -> bool:

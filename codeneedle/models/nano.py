@@ -392,12 +392,9 @@ SHA256 = "3319a9a0bf681daf76087969b5243a45f66ccc85b576f5fe8a2ec9ed766896b6"
 """Of the assembled file; a test compares it."""
 
 
-def built_in_model(cache: Path | None = None) -> Path:
+def built_in_model() -> Path:
     """
-    The built-in model's GGUF file, assembled unless it is there already.
-
-    Args:
-        cache: Folder to keep it in; the user's cache folder if None.
+    The built-in model's GGUF file in the cache folder, assembled unless it is there.
 
     Returns:
         Its path. The name contains the hash of its bytes, so that versions of this
@@ -406,7 +403,7 @@ def built_in_model(cache: Path | None = None) -> Path:
     Raises:
         FolderUnusable: If it can be neither found nor written.
     """
-    folder = cache or cache_folder()
+    folder = cache_folder()
     try:
         path = folder / _file_name(SHA256)
         return path if _is_whole(path) else _make(folder)

@@ -484,8 +484,10 @@ def sha256(
             when *weights* was read from it.
     """
     digest = _sha256(weights, progress)
-    if identity_of(weights.files) != weights.identity and not _has_same_header(weights):
-        raise _changing(weights.path)
+    if identity_of(weights.files) != weights.identity:
+        now = read_header(weights.path)
+        if replace(now, identity=weights.identity) != weights:
+            raise _changing(weights.path)
     return digest
 
 
@@ -515,11 +517,6 @@ def refuse_replaced(weights: Weights, *, expected: str) -> None:
                 hint="What has finished is kept. Put the former file back and sweep "
                 "again, or choose another folder with --out.",
             )
-
-
-def _has_same_header(weights: Weights) -> bool:
-    now = read_header(weights.path)
-    return replace(now, identity=weights.identity) == weights
 
 
 def _sha256(weights: Weights, progress: Callable[[int, int], None] | None) -> str:

@@ -178,56 +178,48 @@ def test_carriers_are_orthonormal_to_the_last_bit(columns):
     assert carrier.tolist() == carrier.astype(np.float16).tolist()
 
 
-def test_the_file_has_the_pinned_bytes_each_time_it_is_made(tmp_path):
-    """Two assemblies give the same bytes, and they are the ones that are pinned."""
-    made = [built_in_model(tmp_path / name) for name in ("one", "two")]
-
-    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in made]
-
-    assert [SHA256, SHA256] == hashes
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder that the environment names for the file; it is not there yet."""
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
-def test_a_file_that_is_there_is_not_made_again(tmp_path):
+def test_the_file_has_the_pinned_bytes_and_is_not_made_again(cache):
     """A whole file in the cache is used as it is."""
-    first = built_in_model(tmp_path)
-    before = first.stat()
+    path = built_in_model()
+    before = path.stat()
 
-    again = built_in_model(tmp_path)
+    again = built_in_model()
 
-    assert (first, before.st_ino, before.st_mtime_ns) == (
-        again,
+    assert [path] == [again] == list(cache.iterdir())
+    assert SHA256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (before.st_ino, before.st_mtime_ns) == (
         again.stat().st_ino,
         again.stat().st_mtime_ns,
     )
 
 
 @pytest.mark.parametrize("damage", [b"", b"GGUF half of it"])
-def test_a_damaged_file_is_replaced(tmp_path, damage):
+def test_a_damaged_file_is_replaced(cache, damage):
     """A file whose bytes are not the model's is made again, and nothing else stays."""
-    path = built_in_model(tmp_path)
+    path = built_in_model()
     path.write_bytes(damage)
 
-    again = built_in_model(tmp_path)
+    again = built_in_model()
 
     assert SHA256 == hashlib.sha256(again.read_bytes()).hexdigest()
-    assert [path] == list(tmp_path.iterdir())
+    assert [path] == list(cache.iterdir())
 
 
-def test_the_cache_folder_is_taken_from_the_environment(tmp_path, monkeypatch):
-    """CODENEEDLE_CACHE names the folder in which the file is kept."""
-    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "mine"))
-
-    assert tmp_path / "mine" == built_in_model().parent
-
-
-def test_a_cache_that_takes_no_files_is_named_with_a_way_out(tmp_path):
+def test_a_cache_that_takes_no_files_is_named_with_a_way_out(cache):
     """A cache folder that cannot be is reported with the variable that moves it."""
-    (tmp_path / "file").touch()
+    cache.touch()
 
     with pytest.raises(FolderUnusable) as caught:
-        built_in_model(tmp_path / "file")
+        built_in_model()
 
-    assert str(tmp_path / "file") in str(caught.value)
+    assert str(cache) in str(caught.value)
     assert "CODENEEDLE_CACHE" in caught.value.hint
 
 
