@@ -31,7 +31,7 @@ class Span:
         line: Its first line, from 1.
         opens: Line of the brace that opens its body.
         closes: Line of the brace that closes it.
-        shares: Whether code stands before the closing brace, on its line.
+        shares: Whether anything stands before the closing brace, on its line.
     """
 
     line: int
@@ -171,7 +171,8 @@ class Grammar:
             line=own.start_point.row + 1,
             opens=body.start_point.row + 1,
             closes=body.end_point.row + 1,
-            shares=_shares_line(body),
+            # What stands before the closing brace may be the opening one.
+            shares=body.children[-2].end_point.row == body.end_point.row,
         )
 
 
@@ -189,10 +190,3 @@ def _first_error(node: tree_sitter.Node) -> tree_sitter.Node:
             break
         node = broken[0]
     return node
-
-
-def _shares_line(body: tree_sitter.Node) -> bool:
-    """Whether the last thing in *body* ends on the line of the closing brace."""
-    row = body.end_point.row
-    inside = body.children[:-1]
-    return body.start_point.row < row and inside[-1].end_point.row == row

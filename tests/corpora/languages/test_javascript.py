@@ -227,6 +227,8 @@ def test_what_esprima_cannot_parse_is_read_by_tree_sitter():
         ("\x0cfunction f()\n{\n\tif (1) {\n\t\treturn `a\n}` }\n}\n", ["f"]),
         ("function f() {\n  return 1;\n}", ["f"]),
         ("import a from 'b';\nexport default () => {\n  a();\n};\n", ["default"]),
+        ("function f() {\n}function g() {\n}\n", ["f", "g"]),
+        ("var a = () => { var b = () => {\n};\n  1;\n};\n", ["a", "a.b"]),
         ("var a = () => b.c = () => {\n  1;\n};\n", ["a.b.c"]),
         # In a key, or on the left of an assignment, is not within the named.
         (
@@ -234,7 +236,6 @@ def test_what_esprima_cannot_parse_is_read_by_tree_sitter():
             ["x[functiona(){}]", "x[functiona(){}].b"],
         ),
     ],
-    ids=["separators", "astral", "tabs", "below", "no end", "module", "in", "beside"],
 )
 def test_lines_are_those_of_the_file_to_both_parsers(text, names):
     """
