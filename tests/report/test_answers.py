@@ -1,8 +1,6 @@
 """The answers of a pair, next to the expected lines; and the content of a corpus."""
 
 import io
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -298,22 +296,6 @@ def test_colours_are_used_on_request():
 
     assert "\x1b[" in shown(run, function="f_a", colour=True)
     assert "\x1b[" not in shown(run, function="f_a")
-
-
-def test_showing_a_round_imports_no_plotting_library():
-    """
-    Nor pandas: the command starts at once.
-    """
-    program = (
-        "import sys, codeneedle.report.answers;"
-        "print({'pandas', 'matplotlib', 'seaborn'} & sys.modules.keys())"
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-
-    assert "set()" == done.stdout.strip()
 
 
 @pytest.fixture

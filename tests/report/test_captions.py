@@ -38,7 +38,7 @@ def test_trimming_is_said() -> None:
 
 def test_a_run_of_several_days_says_so() -> None:
     """
-    The first and the last day; without records, the day of its folder.
+    The first and the last day; of records without a date, the day of their folder.
     """
     run = made_run()
     first, second, *rest = run.records
@@ -47,18 +47,8 @@ def test_a_run_of_several_days_says_so() -> None:
 
     assert "2025-11-20" == captions.dates(run)
     assert "2025-11-20 to 2025-11-22" == captions.dates(long)
-    assert "2025-11-20" == captions.dates(replace(run, records=()))
-
-
-def test_a_record_that_cannot_be_read_leaves_the_date_line_filled() -> None:
-    """
-    It has no date: the line has those of the others, or of the run folder.
-    """
-    run = made_run()
-    unreadable = replace(failed_record("q4_0/q4_0"), started="")
-
+    unreadable = replace(first, started="")
     some = replace(run, records=(*run.records, unreadable))
-
     assert "2025-11-20" == captions.dates(some)
     assert "2025-11-20" == captions.dates(replace(run, records=(unreadable,)))
 

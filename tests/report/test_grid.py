@@ -3,6 +3,7 @@
 import io
 import math
 from dataclasses import replace
+from typing import Any
 
 import matplotlib as mpl
 import pytest
@@ -453,34 +454,6 @@ def test_a_scale_may_be_given() -> None:
     assert "on #{:02x}{:02x}{:02x}".format(*colour(0.5)) in half
 
 
-def test_natural_ends_win_over_the_values() -> None:
-    """
-    19.94 and 20.00 of 20 lines are nearly the same colour.
-    """
-    assert Scale(0, 20) == value_scale(METRIC["matched"], [19.94, 20.0])
-
-
-def test_zoom_takes_the_values_alone() -> None:
-    """
-    The colours span them.
-    """
-    assert Scale(15, 20) == value_scale(METRIC["matched"], [15.0, 20.0], zoom=True)
-
-
-def test_the_bounds_of_a_sum_are_multiplied_by_the_rounds() -> None:
-    """
-    Passes of 16 rounds: 0 to 16.
-    """
-    assert Scale(0, 16) == value_scale(METRIC["pass"], [15.0], rounds=16)
-
-
-def test_an_open_end_is_that_of_the_values() -> None:
-    """
-    Speeds: from 0 to the fastest; gaps do not count.
-    """
-    assert Scale(0, 800) == value_scale(METRIC["decode"], [700.0, math.nan, 800.0])
-
-
 @pytest.mark.parametrize("values", [[], [math.nan], [0.0], [0.0, 0.0]])
 def test_a_scale_is_never_empty(values: list[float]) -> None:
     """
@@ -501,26 +474,36 @@ def test_nearly_equal_values_are_not_stretched() -> None:
     assert 0.4 < scale.place(999.5) < scale.place(1000.5) < 0.6
 
 
-def test_differences_are_centred_on_zero() -> None:
-    """
-    Both ends are the largest absolute difference away.
-    """
-    gaps = [-4.0, 1.0, math.nan]
-
-    assert Scale(-4, 4) == difference_scale(METRIC["matched"], gaps, reference=20)
-
-
-def test_small_differences_stay_pale() -> None:
-    """
-    One missed line of 320 is hardly coloured.
-    """
-    gaps = [-0.0625, 0.0]
-
-    assert Scale(-1, 1) == difference_scale(METRIC["matched"], gaps, reference=20)
-
-
 def test_values_beyond_the_ends_take_the_ends() -> None:
     """
     Places are between 0 and 1.
     """
     assert (0, 1) == (Scale(0, 1).place(-3), Scale(0, 1).place(7))
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "options", "expected"),
+    [
+        ("matched", [19.94, 20.0], {}, Scale(0, 20)),
+        ("matched", [15.0, 20.0], {"zoom": True}, Scale(15, 20)),
+        ("pass", [15.0], {"rounds": 16}, Scale(0, 16)),
+        ("decode", [700.0, math.nan, 800.0], {}, Scale(0, 800)),
+    ],
+)
+def test_natural_ends_win_over_the_values(
+    metric: str, values: list[float], options: dict[str, Any], expected: Scale
+) -> None:
+    """
+    Unless zoomed; those of a sum grow with its rounds, an open one is the values'.
+    """
+    assert expected == value_scale(METRIC[metric], values, **options)
+
+
+@pytest.mark.parametrize(("least", "end"), [(-4.0, 4), (-0.0625, 1)])
+def test_differences_are_centred_on_zero(least: float, end: float) -> None:
+    """
+    Both ends are the largest absolute difference away, where it is not negligible.
+    """
+    gaps = [least, 0.03125, math.nan]
+
+    assert Scale(-end, end) == difference_scale(METRIC["matched"], gaps, reference=20)

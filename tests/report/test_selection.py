@@ -92,11 +92,11 @@ def test_no_two_probes_call_a_metric_alike():
 )
 def test_settings_make_metrics_of_their_own(setup, name, probe):
     """
-    One for each context and each depth that was measured.
+    One for each context and each depth that one of the runs was measured with.
     """
-    run = replace(made_run(setup=PLAIN), setup=setup)
+    runs = [made_run(setup=PLAIN), replace(made_run(setup=PLAIN), setup=setup)]
 
-    found, metric = metric_named(name, [run])
+    found, metric = metric_named(name, runs)
 
     assert (probe, name) == (found.name, metric.name)
 
@@ -112,15 +112,6 @@ def test_a_depth_that_was_not_measured_is_no_metric(setup):
 
     with pytest.raises(UnknownName):
         metric_named("tg@256", [made_run(setup=PLAIN)])
-
-
-def test_a_metric_of_one_run_is_shown_for_all(setup):
-    """
-    Those without it have gaps.
-    """
-    runs = [made_run(setup=PLAIN), replace(made_run(setup=PLAIN), setup=setup)]
-
-    assert "tg@256" == metric_named("tg@256", runs)[1].name
 
 
 def test_a_selection_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
