@@ -12,7 +12,6 @@ import pytest
 from gguf_files import SHAPE, gguf_bytes
 from made_records import made_needle, made_record, made_round, made_setup
 
-from codeneedle.engines.client import lines
 from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log as serverlog
 from codeneedle.engines.llama_cpp import perplexity
@@ -25,7 +24,6 @@ from codeneedle.models.gguf import BadHeader
 from codeneedle.models.weights import read_header, weights_of
 from codeneedle.records.encoding import decode_record, decode_setup, encode
 from codeneedle.records.record import KvBuffer
-from codeneedle.system.files import expanded
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))
@@ -159,24 +157,6 @@ def test_a_part_of_a_model_in_no_parts_is_a_file(tmp_path):
 
     with pytest.raises(WeightsUnusable, match="not a GGUF"):
         read_header(path)
-
-
-def test_the_home_of_nobody_is_a_path_like_any_other():
-    """
-    It leads nowhere, and whoever looks there says so.
-    """
-    assert Path("~nobody-of-this-name/x") == expanded("~nobody-of-this-name/x")
-    assert Path.home() / "x" == expanded("~/x")
-
-
-def test_a_line_that_comes_a_byte_at_a_time_is_put_together_once():
-    """
-    A long line in small pieces is the same line.
-    """
-    line = b"data: " + b"x" * 100_000
-    chunks = [bytes([byte]) for byte in line + b"\n"]
-
-    assert [line] == list(lines(chunks))
 
 
 def test_names_that_are_no_unicode_can_be_stored():

@@ -11,7 +11,7 @@ from injections import GRID, TINY, Folder, error_line, statuses
 from made_records import made_needle, made_record, made_round, made_setup
 from started_sweeps import going
 
-from codeneedle.errors import BadInput, CodeneedleError
+from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.encoding import decode_record, decode_setup, encode, sealed
@@ -220,54 +220,31 @@ def test_damaged_records_are_shown_as_gaps_and_measured_again(
         )
 
 
-@pytest.mark.real
-def test_a_record_cut_anywhere_is_refused(done, ledger, times):
-    """
-    Wherever a write or a copy stopped.
-    """
-    data = cell(done, PAIRS[0]).read_bytes()
-    whole = len(data.rstrip())
-    step = max(1, whole // times(whole, quick=300))
-
-    for end in range(0, whole, step):
-        with pytest.raises(BadRecord) as caught:
-            decode_record(data[:end], file="x")
-        ledger.note(
-            "record cut at a byte", f"its record cannot be used: {caught.value.reason}"
-        )
+SEALED = {
+    "record": (made_record(PAIRS[0], [made_round(made_needle())]), decode_record),
+    "setup": (made_setup(needles=1), decode_setup),
+}
 
 
-def test_one_changed_bit_is_refused_wherever_it_is(ledger, times):
+@pytest.mark.parametrize("kind", SEALED)
+def test_a_cut_or_one_changed_bit_is_refused_wherever_it_is(ledger, times, kind):
     """
     Also inside a number, and in the checksum itself.
     """
-    data = encode(made_record(PAIRS[0], [made_round(made_needle())]))
-    bits = range(8 * len(data.rstrip()))
-    if times(1, quick=0) == 0:
-        bits = [8 * byte + byte % 8 for byte in range(len(data.rstrip()))]
-
-    for bit in bits:
-        with pytest.raises(BadRecord) as caught:
-            decode_record(flipped(data, bit), file="x")
-        ledger.note(
-            "a bit of a record flipped",
-            f"its record cannot be used: {caught.value.reason}",
-        )
-
-
-def test_one_changed_bit_of_a_setup_is_refused_wherever_it_is(ledger, times):
-    """
-    A setup is sealed like a record.
-    """
-    data = encode(made_setup(needles=1))
+    value, decode = SEALED[kind]
+    data = encode(value)
     size = len(data.rstrip())
-    for byte in range(0, size, size // times(size, quick=200)):
-        with pytest.raises(BadRecord) as caught:
-            decode_setup(flipped(data, 8 * byte + byte % 8), file="x")
-        ledger.note(
-            "a bit of a setup flipped",
-            f"setup.json cannot be read: {caught.value.reason}",
-        )
+    bits = range(8 * size)
+    if times(1, quick=0) == 0:
+        bits = [8 * byte + byte % 8 for byte in range(0, size, 5)]
+    damages = {f"{kind} cut at a byte": [data[: bit // 8] for bit in bits[::8]]}
+    damages[f"a bit of a {kind} flipped"] = (flipped(data, bit) for bit in bits)
+
+    for fault, damaged in damages.items():
+        for each in damaged:
+            with pytest.raises(BadRecord) as caught:
+                decode(each, file="x")
+            ledger.note(fault, f"it cannot be used: {caught.value.reason}")
 
 
 def test_damage_that_no_seal_covers_never_crashes(ledger, times):
@@ -566,17 +543,3 @@ def test_a_record_that_may_not_be_read_is_a_gap(folder, ledger):
 
     assert "Permission denied" in gap.reason
     ledger.note("record that may not be read", gap.reason)
-
-
-def test_no_error_of_a_file_is_without_a_hint(folder):
-    """
-    The next action stands in each of them.
-    """
-    store = Store(folder.path / RUN)
-    store.adopt(made_setup())
-    (store.folder / SETUP).write_bytes(b"{")
-
-    with pytest.raises(CodeneedleError) as caught:
-        store.setup()
-
-    assert "Sweep again as before" in caught.value.hint

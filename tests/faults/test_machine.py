@@ -15,9 +15,11 @@ from injected import fill_disk
 from injections import Folder, processes_in, statuses
 from programs import script
 from started_sweeps import (
+    DIVERGENCE,
     ONE,
     PATIENCE_S,
     RUN,
+    THROUGHPUT,
     TWO,
     Series,
     at,
@@ -31,12 +33,6 @@ from started_sweeps import (
 )
 
 pytestmark = pytest.mark.real
-
-DIVERGENCE = (
-    *("--probe", "divergence", "--divergence-context", "256"),
-    *("--chunks", "2"),
-)
-THROUGHPUT = ("--probe", "throughput", "--depths", "0", "--repetitions", "1")
 
 
 @pytest.fixture

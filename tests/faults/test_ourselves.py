@@ -16,9 +16,11 @@ from build_programs import BuildPrograms
 from injections import Folder, processes_in, statuses
 from programs import script
 from started_sweeps import (
+    DIVERGENCE,
     ONE,
     PATIENCE_S,
     RUN,
+    THROUGHPUT,
     TWO,
     Series,
     alive,
@@ -133,13 +135,7 @@ def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, times, 
     ledger.add(series.injection("SIGKILL, the server frozen", said))
 
 
-TOOLS = {
-    "llama-perplexity": (
-        *("--probe", "divergence"),
-        *("--divergence-context", "256", "--chunks", "2"),
-    ),
-    "llama-bench": ("--probe", "throughput", "--depths", "0", "--repetitions", "1"),
-}
+TOOLS = {"llama-perplexity": DIVERGENCE, "llama-bench": THROUGHPUT}
 
 
 @pytest.mark.parametrize("tool", TOOLS)

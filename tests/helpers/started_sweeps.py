@@ -36,6 +36,12 @@ ONE = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
 TWO = (*ONE[:-2], "--k-types", "q8_0", "--v-types", "q8_0,q4_0")
 """Two cells."""
 
+DIVERGENCE = (
+    *("--probe", "divergence"),
+    *("--divergence-context", "256", "--chunks", "2"),
+)
+THROUGHPUT = ("--probe", "throughput", "--depths", "0", "--repetitions", "1")
+
 
 # --- faults, as `injected` takes them
 
