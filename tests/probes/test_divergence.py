@@ -292,46 +292,31 @@ def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
 
 def test_a_record_holds_what_ran_in_its_own_comparison(made_run):
     """
-    Neither what the reference ran, nor what that fell back to.
+    Neither what the reference ran, nor what that fell back to: that marks the cell of
+    the reference, whose own comparison need not say so again.
     """
     tool = FakeDivergence(reference_fallback=ON_CPU)
     cell = context_of(made_run(tool), Q8, records={F16: compared_with(F16)})
+    own = context_of(made_run(FakeDivergence(reference_fallback=ON_CPU)), F16)
     PROBE.measure(cell)
+    PROBE.measure(own)
 
     assert ("tool", "compare q8_0/q8_0@512") == cell.command
     assert "q8_0/q8_0" == cell.effective.build
-    assert cell.fallback is None
+    assert (None, ON_CPU) == (cell.fallback, own.fallback)
     assert cell.phases.measure_s is not None
-
-
-def test_a_reference_that_falls_back_marks_its_own_cell(made_run):
-    """
-    Its own comparison need not say so again.
-    """
-    cell = context_of(made_run(FakeDivergence(reference_fallback=ON_CPU)), F16)
-    PROBE.measure(cell)
-
-    assert ON_CPU == cell.fallback
-
-
-def test_a_cell_that_fails_keeps_its_command(made_run):
-    """
-    And the status of the error.
-    """
-    tool = FakeDivergence(outcome=fails_for(Q8))
-    record = swept(made_run(tool))[Q8]
-
-    assert (Status.UNSUPPORTED, "no such type") == (record.status, record.reason)
-    assert ("tool", "compare q8_0/q8_0@512") == record.command
 
 
 def test_the_next_most_precise_pair_replaces_a_reference_that_fails(made_run):
     """
-    The reference is the most precise pair that ran.
+    The reference is the most precise pair that ran; the one that failed has the
+    status and the command of its failure.
     """
     records = swept(made_run(FakeDivergence(outcome=fails_for(F16))))
 
-    assert Status.UNSUPPORTED == records[F16].status
+    failed = records[F16]
+    assert (Status.UNSUPPORTED, "no such type") == (failed.status, failed.reason)
+    assert ("tool", "write f16/f16@512") == failed.command
     assert "q8_0/q8_0" == divergence_of(records[Q4]).reference
 
 
