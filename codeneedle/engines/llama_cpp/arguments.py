@@ -416,33 +416,25 @@ _LAYERS = {"all": ALL_LAYERS, "auto": "-1"}
 _OPTION = re.compile(r"--[a-z][\w-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Translated:
-    """
-    A server's arguments, for llama-bench.
-
-    Attributes:
-        passed: Arguments of llama-bench, by long name; the last of a name counts.
-        ignored: The server's arguments that it does not have, with their values.
-    """
-
-    passed: dict[str, str]
-    ignored: tuple[str, ...]
-
-
 def options_in(help_text: str) -> frozenset[str]:
     """Long names of the options in what ``llama-bench --help`` prints."""
     lines = (line for line in help_text.splitlines() if line.lstrip().startswith("-"))
     return frozenset(name for line in lines for name in _OPTION.findall(line))
 
 
-def translated(server_args: Iterable[str], options: Collection[str]) -> Translated:
+def translated(
+    server_args: Iterable[str], options: Collection[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
     """
     What *server_args* mean to a llama-bench that has *options*.
 
     Args:
         server_args: As the user gave them: ``-ngl 20 --device CUDA0,CUDA1``.
         options: Long names of its options.
+
+    Returns:
+        Arguments of llama-bench, by long name; the last of a name counts. And those
+        of the server that it does not have, with their values.
     """
     passed: dict[str, str] = {}
     ignored: list[str] = []
@@ -456,7 +448,7 @@ def translated(server_args: Iterable[str], options: Collection[str]) -> Translat
         else:
             passed[option.name] = _bench_value(option, argument.values[0])
             ignored += argument.values[1:]
-    return Translated(passed, tuple(ignored))
+    return passed, tuple(ignored)
 
 
 def _bench_value(option: _BenchOption, value: str) -> str:

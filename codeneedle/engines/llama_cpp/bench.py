@@ -112,12 +112,12 @@ class Bench:
             ours["--threads"] = "1"
             if "--poll" in self.options:
                 ours["--poll"] = "0"
-        return ours | translated(self.model.arguments, self.options).passed
+        return ours | translated(self.model.arguments, self.options)[0]
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """As of `engine.SpeedTool`."""
-        return translated(self.model.arguments, self.options).ignored
+        return translated(self.model.arguments, self.options)[1]
 
     def measure(
         self,
