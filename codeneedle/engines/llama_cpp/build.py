@@ -442,6 +442,10 @@ def _cmake_options(source: Source) -> list[str]:
         # Outside of a git checkout the programs would report build 0.
         f"-DLLAMA_BUILD_NUMBER={source.build}",
         f"-DLLAMA_BUILD_COMMIT={source.sha256[:9]}",
+        # AMX code of this release may end with SIGILL, as the compiler can optimise
+        # the tile configuration away: github.com/ggml-org/llama.cpp/pull/26954. Seen
+        # with GCC 12 on a Xeon with AMX, on weights in Q4_1.
+        *(f"-DCMAKE_{language}_FLAGS=-U__AMX_INT8__" for language in ("C", "CXX")),
     ]
     nvcc = cuda_compiler()
     if nvcc is not None:

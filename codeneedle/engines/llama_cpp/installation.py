@@ -29,6 +29,14 @@ VARIABLE = "LLAMA_SERVER"
 PINNED_BUILD = 11434
 """The release of llama.cpp that ``codeneedle llama`` builds."""
 
+PINNED_RECIPE = 2
+"""
+Counts changes of the options that it is built with; each has a folder of its own.
+
+2 - without AMX
+1 - first version
+"""
+
 ASK_TIMEOUT_S = 60.0
 """Long: the first start on a GPU may compile its kernels."""
 
@@ -87,7 +95,7 @@ class ServerFacts:
 
 def built_folder() -> Path:
     """Folder of the release that ``codeneedle llama`` builds."""
-    return cache_folder() / "llama.cpp" / f"b{PINNED_BUILD}"
+    return cache_folder() / "llama.cpp" / f"b{PINNED_BUILD}-{PINNED_RECIPE}"
 
 
 def find(*, llama_server: Path | None = None) -> Tools:

@@ -43,7 +43,7 @@ def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
     note = json.loads((folder / "build.json").read_text())
 
     assert sorted([*PROGRAMS, "LICENSE", "build.json"]) == sorted(names(folder))
-    assert ["b11434"] == world.left_behind
+    assert ["b11434-2"] == world.left_behind
     assert 11434 == note["build"]
     assert world.archive.exists()
     assert (
@@ -65,6 +65,17 @@ def test_the_tree_is_configured_as_a_numbered_release(world):
     assert f"-DLLAMA_BUILD_COMMIT={digest[:9]}" in said
     assert "-DCMAKE_BUILD_TYPE=Release" in said
     assert "CUDA" not in said
+
+
+def test_the_pinned_release_is_built_without_its_amx_code(world):
+    """
+    That code ends with SIGILL on some processors; the compilers are told to leave it.
+    """
+    world.build()
+    said = (world.folder / "cmake.said").read_text()
+
+    assert "-DCMAKE_C_FLAGS=-U__AMX_INT8__" in said
+    assert "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__" in said
 
 
 def test_only_three_programs_are_built_with_bounded_jobs(world):
@@ -232,13 +243,13 @@ def test_drafts_of_killed_builders_are_removed(world):
     """
     A build that got SIGKILL leaves one behind.
     """
-    stale = installation.built_folder().with_name("b11434.draft-1")
+    stale = installation.built_folder().with_name("b11434-2.draft-1")
     stale.mkdir(parents=True)
     (stale / "file").touch()
 
     world.build()
 
-    assert ["b11434"] == world.left_behind
+    assert ["b11434-2"] == world.left_behind
 
 
 def test_a_half_finished_folder_is_replaced(world):
@@ -256,7 +267,7 @@ def test_a_second_builder_waits_for_the_first(world):
     """
     folder = installation.built_folder()
     folder.parent.mkdir(parents=True)
-    lock = folder.with_name("b11434.lock").open("wb")
+    lock = folder.with_name("b11434-2.lock").open("wb")
     fcntl.flock(lock, fcntl.LOCK_EX)
     waits = threading.Event()
 
