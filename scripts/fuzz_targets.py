@@ -23,17 +23,18 @@ from codeneedle.engines.llama_cpp.bench import (
 )
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
 from codeneedle.engines.llama_cpp.installation import read_help
-from codeneedle.engines.llama_cpp.log import Asked, mismatches
-from codeneedle.engines.llama_cpp.perplexity import BaseFile, Identity
-from codeneedle.engines.llama_cpp.perplexity_log import (
+from codeneedle.engines.llama_cpp.log import (
+    Asked,
     chunks_done,
     ends_early,
     failure,
     final_perplexity,
+    mismatches,
     size,
     statistics,
     too_short,
 )
+from codeneedle.engines.llama_cpp.perplexity import BaseFile, Identity
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.grid import Pair
@@ -41,7 +42,6 @@ from codeneedle.models.kv_cache import Room, misfit, predicted
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.recall import enough_for
-from codeneedle.records.encoding import decode_record, decode_setup, encode, sealed
 from codeneedle.records.record import (
     CellRecord,
     NeedleFacts,
@@ -52,6 +52,7 @@ from codeneedle.records.record import (
     as_json,
     from_json,
 )
+from codeneedle.records.store import decode_record, decode_setup, encode, sealed
 from codeneedle.scoring.alignment import answer_end, answer_lines, score
 from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep import request

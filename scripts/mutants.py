@@ -38,7 +38,6 @@ MODULES = (
     "engines/llama_cpp/log",
     "models/kv_cache",
     "records/comparability",
-    "records/encoding",
     "records/record",
     "records/store",
     "scoring/alignment",

@@ -22,8 +22,8 @@ from codeneedle.grid import Pair
 from codeneedle.models import gguf
 from codeneedle.models.gguf import BadHeader
 from codeneedle.models.weights import read_header, weights_of
-from codeneedle.records.encoding import decode_record, decode_setup, encode
 from codeneedle.records.record import KvBuffer
+from codeneedle.records.store import decode_record, decode_setup, encode
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))

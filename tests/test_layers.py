@@ -157,7 +157,6 @@ def test_a_library_stays_in_its_place(library):
     assert set() == strangers
 
 
-@pytest.mark.xfail(strict=False, reason="modules are still being merged")
 def test_the_package_stays_a_house_of_few_rooms():
     """
     At most 70 modules, at most 5 of them flat beside ``__init__`` and ``__main__``.

@@ -14,9 +14,16 @@ from started_sweeps import going
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import OtherSetup
-from codeneedle.records.encoding import decode_record, decode_setup, encode, sealed
 from codeneedle.records.record import SCHEMA, BadRecord, Status
-from codeneedle.records.store import CELLS, SETUP, Store
+from codeneedle.records.store import (
+    CELLS,
+    SETUP,
+    Store,
+    decode_record,
+    decode_setup,
+    encode,
+    sealed,
+)
 from codeneedle.system.files import CACHE_VARIABLE
 from codeneedle.system.orphans import end_orphans, this_host
 

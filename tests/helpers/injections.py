@@ -8,8 +8,7 @@ from pathlib import Path
 import psutil
 
 from codeneedle.errors import CodeneedleError
-from codeneedle.records.encoding import decode_record, decode_setup
-from codeneedle.records.store import CELLS, SETUP
+from codeneedle.records.store import CELLS, SETUP, decode_record, decode_setup
 
 TINY = """\
 [generate]

@@ -34,13 +34,15 @@ from codeneedle.engines.llama_cpp.installation import (
     ServerFacts,
     Tools,
 )
-from codeneedle.engines.llama_cpp.log import exit_cause, exit_phrase, read_log
-from codeneedle.engines.llama_cpp.perplexity_log import (
+from codeneedle.engines.llama_cpp.log import (
     Size,
     chunks_done,
     ends_early,
+    exit_cause,
+    exit_phrase,
     failure,
     final_perplexity,
+    read_log,
     size,
     statistics,
     too_short,

@@ -12,13 +12,6 @@ from unhurried import outcome, unhurried
 
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.grid import Pair
-from codeneedle.records.encoding import (
-    decode_record,
-    decode_setup,
-    encode,
-    is_intact,
-    sealed,
-)
 from codeneedle.records.record import (
     SCHEMA,
     BadRecord,
@@ -34,6 +27,13 @@ from codeneedle.records.record import (
     Status,
     as_json,
     from_json,
+)
+from codeneedle.records.store import (
+    decode_record,
+    decode_setup,
+    encode,
+    is_intact,
+    sealed,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(

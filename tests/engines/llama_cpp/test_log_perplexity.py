@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from codeneedle.engines.engine import Estimate
-from codeneedle.engines.llama_cpp.perplexity_log import (
+from codeneedle.engines.llama_cpp.log import (
     Size,
     TooShort,
     chunks_done,
