@@ -217,7 +217,7 @@ def test_files_may_be_bounded(series, ledger, times):
     ``ulimit -f``: too small for a note, a log, or a record.
     """
     first = series.arguments
-    for most in (0, 20_000, 100, 3000)[: times(4, quick=1)]:
+    for most in (0, 8_000, 100, 3000)[: times(4, quick=1)]:
         code, said = ended(
             series.path, *first, before=limited(resource.RLIMIT_FSIZE, most)
         )
