@@ -90,7 +90,9 @@ class Watched:
         while sweep.poll() is None:
             for server in psutil.Process(sweep.pid).children(recursive=True):
                 try:
-                    seen = server.environ(), server.cmdline(), self._listens(server)
+                    # First: what listens is no copy of its parent any more.
+                    sockets = self._listens(server)
+                    seen = server.environ(), server.cmdline(), sockets
                 except psutil.Error:
                     continue
                 for file in (cache_folder() / "running").glob("*.json"):
