@@ -364,9 +364,9 @@ REPORTS = {
     "table": ("table", "tiny", "--csv"),
 }
 MOMENTS = {
-    "grid": ("codeneedle.report.selection:read_runs",),
-    "heatmap": ("codeneedle.report.heatmap:paint", "os:fsync"),
-    "table": ("codeneedle.report.selection:read_runs",),
+    "grid": ("select runs for a report",),
+    "heatmap": ("draw a picture", "sync a file"),
+    "table": ("select runs for a report",),
 }
 
 
