@@ -5,10 +5,11 @@ finds and ends those that have outlived a killed codeneedle.
 
 import contextlib
 import functools
+import math
 import os
 import platform
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -19,13 +20,21 @@ import psutil
 from codeneedle.system.files import cache_folder, read_regular, write_whole
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
+    AwakeClock,
     Child,
     end_group,
+    ends_within,
     running,
 )
 
 VARIABLE = "CODENEEDLE_CHILD"
 """Environment variable that holds a child's mark."""
+
+POLL_S = 0.25
+"""Between two checks of a program's files: rare, as they disturb measurements."""
+
+LONGEST_POLL_S = 10.0
+"""A longer gap between two checks means that this process was suspended."""
 
 _Mark = Annotated[str, msgspec.Meta(pattern=r"^[^/]+\.[0-9a-f]{8}$")]
 """Name of a program, and random digits: no other process has the same."""
@@ -155,6 +164,49 @@ def noted(
             _remove(_file(note))
 
 
+def watched(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    files: Sequence[Path],
+    grown: Callable[[], None],
+    silence_s: float,
+    longest_s: float = math.inf,
+    file_limit_bytes: int | None = FILE_LIMIT_BYTES,
+) -> int | None:
+    """
+    Run a program to its end, as `noted` does; end it if its files stop growing.
+
+    Args:
+        argv: As of `noted`.
+        env: As of `noted`.
+        files: Those that it writes; the first receives its output, and is overwritten.
+        grown: Called after they have grown; what it raises ends the program.
+        silence_s: How long they may stay as they are, in seconds.
+        longest_s: How long it may run, in seconds.
+        file_limit_bytes: As of `running`.
+
+    Returns:
+        Its exit code; None if it was ended for taking too long.
+
+    Raises:
+        MachineError: As `noted` does.
+    """
+    with noted(argv, env=env, log=files[0], file_limit_bytes=file_limit_bytes) as child:
+        awake_s = AwakeClock(longest_s=LONGEST_POLL_S)
+        size, last_s = 0, awake_s()
+        while not ends_within(child, POLL_S):
+            now_s, found = awake_s(), sum(map(_size, files))
+            if found != size:
+                size, last_s = found, now_s
+                grown()
+            elif now_s - last_s > silence_s:
+                return None
+            if now_s > longest_s:
+                return None
+        return child.returncode
+
+
 def orphans() -> list[Orphan]:
     """The noted children of this host that run although their owner is gone."""
     found = ((note, note.pid()) for _, note in _abandoned())
@@ -255,3 +307,9 @@ def _read(file: Path) -> Note | None:
         return msgspec.json.decode(read_regular(file) or b"", type=Note)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):  # not created yet, or removed
+        return path.stat().st_size
+    return 0

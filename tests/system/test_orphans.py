@@ -22,6 +22,7 @@ from codeneedle.system.orphans import (
     noted,
     started_at,
     this_host,
+    watched,
 )
 
 MARK = "llama-server.0a1b2c3d"
@@ -194,6 +195,43 @@ def test_a_child_is_noted_while_it_runs(tmp_path, notes):
     assert (child.pid, "sleep", OURS) == (note.child.pid, note.program, note.owner)
     assert file.stem == note.mark
     assert [] == list(notes.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "expected"),
+    [
+        ("exit 3", {"silence_s": 60}, 3),
+        ("sleep 60", {"silence_s": 0.1}, None),
+        ("while sleep 0.05; do echo on; done", {"silence_s": 60, "longest_s": 1}, None),
+        (
+            "for _ in 1 2 3 4 5 6 7 8; do sleep 0.2; echo on >> more; done",
+            {"silence_s": 0.9},
+            0,
+        ),
+    ],
+    ids=["it ends", "it is silent", "it has no end", "another file grows"],
+)
+def test_a_program_is_watched_until_it_ends_or_stops_writing(
+    tmp_path, monkeypatch, script, limits, expected
+):
+    """
+    Its exit code; None for one that took too long and was ended.
+    """
+    monkeypatch.setattr(orphans, "POLL_S", 0.02)
+    seen = []
+    more = tmp_path / "more"
+    script = script.replace("more", str(more))
+
+    found = watched(
+        ["/bin/sh", "-c", script],
+        env={"PATH": "/usr/bin:/bin"},
+        files=(tmp_path / "log", more),
+        grown=lambda: seen.append(more.exists()),
+        **limits,
+    )
+
+    assert expected == found
+    assert any(seen) == more.exists()
 
 
 def test_the_note_of_a_child_that_will_not_end_stays(tmp_path, notes, monkeypatch):

@@ -1,8 +1,8 @@
 """Measures speed with llama-bench, and parses the JSON lines that it prints."""
 
-import contextlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -42,14 +42,7 @@ from codeneedle.engines.llama_cpp.log import (
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
-from codeneedle.system.orphans import noted
-from codeneedle.system.processes import AwakeClock, ends_within
-
-POLL_S = 0.25
-"""Between two checks of the log: rare, as they disturb the measurement."""
-
-LONGEST_POLL_S = 10.0
-"""A longer gap between two checks means that this process was suspended."""
+from codeneedle.system.orphans import watched
 
 PHASES = 4
 """Warm-up, depth, reading, writing: each may be silent for as long as is allowed."""
@@ -190,22 +183,24 @@ class Bench:
             MachineError: If it cannot be started or stopped.
         """
         env = processes.clean(os.environ) | self.variables()
-        size, phase = 0, "loading"
-        with noted(command, env=env, log=log) as child:
-            elapsed_s = AwakeClock(longest_s=LONGEST_POLL_S)
-            began_s = last_s = elapsed_s()
-            while not ends_within(child, POLL_S):
-                now_s, grown = elapsed_s(), _size(log)
-                if grown != size:
-                    size, last_s = grown, now_s
-                    found = tail(log, _TAIL_BYTES).decode(errors="replace")
-                    phase = last_phase(found) or phase
-                    progress(phase)
-                if now_s - last_s > silence_s or now_s - began_s > PHASES * silence_s:
-                    raise _too_slow(phase, now_s - began_s, log)
+
+        def grown() -> None:
+            progress(_phase(log))
+
+        began = time.monotonic()
+        returncode = watched(
+            command,
+            env=env,
+            files=(log,),
+            grown=grown,
+            silence_s=silence_s,
+            longest_s=PHASES * silence_s,
+        )
+        if returncode is None:
+            raise _too_slow(_phase(log), time.monotonic() - began, log)
         output = read_log(log)
-        if child.returncode:
-            raise _failed(output, returncode=child.returncode, log=log)
+        if returncode:
+            raise _failed(output, returncode=returncode, log=log)
         return output
 
     def _verify(
@@ -455,7 +450,6 @@ def _too_slow(phase: str, seconds: float, log: Path) -> CellError:
     )
 
 
-def _size(log: Path) -> int:
-    with contextlib.suppress(OSError):
-        return log.stat().st_size
-    return 0
+def _phase(log: Path) -> str:
+    output = tail(log, _TAIL_BYTES).decode(errors="replace")
+    return last_phase(output) or "loading"

@@ -53,15 +53,9 @@ from codeneedle.records.record import Status
 from codeneedle.system import processes
 from codeneedle.system.files import open_regular, read_regular, write_whole
 from codeneedle.system.machine import usable_cores
-from codeneedle.system.orphans import noted
-from codeneedle.system.processes import FILE_LIMIT_BYTES, AwakeClock, ends_within
+from codeneedle.system.orphans import watched
+from codeneedle.system.processes import FILE_LIMIT_BYTES
 from codeneedle.text import plural
-
-POLL_S = 0.2
-"""Between two checks of how far the tool is."""
-
-LONGEST_POLL_S = 10.0
-"""A longer gap between two checks means that this process was suspended."""
 
 SILENCE_S = 3600.0
 """How long the tool may write nothing: a chunk of a large model may take as long."""
@@ -316,18 +310,23 @@ class Perplexity:
                 chunks=job.task.chunks,
                 context=job.task.context,
             )
-        with noted(argv, env=env, log=job.log, file_limit_bytes=limit_bytes) as child:
-            elapsed_s = AwakeClock(longest_s=LONGEST_POLL_S)
-            written, last_s = -1, elapsed_s()
-            while not ends_within(child, POLL_S):
-                size = _written_bytes(job)
-                if size != written:
-                    written, last_s = size, elapsed_s()
-                    log_text = read_log(job.log)
-                    self.verify(job, log_text, is_over=False)
-                    progress(min(chunks_done(log_text), job.task.chunks))
-                elif elapsed_s() - last_s > SILENCE_S:
-                    raise _silent(job)
+
+        def grown() -> None:
+            log_text = read_log(job.log)
+            self.verify(job, log_text, is_over=False)
+            progress(min(chunks_done(log_text), job.task.chunks))
+
+        returncode = watched(
+            argv,
+            env=env,
+            # A base file grows while the log is silent.
+            files=(job.log,) if job.text is None else (job.log, job.base),
+            grown=grown,
+            silence_s=SILENCE_S,
+            file_limit_bytes=limit_bytes,
+        )
+        if returncode is None:
+            raise _silent(job)
         log_text = read_log(job.log)
         note(
             ToolRun(
@@ -336,8 +335,8 @@ class Perplexity:
                 fallback=logs.fallback(log_text),
             )
         )
-        if child.returncode != 0:
-            raise _failed(job, log_text, returncode=child.returncode)
+        if returncode != 0:
+            raise _failed(job, log_text, returncode=returncode)
         return log_text
 
     def _kept(self, job: Job, log_text: str, *, seconds: float) -> Reference:
@@ -608,16 +607,6 @@ def _mode(job: Job) -> Iterator[str]:
 
 def _sha256(task: DivergenceTask) -> str:
     return hashlib.sha256(task.text).hexdigest()
-
-
-def _written_bytes(job: Job) -> int:
-    """Bytes of what the tool writes: a base file grows while its log is silent."""
-    paths = [job.log] if job.text is None else [job.log, job.base]
-    written = 0
-    for path in paths:
-        with contextlib.suppress(OSError):  # not created yet, or removed
-            written += path.stat().st_size
-    return written
 
 
 @contextlib.contextmanager

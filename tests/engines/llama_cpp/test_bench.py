@@ -18,7 +18,6 @@ from made_tools import (
 )
 from programs import script
 
-from codeneedle.engines.llama_cpp import bench
 from codeneedle.engines.llama_cpp.bench import (
     Bench,
     differences,
@@ -26,6 +25,7 @@ from codeneedle.engines.llama_cpp.bench import (
     read_result,
 )
 from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.system import orphans
 
 LOGS = Path(__file__).parents[2] / "helpers" / "logs"
 REAL = (LOGS / "bench-q8_0-q4_0.txt").read_text()
@@ -278,7 +278,7 @@ def test_a_bench_without_the_accelerator_of_the_server_is_a_mismatch(tmp_path):
 @pytest.fixture
 def hanging(tmp_path, monkeypatch):
     """A tool that says a word, and no other."""
-    monkeypatch.setattr(bench, "POLL_S", 0.02)
+    monkeypatch.setattr(orphans, "POLL_S", 0.02)
     body = f"echo $$ > {tmp_path}/pid; echo start; exec sleep 600"
     hangs = script(tmp_path / "slow" / "llama-bench", body)
     return replace(made_bench(tmp_path), tool=hangs)

@@ -23,6 +23,7 @@ from codeneedle.engines.llama_cpp.perplexity import (
 )
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
 from codeneedle.grid import Pair
+from codeneedle.system import orphans
 
 
 def ignore(_):
@@ -49,7 +50,7 @@ def run(tmp_path):
 @pytest.fixture
 def hasty(monkeypatch):
     """The tool is checked more often than usual."""
-    monkeypatch.setattr(perplexity, "POLL_S", 0.02)
+    monkeypatch.setattr(orphans, "POLL_S", 0.02)
 
 
 def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
