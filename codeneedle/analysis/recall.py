@@ -1,6 +1,7 @@
 """Metrics of the recall probe."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from codeneedle.analysis.metrics import METRICS as MEMORY
 from codeneedle.analysis.metrics import Metric, of_cell
@@ -94,111 +95,77 @@ def _accepted(record: CellRecord, _setup: Setup, _reading: Reading) -> list[floa
     ]
 
 
+_lines = partial(Metric, unit="lines", digits=2)
+_rounds = partial(Metric, unit="rounds", bounds=(0, 1), digits=0, is_sum=True)
+_gap = partial(Metric, unit="nats", better="higher", bounds=(0, None), digits=2)
+_speed = partial(
+    Metric, unit="tokens/s", better="higher", bounds=(0, None), group="speed"
+)
+_seconds = partial(Metric, unit="s", better="lower", bounds=(0, None), group="speed")
+
 METRICS: tuple[Metric, ...] = (
-    Metric(
+    _lines(
         name="matched",
         label=f"matched lines of {ASKED_LINES}",
-        unit="lines",
         better="higher",
         bounds=(0, ASKED_LINES),
-        digits=2,
         values=_of_answers(lambda counts: counts.matched),
         in_table=True,
     ),
-    Metric(
+    _rounds(
         name="pass",
         label=f"rounds with at least {PASS_LINES} matched lines",
-        unit="rounds",
         better="higher",
-        bounds=(0, 1),
-        digits=0,
         values=_of_answers(lambda counts: counts.passed),
-        is_sum=True,
     ),
-    Metric(
+    _lines(
         name="hallucinated",
         label="lines of the answer that match nothing",
-        unit="lines",
         better="lower",
         bounds=(0, None),
-        digits=2,
         values=_of_answers(lambda counts: counts.hallucinated),
     ),
-    Metric(
+    _lines(
         name="missing",
         label=f"missing lines of {ASKED_LINES}",
-        unit="lines",
         better="lower",
         bounds=(0, ASKED_LINES),
-        digits=2,
         values=_of_answers(lambda counts: counts.missing),
     ),
-    Metric(
+    _lines(
         name="bonus",
         label="correct lines past the asked ones",
-        unit="lines",
         better="neither",
         bounds=(0, None),
-        digits=2,
         values=_of_answers(lambda counts: counts.bonus),
     ),
-    Metric(
+    _lines(
         name="overrun",
         label="lines past the end of the answer that match nothing",
-        unit="lines",
         better="neither",
         bounds=(0, None),
-        digits=2,
         values=_of_answers(lambda counts: counts.overrun),
     ),
-    Metric(
+    _gap(
         name="margin",
         label="smallest gap to the runner-up token",
-        unit="nats",
-        better="higher",
-        bounds=(0, None),
-        digits=2,
         values=_of_gaps(lambda margins: margins.least),
         in_table=True,
     ),
-    Metric(
+    _gap(
         name="margin5",
         label="gap to the runner-up token, 5th percentile",
-        unit="nats",
-        better="higher",
-        bounds=(0, None),
-        digits=2,
         values=_of_gaps(lambda margins: margins.fifth),
     ),
-    Metric(
+    _gap(
         name="margin-mean",
         label="gap to the runner-up token, mean",
-        unit="nats",
-        better="higher",
-        bounds=(0, None),
-        digits=2,
         values=_of_gaps(lambda margins: margins.mean),
     ),
-    Metric(
-        name="prefill",
-        label="prompt reading, a by-product",
-        unit="tokens/s",
-        better="higher",
-        bounds=(0, None),
-        digits=0,
-        values=_prefill,
-        group="speed",
+    _speed(
+        name="prefill", label="prompt reading, a by-product", digits=0, values=_prefill
     ),
-    Metric(
-        name="decode",
-        label="writing, a by-product",
-        unit="tokens/s",
-        better="higher",
-        bounds=(0, None),
-        digits=1,
-        values=_decode,
-        group="speed",
-    ),
+    _speed(name="decode", label="writing, a by-product", digits=1, values=_decode),
     Metric(
         name="accepted",
         label="drafted tokens that were right",
@@ -210,45 +177,29 @@ METRICS: tuple[Metric, ...] = (
         group="speed",
     ),
     *MEMORY,
-    Metric(
+    _seconds(
         name="ready",
         label="from launch to a verified server",
-        unit="s",
-        better="lower",
-        bounds=(0, None),
         digits=1,
         values=of_cell(lambda record: record.phases.ready_s),
-        group="speed",
     ),
-    Metric(
+    _seconds(
         name="time",
         label="the whole cell",
-        unit="s",
-        better="lower",
-        bounds=(0, None),
         digits=1,
         values=of_cell(lambda record: record.phases.total_s or None),
-        group="speed",
     ),
-    Metric(
+    _seconds(
         name="waiting",
         label="start and stop of the server, and the time since the last cell",
-        unit="s",
-        better="lower",
-        bounds=(0, None),
         digits=2,
         values=of_cell(lambda record: record.phases.waiting_s or None),
-        group="speed",
     ),
-    Metric(
+    _rounds(
         name="errors",
         label="rounds without an answer",
-        unit="rounds",
         better="lower",
-        bounds=(0, 1),
-        digits=0,
         values=_errors,
-        is_sum=True,
     ),
 )
 """All of them; the first is the headline."""
