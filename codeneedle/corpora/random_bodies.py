@@ -144,7 +144,7 @@ def text_of(knobs: Knobs) -> str:
         blank lines. ASCII, ends with a newline. With the same other knobs, more
         functions continue the text of fewer.
     """
-    stream = _random_bytes(knobs.seed)
+    stream = random_bytes(knobs.seed)
     names = _names(stream, length=knobs.name_length)
     indent = " " * knobs.indent
     parts = [f"{HEADER}{knobs}\n"]
@@ -157,9 +157,10 @@ def text_of(knobs: Knobs) -> str:
     return "".join(parts)
 
 
-def _random_bytes(seed: int) -> Iterator[int]:
+def random_bytes(seed: int | str) -> Iterator[int]:
+    """The bytes of step 1 of `text_of`, without an end."""
     for counter in itertools.count():
-        yield from hashlib.sha256(f"{seed}:{counter}".encode("ascii")).digest()
+        yield from hashlib.sha256(f"{seed}:{counter}".encode()).digest()
 
 
 def _draw(stream: Iterator[int], alphabet: str, length: int) -> str:
