@@ -2,6 +2,7 @@
 
 import functools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -158,17 +159,14 @@ class Difference:
 
     Attributes:
         mean: The difference, in the metric's unit.
-        low: Lower end of the `CONFIDENCE` interval; NaN where single
-            observations give none.
+        low: Lower end of the 95 % interval; NaN where single observations give none.
         high: Its upper end. An interval of no width means that no round
             differed, not that none ever would.
-        is_paired: Whether rounds were compared needle by needle.
     """
 
     mean: float
     low: float
     high: float
-    is_paired: bool
 
     @property
     def is_told(self) -> bool:
@@ -182,9 +180,9 @@ def difference(
     """
     Compare the values of a cell with *theirs*, those of the reference.
 
-    Where both have a value for every needle, the same needles are drawn for
-    both: what makes a needle hard cancels out. Otherwise (rounds without an
-    answer, repetitions, single numbers) the two are drawn apart.
+    Where both have a value for every needle, rounds are compared needle by needle:
+    what makes a needle hard cancels out. Otherwise (rounds without an answer,
+    repetitions, single numbers) the two are taken as independent.
 
     Args:
         ours: One or more values.
@@ -196,61 +194,78 @@ def difference(
         Percentile bootstrap, `RESAMPLES` seeded samples. Efron & Tibshirani, An
         Introduction to the Bootstrap, 1993, chapter 13.
     """
-    gaps = paired_gaps(ours, theirs, needles=needles)
-    if gaps is not None:
-        return paired_difference(gaps, is_sum=is_sum)
-    return _difference_apart(np.array(ours), np.array(theirs), is_sum=is_sum)
+    if len(ours) == len(theirs) == needles > 1:
+        gaps = np.subtract(ours, theirs, dtype=np.float64)
+        return _paired_difference(gaps, is_sum=is_sum)
+    total = math.fsum if is_sum else statistics.fmean
+    mean = total(ours) - total(theirs)
+    half = half_interval(ours, theirs, is_sum=is_sum)
+    return Difference(mean=mean, low=mean - half, high=mean + half)
 
 
-def paired_gaps(
-    ours: Sequence[float], theirs: Sequence[float], *, needles: int
-) -> Numbers | None:
-    """What each needle has more than in the other; None if one lacks a value."""
-    if not len(ours) == len(theirs) == needles > 1:
-        return None
-    gaps: Numbers = np.subtract(ours, theirs, dtype=np.float64)
-    return gaps
-
-
-def paired_difference(gaps: Numbers, *, is_sum: bool) -> Difference:
+def _paired_difference(gaps: Numbers, *, is_sum: bool) -> Difference:
     """The `Difference` of two cells by their *gaps*, one per needle."""
     if not gaps.any():  # equal answers, as most pairs of a good grid give
-        return Difference(mean=0.0, low=0.0, high=0.0, is_paired=True)
+        return Difference(mean=0.0, low=0.0, high=0.0)
+    parts = 1 if is_sum else len(gaps)
     resampled = gaps @ _times_drawn(len(gaps))
     # Sums of the same gaps in another order differ in the last bits, also from zero.
     resampled[np.abs(resampled) < 1e-12 * np.abs(gaps).max()] = 0
-    if is_sum:
-        return _difference(float(gaps.sum()), resampled, is_paired=True)
-    return _difference(float(gaps.mean()), resampled / len(gaps), is_paired=True)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled / parts, [tail, 1 - tail])
+    return Difference(mean=float(gaps.sum() / parts), low=float(low), high=float(high))
 
 
 @functools.lru_cache(maxsize=4)
 def _times_drawn(count: int) -> Numbers:
     """How often each of *count* values is in each sample, a column per sample."""
-    drawn = _drawn(count, np.random.default_rng(SEED))
+    drawn = np.random.default_rng(SEED).integers(count, size=(RESAMPLES, count))
     times = [np.count_nonzero(drawn == value, axis=1) for value in range(count)]
     return np.array(times, dtype=np.float64)
 
 
-def _difference_apart(ours: Numbers, theirs: Numbers, *, is_sum: bool) -> Difference:
-    """The `Difference` of two cells whose values belong to no common needles."""
-    total = np.sum if is_sum else np.mean
-    mean = float(total(ours) - total(theirs))
+NORMAL_95 = 1.96
+"""Standard errors to either side that hold 95 % of a normal distribution."""
+
+
+def half_interval(
+    ours: Sequence[float], theirs: Sequence[float], *, is_sum: bool = False
+) -> float:
+    """
+    Half of the 95 % interval of the difference of two means or sums.
+
+    For the few repetitions of a speed, for which a bootstrap is too narrow.
+
+    Args:
+        ours: Observations.
+        theirs: Likewise, not paired with them.
+        is_sum: Whether sums are compared.
+
+    Returns:
+        NaN if either is a single observation, which has no variance.
+
+    Source:
+        Welch, The generalization of Student's problem when several different
+        population variances are involved, 1947. Quantile of Student's t by its
+        expansion at the normal one: Abramowitz & Stegun, 26.7.5; 0.3 % too low
+        with 8 degrees of freedom, 10 % with 2.
+    """
     if min(len(ours), len(theirs)) < 2:  # noqa: PLR2004 - one value has no spread
-        return Difference(mean=mean, low=math.nan, high=math.nan, is_paired=False)
-    chance = np.random.default_rng(SEED)
-    mine, other = (
-        total(values[_drawn(len(values), chance)], axis=1) for values in (ours, theirs)
+        return math.nan
+    parts = [
+        statistics.variance(each) * (len(each) if is_sum else 1 / len(each))
+        for each in (ours, theirs)
+    ]
+    whole = math.fsum(parts)
+    if not whole:
+        return 0.0
+    # Shares of the whole: squares of very small variances would underflow.
+    shares = (
+        (part / whole) ** 2 / (len(each) - 1)
+        for part, each in zip(parts, (ours, theirs), strict=True)
     )
-    return _difference(mean, mine - other, is_paired=False)
-
-
-def _drawn(count: int, chance: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Which of *count* values each sample with replacement holds, a row per sample."""
-    return chance.integers(count, size=(RESAMPLES, count))
-
-
-def _difference(mean: float, resampled: Numbers, *, is_paired: bool) -> Difference:
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail])
-    return Difference(mean=mean, low=float(low), high=float(high), is_paired=is_paired)
+    freedom = 1 / math.fsum(shares)
+    z = NORMAL_95
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return (z + first / freedom + second / freedom**2) * math.sqrt(whole)

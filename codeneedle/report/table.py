@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -216,13 +215,6 @@ def _sorting_column(sort: str, columns: Sequence[Column]) -> Column:
     return by_name[sort]
 
 
-NORMAL_95 = 1.96
-"""Standard errors to either side that hold 95 % of a normal distribution."""
-
-LEAST_VALUES = 2
-"""Observations that are needed for a variance."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """
@@ -304,58 +296,23 @@ def _compared(
 ) -> Comparison:
     metric = column.metric
     difference = column.cell(pair).value - column.reference_value
-    ours, theirs = (column.cell(each).observations for each in (pair, reference))
-    gaps = stats.paired_gaps(ours, theirs, needles=len(table.run.setup.needles))
+    error = _error(column, pair, reference, table)
     if metric.floor:
-        error = _error(column, pair, reference, table)
         noise = max(abs(column.reference_value), 0.0 if math.isnan(error) else error)
         is_significant = difference > noise
-    elif gaps is not None:
-        paired = stats.paired_difference(gaps, is_sum=metric.is_sum)
-        noise, is_significant = (paired.high - paired.low) / 2, paired.is_told
     else:
-        has_variance = min(len(ours), len(theirs)) >= LEAST_VALUES
-        noise = (
-            half_interval(ours, theirs)
-            if has_variance
-            else _error(column, pair, reference, table)
+        found = stats.difference(
+            column.cell(pair).observations,
+            column.cell(reference).observations,
+            needles=len(table.run.setup.needles),
+            is_sum=metric.is_sum,
         )
-        is_significant = abs(difference) > noise
+        is_single = math.isnan(found.low)
+        noise = error if is_single else (found.high - found.low) / 2
+        is_significant = abs(difference) > noise if is_single else found.is_told
     return Comparison(
         pair=pair, difference=difference, noise=noise, is_significant=is_significant
     )
-
-
-def half_interval(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """
-    Half of the 95 % interval of the difference of two means.
-
-    For the few repetitions of a speed, for which a bootstrap is too narrow.
-
-    Args:
-        ours: Two observations or more.
-        theirs: Likewise, not paired with them.
-
-    Source:
-        Welch, The generalization of Student's problem when several different
-        population variances are involved, 1947. Quantile of Student's t by its
-        expansion at the normal one: Abramowitz & Stegun, 26.7.5; 0.3 % too low
-        with 8 degrees of freedom, 10 % with 2.
-    """
-    parts = [statistics.variance(each) / len(each) for each in (ours, theirs)]
-    whole = math.fsum(parts)
-    if not whole:
-        return 0.0
-    # Shares of the whole: squares of very small variances would underflow.
-    shares = (
-        (part / whole) ** 2 / (len(each) - 1)
-        for part, each in zip(parts, (ours, theirs), strict=True)
-    )
-    freedom = 1 / math.fsum(shares)
-    z = NORMAL_95
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return (z + first / freedom + second / freedom**2) * math.sqrt(whole)
 
 
 def _error(column: Column, pair: Pair, reference: Pair, table: PairTable) -> float:
@@ -371,7 +328,9 @@ def _error(column: Column, pair: Pair, reference: Pair, table: PairTable) -> flo
     setup, reading = table.run.setup, table.reading
     errors = [column.metric.error(record, setup, reading) for record in records]
     known = [error for error in errors if error is not None]
-    return NORMAL_95 * math.hypot(*known) if len(known) == len(errors) else math.nan
+    return (
+        stats.NORMAL_95 * math.hypot(*known) if len(known) == len(errors) else math.nan
+    )
 
 
 HEADING = "K/V"

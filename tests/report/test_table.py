@@ -5,8 +5,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from made_metrics import (
     DIVERGENCE,
     KLD,
@@ -22,11 +20,11 @@ from made_metrics import (
 from made_records import made_run
 from rich.console import Console
 
+from codeneedle.analysis.stats import half_interval
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.report.table import (
-    half_interval,
     pair_table,
     separations,
     table_view,
@@ -539,28 +537,3 @@ def test_cells_without_numbers_are_not_compared():
     )
 
     assert 6 == separated(run)["tg"].compared
-
-
-@pytest.mark.parametrize(
-    ("count", "t"), [(2, 4.303), (3, 2.776), (5, 2.306), (16, 2.042)]
-)
-def test_few_observations_have_wide_intervals(count, t):
-    """
-    Student's t with 2 (n - 1) degrees of freedom, from tables.
-    """
-    values = [float(at) for at in range(count)]
-    mean = sum(values) / count
-    variance = sum((value - mean) ** 2 for value in values) / (count - 1)
-
-    found = half_interval(values, values) / math.sqrt(2 * variance / count)
-
-    assert pytest.approx(t, rel=0.11 if count == 2 else 0.03) == found
-
-
-@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8))
-@example([0.0, 1e-160])
-def test_an_interval_is_never_negative(values):
-    """
-    Nor does it underflow to an error.
-    """
-    assert 0 <= half_interval(values, values)
