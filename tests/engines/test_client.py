@@ -52,39 +52,37 @@ def test_a_reply_of_many_tokens_arrives_whole(tmp_path):
     assert reply.wall_s > 0
 
 
-def test_a_reply_is_cut_when_it_is_enough(tmp_path):
-    """
-    And the server is ready for the next question.
-    """
-    with fake_server(tmp_path) as served:
-        replies = [
-            served.client.complete(QUESTION, enough=lambda text: text.count("\n") == 2)
-            for _ in range(2)
-        ]
+def complete(served):
+    return served.client.complete(QUESTION)
 
-    assert 2 * [("line 0\nline 1\n", "cut", 14)] == [
-        (reply.text, reply.finish, reply.predicted_tokens) for reply in replies
-    ]
+
+def count(served):
+    return served.client.count_tokens("text")
 
 
 @pytest.mark.parametrize(
-    ("fault", "error"),
+    ("asked", "fault", "error"),
     [
-        ("reset", ServerGone),
-        ("half-json", BadReply),
-        ("html", BadReply),
-        ("wrong-shape", BadReply),
-        ("no-last-event", ServerGone),
-        ("error-event", Refused),
-        ("garbage", BadReply),
+        (complete, "reset", ServerGone),
+        (complete, "half-json", BadReply),
+        (complete, "html", BadReply),
+        (complete, "wrong-shape", BadReply),
+        (complete, "no-last-event", ServerGone),
+        (complete, "error-event", Refused),
+        (complete, "garbage", BadReply),
+        (count, "half-json", BadReply),
+        (count, "html", BadReply),
+        (count, "reset", ServerGone),
     ],
 )
-def test_a_stream_that_goes_wrong_has_an_error_of_its_own(fault, error, tmp_path):
+def test_an_answer_that_goes_wrong_has_an_error_of_its_own(
+    asked, fault, error, tmp_path
+):
     """
     Half an answer is never returned, and no library's exception is raised.
     """
     with fake_server(tmp_path, fault) as served, pytest.raises(error):
-        served.client.complete(QUESTION)
+        asked(served)
 
 
 @pytest.mark.parametrize("fault", ["slow-headers", "slow", "pings"])
@@ -113,18 +111,6 @@ def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch):
         pytest.raises(ServerGone, match="told to shut down"),
     ):
         served.client.complete(QUESTION)
-
-
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [("half-json", BadReply), ("html", BadReply), ("reset", ServerGone)],
-)
-def test_a_short_answer_that_goes_wrong_has_the_same_errors(fault, error, tmp_path):
-    """
-    Counting tokens goes through the same checks.
-    """
-    with fake_server(tmp_path, fault) as served, pytest.raises(error):
-        served.client.count_tokens("text")
 
 
 def test_a_port_without_a_server_is_silent():
@@ -226,27 +212,23 @@ def test_lines_do_not_depend_on_how_the_stream_was_cut(size):
     assert [b"data: 1", b"", b":", b"data: 2", b""] == list(lines(chunks))
 
 
-@pytest.mark.parametrize("limit", ["LINE_LIMIT_BYTES", "REPLY_LIMIT_BYTES"])
-def test_a_stream_without_end_is_refused(limit, monkeypatch):
+@pytest.mark.parametrize(
+    ("limit", "read", "chunk"),
+    [
+        ("LINE_LIMIT_BYTES", lines, b"x" * 100),
+        ("REPLY_LIMIT_BYTES", lines, b"data: x\n" * 10),
+        ("REPLY_LIMIT_BYTES", whole, b"x" * 100),
+    ],
+)
+def test_an_answer_without_end_is_refused(limit, read, chunk, monkeypatch):
     """
-    A line of megabytes, or more lines than an answer has.
+    A line of megabytes, or more lines than an answer has; just the limit is read.
     """
-    monkeypatch.setattr(client, limit, 1000)
-    chunk = b"x" * 100 if "LINE" in limit else b"data: x\n" * 10
+    monkeypatch.setattr(client, limit, 10 * len(chunk))
 
-    with pytest.raises(BadReply, match="longer than 1000 B"):
-        list(lines([chunk] * 100))
-
-
-def test_an_answer_without_end_is_refused(monkeypatch):
-    """
-    An answer of just the limit is read.
-    """
-    monkeypatch.setattr(client, "REPLY_LIMIT_BYTES", 1000)
-
-    assert 1000 == len(whole([b"x" * 100] * 10))
-    with pytest.raises(BadReply):
-        whole([b"x" * 100] * 11)
+    list(read([chunk] * 10))
+    with pytest.raises(BadReply, match="longer than"):
+        list(read([chunk] * 11))
 
 
 def test_of_an_error_only_the_beginning_is_read():
@@ -283,24 +265,16 @@ PROMPT = "alpha = 'kX9bQ2'\nbeta = 'Zt71Wc'\ngamma = 'Pq04Lm'\n" * 2 + "alpha = 
 
 
 @pytest.mark.real
-def test_many_texts_are_counted_in_one_question(real):
-    """
-    Each alone, whatever is in it; an empty one has no tokens.
-    """
-    texts = ["hello", "", "a\nb", "\u20ac"]
-
-    assert [5, 0, 3, 3] == real.counts(texts)
-    assert [] == real.counts([])
-    assert [3] == real.counts(["\u20ac"])
-
-
-@pytest.mark.real
 def test_the_real_server_counts_and_renders(real):
     """
-    The built-in model has a token for each byte, and one that begins a prompt.
+    The built-in model has a token for each byte, and one that begins a prompt; of many
+    texts each is counted alone, an empty one has no tokens.
     """
     assert 6 == real.count_tokens("hello")
     assert 5 == real.count_tokens("hello", add_special=False)
+    assert [5, 0, 3, 3] == real.counts(["hello", "", "a\nb", "\u20ac"])
+    assert [] == real.counts([])
+    assert [3] == real.counts(["\u20ac"])
     assert "hi" == real.render((Message("user", "hi"),))
 
 

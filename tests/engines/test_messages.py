@@ -51,27 +51,24 @@ def chat(*choices, enough=never):
 
 def test_a_reply_is_its_tokens_with_probabilities_and_gaps():
     """
-    The gap is how much more likely a token was than the best other one.
+    The gap is how much more likely a token was than the best other one; negative, which
+    greedy sampling never gives, it is stored as observed.
     """
-    reply = completion(token("a"), token("b", chosen=-0.5, other=-0.75), LAST)
-
-    assert ("ab", "stop") == (reply.text, reply.finish)
-    assert (-0.1, -0.5) == reply.logprobs
-    assert (2.4, 0.25) == reply.gaps
-
-
-def test_a_token_that_is_not_the_likeliest_has_a_negative_gap():
-    """
-    Greedy sampling never gives one; it is stored as observed.
-    """
-    other = {"id": 7, "logprob": -0.5}
-    event = token("a") | {
-        "completion_probabilities": [
-            {"id": 9, "logprob": -3.0, "top_logprobs": [other]}
-        ]
+    probabilities = {
+        "id": 9,
+        "logprob": -3.0,
+        "top_logprobs": [{"id": 7, "logprob": -0.5}],
     }
+    reply = completion(
+        token("a"),
+        token("b", chosen=-0.5, other=-0.75),
+        {"content": "c", "completion_probabilities": [probabilities]},
+        LAST,
+    )
 
-    assert (-2.5,) == completion(event, LAST).gaps
+    assert ("abc", "stop") == (reply.text, reply.finish)
+    assert (-0.1, -0.5, -3.0) == reply.logprobs
+    assert (2.4, 0.25, -2.5) == reply.gaps
 
 
 def test_gaps_are_missing_where_the_server_does_not_name_tokens():
@@ -317,16 +314,10 @@ def test_an_error_in_a_stream_has_its_own_code():
 
 def test_an_error_that_is_a_page_is_quoted_in_one_line():
     """
-    Control characters never reach a terminal.
+    Without control characters; of ten megabytes, 200 characters are shown.
     """
     found = refusal(b"<h1>\n\x1b[31mBad\x1b[0m gateway</h1>", code=502)
 
     assert type(found) is Refused
     assert "'<h1> [31mBad [0m gateway</h1>'" in str(found)
-
-
-def test_a_quotation_is_short():
-    """
-    Of ten megabytes, 200 characters are shown.
-    """
     assert 203 == len(quoted("x" * 10_000_000))

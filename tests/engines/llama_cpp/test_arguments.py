@@ -157,24 +157,36 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
     ] == command(LAUNCH, port=8000)
 
 
-def test_a_server_may_be_left_to_choose_its_attention():
+@pytest.mark.parametrize(
+    ("changes", "stated", "absent"),
+    [
+        ({"flash_attention": "auto"}, ["--flash-attn", "auto"], "on"),
+        (
+            {"options": {"--fit", "--jinja"}},
+            ["--n-gpu-layers", "999", "--fit", "off", "--jinja"],
+            "--cache-ram",
+        ),
+        (
+            {"pair": None, "options": {"--device", "--no-warmup", "--no-repack"}},
+            [
+                *("--n-gpu-layers", "0", "--device", "none"),
+                *("--no-warmup", "--no-repack"),
+            ],
+            "--cache-type-k",
+        ),
+    ],
+    ids=["attention is left to it", "an older build", "it only counts"],
+)
+def test_a_server_is_told_what_it_needs_and_can(changes, stated, absent):
     """
-    Only then does it say whether the accelerator has it.
+    Only one that may choose says whether the accelerator has attention; an argument
+    that a build does not know would end it; one that counts needs no accelerator.
     """
-    argv = command(replace(LAUNCH, flash_attention="auto"), port=1)
+    argv = command(replace(LAUNCH, **changes), port=1)
 
-    assert "auto" == argv[argv.index("--flash-attn") + 1]
-
-
-def test_arguments_that_a_binary_does_not_have_are_left_out():
-    """
-    Builds differ; an unknown argument would end a server.
-    """
-    options = frozenset({"--fit", "--jinja"})
-    argv = command(replace(LAUNCH, options=options), port=1)
-
-    assert ["--fit", "off", "--jinja"] == argv[-3:]
-    assert "--cache-ram" not in argv
+    start = argv.index(stated[0])
+    assert stated == argv[start : start + len(stated)]
+    assert absent not in argv
 
 
 def test_further_arguments_come_last():
@@ -184,18 +196,6 @@ def test_further_arguments_come_last():
     argv = command(replace(LAUNCH, extra=("--rope-scaling", "yarn")), port=1)
 
     assert ["--rope-scaling", "yarn"] == argv[-2:]
-
-
-def test_a_server_that_only_counts_needs_no_accelerator():
-    """
-    Nor a warm-up, nor cache types.
-    """
-    options = frozenset({"--device", "--no-warmup", "--no-repack"})
-    argv = command(replace(LAUNCH, pair=None, options=options), port=1)
-
-    assert ["--device", "none", "--no-warmup", "--no-repack"] == argv[-4:]
-    assert "0" == argv[argv.index("--n-gpu-layers") + 1]
-    assert "--cache-type-k" not in argv
 
 
 def test_threads_are_those_asked_for():
@@ -304,25 +304,19 @@ def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
 
 
 @pytest.mark.parametrize(
-    "server_args",
+    ("server_args", "options"),
     [
-        ("--temp", "0.5"),
-        ("--mlock",),
-        ("--override-kv", "a=int:1"),
-        ("-ngl",),
-        ("-nkvo", "yes"),
-        ("stray",),
+        (("--temp", "0.5"), BENCH_OPTIONS),
+        (("--mlock",), BENCH_OPTIONS),
+        (("--override-kv", "a=int:1"), BENCH_OPTIONS),
+        (("-ngl",), BENCH_OPTIONS),
+        (("-nkvo", "yes"), BENCH_OPTIONS),
+        (("stray",), BENCH_OPTIONS),
+        (("-ncmoe", "3"), {"--threads"}),
     ],
 )
-def test_the_rest_is_told_and_not_passed_to_llama_bench(server_args):
+def test_the_rest_is_told_and_not_passed_to_llama_bench(server_args, options):
     """
-    No word is dropped.
+    No word is dropped; an older program is not stopped by an argument it does not know.
     """
-    assert ({}, server_args) == translated(server_args, BENCH_OPTIONS)
-
-
-def test_an_option_that_llama_bench_lacks_is_not_passed_on():
-    """
-    An older one is not stopped by an argument that it does not know.
-    """
-    assert ("-ncmoe", "3") == translated(["-ncmoe", "3"], {"--threads"})[1]
+    assert ({}, server_args) == translated(server_args, options)
