@@ -26,6 +26,7 @@ class Cell:
         value: The mean or sum of its observations; NaN where there is none.
         observations: What the value comes from, one per round where there are rounds.
         against: The pair that the record was measured against, if it names one.
+        names: Text and name of each observation, where they have any.
     """
 
     pair: Pair
@@ -34,6 +35,7 @@ class Cell:
     value: float = math.nan
     observations: tuple[float, ...] = ()
     against: str = ""
+    names: tuple[tuple[str, str], ...] = ()
 
     @property
     def n(self) -> int:
@@ -171,4 +173,5 @@ def _cell(
         value=cell_value(metric, values),
         observations=values,
         against=reference_named_by(metric, record),
+        names=tuple(metric.names(record)) if metric.names else (),
     )

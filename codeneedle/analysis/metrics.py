@@ -36,6 +36,8 @@ class Metric:
         reference: The pair that a record's values are measured against, for values
             that are: ``f16/f16``. None for others; these are compared with the
             most precise pair.
+        names: Text and name of each observation of a record, by which observations
+            of two records are paired; None where they are paired by their order.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Metric:
     floor: bool = False
     error: Callable[[CellRecord, Setup, Reading], float | None] | None = None
     reference: Callable[[CellRecord], str | None] | None = None
+    names: Callable[[CellRecord], Sequence[tuple[str, str]]] | None = None
 
 
 Number = Callable[[CellRecord], float | None]

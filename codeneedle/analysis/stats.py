@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.analysis.frames import Cells
+from codeneedle.analysis.frames import Cell, Cells
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
 
 Numbers = npt.NDArray[np.float64]
@@ -174,6 +174,32 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
+def cell_difference(
+    ours: Cell, theirs: Cell, *, needles: int, is_sum: bool
+) -> Difference:
+    """
+    Compare two cells: by the names of their observations, where they have any.
+
+    What only one of the two has does not count. Observations of one text are not
+    independent: texts are drawn, where there are several. Otherwise as `difference`.
+    """
+    known = dict(zip(theirs.names, theirs.observations, strict=False))
+    both = [
+        (text, value - known[text, name])
+        for (text, name), value in zip(ours.names, ours.observations, strict=False)
+        if (text, name) in known
+    ]
+    if not both:
+        mine, other = ours.observations, theirs.observations
+        return difference(mine, other, needles=needles, is_sum=is_sum)
+    of_texts: dict[str, float] = {}
+    for text, gap in both:
+        of_texts[text] = of_texts.get(text, 0.0) + gap
+    gaps = list(of_texts.values()) if len(of_texts) > 1 else [gap for _, gap in both]
+    parts = 1 if is_sum else len(both)
+    return _paired_difference(np.array(gaps, dtype=np.float64), parts=parts)
+
+
 def difference(
     ours: Sequence[float], theirs: Sequence[float], *, needles: int, is_sum: bool
 ) -> Difference:
@@ -196,18 +222,23 @@ def difference(
     """
     if len(ours) == len(theirs) == needles > 1:
         gaps = np.subtract(ours, theirs, dtype=np.float64)
-        return _paired_difference(gaps, is_sum=is_sum)
+        return _paired_difference(gaps, parts=1 if is_sum else len(gaps))
     total = math.fsum if is_sum else statistics.fmean
     mean = total(ours) - total(theirs)
     half = half_interval(ours, theirs, is_sum=is_sum)
     return Difference(mean=mean, low=mean - half, high=mean + half)
 
 
-def _paired_difference(gaps: Numbers, *, is_sum: bool) -> Difference:
-    """The `Difference` of two cells by their *gaps*, one per needle."""
+def _paired_difference(gaps: Numbers, *, parts: int) -> Difference:
+    """
+    The `Difference` of two cells by their *gaps*, which are drawn.
+
+    Args:
+        gaps: One per needle or text.
+        parts: What their sum is divided by.
+    """
     if not gaps.any():  # equal answers, as most pairs of a good grid give
         return Difference(mean=0.0, low=0.0, high=0.0)
-    parts = 1 if is_sum else len(gaps)
     resampled = gaps @ _times_drawn(len(gaps))
     # Sums of the same gaps in another order differ in the last bits, also from zero.
     resampled[np.abs(resampled) < 1e-12 * np.abs(gaps).max()] = 0

@@ -443,15 +443,15 @@ def _word(status: str) -> str:
 
 def _significant(run: Run, cells: Cells, reference: Pair, metric: Metric) -> set[Pair]:
     """The pairs of whose difference to *reference* the interval excludes 0."""
-    theirs = next(cell.observations for cell in cells if cell.pair == reference)
+    theirs = next(cell for cell in cells if cell.pair == reference)
     compare = functools.partial(
-        stats.difference,
+        stats.cell_difference,
         theirs=theirs,
         needles=len(run.setup.needles),
         is_sum=metric.is_sum,
     )
     others = [cell for cell in cells if cell.has_value and cell.pair != reference]
-    return {cell.pair for cell in others if compare(cell.observations).is_told}
+    return {cell.pair for cell in others if compare(cell).is_told}
 
 
 def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:

@@ -301,9 +301,9 @@ def _compared(
         noise = max(abs(column.reference_value), 0.0 if math.isnan(error) else error)
         is_significant = difference > noise
     else:
-        found = stats.difference(
-            column.cell(pair).observations,
-            column.cell(reference).observations,
+        found = stats.cell_difference(
+            column.cell(pair),
+            column.cell(reference),
             needles=len(table.run.setup.needles),
             is_sum=metric.is_sum,
         )

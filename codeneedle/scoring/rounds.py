@@ -197,7 +197,7 @@ def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
         BadRecord: If it holds something else, or asks for a needle that *setup*
             does not have.
     """
-    return _asked_rounds(_ByIdentity(record), _ByIdentity(setup))
+    return _asked_rounds(ByIdentity(record), ByIdentity(setup))
 
 
 def recall_of(record: CellRecord) -> Recall:
@@ -207,14 +207,14 @@ def recall_of(record: CellRecord) -> Recall:
     Raises:
         BadRecord: If it is something else.
     """
-    return _recall_of(_ByIdentity(record))
+    return _recall_of(ByIdentity(record))
 
 
 _Value = TypeVar("_Value", CellRecord, Setup)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _ByIdentity(Generic[_Value]):
+class ByIdentity(Generic[_Value]):
     """A key of a cache: records and setups hold dicts, which have no hash."""
 
     value: _Value
@@ -223,20 +223,20 @@ class _ByIdentity(Generic[_Value]):
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and self.value is other.value
+        return isinstance(other, ByIdentity) and self.value is other.value
 
 
 # Small: all metrics of a record are asked for before the next record. An entry holds
 # tens of thousands of numbers.
 @functools.lru_cache(maxsize=16)
-def _recall_of(key: _ByIdentity[CellRecord]) -> Recall:
+def _recall_of(key: ByIdentity[CellRecord]) -> Recall:
     record = key.value
     return from_json(record.observation or {}, Recall, file=_file(record))
 
 
 @functools.lru_cache(maxsize=16)
 def _asked_rounds(
-    record: _ByIdentity[CellRecord], setup: _ByIdentity[Setup]
+    record: ByIdentity[CellRecord], setup: ByIdentity[Setup]
 ) -> tuple[AskedRound, ...]:
     needles = {needle.name: needle for needle in setup.value.needles}
     try:

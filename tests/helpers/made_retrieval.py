@@ -1,0 +1,124 @@
+"""Makes records of the retrieval probe: real questions, answers as right as wished."""
+
+import hashlib
+
+from codeneedle.analysis.retrieval import (
+    NAME,
+    Asked,
+    Dialled,
+    DialStep,
+    Fitted,
+    Frozen,
+    LeftOut,
+    Retrieval,
+    Scored,
+    TextRead,
+)
+from codeneedle.corpora.tasks import make_texts
+from codeneedle.grid import Pair
+from codeneedle.records.record import CellRecord, Phases, Status, as_json
+
+DEPTHS = (0.1, 0.5, 0.9)
+
+
+def right(question, _length):
+    """An answer that is right."""
+    return question.payload
+
+
+def made_scored(payload, *, logp=-0.5, lead=1.0):
+    """A right answer of one token per character, all of them alike."""
+    count = len(payload)
+    return Scored(
+        logprobs=(logp,) * count,
+        bounds=(),
+        leads=(lead,) * count,
+        ends=tuple(range(1, count + 1)),
+        wall_s=0.1,
+    )
+
+
+def made_asked(question, length, decoys, *, answer=right, scored=made_scored):
+    """*question* with the answer that *answer* gives it at *length*."""
+    return Asked(
+        name=f"{length}-{question.name}",
+        depth=question.depth,
+        key=question.key,
+        prompt=question.prompt,
+        begin=question.begin,
+        payload=question.payload,
+        items=question.items,
+        shape=question.shape.value,
+        decoys=tuple(decoys.index(each) for each in question.decoys),
+        place=question.place,
+        reply=answer(question, length),
+        finish="stop",
+        predicted_tokens=9,
+        predicted_ms=90.0,
+        wall_s=0.2,
+        scored=scored(question.payload) if scored else None,
+    )
+
+
+def made_texts(task="multikey", *, length=1024, dial=2, questions=2, **answers):
+    """The texts of *task* at *length*, read and answered."""
+    made = make_texts(
+        task,
+        dial=dial,
+        characters=length * 4,
+        depths=DEPTHS,
+        questions=questions,
+        seed=7,
+    )
+    found = []
+    for number, text in enumerate(made):
+        each = dict.fromkeys(d for asked in text.questions for d in asked.decoys)
+        decoys = tuple(each)
+        found.append(
+            TextRead(
+                task=task,
+                length=length,
+                number=number,
+                characters=len(text.text),
+                sha256=hashlib.sha256(text.text.encode()).hexdigest(),
+                decoys=decoys,
+                prompt_tokens=length + 20,
+                cached_tokens=20,
+                prompt_ms=1000.0,
+                asked=tuple(
+                    made_asked(asked, length, decoys, **answers)
+                    for asked in text.questions
+                ),
+            )
+        )
+    return found
+
+
+def made_dial(task="multikey", *, setting=2, score=0.7, is_fixed=False):
+    """A dial that found *setting* at once."""
+    path = (DialStep(setting, score, 10),)
+    return Dialled(task=task, setting=setting, is_fixed=is_fixed, path=path)
+
+
+def made_frozen(*dials, left_out=()):
+    """What the reference f16/f16 found out."""
+    chosen = dials or (made_dial(),)
+    return Frozen(
+        reference="f16/f16",
+        dials=chosen,
+        sizes=tuple(Fitted(dial.task, 1024, 4096) for dial in chosen),
+        left_out=tuple(LeftOut(*each) for each in left_out),
+    )
+
+
+def retrieval_record(pair, texts, *, frozen=None):
+    """A finished record of the probe, as it comes from disk."""
+    found = Retrieval(frozen=frozen or made_frozen(), texts=tuple(texts))
+    return CellRecord(
+        pair=Pair.parse(pair),
+        probe=NAME,
+        status=Status.FINISHED,
+        started="2025-11-20T12:00:00+00:00",
+        phases=Phases(ready_s=0.5, measure_s=10.0, stop_s=0.2),
+        observation=as_json(found),
+    )
