@@ -7,8 +7,8 @@ from codeneedle.analysis.metrics import METRICS as MEMORY
 from codeneedle.analysis.metrics import Metric, of_cell
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.records.record import CellRecord, Round, Setup
-from codeneedle.scoring.alignment import PASS_LINES
 from codeneedle.scoring.rounds import (
+    PASS_LINES,
     Counts,
     Margins,
     Reading,

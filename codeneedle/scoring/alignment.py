@@ -8,9 +8,6 @@ from enum import StrEnum
 
 from codeneedle.records.record import NeedleFacts
 
-PASS_LINES = 8
-"""Matched lines from which a round passes, as in the published sweeps."""
-
 
 class Mark(StrEnum):
     """What became of a line."""
@@ -57,11 +54,6 @@ class Score:
     def matched(self) -> int:
         """Expected lines that the reply gives back, in order."""
         return self.count(Mark.MATCHED)
-
-    @property
-    def passed(self) -> bool:
-        """Whether the published sweeps would call it a pass."""
-        return self.matched >= PASS_LINES
 
 
 def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Score:

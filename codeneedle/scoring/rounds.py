@@ -15,12 +15,10 @@ from codeneedle.records.record import (
     Setup,
     from_json,
 )
-from codeneedle.scoring.alignment import (
-    PASS_LINES,
-    Mark,
-    answer_end,
-    score,
-)
+from codeneedle.scoring.alignment import Mark, answer_end, score
+
+PASS_LINES = 8
+"""Matched lines from which a round passes, as in the published sweeps."""
 
 FIFTH = 0.05
 """The share of tokens that `Margins.fifth` is about."""

@@ -51,8 +51,11 @@ def values(record, metrics=METRICS):
 
 def test_each_metric_is_one_number_of_the_comparison():
     """
-    The perplexity ratio is that to the reference before it was rounded to 16 bits.
+    The perplexity ratio is that to the reference before it was rounded to 16 bits;
+    standard errors are there where the tool states them.
     """
+    record = compared(512)
+
     assert {
         "kld": [0.25],
         "kld999": [4.0],
@@ -62,18 +65,11 @@ def test_each_metric_is_one_number_of_the_comparison():
         "dp-rms": [7.0],
         "ppl": [6.0],
         "ppl-ratio": [1.5],
-    } == values(compared(512))
+    } == values(record)
     assert [3.0] == values(compared(512, reference_ppl=2.0))["ppl-ratio"]
-
-
-def test_errors_are_there_where_the_tool_states_them():
-    """
-    Standard errors, by metric.
-    """
-    record = compared(512)
-    errors = {m.name: m.error(record, SETUP, Reading()) for m in METRICS if m.error}
-
-    assert {"kld": 0.01, "top1": 1.0, "dp-rms": 0.2, "ppl": 0.5} == errors
+    assert {"kld": 0.01, "top1": 1.0, "dp-rms": 0.2, "ppl": 0.5} == {
+        m.name: m.error(record, SETUP, Reading()) for m in METRICS if m.error
+    }
 
 
 def test_mean_divergence_is_the_headline_and_perplexity_never_ranks():
@@ -89,7 +85,8 @@ def test_mean_divergence_is_the_headline_and_perplexity_never_ranks():
 
 def test_several_contexts_have_metrics_of_their_own():
     """
-    Named ``kld@512``; of a single context, there are none.
+    Named ``kld@512``; of a single context, there are none. A context that a record
+    lacks is a gap, never a zero.
     """
     record = compared(512, 4096)
     conditions = {NAME: {"contexts": [512, 4096]}}
@@ -99,27 +96,9 @@ def test_several_contexts_have_metrics_of_their_own():
     assert 2 * len(METRICS) == len(found)
     assert ([0.25], [0.5]) == (found["kld@512"], found["kld@4096"])
     assert [0.25] == values(record)["kld"]
+    assert [] == values(compared(512), more)["kld@4096"]
     one = {NAME: {"contexts": [512]}}
     assert () == more_metrics(SETUP) == more_metrics(replace(SETUP, probes=one))
-
-
-def test_contexts_that_are_no_numbers_are_an_error():
-    """
-    The setup cannot be read.
-    """
-    wrong = replace(SETUP, probes={NAME: {"contexts": "all"}})
-
-    with pytest.raises(BadRecord, match="contexts of divergence"):
-        more_metrics(wrong)
-
-
-def test_a_record_without_a_context_has_no_value_there():
-    """
-    A gap, never a zero.
-    """
-    more = more_metrics(replace(SETUP, probes={NAME: {"contexts": [512, 4096]}}))
-
-    assert [] == values(compared(512), more)["kld@4096"]
 
 
 def test_metrics_state_the_pair_that_they_are_measured_against():
@@ -136,10 +115,12 @@ def test_metrics_state_the_pair_that_they_are_measured_against():
 
 def test_what_is_stored_is_read_strictly():
     """
-    Something else than an observation is an error, not an absence.
+    Something else than an observation or contexts is an error, not an absence.
     """
     record = compared(512)
 
     assert divergence_of(replace(record, probe="recall")) is None
     with pytest.raises(BadRecord):
         divergence_of(replace(record, observation={"reference": 3}))
+    with pytest.raises(BadRecord, match="contexts of divergence"):
+        more_metrics(replace(SETUP, probes={NAME: {"contexts": "all"}}))

@@ -1,6 +1,6 @@
 """Records as grids of cells."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -34,12 +34,14 @@ def pairs_of(cells: frames.Cells) -> list[str]:
 
 def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
     """
-    K goes down and V across, whatever the order of setup and records.
+    K goes down and V across, whatever the order of setup and records; each cell tells
+    how many observations it rests on.
     """
     cells = frames.cells_frame(small_run(), MATCHED, READING)
 
     assert ["bf16/bf16", "bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"] == pairs_of(cells)
     assert [20.0, 20.0, 4.5, 4.5] == [cell.value for cell in cells]
+    assert [2] * 4 == [cell.n for cell in cells]
 
 
 def test_cells_that_did_not_finish_are_gaps() -> None:
@@ -61,15 +63,6 @@ def test_cells_that_did_not_finish_are_gaps() -> None:
     assert 0 == untried.n
 
 
-def test_a_cell_tells_how_many_observations_it_rests_on() -> None:
-    """
-    Value and count come from the rounds.
-    """
-    last = frames.cells_frame(small_run(), MATCHED, READING)[-1]
-
-    assert (4.5, 2) == (last.value, last.n)
-
-
 def test_sums_are_not_averaged() -> None:
     """
     Passes are counted over the rounds of a cell.
@@ -81,15 +74,18 @@ def test_sums_are_not_averaged() -> None:
 
 def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
     """
-    The grid widens to what the records hold.
+    The grid widens to what the records hold; types of unknown precision come last, as
+    they were asked for.
     """
-    run = made_run(setup=SMALL)
-    stranger = failed_record("turbo3/q8_0", Status.UNSUPPORTED)
+    types = ["t2", "t1", "f16", "t3"]
+    run = made_run(setup=made_setup(needles=1, types_k=types[:1], types_v=types))
+    stranger = failed_record("turbo3/f16", Status.UNSUPPORTED)
     run = replace(run, records=(*run.records, stranger))
 
     cells = frames.cells_frame(run, MATCHED, READING)
 
-    assert ["bf16", "q4_0", "turbo3"] == frames.k_types(cells)
+    assert ["t2", "turbo3"] == frames.k_types(cells)
+    assert ["f16", "t2", "t1", "t3"] == frames.v_types(cells)
 
 
 def test_records_of_other_probes_are_left_out() -> None:
@@ -107,60 +103,33 @@ def test_records_of_other_probes_are_left_out() -> None:
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
     """
-    A reference that crashed is none.
+    One that crashed is none, and a run without a finished cell has none.
     """
     run = small_run(failed=[failed_record("bf16/bf16")])
+    none = replace(run, records=())
 
-    cells = frames.cells_frame(run, MATCHED, READING)
-
-    assert Pair("bf16", "q8_0") == frames.reference(cells)
-
-
-def test_a_run_without_a_finished_cell_has_no_reference() -> None:
-    """
-    Nothing is compared with nothing.
-    """
-    cells = frames.cells_frame(replace(small_run(), records=()), MATCHED, READING)
-
-    assert frames.reference(cells) is None
+    assert Pair("bf16", "q8_0") == (
+        frames.reference(frames.cells_frame(run, MATCHED, READING))
+    )
+    assert None is frames.reference(frames.cells_frame(none, MATCHED, READING))
 
 
 def test_the_reference_is_the_pair_that_records_name() -> None:
     """
-    However precise another one is; where they name several, there is none.
+    However precise another one is; where they name several, there is none. Cells that
+    did not finish are not asked.
     """
-    run = small_run()
-    one = replace(MATCHED, reference=lambda _: "q4_0/q8_0")
-    several = replace(MATCHED, reference=lambda record: str(record.pair))
-    missing = replace(MATCHED, reference=lambda _: "f16/f16")
+    run = small_run(failed=[failed_record("q4_0/bf16")])
 
-    cells = frames.cells_frames(run, [one], READING)["matched"]
+    def cells(named: Callable[[CellRecord], str]) -> frames.Cells:
+        metric = replace(MATCHED, reference=named)
+        return frames.cells_frame(run, metric, READING)
 
-    assert Pair("q4_0", "q8_0") == frames.reference(cells)
-    assert None is frames.reference(frames.cells_frame(run, several, READING))
-    assert None is frames.reference(frames.cells_frame(run, missing, READING))
+    several = cells(lambda record: str(record.pair))
 
-
-def test_cells_that_did_not_finish_name_no_reference() -> None:
-    """
-    What is left of them is not asked.
-    """
-    run = small_run(failed=[failed_record("q4_0/q8_0")], untried=["q4_0/bf16"])
-    metric = replace(MATCHED, reference=lambda record: str(record.pair))
-
-    cells = frames.cells_frame(run, metric, READING)
-
-    assert ["bf16/bf16", "bf16/q8_0"] == list(map(str, frames.named_references(cells)))
-
-
-def test_types_of_unknown_precision_keep_their_order() -> None:
-    """
-    They come after the known ones, as they were asked for.
-    """
-    types = ["t2", "t1", "f16", "t3"]
-    run = made_run(setup=made_setup(needles=1, types_k=types[:1], types_v=types))
-
-    cells = frames.cells_frame(run, MATCHED, READING)
-
-    assert ["f16", "t2", "t1", "t3"] == frames.v_types(cells)
-    assert ["t2"] == frames.k_types(cells)
+    assert Pair("q4_0", "q8_0") == frames.reference(cells(lambda _: "q4_0/q8_0"))
+    assert None is frames.reference(cells(lambda _: "f16/f16"))
+    assert None is frames.reference(several)
+    assert ["bf16/bf16", "bf16/q8_0", "q4_0/q8_0"] == (
+        list(map(str, frames.named_references(several)))
+    )

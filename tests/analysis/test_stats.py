@@ -63,73 +63,46 @@ def test_a_published_grid_gives_the_published_numbers() -> None:
 def test_the_spread_divides_by_the_number_of_cells() -> None:
     """
     One cell of 15 among 36 of 16 is 15.97 +/- 0.16, as published; n - 1 gives 0.17.
+    Failed cells are not averaged; the spread of nothing is NaN.
     """
     found = stats.spread(cells([15, *[16] * 35]))
+    some = stats.spread(cells([math.nan, *[20] * 35]))
 
     assert ("15.97", "0.16") == (f"{found.mean:.2f}", f"{found.sd:.2f}")
+    assert (20.0, 0.0, 35) == (some.mean, some.sd, some.cells)
+    assert math.isnan(stats.spread(cells([math.nan] * 36)).mean)
 
 
-def test_failed_cells_are_not_averaged() -> None:
+@pytest.mark.parametrize(("slope", "way"), [(1, "rises"), (-1, "falls")])
+def test_values_that_follow_the_bits_have_a_gradient(slope: int, way: str) -> None:
     """
-    Numbers are those of the others.
-    """
-    some = cells([math.nan, *[20] * 35])
-
-    assert (20.0, 0.0, 35) == (
-        stats.spread(some).mean,
-        stats.spread(some).sd,
-        stats.spread(some).cells,
-    )
-
-
-def test_no_finished_cell_gives_no_numbers() -> None:
-    """
-    The spread of nothing is NaN, and its gradient is not told.
-    """
-    nothing = cells([math.nan] * 36)
-
-    assert math.isnan(stats.spread(nothing).mean)
-    assert "too few cells" == stats.gradient(nothing).words
-
-
-@pytest.mark.parametrize(("slope", "way", "rho"), [(1, "rises", 1), (-1, "falls", -1)])
-def test_values_that_follow_the_bits_have_a_gradient(
-    slope: float, way: str, rho: float
-) -> None:
-    """
-    A metric that follows precision is told with its direction.
+    A metric that follows precision is told with its direction; no share of random
+    orders is zero: it is one of 10,000.
     """
     found = stats.gradient(cells(by_bits(slope)))
 
-    assert rho == pytest.approx(found.rho)
-    assert found.is_told
-    assert found.words.startswith(f"{way} with precision")
+    assert (True, 1e-4) == (found.is_told, found.p)
+    assert f"{way} with precision (rho {slope:+.2f}, p 0.0001)" == found.words
 
 
-def test_a_flat_grid_has_no_gradient() -> None:
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([20.0] * 36, "none"),
+        ([*[20.0] * 35, 0.0], "none"),
+        ([math.nan] * 36, "too few cells"),
+        ([*by_bits(1)[:5], *[math.nan] * 31], "too few cells"),
+    ],
+    ids=["flat", "one bad cell", "nothing", "five"],
+)
+def test_a_grid_without_a_gradient_says_so(values: list[float], words: str) -> None:
     """
-    Where all values are equal there is no order to compare.
+    Where all values are equal there is no order; ranks do not care how bad one cell
+    is; a few cells cannot tell a gradient from chance.
     """
-    found = stats.gradient(cells([20] * 36))
+    found = stats.gradient(cells(values))
 
-    assert "none" == found.words
-    assert not found.is_told
-
-
-def test_one_bad_cell_makes_no_gradient() -> None:
-    """
-    Ranks do not care how bad it is.
-    """
-    assert "none" == stats.gradient(cells([*[20] * 35, 0])).words
-
-
-def test_few_cells_are_said_to_be_few() -> None:
-    """
-    Four corners cannot tell a gradient from chance.
-    """
-    corners = [cells(by_bits(1))[at] for at in (0, 5, 30, 35)]
-
-    assert "too few cells" == stats.gradient(corners).words
+    assert (words, False) == (found.words, found.is_told)
 
 
 def test_types_of_unknown_size_are_left_out() -> None:
@@ -185,17 +158,6 @@ def test_a_gradient_is_told_up_to_the_level_of_significance():
 
     assert "rises with precision (rho +0.50, p 0.0500)" == at.words
     assert "none" == above.words
-
-
-@pytest.mark.parametrize("slope", [1, -1])
-def test_a_perfect_gradient_has_the_smallest_p_there_is(slope):
-    """
-    No share of random orders is zero: it is one of 10,000.
-    """
-    found = stats.gradient(cells(by_bits(slope)))
-
-    assert 1e-4 == found.p
-    assert found.words.endswith(f"(rho {slope:+.2f}, p 0.0001)")
 
 
 NEEDLES = 16
@@ -273,6 +235,7 @@ def test_a_border_at_zero_is_not_moved_by_rounding(scale):
     gaps = np.array([0.1, 0.2, -0.3] + [0.0] * 13) * scale
     nothing = [0.0] * 16
 
+    assert stats.Difference(mean=0.0, low=0.0, high=0.0) == compared(nothing, nothing)
     assert not compared(gaps, nothing).is_told
     assert not compared(abs(gaps), nothing).is_told
     assert 0.0 == compared(abs(gaps), nothing).low

@@ -96,25 +96,17 @@ RATIOS = st.dictionaries(
 @given(RATIOS)
 def test_a_crossover_lies_within_the_measured_range(by_depth):
     """
-    It is never extrapolated.
+    It is never extrapolated; the pair that is faster at the deepest depth is faster
+    from the crossover on.
     """
     found = crossing(by_depth)
+    is_ahead = found.trend in {Trend.ALWAYS, Trend.FROM}
 
-    assert found is not None
+    assert (list(by_depth.values())[-1] * 100.0 > 100.0) == is_ahead
     if found.depth is None:
         assert found.trend in {Trend.ALWAYS, Trend.NEVER}
     else:
         assert min(by_depth) <= found.depth <= max(by_depth)
-
-
-@given(RATIOS)
-def test_the_end_of_the_range_decides_the_trend(by_depth):
-    """
-    The pair that is faster at the deepest depth is faster from the crossover on.
-    """
-    is_ahead = crossing(by_depth).trend in {Trend.ALWAYS, Trend.FROM}
-
-    assert (list(by_depth.values())[-1] * 100.0 > 100.0) == is_ahead
 
 
 @given(RATIOS)
@@ -135,32 +127,16 @@ def test_exchanging_the_two_mirrors_the_trend(by_depth):
     assert mirrored[crossover(ours, theirs).trend] == crossover(theirs, ours).trend
 
 
-def test_a_pair_never_overtakes_itself():
-    """
-    The reference against itself has no crossover.
-    """
-    record = measured(F16, {0: 3.0, 100: 2.0})
-
-    assert Crossover(Trend.NEVER) == crossover(record, record)
-
-
 def test_only_depths_that_both_have_count():
     """
-    A gap on either side shortens the range.
+    A gap on either side shortens the range; a cell that fell back has no speed of its
+    types.
     """
     ours = measured(Q8, {0: 50.0, 100: 150.0, 200: None})
     theirs = measured(F16, {0: 100.0, 100: 100.0, 200: 1.0})
 
     assert Crossover(Trend.FROM, 50.0) == crossover(ours, theirs)
-
-
-def test_a_cell_that_fell_back_has_no_crossover():
-    """
-    Its speed is not that of its types.
-    """
-    ours = replace(measured(Q8, {0: 90.0}), status=Status.FALLBACK_F16)
-
-    assert crossover(ours, measured(F16, {0: 100.0})) is None
+    assert crossover(replace(ours, status=Status.FALLBACK_F16), theirs) is None
 
 
 def test_a_crossover_reads_as_a_phrase():
@@ -173,12 +149,13 @@ def test_a_crossover_reads_as_a_phrase():
 
 def test_each_depth_of_the_settings_has_its_metrics():
     """
-    Names tell test and depth; a run without the probe has none.
+    Names tell test and depth; a run without the probe has none, and no values.
     """
     assert ["tg@0", "pp@0", "tg@9", "pp@9"] == [
         metric.name for metric in more_metrics(run_of(depths=(0, 9)).setup)
     ]
     assert () == more_metrics(made_setup())
+    assert () == TG.values(measured(F16, {0: 1.0}), made_setup(), Reading())
 
 
 def test_a_speed_is_that_of_its_depth():
@@ -197,31 +174,15 @@ def test_a_speed_is_that_of_its_depth():
     assert () == TG.values(measured(Q8, {0: 9.0}), setup, Reading())
 
 
-def test_a_run_without_settings_has_no_values():
-    """
-    The settings alone say which depth is the deepest.
-    """
-    values = TG.values(measured(F16, {0: 1.0}), made_setup(), Reading())
-
-    assert () == values
-
-
 @pytest.mark.parametrize("observation", [None, {}, {"speeds": "fast"}])
 def test_another_observation_is_refused(observation):
     """
-    A record that was edited is named, with what is wrong.
+    A record that was edited is named, with what is wrong; so is a setup.
     """
     record = replace(measured(F16, {0: 1.0}), observation=observation)
+    setup = replace(made_setup(), probes={NAME: {"depths": "all"}})
 
     with pytest.raises(BadRecord, match=r"f16-f16\.throughput\.json"):
         throughput_of(record)
-
-
-def test_other_settings_are_refused():
-    """
-    So is a setup that was edited.
-    """
-    setup = replace(made_setup(), probes={NAME: {"depths": "all"}})
-
     with pytest.raises(BadRecord, match=r"setup\.json"):
         more_metrics(setup)

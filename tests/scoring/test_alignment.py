@@ -199,14 +199,6 @@ def test_of_equal_alignments_the_one_with_the_earliest_lines_is_taken():
     ] == [(row.mark, row.expected, row.produced) for row in rows]
 
 
-def test_eight_matched_lines_pass():
-    """
-    The threshold is the published one.
-    """
-    assert score(NEEDLE, "\n".join(ASKED[:8])).passed
-    assert not score(NEEDLE, "\n".join(ASKED[:7])).passed
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -31,14 +31,19 @@ LOST = Round(needle=SECOND.name, prompt_sha256="d0", error="HTTP 500")
 
 def test_a_round_is_counted_by_lines():
     """
-    Twelve of twenty, with three lines that stand nowhere.
+    Twelve of twenty, with three lines that stand nowhere; indentation counts as the
+    reading says.
     """
     reply = made_reply(FIRST, matched=12, junk=3)
     asked = AskedRound(FIRST, made_round(FIRST, reply=reply))
+    bare = "\n".join(line.strip() for line in FIRST.lines)
+    flat = AskedRound(FIRST, made_round(FIRST, reply=bare))
 
-    counts = asked.counts(Reading())
-
-    assert Counts(matched=12, missing=8, hallucinated=3, bonus=0, overrun=0) == counts
+    assert asked.counts(Reading()) == (
+        Counts(matched=12, missing=8, hallucinated=3, bonus=0, overrun=0)
+    )
+    assert 20 == flat.counts(Reading()).matched
+    assert 0 == flat.counts(Reading(strict_indent=True)).matched
 
 
 @pytest.mark.parametrize(("matched", "passed"), [(7, False), (8, True)])
@@ -51,17 +56,6 @@ def test_a_round_passes_from_eight_lines_on(matched, passed):
     )
 
     assert passed is asked.counts(Reading()).passed
-
-
-def test_indentation_counts_as_the_reading_says():
-    """
-    The same reply, read both ways.
-    """
-    bare = "\n".join(line.strip() for line in FIRST.lines)
-    asked = AskedRound(FIRST, made_round(FIRST, reply=bare))
-
-    assert 20 == asked.counts(Reading()).matched
-    assert 0 == asked.counts(Reading(strict_indent=True)).matched
 
 
 @pytest.mark.parametrize(
@@ -121,27 +115,22 @@ def test_without_lengths_all_tokens_are_of_the_answer():
     assert None is AskedRound(FIRST, nothing).margins
 
 
-def test_without_gaps_there_are_no_margins():
-    """
-    Servers that name no tokens state no gaps: that is no margin, and not one of 0.0.
-    """
-    silent = replace(made_round(FIRST), gaps=(), lengths=(9, 9), logprobs=(-0.1, -0.2))
-
-    assert None is AskedRound(FIRST, silent).margins
-    assert [] == margins_of(made_record("q8_0/q4_0", [silent]), SETUP)
-
-
 @pytest.mark.parametrize(
-    "speculated", [{"drafted": 9, "accepted": 7}, {"places": (0, 7, 9)}]
+    "changes",
+    [
+        {"gaps": (), "lengths": (9, 9), "logprobs": (-0.1, -0.2)},
+        {"drafted": 9, "accepted": 7},
+        {"places": (0, 7, 9)},
+    ],
+    ids=["no gaps", "drafted", "of earlier versions"],
 )
-def test_a_round_with_drafted_tokens_has_no_margins(speculated):
+def test_without_the_gaps_of_all_tokens_there_are_no_margins(changes):
     """
-    A speculating server tells no probabilities of the tokens it drafted; those of the
-    others are not those of the answer. Records of earlier versions hold gaps at some
+    Not one of 0.0: some servers name no tokens, and a speculating one tells no
+    probabilities of those it drafted. Records of earlier versions hold gaps at some
     places of the reply, which are not compared either.
     """
-    stored = replace(made_round(FIRST), **speculated)
-    record = made_record("q8_0/q4_0", [stored])
+    record = made_record("q8_0/q4_0", [replace(made_round(FIRST), **changes)])
 
     assert [] == margins_of(record, SETUP)
     assert [20] == [c.matched for c in counts_of(record, SETUP, Reading())]
@@ -205,22 +194,16 @@ def test_equal_replies_are_scored_once(monkeypatch):
 
 def test_the_margins_of_an_answer_are_its_least_gaps_and_their_mean():
     """
-    The smallest, the 5th percentile and the mean, in nats; none of no gaps.
+    The smallest, the 5th percentile and the mean, in nats; none of no gaps. Cells with
+    the same tokens have the same mean, in whatever order.
     """
     gaps = [float(gap) for gap in range(20, -1, -1)]
+    chance = random.Random(42)  # noqa: S311 - no secret
+    many = [round(abs(chance.gauss(15, 3)), 4) for _ in range(450)]
 
     assert Margins(least=0.0, fifth=1.0, mean=10.0) == margins(gaps)
     assert None is margins([])
-
-
-def test_the_mean_of_gaps_is_exact():
-    """
-    Cells with the same tokens have the same mean, in whatever order.
-    """
-    chance = random.Random(42)  # noqa: S311 - no secret
-    gaps = [round(abs(chance.gauss(15, 3)), 4) for _ in range(450)]
-
-    assert math.fsum(gaps) / 450 == margins(gaps).mean == margins(gaps[::-1]).mean
+    assert math.fsum(many) / 450 == margins(many).mean == margins(many[::-1]).mean
 
 
 @pytest.mark.parametrize(
