@@ -210,7 +210,8 @@ def watched(
 def orphans() -> list[Orphan]:
     """The noted children of this host that run although their owner is gone."""
     found = ((note, note.pid()) for _, note in _abandoned())
-    return [Orphan(note.program, pid) for note, pid in found if pid is not None]
+    known = (Orphan(note.program, pid) for note, pid in found if pid is not None)
+    return list(dict.fromkeys(known))  # a note, and a draft of its next version
 
 
 def end_orphans() -> list[Orphan]:
@@ -293,8 +294,13 @@ def _remove(file: Path) -> None:
 
 
 def _abandoned() -> Iterator[tuple[Path, Note]]:
-    """Abandoned notes and their files; what is no note is removed on the way."""
-    for file in sorted(_folder().glob("*.json")):
+    """
+    Abandoned notes and their files; what is no note is removed on the way.
+
+    So are the drafts of notes: SIGKILL leaves them. One that is written at this very
+    moment may be lost; the next version of the note takes its place.
+    """
+    for file in sorted(_folder().glob("*.json*")):
         note = _read(file)
         if note is None:
             _remove(file)

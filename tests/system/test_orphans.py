@@ -178,6 +178,35 @@ def test_a_note_that_is_a_pipe_is_not_waited_for(notes):
     assert [] == list(notes.iterdir())
 
 
+@pytest.mark.parametrize("has_note", [True, False])
+def test_a_draft_that_a_sigkill_left_is_removed(orphan, notes, has_note):
+    """
+    With the child that it names, if that runs; what is cut short names none.
+    """
+    file = store(notes, note_of(orphan))
+    draft = file.with_suffix(".json.draft")
+    draft.write_bytes(file.read_bytes())
+    (notes / "x.0a1b2c3d.json.draft").write_bytes(file.read_bytes()[:50])
+    if not has_note:
+        file.unlink()
+
+    found = orphans.orphans()
+
+    assert [Orphan("llama-server", orphan.pid)] == found == end_orphans()
+    assert [] == list(notes.iterdir())
+
+
+def test_the_draft_of_a_living_owner_stays(notes):
+    """
+    It is about to become the note.
+    """
+    draft = store(notes, Note(mark=MARK, owner=OURS, host=this_host()))
+    draft = draft.rename(draft.with_suffix(".json.draft"))
+
+    assert [] == end_orphans()
+    assert draft.exists()
+
+
 def test_a_child_is_noted_while_it_runs(tmp_path, notes):
     """
     With its owner and its mark; the note is gone with it.
