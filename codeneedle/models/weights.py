@@ -491,7 +491,12 @@ def sha256(
     return digest
 
 
-def refuse_replaced(weights: Weights, *, expected: str) -> None:
+def refuse_replaced(
+    weights: Weights,
+    *,
+    expected: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
     """
     Stop if the files have other contents than when *weights* was read from them.
 
@@ -501,6 +506,7 @@ def refuse_replaced(weights: Weights, *, expected: str) -> None:
     Args:
         weights: The model as it was.
         expected: Its hash.
+        progress: As of `sha256`.
 
     Raises:
         BadInput: If they have another hash.
@@ -508,7 +514,7 @@ def refuse_replaced(weights: Weights, *, expected: str) -> None:
     """
     # Made-up weights are no files.
     if weights.identity and identity_of(weights.files) != weights.identity:
-        found = _sha256(weights, None)
+        found = _sha256(weights, progress)
         if found != expected:
             raise BadInput(
                 source=weights.path,

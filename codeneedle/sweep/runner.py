@@ -173,12 +173,12 @@ class Runner:
 
     def _measured(self, probe: Probe, cell: ProbeContext) -> CellRecord:
         """The record of *cell*; a failure is one with a status."""
-        self._refuse_replaced_weights()
+        self._refuse_replaced_weights(cell)
         try:
             self._preflight(cell)
             observation = probe.measure(cell)
         except CellError as error:
-            self._refuse_replaced_weights()
+            self._refuse_replaced_weights(cell)
             return _record(
                 probe,
                 cell,
@@ -186,7 +186,7 @@ class Runner:
                 reason=one_line(str(error)),
                 log_excerpt=error.log_excerpt,
             )
-        self._refuse_replaced_weights()
+        self._refuse_replaced_weights(cell)
         seen = cell.fallback or Trouble(Status.FINISHED, "")
         reason = one_line(seen.reason)
         return _record(probe, cell, seen.status, reason=reason, observation=observation)
@@ -234,8 +234,13 @@ class Runner:
         for each in marked.values():
             tell(CellEnded(each))
 
-    def _refuse_replaced_weights(self) -> None:
-        refuse_replaced(self.run.weights, expected=self.run.setup.weights.sha256)
+    def _refuse_replaced_weights(self, cell: ProbeContext) -> None:
+        def tell(done: int, total: int) -> None:
+            share = f"{min(1.0, done / total):.0%}"
+            cell.step(0, 1, f"hashing the weights, which were touched: {share}")
+
+        expected = self.run.setup.weights.sha256
+        refuse_replaced(self.run.weights, expected=expected, progress=tell)
 
     def _refuse_full_disk(self, record: CellRecord) -> None:
         """Stop at a failure that may be the disk's: a log without room tells less."""

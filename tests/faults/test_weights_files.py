@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gguf_files import disguise, gguf_bytes, other, write_gguf
 from injections import Folder, Injection, error_line
-from started_sweeps import going
+from started_sweeps import going, on_terminal
 
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import weights
@@ -174,6 +174,24 @@ def test_weights_that_vanish_while_they_are_looked_at_are_named(
     monkeypatch.setattr(weights, stage, vanishing)
 
     refused(path, "model that vanishes while it is looked at")
+
+
+@pytest.mark.real
+def test_a_model_of_60_gb_is_hashed_with_progress_and_ctrl_c_ends_it(
+    folder, model, ledger, llama_server
+):
+    """
+    It takes minutes.
+    """
+    os.truncate(model, 60 << 30)
+    sweep = ("sweep", *ONE, *SMALL)
+
+    code, shown = on_terminal(folder.path, *sweep, interrupt_at=b"hashing weights: 0 %")
+
+    assert 130 == code, shown
+    assert b"left" in shown
+    assert b"hashing weights: 9" not in shown
+    _note(ledger, "model of 60 GB, Ctrl-C", "stopped", folder.aftermath())
 
 
 def damaged_models(good: bytes, header: int) -> dict[str, bytes]:

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, made_weights
+from gguf_files import write_gguf
 from made_contexts import run_context
 from made_records import made_needle, made_priming, made_round, made_setup
 
 from codeneedle.analysis.recall import METRICS
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, shuffled_grid
+from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes import PROBES, recall
 from codeneedle.probes.probe import Probe, Step
 from codeneedle.records.record import Effective, Recall, Status, Trouble, as_json
@@ -236,6 +238,36 @@ def test_weights_that_are_replaced_meanwhile_end_the_sweep(store, tmp_path):
         made.sweep(Script().probe, PAIRS)
 
     assert [] == list(store.records())
+
+
+def test_weights_that_are_touched_are_hashed_with_progress_and_ctrl_c_ends_it(
+    store, tmp_path
+):
+    """
+    A model of 60 GB takes minutes: that is shown, and can be interrupted.
+    """
+    path = write_gguf(tmp_path / "w.gguf")
+    found = read_header(path)
+    setup = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
+    facts = replace(setup.weights, sha256=sha256(found))
+    path.chmod(0o600)
+    made = made_runner(store)
+    setup = replace(setup, weights=facts)
+    made.run = replace(made.run, weights=found, setup=setup)
+    told = []
+
+    def interrupted(event):
+        told.append(event)
+        if isinstance(event, CellStepped):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.sweep(Script().probe, PAIRS[:1], tell=interrupted)
+    made.sweep(Script().probe, PAIRS[:1])
+
+    hashing = "hashing the weights, which were touched: 100%"
+    assert CellStepped(PAIRS[0], Step(0, 1, hashing)) == told[1]
+    assert [Status.FINISHED] == [record.status for record in store.records()]
 
 
 def test_steps_of_a_probe_are_told_with_their_pair(store):
