@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from injections import TINY
 from made_records import failed_record, made_run
+from started_sweeps import controls, on_terminal
 
 import codeneedle as package
 from codeneedle.cli import app
@@ -519,6 +520,28 @@ def test_nothing_that_is_shown_moves_a_cursor_or_turns_a_line(hostile, arguments
 
     assert shown
     assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(shown)
+
+
+def test_a_hostile_corpus_is_safe_on_a_terminal_and_verbatim_in_a_pipe(
+    codeneedle, tmp_path
+):
+    """
+    Its functions and its overview; in a pipe a function is itself, byte for byte.
+    """
+    body = f"    x = r'{HOSTILE_TEXT}\x9b2J\té'\n" * 20
+    (tmp_path / "odd.py").write_text(f"def odd():\n{body}", encoding="utf-8")
+    one = ("corpus", "show", "./odd.py", "odd")
+
+    piped = codeneedle(*one)
+    code, shown = on_terminal(tmp_path, *one)
+    overview = on_terminal(tmp_path, *one[:-1])
+
+    assert body == piped.stdout
+    assert (0, []) == (code, controls(shown))
+    assert rb"\x1b]0;owned\x07" in shown
+    assert rb"\u202e&$\x$\x9b2J" in shown
+    assert "\té".encode() in shown
+    assert (0, []) == (overview[0], controls(overview[1]))
 
 
 @pytest.mark.parametrize("command", ["grid", "table"])

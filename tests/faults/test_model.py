@@ -7,18 +7,13 @@ Exports are CSV, JSON, Markdown, PNG and SVG; there is no HTML.
 import csv
 import io
 import json
-import os
-import pty
-import re
-import subprocess
-import sys
 import time
 
 import pytest
 from injections import error_line, statuses
 from made_records import made_needle, made_round
 from programs import misbehave, server
-from started_sweeps import RUN, impatient, problem, record, run
+from started_sweeps import RUN, controls, impatient, on_terminal, problem, record, run
 
 from codeneedle.report.answers import side_by_side
 from codeneedle.scoring.alignment import answer_end, score
@@ -80,8 +75,6 @@ REPORTS = {
     "show": ("show", "tiny", "q8_0/q8_0"),
     "heatmap": ("heatmap", "tiny"),
 }
-HARMLESS = re.compile(rb"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[[12]?[AK]|\x1b\[1G")
-"""What rich says to a terminal: colours, the cursor, and lines to write again."""
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +82,7 @@ def _needed(nano):
     """The weights are there."""
 
 
-def replying(folder, replies):
+def replying(folder, replies, *faults):
     """A server whose nth reply is the nth of *replies*, after the priming round."""
     said_in = folder.path / "replies"
     said_in.mkdir(exist_ok=True)
@@ -97,39 +90,14 @@ def replying(folder, replies):
         (said_in / f"{at:03}").write_bytes(b"\n".join(events))
     tiny = folder.path / "corpora" / "tiny.toml"
     tiny.write_text(CORPUS.format(max(3, len(replies))), encoding="utf-8")
-    return server(folder.path, {"q8_0-q8_0": [f"replies={said_in}"]})
+    return server(folder.path, {"q8_0-q8_0": [f"replies={said_in}", *faults]})
 
 
-def on_terminal(folder, *arguments):
+def shown(folder, *arguments):
     """The raw bytes that the command sends to a terminal."""
-    ours, theirs = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "codeneedle", *map(str, arguments)],
-        cwd=folder,
-        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    seen = bytearray()
-    try:
-        while chunk := os.read(ours, 1 << 16):
-            seen += chunk
-    except OSError:
-        pass  # how a terminal says that nobody writes any more
-    os.close(ours)
-    code = child.wait()
-    assert code in {0, 1}, seen.decode(errors="replace")
-    assert b"Traceback" not in seen, seen.decode(errors="replace")
-    return bytes(seen)
-
-
-def controls(raw):
-    """What of *raw* bytes moves or hides something, and is not rich's own."""
-    text = HARMLESS.sub(b"", raw).decode()
-    bad = "\x1b\x9b\x07\x08\x0b\x0c\x00\u202e\u2066\u200f\u2028\ufeff"
-    return sorted({found for found in text if found in bad})
+    code, raw = on_terminal(folder, *arguments)
+    assert code in {0, 1}, raw.decode(errors="replace")
+    return raw
 
 
 def test_whatever_a_model_says_is_kept_scored_and_shown_harmlessly(
@@ -142,7 +110,7 @@ def test_whatever_a_model_says_is_kept_scored_and_shown_harmlessly(
     path = folder.path
     binary = replying(folder, [*REPLIES.values()])
     sweep = (*SWEEP, "q8_0", "--llama-server", binary)
-    raw = on_terminal(path, *sweep)
+    raw = shown(path, *sweep)
     stored = record(path, "q8_0-q8_0")
     setup = json.loads((path / RUN / "setup.json").read_text())
 
@@ -151,13 +119,13 @@ def test_whatever_a_model_says_is_kept_scored_and_shown_harmlessly(
     assert [] == controls(raw)
     often = times(len(REPLIES), quick=3)
     for name, arguments in [*REPORTS.items()][:often]:
-        assert [] == controls(on_terminal(path, *arguments)), name
+        assert [] == controls(shown(path, *arguments)), name
     for at, name in enumerate(REPLIES):
         asked = stored["observation"]["rounds"][at]
         needle = asked["needle"].rpartition(".")[2]
         if name in EVIL_ONES or often == len(REPLIES):
-            shown = on_terminal(path, "show", "tiny", "q8_0/q8_0", needle)
-            assert [] == controls(shown), name
+            raw = shown(path, "show", "tiny", "q8_0/q8_0", needle)
+            assert [] == controls(raw), name
         ledger.note(f"a model says {name}", asked["error"], of=folder)
     _assert_exports_are_read(path)
 
@@ -199,6 +167,58 @@ def test_a_reply_longer_than_its_tokens_is_an_error_of_the_cell(folder, ledger, 
     assert 0 == impatient(folder.path, *sweep, "--retry-failed").returncode
 
 
+LINES = {
+    "bytes that are no text": [b'"\xff\xfe\xc0"', b'" = 1\\n"'] * 24,
+    "half a character": [b'"\xf0\x9f"', b'"\x98\x80 = 1\\n"'] * 24,
+    "half a surrogate": [rb'"\ud83d"', b'" = 1\\n"'] * 24,
+    "a token without text": [b'""', b'"x = 1\\n"'] * 24,
+}
+"""Replies by what their lines begin with, an event for each token."""
+
+
+def test_no_margin_is_invented_where_a_token_is_no_text(folder, ledger):
+    """
+    Hole 3: it was 0.00. Each token has the lead that the server states, and none is
+    told by its text, which others share.
+    """
+    path = folder.path
+    binary = replying(folder, [*LINES.values()], "probable")
+    swept = impatient(path, *SWEEP, "q8_0", "--llama-server", binary)
+    rounds = record(path, "q8_0-q8_0")["observation"]["rounds"]
+    (row,) = csv.DictReader(io.StringIO(run(path, *REPORTS["table as CSV"]).stdout))
+
+    assert 0 == swept.returncode, swept.stderr
+    assert 1.25 == float(row["margin"])
+    for name, asked in zip(LINES, rounds, strict=True):
+        assert {1.25} == set(asked["gaps"]), name
+        assert len(asked["gaps"]) == len(asked["lengths"]), name
+        assert len(asked["reply"]) == sum(asked["lengths"]), name
+        ledger.note(f"a line of an answer begins with {name}", of=folder)
+
+
+@pytest.mark.real
+def test_no_margin_is_invented_for_characters_of_several_bytes(
+    folder, ledger, llama_server
+):
+    """
+    The built-in model says a byte a token; llama-server states none that is half a
+    character. It copies without a doubt, so a small margin is none of its own.
+    """
+    lines = (f"{chr(0x1F600 + at)}é日{at * 7919 % 9973:04}\n" for at in range(24))
+    source = folder.path / "text.py"
+    source.write_text(f'def first():\n    return """\n{"".join(lines)}"""\n')
+    swept = run(folder.path, "sweep", "--corpus", "text.py", *SWEEP[-3:], "q8_0")
+    (file,) = folder.path.rglob("cells/*.json")
+    (asked,) = json.loads(file.read_bytes())["observation"]["rounds"]
+
+    assert 0 == swept.returncode, swept.stderr
+    assert asked["reply"].count("é日") > 10
+    assert len(asked["gaps"]) == len(asked["lengths"]) < asked["predicted_tokens"]
+    assert len(asked["reply"]) == sum(asked["lengths"])
+    assert min(asked["gaps"]) > 1
+    ledger.note("a line of an answer begins with an emoji", of=folder)
+
+
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
     name, times
@@ -229,13 +249,13 @@ def test_a_hostile_log_does_not_reach_the_terminal(folder, ledger, times):
     """
     line = f"error loading model: {EVIL}\u202e[bold]x[/bold]<script>"
     binary = server(folder.path, {"q8_0-q8_0": [f"say={line}", "die=1"]})
-    raw = on_terminal(folder.path, *SWEEP, "q8_0", "--llama-server", binary)
+    raw = shown(folder.path, *SWEEP, "q8_0", "--llama-server", binary)
     stored = record(folder.path, "q8_0-q8_0")
 
     assert [] == controls(raw)
     assert "crashed" == stored["status"]
     for name, arguments in [*REPORTS.items()][: times(len(REPORTS), quick=2)]:
-        assert [] == controls(on_terminal(folder.path, *arguments)), name
+        assert [] == controls(shown(folder.path, *arguments)), name
     ledger.note(
         "a model says terminal escapes by way of a log", problem(stored), of=folder
     )

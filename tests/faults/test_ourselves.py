@@ -304,6 +304,11 @@ def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
         assert 130 == code, (fault, said)
         assert "the same command goes on" in said, (fault, said)
         assert set(statuses(series.path)) <= {"finished", "interrupted"}, fault
+        if "interrupted" in statuses(series.path) and ending == "SIGTERM":
+            memory = run(series.path, "memory", "tiny").stdout
+            assert "left out: q8_0/" in memory
+            assert "q8_0/" not in memory.partition("left out")[0], memory
+            ledger.note("memory of a cell that is interrupted", of=series.folder)
         series.complete()
         series.anew()
 

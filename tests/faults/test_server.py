@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import random
+import re
 import signal
 import threading
 from itertools import product
@@ -12,7 +13,7 @@ import pytest
 from injection_points import current, place
 from made_servers import fake_server
 from programs import misbehave, server
-from started_sweeps import RUN, impatient, problem, record, struck
+from started_sweeps import RUN, impatient, problem, record, run, struck
 
 FAULTS = {
     "exits at once": ("die=3", "crashed", "exit code 3"),
@@ -91,6 +92,7 @@ def test_each_fault_of_a_server_costs_its_own_cell_alone(folder, ledger, times):
     assert 1 == told.returncode, told.stderr
     assert [] == [*_wrong(folder, ledger, cells)]
     assert _is_gone(path / "grandchild")
+    _assert_measured_memory_is_of_finished_cells(folder, ledger, cells)
     _assert_retried(folder, command, [n for n in faults if n in FAULTS])
 
 
@@ -119,6 +121,18 @@ def _wrong(folder, ledger, cells):
         if not is_told or is_result != (status == "finished"):
             yield name, problem(stored)
         ledger.note(f"a server {name}", problem(stored), of=folder)
+
+
+def _assert_measured_memory_is_of_finished_cells(folder, ledger, cells):
+    """Hole 6: logs of other cells may have sizes all the same."""
+    table, _, left_out = run(folder.path, "memory", "tiny").stdout.partition("left out")
+    shown = set(re.findall(r"^ *(\w+/\w+) ", table, re.MULTILINE))
+    for name, cell in cells.items():
+        pair, status = cell.replace("-", "/"), FAULTS.get(name, ("", "finished"))[1]
+        assert (pair in shown) == (status == "finished"), name
+        if status != "finished":
+            assert pair in left_out
+            ledger.note(f"memory of a cell that is {status}", of=folder)
 
 
 def _is_gone(note):

@@ -39,6 +39,8 @@ often as wanted:
     huge-numbers        say numbers that no machine word holds
     replies=FOLDER      say the nth of the files in FOLDER in the nth reply: JSON
                         texts, a line and so an event each, sent as they stand
+    probable            name a token in each of these events, and another with the
+                        same text that is less likely
     context=N           load with this context, whatever was asked for
     flood               write to the log without end, from the first reply on
     sparse-log=N        begin to log N bytes into the file
@@ -272,7 +274,8 @@ class Handler(BaseHTTPRequestHandler):
             return False
         with open(f"{FAULTS['replies']}/{files[asked - 1]}", "rb") as file:  # noqa: PTH123 - likewise
             for content in file.read().split(b"\n"):
-                self.send(b'data: {"content":' + content + b"}\n\n")
+                tokens = probable(content) if "probable" in FAULTS else b""
+                self.send(b'data: {"content":' + content + tokens + b"}\n\n")
         self.event({"content": "", "stop": True, "stop_type": "eos"})
         return True
 
@@ -320,6 +323,13 @@ def bent(event):
     if "huge-numbers" in FAULTS:
         return {**event, "timings": {"prompt_n": 10**40, "prompt_ms": 1e308}}
     return event
+
+
+def probable(text):
+    chosen = b'{"id":9,"logprob":-0.25,"token":' + text
+    other = b'{"id":8,"logprob":-1.5,"token":' + text
+    listed = b',"top_logprobs":[' + chosen + b"}," + other + b"}]}"
+    return b',"completion_probabilities":[' + chosen + listed + b"]"
 
 
 def token(letter, at):

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -135,6 +136,49 @@ def run(folder, *arguments, faults=(), variables=None, **streams):
         timeout=PATIENCE_S,
         **pipes,
     )
+
+
+HARMLESS = re.compile(rb"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[[12]?[AK]|\x1b\[1G")
+"""What rich says to a terminal: colours, the cursor, and lines to write again."""
+
+
+def on_terminal(folder, *arguments, interrupt_at=None):
+    """
+    Exit code and raw bytes of a command with a terminal.
+
+    Args:
+        folder: Working directory.
+        arguments: Of the command.
+        interrupt_at: Bytes at which it gets a SIGINT.
+    """
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        command(*arguments),
+        cwd=folder,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = bytearray()
+    with contextlib.suppress(OSError):  # the end of a terminal on Linux
+        while chunk := os.read(ours, 1 << 16):
+            seen += chunk
+            if interrupt_at and interrupt_at in seen:
+                child.send_signal(signal.SIGINT)
+                interrupt_at = None
+    os.close(ours)
+    code = child.wait(PATIENCE_S)
+    assert b"Traceback" not in seen, seen.decode(errors="replace")
+    return code, bytes(seen)
+
+
+def controls(raw):
+    """What of *raw* bytes moves or hides something, and is not rich's own."""
+    text = HARMLESS.sub(b"", raw).decode()
+    bad = "\x1b\x9b\x07\x08\x0b\x0c\x00\u202e\u2066\u200f\u2028\ufeff"
+    return sorted({found for found in text if found in bad})
 
 
 def impatient(folder, *arguments, silence_s=1.0, load_s=2.0, cells=None):
