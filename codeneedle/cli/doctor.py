@@ -16,8 +16,9 @@ from codeneedle.engines.llama_cpp.build import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import DEFAULT_TYPES, Pair
-from codeneedle.models import nano, weights
+from codeneedle.models import nano, pretrained, weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
+from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.weights import Weights
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Request
@@ -251,6 +252,7 @@ def doctor_json(diagnosis: Diagnosis) -> str:
         "cache_free_bytes": diagnosis.cache_free_bytes,
         "programs": _programs(diagnosis.tools, diagnosis.server),
         "model": _model_facts(diagnosis.model),
+        "models": [_offer_facts(each) for each in pretrained.MODELS.values()],
         "types": diagnosis.types,
         "problems": diagnosis.problems,
     }
@@ -296,6 +298,18 @@ def _model_facts(model: Model | None) -> dict[str, Any] | None:
     }
 
 
+def _offer_facts(model: Pretrained) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "title": model.title,
+        "licence": model.licence,
+        "path": model.path,
+        "size_bytes": model.size_bytes,
+        "download_bytes": model.package_bytes,
+        "is_fetched": model.is_fetched,
+    }
+
+
 def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
     """All facts of *diagnosis* for a terminal of 80 columns, problems last."""
     facts = Table.grid(padding=(0, 2))
@@ -305,6 +319,7 @@ def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
         *_program_lines(diagnosis.tools, diagnosis.server),
         *_machine_lines(diagnosis),
         *_model_lines(diagnosis.model),
+        *_offer_lines(),
     ):
         style = "red" if phrase == MISSING else ""
         facts.add_row(word, Text(visible(phrase), style=style))
@@ -359,6 +374,14 @@ def _model_lines(model: Model | None) -> Iterator[tuple[str, str]]:
         for pair, count in model.kv_bytes.items()
     )
     yield "KV cache", f"{', '.join(sizes)} at {plural(model.context, 'token')}"
+
+
+def _offer_lines() -> Iterator[tuple[str, str]]:
+    for model in pretrained.MODELS.values():
+        state = "not fetched yet"
+        if model.is_fetched:
+            state = "in the cache folder"
+        yield f"--model {model.name}", f"{state}: {model.offer}"
 
 
 def _shape(header: Weights) -> str:

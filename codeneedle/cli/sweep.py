@@ -12,6 +12,7 @@ from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
     Tell,
+    ensure_models,
     note_lines,
     say,
     working,
@@ -56,6 +57,9 @@ def sweep(request: Request, console: Console, *, retry_failed: bool = False) -> 
     """
     try:
         with unwinding_on_signals():
+            # Before a download: a missing llama-server would end the sweep, too.
+            installation.find(llama_server=request.llama_server)
+            ensure_models(console, request.models)
             checking = "checking llama-server, weights and corpus"
             with working(console, checking) as tell:
                 plans = checked(request, tell)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from codeneedle.errors import FolderUnusable
+from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.system.files import (
     CACHE_VARIABLE,
     cache_folder,
@@ -385,7 +386,7 @@ def _rms(energy: float, width: int) -> float:
     return math.sqrt(energy / width + EPSILON)
 
 
-NAME = "needle-nano"
+NAME = BUILT_IN
 """In the metadata and in the file name."""
 
 SHA256 = "3319a9a0bf681daf76087969b5243a45f66ccc85b576f5fe8a2ec9ed766896b6"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
+from codeneedle.models import pretrained
 from codeneedle.models.gguf import (
     FILE_TYPES,
     BadHeader,
@@ -284,6 +285,8 @@ def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
     hint = "Give the path of a GGUF file, or leave --model out."
     if nearby:
         hint = did_you_mean(path.name, nearby)
+    for model in pretrained.unfetched([path]):
+        hint = f"Fetch it ({model.offer}): codeneedle fetch {model.name}"
     return WeightsUnusable(path=path, reason="does not exist", hint=hint)
 
 

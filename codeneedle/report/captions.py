@@ -10,12 +10,10 @@ from codeneedle.analysis import frames
 from codeneedle.analysis.frames import Cells
 from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair
+from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES
 from codeneedle.records.record import Json, Run, Setup, Status
 from codeneedle.text import plural, size, visible
-
-BUILT_IN_MODEL = "needle-nano"
-"""Name of the weights that come with codeneedle."""
 
 _SHORT_HASH = 8
 
@@ -123,7 +121,7 @@ def dates(run: Run) -> str:
 
 def cautions(setup: Setup) -> tuple[str, ...]:
     """Sentences on what not to conclude from the numbers; mostly none."""
-    is_built_in = setup.weights.name == BUILT_IN_MODEL
+    is_built_in = setup.weights.name == BUILT_IN
     if not is_built_in or setup.corpus.kind == "incompressible":
         return ()
     return (

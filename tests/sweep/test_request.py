@@ -13,12 +13,14 @@ from unhurried import outcome
 from codeneedle.corpora.registry import CorpusFile, read_corpus_file
 from codeneedle.errors import BadInput, RequestError, UnknownName
 from codeneedle.grid import DEFAULT_TYPES
+from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.throughput import ThroughputSettings
 from codeneedle.sweep.request import (
     LAYOUT,
     Request,
+    SweepFile,
     Variant,
     asked_for,
     overruled,
@@ -116,7 +118,7 @@ ROOT = Path(__file__).parents[2]
 
 ALL_KEYS = """\
 corpus = "http_server"
-models = ["a.gguf", "~/b.gguf"]
+models = ["a.gguf", "~/b.gguf", "smollm2", "needle-nano"]
 types = ["q4_0", "q8_0"]
 v_types = ["f16"]
 probes = ["throughput", "recall"]
@@ -172,7 +174,7 @@ def test_every_key_reaches_the_request(write):
     asked = Request(**asked_for(read_sweep_file("mine", folder=write(ALL_KEYS))))
     expected = Request(
         corpus="http_server",
-        models=(Path("a.gguf"), Path.home() / "b.gguf"),
+        models=(Path("a.gguf"), Path.home() / "b.gguf", SMOLLM2.path, None),
         k_types=("q8_0", "q4_0"),
         v_types=("f16",),
         probes=("throughput", "recall"),
@@ -501,3 +503,13 @@ def test_options_of_a_probe_replace_single_settings():
     assert found["divergence"] == DivergenceSettings(
         chunks=4, contexts=(512,), text=Path.home() / "a.txt"
     )
+
+
+def test_a_sweep_file_that_misspells_a_model_is_refused():
+    """
+    Before anything looks for a file of that name.
+    """
+    with pytest.raises(BadInput, match="models smolm: is neither") as caught:
+        asked_for(SweepFile(models=("smolm",)))
+
+    assert "'smollm2'" in caught.value.hint

