@@ -22,6 +22,7 @@ from codeneedle.engines.llama_cpp.arguments import ROTATION_VARIABLE, Launch
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.log import fallback, read_log
 from codeneedle.engines.llama_cpp.server import (
+    LOAD_TIMEOUT_S,
     LlamaServer,
     ServerDied,
     is_about_an_argument,
@@ -158,7 +159,7 @@ class LlamaCpp:
             with serving(
                 launch,
                 log=log,
-                load_timeout_s=None if reads_all else COUNT_LOAD_TIMEOUT_S,
+                load_timeout_s=LOAD_TIMEOUT_S if reads_all else COUNT_LOAD_TIMEOUT_S,
                 silence_s=COUNT_TIMEOUT_S,
                 memory_bytes=COUNT_MEMORY_BYTES + self.model.weights.size_bytes,
             ) as served:

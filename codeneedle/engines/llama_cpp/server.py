@@ -12,10 +12,7 @@ from pathlib import Path
 import psutil
 
 from codeneedle.engines.client import SHORT_S, SILENCE_S, Client
-from codeneedle.engines.engine import (
-    CellSpec,
-    Tokenizer,
-)
+from codeneedle.engines.engine import CellSpec, Tokenizer
 from codeneedle.engines.llama_cpp.arguments import (
     HOST,
     Launch,
@@ -156,8 +153,8 @@ def serving(
     launch: Launch,
     *,
     log: Path,
-    load_timeout_s: float | None = None,
-    warmup_timeout_s: float | None = None,
+    load_timeout_s: float = LOAD_TIMEOUT_S,
+    warmup_timeout_s: float = WARMUP_TIMEOUT_S,
     silence_s: float = SILENCE_S,
     memory_bytes: int | None = None,
 ) -> Iterator[LlamaServer]:
@@ -170,9 +167,8 @@ def serving(
     Args:
         launch: What to serve.
         log: Receives what the server says. Overwritten.
-        load_timeout_s: How long it may take to load; `LOAD_TIMEOUT_S` by default.
-        warmup_timeout_s: How long it may take from then until it is ready;
-            `WARMUP_TIMEOUT_S` by default.
+        load_timeout_s: How long it may take to load, in seconds.
+        warmup_timeout_s: How long it may take from then until it is ready.
         silence_s: How long it may be silent in a reply, in seconds.
         memory_bytes: Memory that it may take; None for no limit.
 
@@ -182,11 +178,7 @@ def serving(
             the log tells of them.
         MachineError: If it cannot be started or stopped.
     """
-    deadlines = Deadlines(
-        log=log,
-        load_s=LOAD_TIMEOUT_S if load_timeout_s is None else load_timeout_s,
-        warmup_s=WARMUP_TIMEOUT_S if warmup_timeout_s is None else warmup_timeout_s,
-    )
+    deadlines = Deadlines(log=log, load_s=load_timeout_s, warmup_s=warmup_timeout_s)
     # A random name, so that another server is never taken for this one; llama-server
     # takes what is after a comma for another name.
     alias = f"{launch.alias.replace(',', '-')}.{secrets.token_hex(4)}"
@@ -306,20 +298,20 @@ class Deadlines:
 
     log: Path
     load_s: float
-    warmup_s: float = WARMUP_TIMEOUT_S
-    _load_until: float | None = None
-    _warmup_until: float | None = None
+    warmup_s: float
+    _load_until: float = field(init=False)
+    _warmup_until: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._load_until = time.monotonic() + self.load_s
 
     def restart(self) -> None:
         """Begin another try at starting."""
-        if self._load_until is None:
-            self._load_until = time.monotonic() + self.load_s
         self._warmup_until = None
 
     def extend(self, by_s: float) -> None:
         """Wait for *by_s* more seconds: this process was suspended for so long."""
-        if self._load_until is not None:
-            self._load_until += by_s
+        self._load_until += by_s
         if self._warmup_until is not None:
             self._warmup_until += by_s
 
@@ -327,8 +319,7 @@ class Deadlines:
         """Seconds until the deadline; negative when it has passed."""
         if self._warmup_until is None and _WARM_UP in read_log(self.log):
             self._warmup_until = time.monotonic() + self.warmup_s
-        until = self._warmup_until or self._load_until
-        return self.load_s if until is None else until - time.monotonic()
+        return (self._warmup_until or self._load_until) - time.monotonic()
 
     def missed(self, seen: Readiness) -> CellError:
         """The error for a server that is not ready in time."""
@@ -358,7 +349,7 @@ def wait(
     child: Child,
     client: Client,
     deadlines: Deadlines,
-    is_too_large: Callable[[], bool] = lambda: False,
+    is_too_large: Callable[[], bool],
 ) -> Readiness:
     """
     How far the server is once it is ready, has ended, or is out of time or memory.

@@ -127,16 +127,11 @@ def test_the_real_server_checks_attention_without_warming_up(
 # Counting
 
 
-def count(folder, *faults, args=()):
+def count(folder, *faults):
     """How counting fails on the fake server with *faults*."""
-    engine = fake_llama_cpp(*faults)
-    engine = replace(
-        engine,
-        model=replace(engine.model, arguments=(*engine.model.arguments, *args)),
-    )
     with (
         pytest.raises((BadInput, MachineError)) as caught,
-        engine.tokenizing(log=folder / "counting.log"),
+        fake_llama_cpp(*faults).tokenizing(log=folder / "counting.log"),
     ):
         raise AssertionError("entered")
     return caught.value
@@ -314,17 +309,3 @@ def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
 
     (note,) = fake_llama_cpp().notes()
     assert "--rotation off" in note
-
-
-def test_an_engine_tells_what_a_setup_stores():
-    """
-    Version, devices and cache types are the binary's own words.
-    """
-    engine = fake_llama_cpp(devices=("CUDA0 NVIDIA L4",))
-
-    assert ("llama.cpp", "0.6.0", ("CUDA0 NVIDIA L4",)) == (
-        engine.identity().name,
-        engine.identity().version,
-        engine.identity().devices,
-    )
-    assert (("f16",), ("q8_0",)) == (engine.cache_types().k, engine.cache_types().v)

@@ -53,10 +53,12 @@ def test_a_missing_server_is_reported_with_the_ways_to_get_one():
     assert 3 == caught.value.exit_code
 
 
-def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path):
+def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path, monkeypatch):
     """
-    What was named explicitly is never silently skipped.
+    What was named explicitly is never silently skipped, though PATH has a server.
     """
+    llama_like(tmp_path / "llama-server")
+    monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "file").touch()
 
     for path, words in (
@@ -66,18 +68,9 @@ def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path):
     ):
         with pytest.raises(ToolFailed, match=words):
             find(llama_server=path)
-
-
-def test_a_server_named_by_the_environment_is_never_skipped(tmp_path, monkeypatch):
-    """
-    A wrong LLAMA_SERVER is an error although PATH has a server.
-    """
-    llama_like(tmp_path / "llama-server")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("LLAMA_SERVER", "/nowhere/llama-server")
-
-    with pytest.raises(ToolFailed, match="from LLAMA_SERVER"):
-        find()
+        monkeypatch.setenv("LLAMA_SERVER", str(path))
+        with pytest.raises(ToolFailed, match=f"from LLAMA_SERVER, {words}"):
+            find()
 
 
 def test_the_other_programs_are_found_through_links_both_ways(tmp_path):
@@ -151,46 +144,25 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("content", "words"),
     [
-        ("echo 'cannot open shared object libggml.so' >&2; exit 127", "libggml.so"),
-        ("kill -4 $$", "signal 4"),
+        (b"#!/bin/sh\necho 'cannot open libggml.so' >&2; exit 127", "libggml.so"),
+        (b"#!/bin/sh\nkill -4 $$", "signal 4"),
+        (b"#!/bin/sh\necho I am a teapot", "I am a teapot"),
+        (b"#!/bin/sh\nexec sleep 60", "no answer"),
+        (b"\x7fELF\x02\x01\x01" + bytes(64), "cannot be started"),
     ],
+    ids=["a missing library", "a crash", "another program", "hangs", "a binary"],
 )
-def test_a_server_that_crashes_is_reported_with_its_last_words(tmp_path, body, words):
+def test_what_is_no_working_server_is_reported(tmp_path, monkeypatch, content, words):
     """
-    A missing library and an illegal instruction have different messages.
+    With its last words, its signal, or its answer; each question has a time limit.
     """
-    with pytest.raises(ToolFailed, match=words):
-        ask(script(tmp_path / "llama-server", body))
-
-
-def test_a_program_that_is_something_else_is_reported(tmp_path):
-    """
-    Its answer is quoted in the error.
-    """
-    with pytest.raises(ToolFailed, match="I am a teapot"):
-        ask(script(tmp_path / "llama-server", "echo I am a teapot"))
-
-
-def test_a_server_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    """
-    Each question has a time limit.
-    """
-    monkeypatch.setattr(installation, "ASK_TIMEOUT_S", 0.05)
-
-    with pytest.raises(MachineError, match="no answer"):
-        ask(script(tmp_path / "llama-server", "sleep 60"))
-
-
-def test_a_program_that_the_system_cannot_start_is_reported(tmp_path):
-    """
-    A binary of another system does not start at all.
-    """
+    monkeypatch.setattr(installation, "ASK_TIMEOUT_S", 1.0 if "no" in words else 60.0)
     path = script(tmp_path / "llama-server", "")
-    path.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(64))
+    path.write_bytes(content)
 
-    with pytest.raises(MachineError, match="cannot be started"):
+    with pytest.raises(MachineError, match=words):
         ask(path)
 
 
