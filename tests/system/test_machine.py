@@ -176,21 +176,18 @@ def test_the_program_is_looked_for_once(tmp_path, monkeypatch):
     assert ["nvidia-smi"] == looked
 
 
-def test_a_driver_that_hangs_is_given_up(driver, monkeypatch):
+@pytest.mark.parametrize(
+    ("platform", "body"), [("linux", "exec sleep 60"), ("darwin", "echo '42, 1'")]
+)
+def test_a_driver_that_hangs_is_given_up_and_macos_is_not_asked(
+    driver, monkeypatch, platform, body
+):
     """
-    A stuck driver costs a moment, never the sweep.
+    A stuck driver costs a moment, never the sweep; accelerators of macOS share the
+    memory of the machine.
     """
     monkeypatch.setattr(machine, "ASK_TIMEOUT_S", 0.05)
-    driver("exec sleep 60")
-
-    assert None is used_bytes(42)
-
-
-def test_macos_is_not_asked(driver, monkeypatch):
-    """
-    Its accelerators share the memory of the machine.
-    """
-    driver("echo '42, 1'")
-    monkeypatch.setattr(machine.sys, "platform", "darwin")
+    driver(body)
+    monkeypatch.setattr(machine.sys, "platform", platform)
 
     assert None is used_bytes(42)

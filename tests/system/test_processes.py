@@ -37,6 +37,14 @@ def python(code, *arguments):
     return [sys.executable, "-c", code, *map(str, arguments)]
 
 
+def has_ended(pid):
+    """Whether *pid* does not run, or is a zombie."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @pytest.fixture
 def log(tmp_path):
     """Where a child's output goes."""
@@ -165,20 +173,6 @@ def test_a_child_ends_with_its_block_and_no_grace_is_waited_out(log, monkeypatch
     assert not psutil.pid_exists(child.pid)
 
 
-def test_a_child_that_ignores_requests_is_killed(log, tmp_path, monkeypatch):
-    """
-    After SIGINT and SIGTERM comes SIGKILL.
-    """
-    graces(monkeypatch, interrupt=0.1, terminate=0.1)
-    mark = tmp_path / "ready"
-    argv = stubborn_child(mark, signal.SIGINT, signal.SIGTERM)
-
-    with running(argv, env={}, log=log) as child:
-        wait_for(mark)
-
-    assert -signal.SIGKILL == child.returncode
-
-
 def test_a_suspended_child_is_continued_to_handle_the_signal(log, monkeypatch):
     """
     The first one is enough.
@@ -192,7 +186,8 @@ def test_a_suspended_child_is_continued_to_handle_the_signal(log, monkeypatch):
 
 def test_children_of_a_child_end_with_it(log, tmp_path, monkeypatch):
     """
-    The whole group goes, even if its leader has left before.
+    The whole group goes, even if its leader has left before, and by SIGKILL if it
+    ignores SIGINT and SIGTERM.
     """
     graces(monkeypatch, interrupt=0.1, terminate=0.1)
     mark = tmp_path / "ready"
@@ -202,11 +197,8 @@ def test_children_of_a_child_end_with_it(log, tmp_path, monkeypatch):
     with running(argv, env={}, log=log) as child:
         assert ends_within(child, 60)
         wait_for(mark)
-    grandchild = int(log.read_text())
 
-    assert not psutil.pid_exists(grandchild) or (
-        psutil.STATUS_ZOMBIE == psutil.Process(grandchild).status()
-    )
+    assert has_ended(int(log.read_text()))
 
 
 def test_a_child_that_cannot_be_ended_is_reported(log, monkeypatch):
@@ -254,14 +246,6 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path):
         pass
 
     assert str(log) in str(caught.value)
-
-
-def has_ended(pid):
-    """Whether *pid* does not run, or is a zombie."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_child_whose_block_was_never_left_ends_with_us(tmp_path):
