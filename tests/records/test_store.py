@@ -1,17 +1,45 @@
-"""Run folders: whole files, one setup, one sweep at a time."""
+"""Run folders: whole files, one setup, one sweep at a time; files as bytes."""
 
+import json
+import math
 import os
-from dataclasses import replace
+import types
+from dataclasses import is_dataclass, replace
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from made_records import made_record, made_round, made_setup
+from unhurried import outcome, unhurried
 
-from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.errors import BadInput, FolderUnusable, RequestError
 from codeneedle.grid import Pair
 from codeneedle.records import store as stores
 from codeneedle.records.comparability import OtherSetup, identity, stamp
-from codeneedle.records.record import BadSetup, Status, Trial
-from codeneedle.records.store import Store, find_runs, run_folder
+from codeneedle.records.record import (
+    SCHEMA,
+    BadRecord,
+    BadSetup,
+    CellRecord,
+    Phases,
+    Recall,
+    Setup,
+    Status,
+    Trial,
+    as_json,
+    from_json,
+)
+from codeneedle.records.store import (
+    Store,
+    decode_record,
+    decode_setup,
+    encode,
+    find_runs,
+    is_intact,
+    run_folder,
+    sealed,
+)
 
 PAIR = Pair("q8_0", "q4_0")
 SETUP = made_setup()
@@ -81,19 +109,10 @@ def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
     assert SETUP.needles == found.setup.needles
 
 
-def test_another_setup_is_refused_naming_the_key_and_both_values(store):
+def test_a_grid_may_grow_and_nothing_else_may_differ(store):
     """
-    Records of two contexts never share a folder.
-    """
-    store.adopt(SETUP)
-
-    with pytest.raises(OtherSetup, match="another context: 12288, now 4096"):
-        store.adopt(replace(SETUP, context=4096))
-
-
-def test_a_grid_may_grow(store):
-    """
-    Types are no part of what must not differ, and both sittings' are kept.
+    Types are no part of what must not differ, and both sittings' are kept; records of
+    two contexts never share a folder.
     """
     store.adopt(replace(SETUP, types_k=("q8_0",)))
 
@@ -103,6 +122,8 @@ def test_a_grid_may_grow(store):
     assert grown
     assert ("bf16", "q8_0", "q4_0") == grown.types_k
     assert SETUP.created == grown.created
+    with pytest.raises(OtherSetup, match="another context: 12288, now 4096"):
+        store.adopt(replace(SETUP, context=4096))
 
 
 def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path):
@@ -415,3 +436,253 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
         find_runs(tmp_path, "jqeury/m")
 
     assert "jquery/m" in caught.value.hint
+
+
+# Files as bytes
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    ["\x1b[2J", "\u202e", "../../etc", "=1+1", '"\\', "\0", "</script>", "\u2028"]
+)
+"""Hostile as any: terminal escapes, directions, paths, formulas, null characters."""
+
+FACTS = st.floats(allow_nan=False, allow_infinity=False, width=32)
+PLAIN = {str: TEXT, float: FACTS, int: st.integers(0, 2**53)}
+
+
+def any_of(hint):
+    """Any value of a field of that type."""
+    if is_dataclass(hint):
+        return any_made(hint)
+    if get_origin(hint) is tuple:
+        return st.lists(any_of(get_args(hint)[0]), max_size=3).map(tuple)
+    if get_origin(hint) is types.UnionType:
+        return st.one_of(map(any_of, get_args(hint)))
+    return PLAIN[hint] if hint in PLAIN else st.from_type(hint)
+
+
+def any_made(layout, **chosen):
+    """Any *layout*, a dataclass; *chosen* are the strategies of single fields."""
+    hints = get_type_hints(layout)
+    fields = {name: any_of(hints[name]) for name in hints.keys() - chosen.keys()}
+    return st.builds(layout, **fields, **chosen)
+
+
+RECORDS = any_made(CellRecord, observation=st.none(), schema=st.just(SCHEMA))
+SETUPS = any_made(
+    Setup,
+    probes=st.dictionaries(TEXT, st.dictionaries(TEXT, TEXT | st.none() | FACTS)),
+    schema=st.just(SCHEMA),
+)
+
+
+@settings(unhurried, max_examples=40)
+@given(record=RECORDS, recall=any_made(Recall))
+def test_any_record_reads_back_as_it_was_written(record, recall):
+    """
+    Whatever a model, a server or a log said is in it unchanged, byte for byte; it is
+    strict JSON in UTF-8, without NaN, infinity and lone surrogates.
+    """
+    record = replace(record, observation=as_json(recall))
+    data = encode(record)
+    read = decode_record(data, file="x")
+
+    assert record == read
+    assert recall == from_json(read.observation, Recall, file="x")
+    assert data == encode(read)
+    json.loads(data.decode("utf-8"), parse_constant=pytest.fail)
+
+
+@settings(unhurried, max_examples=40)
+@given(setup=SETUPS)
+def test_any_setup_reads_back_as_it_was_written(setup):
+    """
+    So that a resumed sweep finds itself equal to what it was.
+    """
+    assert setup == decode_setup(encode(setup), file="x")
+
+
+WRITTEN = encode(RECORD)
+
+
+@unhurried
+@given(data=st.binary() | st.text().map(str.encode))
+@example(b"[]")
+@example(b"null")
+@example(b"NaN")
+@example(b'{"schema": 1}')
+def test_what_is_no_record_is_refused_with_a_hint(data):
+    """
+    Any bytes give a record or an error that names the file and has a hint.
+    """
+    for decode, error in ((decode_record, BadRecord), (decode_setup, BadSetup)):
+        with pytest.raises(error) as caught:
+            decode(data, file="x.json")
+        assert "x.json cannot be read" in str(caught.value)
+        assert caught.value.hint
+
+
+@unhurried
+@given(
+    at=st.integers(0, len(WRITTEN) - 1),
+    length=st.integers(0, 8) | st.just(len(WRITTEN)),
+    junk=st.binary(max_size=8),
+)
+def test_a_damaged_record_is_refused_or_still_the_same(at, length, junk):
+    """
+    A damage, or a cut, is never read as another observation.
+    """
+    damaged = WRITTEN[:at] + junk + WRITTEN[at + length :]
+    read = outcome(decode_record, damaged, file="x")
+
+    assert read == RECORD or isinstance(read, RequestError)
+
+
+@unhurried
+@given(schema=st.integers(SCHEMA + 1, 10**30))
+def test_every_later_schema_is_too_new(schema):
+    """
+    A newer layout is not half understood.
+    """
+    data = json.dumps({"schema": schema, "anything": 1}).encode()
+
+    with pytest.raises(BadInput) as caught:
+        decode_record(data, file="x")
+    assert str(schema) in str(caught.value)
+    assert "Update codeneedle" in caught.value.hint
+
+
+@unhurried
+@given(schema=st.integers(max_value=0) | st.booleans() | st.none() | TEXT | FACTS)
+def test_what_never_was_a_schema_is_no_record(schema):
+    """
+    There is no version to bring up to date from.
+    """
+    data = json.dumps({"schema": schema}).encode()
+
+    with pytest.raises(BadRecord):
+        decode_record(data, file="x")
+
+
+def test_what_is_no_number_is_stored_as_nothing():
+    """
+    NaN and infinity are no observations; a record that holds them says so or nothing.
+    """
+    odd = replace(
+        RECORD,
+        phases=Phases(ready_s=math.nan, measure_s=math.inf, stop_s=1.0),
+    )
+
+    assert Phases(stop_s=1.0) == decode_record(encode(odd), file="x").phases
+
+
+def test_text_that_no_file_can_hold_becomes_u_fffd_and_all_else_stays():
+    """
+    The name of a folder may be no Unicode; the record is stored nevertheless.
+    """
+    odd = replace(RECORD, reason="in a\udcffb", command=("--out", "a\udcffb", "c"))
+
+    read = decode_record(encode(odd), file="x")
+
+    assert (
+        replace(odd, reason="in a\ufffdb", command=("--out", "a\ufffdb", "c")) == read
+    )
+
+
+@pytest.mark.parametrize("stored", [RECORD, made_setup()], ids=["record", "setup"])
+def test_a_file_of_the_first_schema_is_still_read(stored):
+    """
+    It bore no seal.
+    """
+    body = json.loads(encode(stored))
+    del body["crc32"]
+    data = json.dumps(body | {"schema": 1}, indent=1).encode()
+    decode = decode_setup if isinstance(stored, Setup) else decode_record
+
+    assert stored == decode(data, file="a")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text.replace('"finished"', '"crashed"'),
+        lambda text: text.replace('"crc32": "', '"crc32": "0'),
+        lambda text: json.dumps(json.loads(text) | {"crc32": None}),
+        lambda text: json.dumps(json.loads(text)),
+    ],
+)
+def test_a_record_edited_by_hand_is_told_from_one_that_was_written(edit):
+    """
+    Its checksum does not match, or is missing.
+    """
+    with pytest.raises(BadRecord, match="not what was written"):
+        decode_record(edit(encode(RECORD).decode()).encode(), file="a")
+
+
+def test_white_space_at_the_end_is_no_damage():
+    """
+    Some editors end a file with a line break, others take it away.
+    """
+    assert RECORD == decode_record(WRITTEN + b"\r\n", file="a")
+    assert RECORD == decode_record(WRITTEN.rstrip(), file="a")
+
+
+def test_an_unknown_status_is_refused():
+    """
+    Statuses are a vocabulary, not free text.
+    """
+    body = json.loads(encode(RECORD))
+    del body["crc32"]
+    data = sealed(json.dumps(body | {"status": "done"}).encode())
+
+    with pytest.raises(BadRecord, match="status"):
+        decode_record(data, file="a")
+
+
+def test_lists_of_numbers_take_one_line():
+    """
+    So that a record can be read in an editor.
+    """
+    assert b'"gaps": [5.0,4.0,6.0],\n' in WRITTEN
+
+
+def test_texts_that_look_like_lists_of_numbers_stay_as_they_are():
+    """
+    Whatever white space is in them.
+    """
+    reply = "x = [ 1, 2 ]\ny = [\n  1,\n  2\n]\n[ \t3]"
+    record = made_record("q8_0/q4_0", [made_round(SETUP.needles[0], reply=reply)])
+
+    assert record == decode_record(encode(record), file="x")
+
+
+@pytest.mark.parametrize("body", [b'{"a": 1}', b'{\n "a": 1\n}\n', b'{"a": {}}'])
+def test_a_sealed_object_is_still_json(body):
+    """
+    The seal is one more key, and the last.
+    """
+    data = sealed(body)
+
+    assert is_intact(data)
+    assert [*json.loads(body), "crc32"] == list(json.loads(data))
+
+
+def test_one_changed_bit_anywhere_breaks_the_seal():
+    """
+    In the seal itself, too: it is broken or gone, never intact.
+    """
+    data = sealed(b'{"number": 12345, "text": "abc"}')
+    end = len(data.rstrip())
+
+    for bit in range(8 * end):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert not is_intact(bytes(damaged))
+
+
+def test_what_bears_no_seal_is_neither_intact_nor_broken():
+    """
+    Files of the first schema had none.
+    """
+    for data in (b"", b"{}", b'{"a": 1}', b'{"crc32": "no"}', sealed(b'{"a": 1}')[:-6]):
+        assert is_intact(data) is None
