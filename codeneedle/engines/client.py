@@ -14,25 +14,34 @@ import httpcore
 import httpx
 
 from codeneedle.engines.messages import (
+    LISTED_TOKENS,
     BadReply,
     Chat,
     Completion,
+    Forced,
     Message,
+    NextToken,
+    Pieces,
     Readiness,
     Refused,
     Rendered,
     Reply,
+    Score,
     ServerGone,
     ServerSilent,
     StreamEvent,
+    Token,
     Tokens,
     chat_event,
     completion_event,
     conversation,
+    forced_of,
     parsed,
     refusal,
     refuse_beyond,
     reply_of,
+    right_ends,
+    score_of,
     shaped,
 )
 from codeneedle.records.record import Json
@@ -155,8 +164,11 @@ class Client:
             text: Read as a prompt is: special tokens in it count as one.
             add_special: Whether the one that begins a prompt is counted.
         """
-        body = {"content": text, "add_special": add_special, "parse_special": True}
-        return len(self._answer("POST", "/tokenize", Tokens, body).tokens)
+        return len(self._tokens(text, add_special=add_special))
+
+    def _tokens(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
+        body = _tokenizing(text, add_special=add_special)
+        return self._answer("POST", "/tokenize", Tokens, body).tokens
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """
@@ -167,7 +179,7 @@ class Client:
         accept that is asked for each text.
         """
         content = [part for text in texts for part in (text, _NO_TOKEN)]
-        body = {"content": content, "add_special": False, "parse_special": True}
+        body = _tokenizing(content, add_special=False)
         with contextlib.suppress(Refused, BadReply):
             tokens = self._answer("POST", "/tokenize", Tokens, body).tokens
             ends = [at for at, token in enumerate(tokens) if token == _NO_TOKEN]
@@ -207,6 +219,59 @@ class Client:
         """Answer a conversation; errors are those of `complete`."""
         return self._reply("/v1/chat/completions", question, chat_event, enough)
 
+    def force(self, question: Completion | Chat, right: str) -> Forced:
+        """
+        Score *right* as the answer to *question*, token by token.
+
+        Its tokens are those of prompt and answer as one text, from the first that
+        the prompt alone does not have.
+
+        Args:
+            question: What to ask; a chat as its template renders it.
+            right: The answer, verbatim; not empty.
+
+        Raises:
+            CellError: As of `complete`; and if tokens were drafted, which have no
+                probabilities.
+        """
+        started = time.perf_counter()
+        prompt = (
+            question.prompt
+            if isinstance(question, Completion)
+            else self.render(question.messages, question.template_args)
+        )
+        body = _tokenizing(prompt + right) | {"with_pieces": True}
+        whole = self._answer("POST", "/tokenize", Pieces, body).tokens
+        ends = right_ends(self._tokens(prompt), whole, right)
+        ids = tuple(token.id for token in whole)
+        scores = [
+            self._scored(NextToken(before=ids[:at], token=ids[at], seed=question.seed))
+            for at in ends
+        ]
+        elapsed_s = round(time.perf_counter() - started, 4)
+        return forced_of(scores, ends=tuple(ends.values()), wall_s=elapsed_s)
+
+    def _scored(self, asked: NextToken) -> Score:
+        reply, told = self._next(asked)
+        if told:
+            return score_of(asked.token, told, reply)
+        # No probability is told of a part of a character, and of a token that ends
+        # the reply; but both may be among those that are listed beside another one.
+        letter = self._tokens("a", add_special=False)[-1]
+        reply, told = self._next(replace(asked, token=letter, listed=LISTED_TOKENS))
+        return score_of(asked.token, told or Token(), reply)
+
+    def _next(self, asked: NextToken) -> tuple[Reply, Token | None]:
+        told: list[Token] = []
+
+        def read(event: Json) -> StreamEvent:
+            found = completion_event(event)
+            told.extend(found.tokens)
+            return found
+
+        reply = self._reply("/completion", asked, read, never)
+        return reply, told[0] if told else None
+
     def wait_idle(self) -> None:
         """
         Wait until the server has ended a reply that was cut.
@@ -222,7 +287,7 @@ class Client:
     def _reply(
         self,
         path: str,
-        question: Chat | Completion,
+        question: Chat | Completion | NextToken,
         read: Callable[[Json], StreamEvent],
         enough: Callable[[str], bool],
     ) -> Reply:
@@ -296,6 +361,10 @@ class Client:
             raise ServerSilent(silence_s=limit_s) from error
         except httpx.TransportError as error:
             raise ServerGone(reason=str(error) or type(error).__name__) from error
+
+
+def _tokenizing(content: str | list[str | int], *, add_special: bool = True) -> Json:
+    return {"content": content, "add_special": add_special, "parse_special": True}
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from codeneedle.engines.messages import Chat, Completion, Message, Reply
+from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
@@ -130,6 +130,15 @@ class Replies(Protocol):
 
     def chat(self, question: Chat, *, enough: Callable[[str], bool] = ...) -> Reply:
         """Answer a conversation, likewise."""
+        ...
+
+    def force(self, question: Completion | Chat, right: str) -> Forced:
+        """
+        Score *right*, not empty, as the answer to *question*, token by token.
+
+        Raises:
+            CellError: As of `complete`; and if the server tells no probabilities.
+        """
         ...
 
     def wait_idle(self) -> None:

@@ -113,6 +113,30 @@ def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch):
         served.client.complete(QUESTION)
 
 
+def test_an_answer_is_scored_without_being_asked_for(tmp_path):
+    """
+    Each of its tokens has a probability, a lead and an end in the text.
+    """
+    with fake_server(tmp_path) as served:
+        forced = served.client.force(QUESTION, "right")
+
+    assert (5 * (-0.25,), 5 * (False,)) == (forced.logprobs, forced.is_bound)
+    assert (5 * (1.25,), (1, 2, 3, 4, 5)) == (forced.leads, forced.ends)
+    assert forced.wall_s > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [("reset", ServerGone), ("html", BadReply), ("refuse=500", Refused)],
+)
+def test_scoring_goes_wrong_as_a_reply_does(fault, error, tmp_path):
+    """
+    The same checks, the same errors.
+    """
+    with fake_server(tmp_path, fault) as served, pytest.raises(error):
+        served.client.force(QUESTION, "a text of many tokens")
+
+
 def test_a_port_without_a_server_is_silent():
     """
     A server that has not bound its port yet is not ready; any other question fails.
@@ -306,6 +330,36 @@ def test_a_question_asked_again_is_answered_the_same_after_a_cut(real):
     assert first.text.startswith(cut.text)
     assert cut.text.count("\n") == 1
     assert (first.text, cut.gaps) == (again.text, again.gaps[: len(cut.gaps)])
+
+
+@pytest.mark.real
+def test_the_real_server_scores_what_it_would_have_written_as_it_wrote_it(real):
+    """
+    Forced to its own reply, a model gives each token its probability again.
+    """
+    question = Completion(prompt=PROMPT, max_tokens=12)
+    written = real.complete(question)
+    forced = real.force(question, written.text)
+
+    assert written.logprobs == forced.logprobs
+    assert written.gaps == forced.leads
+    assert tuple(range(1, 13)) == forced.ends
+    assert (written.prompt_tokens, 0) == (forced.prompt_tokens, sum(forced.is_bound))
+
+
+@pytest.mark.real
+def test_the_real_server_scores_what_it_would_never_write(real):
+    """
+    A probability that is far from the first is told, too, and that of each part of a
+    character, though it ends none.
+    """
+    question = Completion(prompt=PROMPT, max_tokens=12)
+    right = f"'\u20ac{real.complete(question).text[1:6]}"
+    forced = real.force(question, right)
+
+    assert (1, 1, 1, 2, 3, 4, 5, 6, 7) == forced.ends
+    assert forced.leads[0] > 0 > forced.leads[1] > -60
+    assert sum(forced.is_bound) <= 2
 
 
 @pytest.mark.real

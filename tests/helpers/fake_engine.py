@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from codeneedle.engines.engine import Ability, CacheTypes, EngineIdentity, ModelSpec
-from codeneedle.engines.messages import Completion, Reply
+from codeneedle.engines.messages import Completion, Forced, Reply
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
@@ -38,6 +38,18 @@ def reply_to(_question, text="an answer\n", **changes):
     return Reply(text=text, **{**said, **changes})
 
 
+def forced_to(_question, right, *, logprob=-0.1, lead=2.0, **changes):
+    """Each character of *right*, a token, scored alike."""
+    tokens = len(right)
+    said = {
+        "logprobs": (logprob,) * tokens,
+        "is_bound": (False,) * tokens,
+        "leads": (lead,) * tokens,
+        "ends": tuple(range(1, tokens + 1)),
+    }
+    return Forced(**{**said, **changes})
+
+
 @dataclass
 class FakeServer:
     """
@@ -46,6 +58,7 @@ class FakeServer:
     Attributes:
         engine: What it is served by.
         questions: What it was asked, in order.
+        forced: The right answers that it was forced to, in order.
         is_dying: Whether it ends as soon as it is waited for.
         holds_bytes: What it holds on accelerators.
         settled: How often it was waited for.
@@ -53,6 +66,7 @@ class FakeServer:
 
     engine: "FakeEngine"
     questions: list = field(default_factory=list)
+    forced: list = field(default_factory=list)
     is_dying: bool = False
     holds_bytes: int | None = None
     settled: int = 0
@@ -75,6 +89,13 @@ class FakeServer:
         return found
 
     chat = complete
+
+    def force(self, question, right):
+        self.forced.append(right)
+        found = self.engine.force(question, right)
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     def wait_idle(self):
         self.settled += 1
@@ -112,6 +133,7 @@ class FakeEngine:
         version: As it states it.
         abilities: What it can do.
         reply: Makes a reply, or an error, of a question.
+        force: Likewise, scores of a question and its right answer.
         effective: What its servers say runs.
         differences: In what its servers differ from what was asked.
         fallback: What they do instead of fast attention, from the first token on.
@@ -131,6 +153,7 @@ class FakeEngine:
     version: str = "0.6.0 (build 11434)"
     abilities: frozenset = frozenset(Ability)
     reply: object = reply_to
+    force: object = forced_to
     effective: Effective = field(default_factory=Effective)
     differences: tuple = ()
     fallback: Trouble | None = None

@@ -150,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.misbehave_before()
         if self.path == "/tokenize":
-            self.answer({"tokens": list(range(len(body["content"])))})
+            self.answer({"tokens": numbered(body)})
         elif self.path == "/apply-template":
             self.answer({"prompt": str(body["messages"])})
         else:
@@ -221,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if not self.say_what_is_in_a_file(asked):
                 limit = body.get("n_predict", body.get("max_tokens"))
-                self.say_tokens(asked, limit)
+                self.say_tokens(asked, limit, forced_by(body))
         finally:  # the client may have had enough
             if asked == 2:
                 signal_at("between")
@@ -247,8 +247,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send(answers[chosen])
         return chosen is not None
 
-    def say_tokens(self, asked, limit):
-        for at, letter in enumerate(TEXT[:limit]):
+    def say_tokens(self, asked, limit, text):
+        for at, letter in enumerate(text[:limit]):
             if at == 10:
                 self.break_off(asked)
                 if "error-event" in FAULTS:
@@ -257,7 +257,7 @@ class Handler(BaseHTTPRequestHandler):
                     return
             self.event(bent(token(letter, at)))
         if "no-last-event" not in FAULTS:
-            ending = "limit" if limit <= len(TEXT) else "eos"
+            ending = "limit" if limit <= len(text) else "eos"
             self.event({"content": "", "stop": True, "stop_type": ending})
 
     def break_off(self, asked):
@@ -315,6 +315,20 @@ def flood():
     line = b"0.00.000.001 W decode: something is wrong, and will be for ever\n"
     while True:
         os.write(1, line * ((1 << 20) // len(line)))
+
+
+def numbered(body):
+    """A letter is a token, with the number that Unicode gives it."""
+    letters = [letter for letter in body["content"] if len(letter) == 1]
+    if body.get("with_pieces"):
+        return [{"id": ord(letter), "piece": letter} for letter in letters]
+    return [ord(letter) for letter in letters]
+
+
+def forced_by(body):
+    """The letter that a bias makes it say; its own text without one."""
+    bias = body.get("logit_bias")
+    return chr(bias[0][0]) if bias else TEXT
 
 
 def bent(event):
