@@ -16,7 +16,6 @@ from codeneedle.errors import (
     FolderUnusable,
     ToolMissing,
     UnknownName,
-    WeightsUnusable,
 )
 from codeneedle.grid import Pair
 from codeneedle.probes.divergence import DivergenceSettings
@@ -38,11 +37,13 @@ def planned_page(page):
 
 def test_a_plan_starts_nothing_and_makes_no_folder(tmp_path):
     """
-    It knows the grid, the context and where records will go.
+    It knows the grid, the context and where records will go; the running order depends
+    on the seed alone, not on the order in which types were written.
     """
     found = planned()
 
     assert {Pair(k, v) for k in TYPES[2:] for v in TYPES[2:]} == set(found.pairs)
+    assert found.pairs == planned(k_types=("q4_0", "q8_0")).pairs
     assert Path("sweeps/tiny/model") == found.store.folder
     assert ("model", 8192, False) == (found.model, found.context, found.is_built_in)
     assert not (tmp_path / "sweeps").exists()
@@ -61,28 +62,6 @@ def test_each_page_has_a_folder_of_its_own():
         "model+context-2048+rotation-on",
         "model+context-2048+rotation-off",
     ] == folders
-
-
-def test_the_running_order_depends_on_the_seed_alone():
-    """
-    Not on the order in which types were written.
-    """
-    found = planned().pairs
-
-    assert found == planned(k_types=("q4_0", "q8_0")).pairs
-    assert set(found) == set(planned(seed=1).pairs)
-    assert found != planned(k_types=TYPES, v_types=TYPES, seed=1).pairs
-
-
-def test_the_corpus_suits_the_model_unless_one_is_named():
-    """
-    The built-in model has a shorter one.
-    """
-    model = (Path("model.gguf"),)
-
-    assert "random-bodies" == plan.chosen_corpus(Request(models=model))
-    assert "random-bodies-mini" == plan.chosen_corpus(Request())
-    assert "mine" == plan.chosen_corpus(Request(corpus="mine"))
 
 
 @pytest.mark.parametrize(
@@ -137,20 +116,13 @@ def test_a_template_makes_a_chat_but_for_the_built_in_model(
     template, built_in, expected
 ):
     """
-    Base models go on with a text.
+    Base models go on with a text; the form that is asked for is taken.
     """
     request = Request(models=() if built_in else (Path("model.gguf"),))
     header = SimpleNamespace(chat_template=template)
 
     assert expected == plan.default_form(request, header)
-
-
-def test_the_form_asked_for_is_taken():
-    """
-    Whatever the weights carry.
-    """
     assert PromptForm.CHAT == planned(prompt_form=PromptForm.CHAT).prompt_form
-    assert PromptForm.COMPLETION == planned().prompt_form
 
 
 @pytest.mark.parametrize(("axis", "kind"), [("k_types", "K"), ("v_types", "V")])
@@ -193,17 +165,21 @@ def test_a_probe_that_needs_what_the_engine_lacks_is_refused(probe, ability):
     assert planned(engine=engine, probes=("recall",))
 
 
-def test_settings_that_cannot_be_are_refused_in_planning(tmp_path):
-    """
-    A text that is not there is told before a corpus is read.
-    """
-    chosen = DivergenceSettings(text=tmp_path / "nowhere.txt")
-
-    with pytest.raises(BadInput, match="there is no such file"):
-        planned(probes=("divergence",), settings={"divergence": chosen}, corpus="?")
-
-
-def test_the_corpus_is_read_after_all_else_is_checked():
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"probes": ("throughput",)}, ToolMissing),
+        (
+            {
+                "probes": ("divergence",),
+                "settings": {"divergence": DivergenceSettings(text=Path("none.txt"))},
+            },
+            BadInput,
+        ),
+    ],
+    ids=["ability", "text"],
+)
+def test_the_corpus_is_read_after_all_else_is_checked(changes, error):
     """
     It may take a minute; what can be told at once is told before.
     """
@@ -212,9 +188,9 @@ def test_the_corpus_is_read_after_all_else_is_checked():
     def read(_name):
         raise AssertionError("read")
 
-    with pytest.raises(ToolMissing):
+    with pytest.raises(error):
         plan.plan(
-            asking(probes=("throughput",)),
+            asking(**changes),
             engine_for=lambda spec: replace(engine, model=spec),
             read=read,
         )
@@ -251,16 +227,6 @@ def test_arguments_of_every_page_are_checked():
         planned_page(other)
 
 
-def test_weights_that_are_not_there_are_named():
-    """
-    With the nearest that is.
-    """
-    with pytest.raises(WeightsUnusable) as caught:
-        planned(models=(Path("modle.gguf"),))
-
-    assert "'model.gguf'" in caught.value.hint
-
-
 def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
     """
     Not even the records would fit.
@@ -271,17 +237,6 @@ def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
         planned()
 
     assert "--out" in caught.value.hint
-
-
-def test_a_folder_that_takes_no_records_is_noticed_before_the_start(monkeypatch):
-    """
-    The one that is there is named, however much of the path is missing.
-    """
-    monkeypatch.setattr(plan.os, "access", lambda *_: False)
-
-    with pytest.raises(FolderUnusable) as caught:
-        planned(out=Path("far/away"))
-    assert Path() == caught.value.folder
 
 
 def test_a_folder_below_one_that_is_closed_is_noticed_before_the_start(
@@ -307,27 +262,21 @@ def test_a_folder_below_one_that_is_closed_is_noticed_before_the_start(
     assert closed == caught.value.folder
 
 
-def test_a_user_is_told_of_the_built_in_model():
+def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
     """
-    And that it is no judge of other texts than incompressible ones.
-    """
-    chosen = planned(models=(), corpus=None, contexts=(8192,)).notes
-    memorised = planned(models=(), corpus="http_server").notes
-
-    assert 1 == len(chosen)
-    assert "this is the built-in model" in chosen[0]
-    assert "corpus random-bodies-mini" in chosen[0]
-    assert "says nothing about cache types" in memorised[-1]
-    assert () == planned().notes
-
-
-def test_files_that_cannot_be_read_are_told(tmp_path):
-    """
-    The others are asked for.
+    It has a corpus that suits it, and is no judge of others than incompressible ones;
+    files that cannot be read are named.
     """
     body = "".join(f"    name_{n} = {n}\n" for n in range(24))
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "good.py").write_text(f"def first():\n{body}")
     (tmp_path / "src" / "bad.py").write_text("def (:\n")
+    (chosen,) = planned(models=(), corpus=None, contexts=(8192,)).notes
+    memorised = planned(models=(), corpus="http_server").notes
 
+    assert "this is the built-in model" in chosen
+    assert "corpus random-bodies-mini" in chosen
+    assert "says nothing about cache types" in memorised[-1]
+    assert "random-bodies" == plan.chosen_corpus(Request(models=(Path("m.gguf"),)))
+    assert () == planned().notes
     assert "bad.py" in planned(corpus="./src").notes[0]

@@ -48,37 +48,24 @@ def refused(**changes):
     return str(caught.value)
 
 
-def test_a_corpus_that_fits_is_sent_whole():
+def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
     """
-    Each needle may take half as many tokens again as its truth, and a preamble.
-    """
-    plan = planned()
-
-    ready = prepare(plan)
-
-    facts = ready.setup.corpus
-    assert plan.corpus.text == ready.text
-    assert (6, 6, False) == (facts.functions, facts.functions_before, facts.is_trimmed)
-    assert len(ready.text) == facts.tokens == facts.characters
-    truth = "\n".join(ready.setup.needles[0].lines)
-    assert -(-len(truth) * 3 // 2) + 64 == ready.setup.needles[0].budget
-
-
-def test_the_setup_is_on_disk_before_a_cell_starts():
-    """
-    With what was asked for, and what it follows from.
+    Each needle may take half as many tokens again as its truth, and a preamble; the
+    setup is on disk, with what was asked for, before a cell starts.
     """
     plan = planned(rotations=(False,), server_args=("-t", "1"), seed=7)
 
     ready = prepare(plan)
 
-    assert ready.setup == plan.store.setup()
-    assert (False, ("-t", "1"), 7) == (
-        ready.setup.rotation,
-        ready.setup.server_args,
-        ready.setup.seed,
-    )
-    assert (FakeEngine.version, 8192) == (ready.setup.llama, ready.setup.context)
+    setup, facts = ready.setup, ready.setup.corpus
+    assert plan.corpus.text == ready.text
+    assert (6, 6, False) == (facts.functions, facts.functions_before, facts.is_trimmed)
+    assert len(ready.text) == facts.tokens == facts.characters
+    truth = "\n".join(setup.needles[0].lines)
+    assert -(-len(truth) * 3 // 2) + 64 == setup.needles[0].budget
+    assert setup == plan.store.setup()
+    assert (False, ("-t", "1"), 7) == (setup.rotation, setup.server_args, setup.seed)
+    assert (FakeEngine.version, 8192) == (setup.llama, setup.context)
 
 
 def test_a_long_corpus_is_trimmed_to_whole_functions():
@@ -101,7 +88,8 @@ def test_a_long_corpus_is_trimmed_to_whole_functions():
 
 def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     """
-    The hint names a context that would do; nothing is left of the try but logs.
+    The hint names a context that would do; nothing is left of the try but logs. Where
+    no function fits, there is nothing to ask for.
     """
     plan = planned(contexts=(3000,), fit=False)
 
@@ -113,6 +101,8 @@ def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     assert None is plan.store.setup()
     ready = prepare(planned(contexts=(context,), fit=False))
     assert not ready.setup.corpus.is_trimmed
+    with pytest.raises(RequestError):
+        prepare(planned(contexts=(256,), out=Path("other")))
 
 
 def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
@@ -143,54 +133,27 @@ def test_two_models_of_one_name_are_refused(tmp_path):
         refuse_shared_folders([first, other])
 
 
-def test_a_context_that_holds_no_function_is_refused():
+def test_what_was_counted_is_not_counted_again():
     """
-    There is nothing to ask for.
+    A sweep that goes on has the setup, text and needles that it had, also of a trimmed
+    corpus; pages share what they count, unless another number of functions fits.
     """
-    with pytest.raises(RequestError):
-        prepare(planned(contexts=(256,)))
-
-
-def test_a_sweep_that_goes_on_starts_no_server_to_count():
-    """
-    The setup is what it was, text and needles included, also of a trimmed corpus.
-    """
-    engine = FakeEngine()
+    engine, other, counts = FakeEngine(), FakeEngine(), {}
     for contexts in ((8192,), (3000,)):
         asked = {"contexts": contexts, "out": Path(str(contexts)), "engine": engine}
         first = prepare(planned(**asked))
         again = prepare(planned(**asked))
         assert (first.setup, first.text) == (again.setup, again.text)
-
-    assert 2 == engine.counted
-
-
-def test_pages_that_count_the_same_share_it():
-    """
-    Of another context, another number of functions fits.
-    """
-    engine, counts = FakeEngine(), {}
     for page, contexts in (("a", (8192,)), ("b", (8192,)), ("c", (3000,))):
-        prepare(planned(engine=engine, page=page, contexts=contexts), counts)
+        prepare(planned(engine=other, page=page, contexts=contexts), counts)
 
-    assert 2 == engine.counted
-
-
-def test_more_types_widen_a_run():
-    """
-    The setup grows, and its records stay.
-    """
-    prepare(planned())
-
-    wider = prepare(planned(k_types=("f16",))).setup
-
-    assert ("f16", "q8_0", "q4_0") == wider.types_k
-    assert ("q8_0", "q4_0") == wider.types_v
+    assert (2, 2) == (engine.counted, other.counted)
 
 
 def test_each_probe_adds_its_conditions_to_the_folder():
     """
-    It sees setup and text as they will be; the conditions of other probes stay.
+    It sees setup and text as they will be; conditions of other probes stay. One that
+    cannot run leaves no setup, and more types widen the one that is there.
     """
     seen = []
 
@@ -198,27 +161,20 @@ def test_each_probe_adds_its_conditions_to_the_folder():
         seen.append((run.setup.corpus.tokens, len(run.text)))
         return {"depths": [0]}
 
+    def refusing(_run):
+        raise BadInput(source="x", reason="y", hint="z")
+
+    failing = planned(made_probe("throughput", conditions=refusing))
+    with pytest.raises(BadInput):
+        prepare(failing)
+    assert None is failing.store.setup()
     first = prepare(planned())
     speed = made_probe("throughput", conditions=conditions)
-    both = prepare(planned(speed)).setup
+    both = prepare(planned(speed, k_types=("f16",))).setup
 
     assert [(first.setup.corpus.tokens, len(first.text))] == seen
     assert {"recall": {}, "throughput": {"depths": [0]}} == both.probes
-
-
-def test_a_probe_that_finds_that_it_cannot_run_leaves_no_setup():
-    """
-    The next try, asked otherwise, meets an empty folder.
-    """
-
-    def conditions(_run):
-        raise BadInput(source="x", reason="y", hint="z")
-
-    plan = planned(made_probe("throughput", conditions=conditions))
-    with pytest.raises(BadInput):
-        prepare(plan)
-
-    assert None is plan.store.setup()
+    assert (("f16", "q8_0", "q4_0"), ("q8_0", "q4_0")) == (both.types_k, both.types_v)
 
 
 def test_other_conditions_of_a_probe_are_refused():
@@ -274,23 +230,18 @@ def test_another_request_or_engine_is_refused_in_the_same_folder(changes, words)
     assert words in refused(**changes)
 
 
-def test_another_text_by_the_same_name_is_refused(tmp_path):
+def test_another_text_and_other_weights_by_the_same_name_are_refused(tmp_path):
     """
-    It need not differ in length, nor in what was sent of it.
+    They are known by their contents: a text need not differ in length, nor in what was
+    sent of it.
     """
     prepare(planned())
-    (tmp_path / "corpora" / "tiny.toml").write_text(CORPUS.replace("7", "8"))
+    text = tmp_path / "corpora" / "tiny.toml"
+    text.write_text(CORPUS.replace("7", "8"))
 
     assert "another corpus" in refused()
-
-
-def test_other_weights_by_the_same_name_are_refused(tmp_path):
-    """
-    They are known by their contents.
-    """
-    prepare(planned())
+    text.write_text(CORPUS)
     write_gguf(tmp_path / "model.gguf", SHAPE, tensors=2)
-
     assert "another weights sha256" in refused()
 
 

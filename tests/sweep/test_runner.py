@@ -270,26 +270,22 @@ def test_weights_that_are_touched_are_hashed_with_progress_and_ctrl_c_ends_it(
     assert [Status.FINISHED] == [record.status for record in store.records()]
 
 
-def test_steps_of_a_probe_are_told_with_their_pair(store):
-    """
-    As they come.
-    """
-    script = Script(lambda cell: cell.step(1, 3, "reading"))
-
-    events = walk(store, script, pairs=PAIRS[:1])
-
-    assert CellStepped(PAIRS[0], Step(1, 3, "reading")) == events[1]
-
-
 def test_a_probe_sees_the_records_of_its_own_cells(store):
     """
-    Those of earlier sweeps, too: the divergence probe finds its reference there.
+    Those of earlier sweeps, too: the divergence probe finds its reference there. Its
+    steps are told with the pair.
     """
     walk(store, Script(), pairs=PAIRS[:1])
     seen = []
-    walk(store, Script(lambda cell: seen.append(set(cell.records))))
+
+    def outcome(cell):
+        seen.append(set(cell.records))
+        cell.step(1, 3, "reading")
+
+    events = walk(store, Script(outcome))
 
     assert [set(PAIRS[:1]), set(PAIRS[:2]), set(PAIRS[:3])] == seen
+    assert CellStepped(PAIRS[1], Step(1, 3, "reading")) == events[1]
 
 
 # What a preflight finds
@@ -297,32 +293,24 @@ def test_a_probe_sees_the_records_of_its_own_cells(store):
 
 def test_a_preflight_marks_each_cell_of_its_pair_and_runs_once(store):
     """
-    It loads the weights, and the answer is the same for all probes.
+    It loads the weights, and the answer is the same for all probes; if wished, it ends
+    the cell, and the line of the log is kept.
     """
     engine = FakeEngine(preflight_finds={BAD: ON_CPU})
     made = made_runner(store, engine)
     events = []
     for name in ("recall", "other"):
         made.sweep(Script(name=name).probe, [BAD, GOOD], tell=events.append)
+    script = Script(name="skipping")
+    walk(store, script, pairs=[BAD], engine=engine, skip_fallback=True)
 
-    assert [BAD] == engine.preflights
+    assert [BAD] * 2 == engine.preflights
     assert Status.FALLBACK_CPU is store.record(BAD, "recall").status
     assert Status.FALLBACK_CPU is store.record(BAD, "other").status
     assert Status.FINISHED is store.record(GOOD, "recall").status
     assert "checking where attention runs" == events[1].step.what
-
-
-def test_what_a_preflight_finds_ends_the_cell_if_wished(store):
-    """
-    It is not measured, and the line of the log is kept.
-    """
-    script = Script()
-    engine = FakeEngine(preflight_finds={BAD: ON_CPU})
-
-    walk(store, script, pairs=[BAD], engine=engine, skip_fallback=True)
-
     assert [] == script.measured
-    record = store.record(BAD, "recall")
+    record = store.record(BAD, "skipping")
     assert (Status.FALLBACK_CPU, None) == (record.status, record.observation)
     assert (ON_CPU.reason,) == record.log_excerpt
 
@@ -403,39 +391,29 @@ def gpu():
 
 
 @pytest.mark.parametrize(
-    ("pairs", "told"),
+    ("sweeps", "told"),
     [
-        ([GOOD, BAD], [(GOOD, "finished"), (BAD, "fallback-cpu")]),
-        ([BAD, GOOD], [(BAD, "finished"), (GOOD, "finished"), (BAD, "fallback-cpu")]),
+        ([[GOOD, BAD]], [(GOOD, "finished"), (BAD, "fallback-cpu")]),
+        ([[BAD, GOOD]], [(BAD, "finished"), (GOOD, "finished"), (BAD, "fallback-cpu")]),
+        ([[BAD], [GOOD]], [(GOOD, "finished"), (BAD, "fallback-cpu")]),
     ],
-    ids=["at once", "later"],
+    ids=["at once", "later", "in the next sweep"],
 )
-def test_a_cell_that_fell_back_is_told_and_stored_as_that(store, pairs, told):
+def test_a_cell_that_fell_back_is_told_and_stored_as_that(store, sweeps, told):
     """
     With its reason and its observation. Until something better has run it looks
     normal; then it is told again, after the cell that showed it.
     """
     script = Script(measured_as(parts={BAD: 30}))
 
-    events = walk(store, script, pairs=pairs, engine=gpu())
+    for pairs in sweeps:
+        events = walk(store, script, pairs=pairs, engine=gpu())
 
     assert told == ended(events)
     stored = store.record(BAD, "recall")
     assert Status.FALLBACK_CPU is stored.status
     assert "the graph falls into 30 parts, 2 for q8_0/q8_0" == stored.reason
     assert observation() == stored.observation
-
-
-def test_cells_of_an_earlier_sweep_are_compared_with_new_ones(store):
-    """
-    A sweep that is resumed knows what was measured before.
-    """
-    script = Script(measured_as(parts={BAD: 30}))
-    walk(store, script, pairs=[BAD], engine=gpu())
-
-    events = walk(store, script, pairs=[GOOD], engine=gpu())
-
-    assert [(GOOD, "finished"), (BAD, "fallback-cpu")] == ended(events)
 
 
 @pytest.mark.parametrize(
