@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test faults fuzz mutants bench check fix
+.PHONY: help setup llama sweep test faults fuzz mutants truth bench check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -44,6 +44,9 @@ fuzz: setup ## Feed a million inputs to every reader of bytes from outside
 mutants: setup ## Change an operator at a time in pure modules; do tests notice?
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
 	@$(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
+
+truth: setup ## Measure false alarms and power of the verdict on grids of known truth
+	@$(BIN)/python scripts/truth.py $(TRUTH_ARGS)
 
 bench: llama ## Measure cells beside the published protocol, start-up and reports
 	@$(BIN)/python scripts/bench.py $(BENCH_ARGS)

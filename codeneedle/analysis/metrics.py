@@ -38,6 +38,12 @@ class Metric:
             most precise pair.
         names: Text and name of each observation of a record, by which observations
             of two records are paired; None where they are paired by their order.
+        is_judged: Whether the verdict tests it, unit by unit: a unit is a needle, a
+            chunk or a question, and the same in every cell.
+        lost_from: A unit is lost that has this much less than with the reference;
+            None where that says nothing.
+        units: The value of every unit, in the order of the setup, 0 for a missing
+            answer; None where `values` are that.
     """
 
     name: str
@@ -55,6 +61,9 @@ class Metric:
     error: Callable[[CellRecord, Setup, Reading], float | None] | None = None
     reference: Callable[[CellRecord], str | None] | None = None
     names: Callable[[CellRecord], Sequence[tuple[str, str]]] | None = None
+    is_judged: bool = False
+    lost_from: float | None = None
+    units: Callable[[CellRecord, Setup, Reading], Sequence[float]] | None = None
 
 
 Number = Callable[[CellRecord], float | None]

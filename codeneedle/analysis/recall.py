@@ -36,6 +36,9 @@ of them the speed is at most 7 % too high.
 """
 
 
+LOST_LINES = 4
+"""A function is lost that has this many lines fewer than with the reference."""
+
 Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
 
 
@@ -46,6 +49,14 @@ def _of_answers(number: Callable[[Counts], float]) -> Values:
         return [float(number(counts)) for counts in counts_of(record, setup, reading)]
 
     return values
+
+
+def _matched_of_all(record: CellRecord, setup: Setup, reading: Reading) -> list[float]:
+    """Matched lines of every round; a missing answer has none."""
+    return [
+        0.0 if asked.error else float(asked.counts(reading).matched)
+        for asked in asked_rounds(record, setup)
+    ]
 
 
 def _of_gaps(number: Callable[[Margins], float]) -> Values:
@@ -111,6 +122,9 @@ METRICS: tuple[Metric, ...] = (
         bounds=(0, ASKED_LINES),
         values=_of_answers(lambda counts: counts.matched),
         in_table=True,
+        is_judged=True,
+        lost_from=LOST_LINES,
+        units=_matched_of_all,
     ),
     _rounds(
         name="pass",

@@ -28,6 +28,8 @@ from codeneedle.cli.options import (
     one_form,
     option,
     path,
+    percent,
+    positive,
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
@@ -207,6 +209,48 @@ def table(
         _write(export.table_markdown(tables))
     else:
         _stdout().print(table_view(tables), crop=False)
+
+
+@app.command()
+def verdict(
+    name: RunName,
+    *,
+    max_changed: Annotated[
+        float | None,
+        option(
+            "--max-changed",
+            "PERCENT",
+            percent,
+            "Most tokens with another first choice.",
+        ),
+    ] = None,
+    max_kld: Annotated[
+        float | None,
+        option("--max-kld", "NATS", positive, "Most KL divergence from the reference."),
+    ] = None,
+    strict_indent: StrictIndent = False,
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    out: OutOption = RUNS,
+) -> None:
+    """Say which pair to set, how sure that is, and what is undecided."""
+    from codeneedle.engines.llama_cpp.arguments import cache_flags
+    from codeneedle.report.judgement import Limits, judge
+    from codeneedle.report.selection import read_runs
+    from codeneedle.report.verdict import verdict_json, verdict_markdown, verdict_view
+    from codeneedle.scoring.rounds import Reading
+
+    one_form(json=json, markdown=markdown)
+    reading = Reading(strict_indent=strict_indent)
+    limits = Limits(max_changed=max_changed, max_kld=max_kld)
+    found = [judge(run, reading, limits) for run in read_runs(out, name)]
+    if json:
+        _write(verdict_json(found))
+    elif markdown:
+        _write("\n".join(verdict_markdown(each, cache_flags) for each in found))
+    else:
+        for each in found:
+            _stdout().print(verdict_view(each, cache_flags), crop=False)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """The options of all commands: one definition each, and how their text is read."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,26 @@ def words(name: str, text: str) -> tuple[str, ...]:
             hint="Separate values by commas, or leave the option out.",
         )
     return found
+
+
+def positive(name: str, text: str) -> float:
+    """A number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise BadInput(
+            source=name,
+            reason=f"'{text}' is not a number above 0",
+            hint=f"Give a number, for example {name} 0.01",
+        )
+    return number
+
+
+def percent(name: str, text: str) -> float:
+    """A number above 0, with or without a per cent sign."""
+    return positive(name, text.strip().removesuffix("%"))
 
 
 def type_list(name: str, text: str) -> tuple[str, ...]:

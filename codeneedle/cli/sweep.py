@@ -20,10 +20,14 @@ from codeneedle.cli.progress import (
 from codeneedle.corpora.corpus import load
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.engines.llama_cpp import installation
+from codeneedle.engines.llama_cpp.arguments import cache_flags
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
+from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
+from codeneedle.records.record import Run
+from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
@@ -163,7 +167,24 @@ class _Page:
                 codes = [self._swept(runner, probe, user) for probe in plan.probes]
         if user.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
+        self._tell_verdict()
         return max(codes)
+
+    def _tell_verdict(self) -> None:
+        """What the run allows to conclude so far, if there is anything to compare."""
+        stored = self.plan.store.read()
+        if stored is None or not _is_comparable(stored):
+            return
+        from codeneedle.report.judgement import judge
+        from codeneedle.report.verdict import brief_view
+
+        try:
+            found = judge(stored, Reading(), with_power=False)
+        except CodeneedleError as error:
+            # Every cell is kept; the command says the same, with its exit code.
+            say(self.console, f"no verdict: {error}")
+            return
+        self.console.print(brief_view(found, cache_flags))
 
     def _swept(self, runner: Runner, probe: Probe, user: StopRequest) -> int:
         progress = self._progress(runner.run, probe)
@@ -222,6 +243,11 @@ class _Page:
             f"look at them: {shown}{retry if progress.failures else ''}",
         )
         return 1 if progress.failures else 0
+
+
+def _is_comparable(run: Run) -> bool:
+    """Whether a pair beside the reference has numbers."""
+    return len({record.pair for record in run.records if record.has_numbers}) > 1
 
 
 def next_commands(name: str, metric: str, out: Path) -> str:

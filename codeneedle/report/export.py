@@ -66,7 +66,7 @@ def grid_json(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) 
 
     Values are unrounded; null where there is none.
     """
-    return _json([_run_object(run, metrics, reading) for run in runs])
+    return json_text([_run_object(run, metrics, reading) for run in runs])
 
 
 def grid_markdown(
@@ -125,22 +125,24 @@ def _gradient(cells: Cells) -> dict[str, Any]:
     found = stats.gradient(cells)
     return {
         "words": found.words,
-        "rho": _or_null(found.rho),
-        "p": _or_null(found.p),
+        "rho": or_null(found.rho),
+        "p": or_null(found.p),
     }
 
 
 def _cell_object(names: Iterable[str], row: Sequence[Cell]) -> dict[str, Any]:
     keys = zip(_KEYS, _keys(row[0]), strict=True)
-    values = (_or_null(cell.value) for cell in row)
+    values = (or_null(cell.value) for cell in row)
     return {**dict(keys), "values": dict(zip(names, values, strict=True))}
 
 
-def _json(found: Sequence[dict[str, Any]]) -> str:
+def json_text(found: Sequence[dict[str, Any]]) -> str:
+    """*found* as indented JSON, with a line end."""
     return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _or_null(value: float) -> float | None:
+def or_null(value: float) -> float | None:
+    """*value*, or None where it is not finite: JSON has no such numbers."""
     return float(value) if math.isfinite(value) else None
 
 
@@ -232,7 +234,7 @@ def table_json(tables: Sequence[PairTable]) -> str:
 
     Values are unrounded; null where there is none.
     """
-    return _json([_table_object(table) for table in tables])
+    return json_text([_table_object(table) for table in tables])
 
 
 def table_markdown(tables: Sequence[PairTable]) -> str:
@@ -280,8 +282,8 @@ def _column_object(column: Column) -> dict[str, Any]:
         "probe": column.probe,
         "group": column.metric.group,
         "against": str(column.reference) if column.reference else None,
-        "reference": _or_null(column.reference_value),
-        "floor": _or_null(floor),
+        "reference": or_null(column.reference_value),
+        "floor": or_null(floor),
     }
 
 
@@ -295,7 +297,7 @@ def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
             probe: {"status": status, "reason": reason}
             for probe, (status, reason) in statuses.items()
         },
-        "values": {c.metric.name: _or_null(c.cell(pair).value) for c in table.columns},
+        "values": {c.metric.name: or_null(c.cell(pair).value) for c in table.columns},
         "over_reference": {
             name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)
         },
@@ -309,7 +311,7 @@ def _separation_object(each: Separation) -> dict[str, Any]:
         "significant": each.significant,
         "largest": str(each.largest.pair),
         "difference": each.largest.difference,
-        "noise": _or_null(each.largest.noise),
+        "noise": or_null(each.largest.noise),
     }
 
 

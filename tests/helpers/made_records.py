@@ -1,5 +1,6 @@
 """Makes synthetic runs: sixteen needles, any grid, replies as broken as wished."""
 
+import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.records.store import Store, run_folder
 
-LETTERS = "abcdefghijklmnop"
+LETTERS = string.ascii_letters
 
 
 def made_needle(at: int = 0, *, of: int = 16) -> NeedleFacts:

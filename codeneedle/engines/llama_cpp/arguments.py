@@ -50,6 +50,11 @@ class Argument:
     words: tuple[str, ...]
 
 
+def cache_flags(pair: Pair) -> str:
+    """How a user asks llama-server for *pair*."""
+    return f"-ctk {pair.k} -ctv {pair.v}"
+
+
 def parse(words: Iterable[str]) -> list[Argument]:
     """
     *words* by argument. A word that begins with a dash and is no number is a name.

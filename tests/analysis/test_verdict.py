@@ -1,0 +1,286 @@
+"""The verdict: axes, odd cells, certificates, what could have been found."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeneedle.analysis.verdict import (
+    axis_finding,
+    certificate,
+    detectable,
+    odd_cell,
+    pareto_front,
+    sign_flip_p,
+    type_table,
+    upper_share,
+    with_effect,
+    without_cell,
+)
+
+K, V = 0, 1
+
+
+def flat(*, k=6, v=6, needles=16, value=20.0):
+    return np.full((k, v, needles), value)
+
+
+def noisy(seed=3, **shape):
+    chance = np.random.default_rng(seed)
+    scores = flat(**shape)
+    return scores - (chance.random(scores.shape) < 0.2)
+
+
+def test_on_a_flat_grid_nothing_is_found():
+    """
+    All answers alike: p is 1, no type costs, no cell is odd.
+    """
+    for axis in (K, V):
+        finding = axis_finding(flat(), axis)
+        assert (1.0, (), False) == (finding.p, finding.costs, finding.matters)
+    assert odd_cell(flat()) is None
+
+
+def test_a_coarse_v_that_costs_is_found_on_v_alone():
+    """
+    Two lines lost with the coarsest V: V matters, K does not, the type is named.
+    """
+    scores = noisy()
+    scores[:, 5] -= 2.0
+
+    assert not axis_finding(scores, K).matters
+    finding = axis_finding(scores, V)
+    assert finding.matters
+    assert 5 == finding.costs[0].index
+    assert 1.8 < finding.costs[0].loss < 2.2
+
+
+def test_types_are_named_from_the_coarsest_on_until_one_is_not_shown():
+    """
+    A fixed sequence: what lies behind the first type that fails is not tested.
+    """
+    scores = noisy()
+    scores[4:] -= 2.0
+
+    assert (5, 4) == tuple(cost.index for cost in axis_finding(scores, K).costs)
+
+    scores[5] += 2.0
+    assert () == axis_finding(scores, K).costs
+
+
+def test_a_better_coarse_type_is_no_finding():
+    """
+    The test is one-sided: coarser types that score more cost nothing.
+    """
+    scores = noisy()
+    scores[:, 3:] += 2.0
+
+    assert axis_finding(scores, V).p > 0.5
+
+
+def test_one_bad_cell_is_named_and_taken_out_before_the_axes_are_tested():
+    """
+    A cell that lost most lines makes neither of its types look bad.
+    """
+    scores = noisy()
+    scores[4, 3] = 2.0
+
+    odd = odd_cell(scores)
+
+    assert odd is not None
+    assert (4, 3) == (odd.k, odd.v)
+    mended = without_cell(scores, odd)
+    assert mended[4, 3].mean() > 19.0
+    assert not axis_finding(mended, K).matters
+    assert not axis_finding(mended, V).matters
+
+
+def test_the_missing_cell_is_estimated_from_an_additive_table_exactly():
+    """
+    Where rows and columns explain everything, the estimate is the lost value.
+    """
+    rows, columns = np.arange(4.0), np.array([0.0, 3.0, 1.0])
+    additive = (rows[:, None] + columns)[..., None] + np.array([10.0, 12.0])
+    odd = odd_cell(flat())
+    assert odd is None
+
+    spoilt = additive.copy()
+    spoilt[2, 1] = -50.0
+    found = without_cell(spoilt, type("At", (), {"k": 2, "v": 1})())
+
+    assert np.allclose(additive, found)
+
+
+def test_types_of_the_other_axis_with_gaps_are_left_out_of_the_means():
+    """
+    Every mean of a table is over the same cells.
+    """
+    scores = noisy()
+    scores[2, 4] = math.nan
+
+    table = type_table(scores, V)
+
+    assert np.allclose(np.delete(scores, 2, axis=0).mean(axis=0).T, table)
+
+
+def test_an_axis_of_one_type_or_a_grid_of_one_needle_has_no_p():
+    """
+    Nothing can be compared, and that is no "matters".
+    """
+    for scores in (flat(v=1), flat(needles=1)):
+        finding = axis_finding(scores, V)
+        assert math.isnan(finding.p)
+        assert not finding.matters
+
+
+@pytest.mark.parametrize(
+    ("losses", "p"),
+    [
+        ([1.0] * 4 + [0.0] * 12, 1 / 16),
+        ([1.0, 2.0], 1 / 4),
+        ([0.0] * 5, 1.0),
+        ([-1.0, -1.0], 1.0),
+        ([1.0, -1.0], 3 / 4),
+    ],
+)
+def test_sign_flips_are_exact_for_few_differences(losses, p):
+    """
+    Zeros say nothing; n differences of one sign have a p of 1 in 2 to the n.
+    """
+    assert p == pytest.approx(sign_flip_p(np.array(losses)))
+
+
+def test_many_sign_flips_are_sampled_close_to_the_normal_tail():
+    """
+    Twenty differences: the sample agrees with the exact binomial tail.
+    """
+    losses = np.array([1.0] * 15 + [-1.0] * 5)
+    exact = sum(math.comb(20, i) for i in range(15, 21)) / 2**20
+
+    assert exact == pytest.approx(sign_flip_p(losses), abs=0.004)
+
+
+def test_sixteen_clean_needles_decide_nothing_and_say_how_many_would():
+    """
+    For three comparisons at 5 %, 43 clean needles are needed; 27 more than 16.
+    """
+    clean = np.full(16, 20.0)
+
+    found = certificate(clean, clean, comparisons=3, lost_from=4)
+
+    assert ("undecided", 27) == (found.verdict, found.more)
+    assert (
+        "free"
+        == certificate(
+            np.full(43, 20.0), np.full(43, 20.0), comparisons=3, lost_from=4
+        ).verdict
+    )
+
+
+def test_a_lost_needle_costs_two_dozen_clean_ones():
+    """
+    Evidence is a product of bets: a loss divides it by ten.
+    """
+    reference = np.full(43, 20.0)
+    ours = reference.copy()
+    ours[0] = 16.0
+
+    found = certificate(ours, reference, comparisons=3, lost_from=4)
+
+    assert ("undecided", 1, 26) == (found.verdict, found.lost, found.more)
+    ours[0] = 17.0
+    assert "free" == certificate(ours, reference, comparisons=3, lost_from=4).verdict
+
+
+def test_a_pair_that_loses_nearly_everywhere_costs():
+    """
+    Sixteen needles, each six lines shorter: decided.
+    """
+    reference = np.full(16, 20.0)
+
+    assert (
+        "costs"
+        == certificate(reference - 6, reference, comparisons=5, lost_from=4).verdict
+    )
+    assert (
+        "undecided"
+        == certificate(
+            reference + 6, reference + 12, comparisons=10**9, lost_from=4
+        ).verdict
+    )
+
+
+def test_a_pair_that_gains_is_never_called_costly():
+    """
+    Gains are evidence against a cost.
+    """
+    reference = np.full(60, 12.0)
+
+    assert (
+        "free"
+        == certificate(reference + 5, reference, comparisons=3, lost_from=4).verdict
+    )
+
+
+@given(lost=st.integers(0, 30), more=st.integers(1, 60))
+def test_the_upper_bound_is_where_so_few_losses_have_a_chance_of_5_percent(lost, more):
+    """
+    Clopper and Pearson's bound, by its definition.
+    """
+    needles = lost + more
+    share = upper_share(lost, needles)
+    tail = sum(
+        math.comb(needles, i) * share**i * (1 - share) ** (needles - i)
+        for i in range(lost + 1)
+    )
+
+    assert 0.05 == pytest.approx(tail, rel=1e-6)
+
+
+def test_sixteen_of_sixteen_still_allow_17_percent():
+    """
+    The rule of three, exactly: 1 - 0.05 ** (1 / 16).
+    """
+    assert 1 - 0.05 ** (1 / 16) == pytest.approx(upper_share(0, 16))
+    assert 1.0 == upper_share(3, 3)
+
+
+@pytest.mark.parametrize("kind", ["thin", "lumpy", "consistent"])
+@pytest.mark.parametrize("axis", [K, V])
+def test_an_effect_costs_its_size_between_the_finest_and_the_coarsest(kind, axis):
+    """
+    Simulated losses are as large as they are said to be, on the axis asked for.
+    """
+    chance = np.random.default_rng(5)
+    scores = flat(needles=4_000)
+    lowered = with_effect(scores, axis, kind=kind, size=2.0, chance=chance)
+    means = type_table(lowered, axis).mean(axis=0)
+
+    assert 20.0 == means[0]
+    assert 2.0 == pytest.approx(means[0] - means[-1], abs=0.25)
+    other = type_table(lowered, 1 - axis).mean(axis=0)
+    assert np.ptp(other) < 0.2
+
+
+def test_what_could_have_been_found_shrinks_with_more_needles():
+    """
+    More needles show smaller effects; thin ones are the easiest.
+    """
+    few = detectable(noisy(needles=8), V, "lumpy", trials=20)
+    many = detectable(noisy(needles=64), V, "lumpy", trials=20)
+
+    assert many < few
+    assert detectable(noisy(), V, "thin", trials=20) <= 0.3
+
+
+def test_a_pair_leaves_the_front_only_if_another_is_better_beyond_the_interval():
+    """
+    Ties and differences within the noise leave both.
+    """
+    costs = np.array([[0.0, 10.0], [0.1, 5.0], [0.1, 6.0], [5.0, 4.9]])
+    exact = np.zeros_like(costs)
+
+    assert [0, 1, 3] == pareto_front(costs, exact)
+    assert [0, 1, 2, 3] == pareto_front(costs, exact + np.array([0.0, 1.0]))

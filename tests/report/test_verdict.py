@@ -1,0 +1,100 @@
+"""The words of the verdict: what to set, what was shown, JSON with stable keys."""
+
+import json
+from dataclasses import replace
+
+from made_records import made_run, made_setup
+from rich.console import Console
+
+from codeneedle.report.judgement import judge
+from codeneedle.report.verdict import (
+    headline,
+    statements,
+    verdict_json,
+    verdict_markdown,
+    verdict_view,
+)
+from codeneedle.scoring.rounds import Reading
+
+TYPES = ("bf16", "q4_0")
+
+
+def spell(pair):
+    return f"-ctk {pair.k} -ctv {pair.v}"
+
+
+def judged(matched=lambda _pair, _at: 20, *, name="made-model", untried=()):
+    setup = made_setup(needles=16, types_k=TYPES, types_v=TYPES)
+    setup = replace(setup, weights=replace(setup.weights, name=name))
+    return judge(made_run(matched, setup=setup, untried=untried), Reading())
+
+
+def costly(pair, at):
+    return 20 - 3 * (pair.v == "q4_0") - at % 2
+
+
+def test_it_says_what_costs_and_what_was_not_found_with_the_least_effect():
+    """
+    V at q4_0 costs 3.00 lines; of K it says what would have been found.
+    """
+    said = dict(statements(judged(costly), spell)[::-1])
+    both = [
+        line for word, line in statements(judged(costly), spell) if word == "matched"
+    ]
+
+    assert "bf16/bf16" == said["reference"]
+    assert any(line.startswith("K: nothing found; ") for line in both)
+    assert any("V matters: q4_0 costs 3.00 lines (n 16, p " in line for line in both)
+
+
+def test_without_numbers_it_says_so():
+    """
+    A run whose cells all failed has no reference, and no recommendation.
+    """
+    every = [f"{k}/{v}" for k in TYPES for v in TYPES]
+
+    assert "Nothing can be said" in headline(judged(untried=every), spell)
+    assert "null" in verdict_json([judged(untried=every)])
+
+
+def test_the_built_in_model_is_called_an_instrument():
+    """
+    What it loses is no advice for a language model.
+    """
+    words = [word for word, _ in statements(judged(name="needle-nano"), spell)]
+
+    assert "instrument" in words
+    assert "instrument" not in dict(statements(judged(), spell))
+
+
+def test_the_json_keeps_its_keys():
+    """
+    Keys that scripts may rely on; shares and differences are numbers.
+    """
+    [found] = json.loads(verdict_json([judged(costly)]))
+
+    assert ["bf16/bf16", False, "matched"] == [
+        found["reference"],
+        found["is_instrument"],
+        found["certified"],
+    ]
+    assert {"goal", "k", "v", "reason"} == set(found["advice"][0])
+    [metric] = found["metrics"]
+    assert metric["axes"]["V"]["matters"]
+    assert {"q4_0": 3.0} == metric["axes"]["V"]["costs"]
+    pair = found["pairs"][-1]
+    assert 3.0 == pair["losses"]["matched"]["mean"]
+    assert {"verdict", "lost", "of", "upper", "more"} == set(pair["certificate"])
+
+
+def test_hostile_names_stay_text():
+    """
+    Control characters and markup of a run's name reach neither terminal nor Markdown.
+    """
+    found = judged()
+    found = replace(found, run=replace(found.run, name="\x1b[31m[red]<b>"))
+    console = Console(record=True, width=120, force_terminal=False)
+    console.print(verdict_view(found, spell))
+
+    assert "\\x1b[31m[red]<b>: verdict" in console.export_text()
+    assert "<b>" not in verdict_markdown(found, spell)
