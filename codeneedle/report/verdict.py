@@ -10,8 +10,9 @@ from rich.text import Text
 
 from codeneedle.analysis.verdict import AxisFinding
 from codeneedle.grid import Pair
+from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.report import captions
-from codeneedle.report.captions import BUILT_IN_MODEL, named_pairs, number
+from codeneedle.report.captions import named_pairs, number
 from codeneedle.report.export import json_text, or_null, plain, table_lines
 from codeneedle.report.judgement import AXES, Advice, Judged, Standing, Verdict
 from codeneedle.text import visible
@@ -65,7 +66,7 @@ def statements(found: Verdict, spell: Spell) -> list[tuple[str, str]]:
         entries += [(each.metric.name, line) for line in _judged_lines(each)]
     entries += _undecided(found)
     entries += [("not judged", line) for line in _troubles(found)]
-    if found.run.setup.weights.name == BUILT_IN_MODEL:
+    if found.run.setup.weights.name == BUILT_IN:
         entries.append(("instrument", INSTRUMENT_NOTE))
     return entries
 
@@ -259,7 +260,7 @@ def _verdict_object(found: Verdict) -> dict[str, Any]:
     return {
         "run": found.run.name,
         "reference": str(found.reference) if found.reference else None,
-        "is_instrument": found.run.setup.weights.name == BUILT_IN_MODEL,
+        "is_instrument": found.run.setup.weights.name == BUILT_IN,
         "certified": found.certified.name if found.certified else None,
         "advice": [
             {**_sides(each.pair), "goal": each.goal, "reason": each.reason}
