@@ -1,17 +1,22 @@
-"""Metrics of the divergence probe."""
+"""Metrics of the probes that compare distributions: divergence, and copy."""
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.engines.engine import Estimate, Statistics
+from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
 from codeneedle.records.record import BadRecord, CellRecord, Setup, from_json
 from codeneedle.scoring.rounds import Reading
 
 NAME = "divergence"
-"""Of the probe."""
+"""Of the probe that compares on a text."""
+
+COPY = "copy"
+"""Of the one whose text says everything twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,7 @@ class Compared:
             were kept: what is read back stops 16 nats below the likeliest token.
         statistics: What llama-perplexity made of it.
         retries: How often the tool ran again because the end of its log was missing.
+        by_chunk: Means of each chunk; empty in records of older versions.
     """
 
     context: int
@@ -39,12 +45,13 @@ class Compared:
     reference_ppl: float
     statistics: Statistics
     retries: int = 0
+    by_chunk: tuple[ChunkValues, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
     """
-    The observation of the divergence probe.
+    The observation of a probe that compares distributions.
 
     Attributes:
         reference: The pair compared with: ``f16/f16``.
@@ -64,30 +71,30 @@ class Divergence:
 
 def divergence_of(record: CellRecord) -> Divergence | None:
     """
-    What *record* holds of this probe; None if it holds nothing of it.
+    What *record* holds of these probes; None if it is another's, or holds nothing.
 
     Raises:
         BadRecord: If what it holds cannot be read.
     """
-    if record.probe != NAME or record.observation is None:
+    if record.probe not in {NAME, COPY} or record.observation is None:
         return None
     file = f"{record.pair.slug}.{record.probe}.json"
     return from_json(record.observation, Divergence, file=file)
 
 
-Number = Callable[[Compared], float]
+Numbers = Callable[[Compared], Sequence[float]]
 Spread = Callable[[Compared], Estimate]
 
 
 def _values(
-    number: Number, context: int | None = None
+    numbers: Numbers, context: int | None = None
 ) -> Callable[[CellRecord, Setup, Reading], Sequence[float]]:
-    """The number of the comparison at *context*, or at the first one."""
+    """The numbers of the comparison at *context*, or at the first one."""
 
-    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> Sequence[float]:
         found = divergence_of(record)
         compared = found.at(context) if found else None
-        return [] if compared is None else [number(compared)]
+        return () if compared is None else numbers(compared)
 
     return values
 
@@ -105,6 +112,20 @@ def _error(
     return error
 
 
+def _chunk_names(
+    context: int | None = None,
+) -> Callable[[CellRecord], Sequence[tuple[str, str]]]:
+    """The chunks at *context*: each is a text of its own."""
+
+    def names(record: CellRecord) -> list[tuple[str, str]]:
+        found = divergence_of(record)
+        compared = found.at(context) if found else None
+        chunks = len(compared.by_chunk) if compared else 0
+        return [(str(number), "") for number in range(chunks)]
+
+    return names
+
+
 def _reference(record: CellRecord) -> str | None:
     """The pair that *record* was compared with."""
     found = divergence_of(record)
@@ -116,7 +137,7 @@ class _Kind:
     """A metric before it is bound to a context."""
 
     metric: Metric
-    number: Number
+    numbers: Numbers
     spread: Spread | None = None
     is_compared: bool = True
 
@@ -128,10 +149,11 @@ class _Kind:
             self.metric,
             name=f"{self.metric.name}{suffix}",
             label=f"{self.metric.label}{label}",
-            values=_values(self.number, context),
+            values=_values(self.numbers, context),
             in_table=self.metric.in_table and context is None,
             error=_error(self.spread, context) if self.spread else None,
             reference=_reference if self.is_compared else None,
+            names=_chunk_names(context) if self.metric.names else None,
         )
 
 
@@ -143,7 +165,7 @@ def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
         better="lower",
         bounds=(0, None),
         digits=4,
-        values=_values(lambda _: 0.0),
+        values=_values(lambda _: ()),
         in_table=in_table,
         floor=True,
     )
@@ -152,12 +174,12 @@ def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
 _KINDS: tuple[_Kind, ...] = (
     _Kind(
         _divergence("kld", "mean KL divergence from the reference", in_table=True),
-        lambda compared: compared.statistics.kld.value,
+        lambda compared: (compared.statistics.kld.value,),
         lambda compared: compared.statistics.kld,
     ),
     _Kind(
         _divergence("kld999", "KL divergence, 99.9th percentile", in_table=True),
-        lambda compared: compared.statistics.kld_999,
+        lambda compared: (compared.statistics.kld_999,),
     ),
     _Kind(
         replace(
@@ -169,16 +191,16 @@ _KINDS: tuple[_Kind, ...] = (
             in_table=True,
             floor=False,
         ),
-        lambda compared: compared.statistics.same_top.value,
+        lambda compared: (compared.statistics.same_top.value,),
         lambda compared: compared.statistics.same_top,
     ),
     _Kind(
         _divergence("kld-median", "KL divergence, median"),
-        lambda compared: compared.statistics.kld_median,
+        lambda compared: (compared.statistics.kld_median,),
     ),
     _Kind(
         _divergence("kld-max", "KL divergence, largest of all tokens"),
-        lambda compared: compared.statistics.kld_max,
+        lambda compared: (compared.statistics.kld_max,),
     ),
     _Kind(
         replace(
@@ -187,7 +209,7 @@ _KINDS: tuple[_Kind, ...] = (
             bounds=(0, 100),
             digits=3,
         ),
-        lambda compared: compared.statistics.dp_rms.value,
+        lambda compared: (compared.statistics.dp_rms.value,),
         lambda compared: compared.statistics.dp_rms,
     ),
     _Kind(
@@ -199,7 +221,7 @@ _KINDS: tuple[_Kind, ...] = (
             in_table=True,
             floor=False,
         ),
-        lambda compared: compared.statistics.ppl.value,
+        lambda compared: (compared.statistics.ppl.value,),
         lambda compared: compared.statistics.ppl,
         is_compared=False,
     ),
@@ -210,27 +232,90 @@ _KINDS: tuple[_Kind, ...] = (
             better="neither",
             floor=False,
         ),
-        lambda compared: compared.statistics.ppl.value / compared.reference_ppl,
+        lambda compared: (compared.statistics.ppl.value / compared.reference_ppl,),
     ),
 )
+
+
+_copied = functools.partial(
+    replace,
+    _divergence("", "", in_table=True),
+    names=_chunk_names(),
+    floor=False,
+)
+
+
+def _of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
+    """The value of each chunk."""
+    return lambda compared: [value(chunk) for chunk in compared.by_chunk]
+
+
+_COPY_KINDS: tuple[_Kind, ...] = (
+    _Kind(
+        _copied(
+            name="copy-ppl",
+            label="perplexity of the second copy",
+            unit="",
+            bounds=(1, None),
+            digits=3,
+        ),
+        _of_chunks(lambda chunk: math.exp(-chunk.logp)),
+        is_compared=False,
+    ),
+    _Kind(
+        _copied(
+            name="copy-logp",
+            label="log-probability of the second copy, per token",
+            better="higher",
+            bounds=(None, 0),
+            in_table=False,
+        ),
+        _of_chunks(lambda chunk: chunk.logp),
+        is_compared=False,
+    ),
+    _Kind(
+        _copied(
+            name="copy-kld",
+            label="mean KL divergence from the reference, second copy",
+            floor=True,
+        ),
+        _of_chunks(lambda chunk: chunk.kld),
+    ),
+    _Kind(
+        _copied(
+            name="copy-top1",
+            label="tokens with the reference's first choice, second copy",
+            unit="%",
+            better="higher",
+            bounds=(0, 100),
+            digits=2,
+        ),
+        _of_chunks(lambda chunk: chunk.same_top),
+    ),
+)
+"""Values of each chunk of 16 or so; a cell's number is their mean."""
+
+COPY_METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _COPY_KINDS)
+"""Likewise of the probe `COPY`."""
 
 METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _KINDS)
 """Those of the first context; the first of them is the headline."""
 
 
-def more_metrics(setup: Setup) -> tuple[Metric, ...]:
+def more_metrics(setup: Setup, probe: str = NAME) -> tuple[Metric, ...]:
     """
-    The same at each context, where a run has several: ``kld@512``.
+    The same at each context, where a run has several: ``kld@512``, ``copy-ppl@512``.
 
     Raises:
         BadRecord: If the settings name none.
     """
-    named = setup.probes.get(NAME, {}).get("contexts", [])
+    named = setup.probes.get(probe, {}).get("contexts", [])
     try:
         contexts = msgspec.convert(named, type=tuple[int, ...])
     except msgspec.ValidationError as error:
-        reason = f"the contexts of {NAME} are none: {error}"
+        reason = f"the contexts of {probe} are none: {error}"
         raise BadRecord(file="setup.json", reason=reason) from error
     if len(contexts) < 2:  # noqa: PLR2004 - several
         return ()
-    return tuple(kind.at(context) for context in contexts for kind in _KINDS)
+    kinds = _KINDS if probe == NAME else _COPY_KINDS
+    return tuple(kind.at(context) for context in contexts for kind in kinds)

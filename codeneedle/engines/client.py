@@ -31,6 +31,7 @@ from codeneedle.engines.messages import (
     ServerSilent,
     StreamEvent,
     Token,
+    TokenPiece,
     Tokens,
     chat_event,
     completion_event,
@@ -186,6 +187,16 @@ class Client:
             if len(ends) == len(texts):
                 return [b - a - 1 for a, b in itertools.pairwise([-1, *ends])]
         return [self.count_tokens(text, add_special=False) for text in texts]
+
+    def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
+        """As of `engine.Tokenizer`: words that look like special tokens are text."""
+        body = {
+            "content": text,
+            "add_special": add_special,
+            "parse_special": False,
+            "with_pieces": True,
+        }
+        return self._answer("POST", "/tokenize", Pieces, body).tokens
 
     def render(
         self,

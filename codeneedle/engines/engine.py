@@ -12,7 +12,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
+from codeneedle.engines.messages import (
+    Chat,
+    Completion,
+    Forced,
+    Message,
+    Reply,
+    TokenPiece,
+)
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
@@ -108,6 +115,14 @@ class Tokenizer(Protocol):
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """The lengths of *texts* in tokens, without special ones."""
+        ...
+
+    def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
+        """
+        The tokens of *text*, read as nothing but text, in order.
+
+        With *add_special*, after the special one that begins a prompt, if there is one.
+        """
         ...
 
     def render(
@@ -410,6 +425,22 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkValues:
+    """
+    Means over the scored tokens of one chunk.
+
+    Attributes:
+        logp: Log-probability of the right token, in nats.
+        kld: Divergence from the reference, in nats.
+        same_top: Tokens with the reference's first choice, in percent.
+    """
+
+    logp: float
+    kld: float
+    same_top: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """
     A pair compared with the reference.
@@ -418,11 +449,13 @@ class Comparison:
         statistics: Of all scored tokens.
         tokens: Tokens scored.
         retries: How often the tool ran again because its output was incomplete.
+        by_chunk: The same of each chunk, as far as the tool tells; else empty.
     """
 
     statistics: Statistics
     tokens: int
     retries: int = 0
+    by_chunk: tuple[ChunkValues, ...] = ()
 
 
 class DivergenceTool(Protocol):

@@ -95,7 +95,7 @@ def check(settings: Struct, corpus_bytes: int | None) -> None:
     if not isinstance(settings, DivergenceSettings):
         return
     text = settings.text
-    size = len(_file_bytes(text)) if text else corpus_bytes
+    size = len(file_bytes(text, option="--text")) if text else corpus_bytes
     if size is None or settings.chunks is None:
         return
     longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
@@ -157,14 +157,14 @@ def conditions(run: RunContext) -> Json:
         ignored=tool.ignored,
     )
     for context, chunks in sizes:
-        _refuse_untrained(run, context)
+        refuse_untrained(run, context, option="--divergence-context")
         tool.check(
             text_name=chosen.text,
             text_bytes=len(data),
             context=context,
             chunks=chunks,
         )
-    _refuse_full_disk(run, tool, sizes)
+    refuse_full_disk(run, run.folder, sizes)
     return as_json(chosen)
 
 
@@ -202,16 +202,78 @@ def measure(context: ProbeContext) -> Json:
     """
     stored = context.run.setup.probes[NAME]
     chosen = from_json(stored, Conditions, file="setup.json")
+    data = _text(context.run)
+    if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
+        raise BadInput(
+            source=chosen.text,
+            reason="it has changed since this sweep began",
+            hint="Run the command again, with another --out for the new text.",
+        )
+    texts = [
+        Text(name=chosen.text, data=data, context=length, chunks=chunks)
+        for length, chunks in zip(chosen.contexts, chosen.chunks, strict=True)
+    ]
+    return compared(context, texts, folder=context.run.folder, probe=NAME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """
+    What distributions are compared on.
+
+    Attributes:
+        name: What it is called in messages.
+        data: The text.
+        context: Length of a chunk, in tokens.
+        chunks: How many chunks are compared, at most.
+    """
+
+    name: str
+    data: bytes
+    context: int
+    chunks: int
+
+
+def compared(
+    context: ProbeContext, texts: Sequence[Text], *, folder: Path, probe: str
+) -> Json:
+    """
+    The observation of *probe*: the cell compared with the reference on *texts*.
+
+    Args:
+        context: The cell.
+        texts: One for each context of the settings.
+        folder: Keeps the reference's distributions in it, by context.
+        probe: Part of the names of logs.
+
+    Raises:
+        BadInput: If a text turns out to be too short.
+        CellError: If the tool fails, or runs other cache types than asked for.
+    """
     tool = context.run.engine.divergence_tool()
     reference = reference_of(context.records) or context.pair
-    tasks = _tasks(context, chosen, reference)
+    tasks = [
+        DivergenceTask(
+            pair=context.pair,
+            reference=reference,
+            context=text.context,
+            chunks=text.chunks,
+            text=text.data,
+            text_name=text.name,
+            weights_sha256=context.run.setup.weights.sha256,
+            folder=folder,
+        )
+        for text in texts
+    ]
     steps = [_steps(tool, task) for task in tasks]
     with context.measuring():
-        compared = [
-            _compared(context, tool, task, done=sum(steps[:at]), total=sum(steps))
+        found = [
+            _compared(
+                context, tool, task, done=sum(steps[:at]), total=sum(steps), probe=probe
+            )
             for at, task in enumerate(tasks)
         ]
-    return as_json(Divergence(reference=str(reference), contexts=tuple(compared)))
+    return as_json(Divergence(reference=str(reference), contexts=tuple(found)))
 
 
 def reference_of(records: Mapping[Pair, CellRecord]) -> Pair | None:
@@ -252,6 +314,7 @@ def _compared(
     *,
     done: int,
     total: int,
+    probe: str,
 ) -> Compared:
     """One context, the reference's distributions computed first if need be."""
 
@@ -263,7 +326,7 @@ def _compared(
     if reference is None:
         what = f"computing the reference {task.reference}"
         tell(what, done, 0)
-        name = f"{task.reference.slug}.{NAME}-base.{task.context}.log"
+        name = f"{task.reference.slug}.{probe}-base.{task.context}.log"
         reference = tool.write_reference(
             task,
             log=context.logs / name,
@@ -277,7 +340,7 @@ def _compared(
     found = tool.compare(
         task,
         reference,
-        log=context.log(f"{NAME}.{task.context}"),
+        log=context.log(f"{probe}.{task.context}"),
         note=context.observe_tool,
         progress=lambda chunks: tell("comparing", behind, chunks),
     )
@@ -290,6 +353,7 @@ def _compared(
         reference_ppl=reference.ppl,
         statistics=found.statistics,
         retries=found.retries,
+        by_chunk=found.by_chunk,
     )
 
 
@@ -304,39 +368,19 @@ def _steps(tool: DivergenceTool, task: DivergenceTask) -> int:
     return (1 if tool.reference(task) else 2) * task.chunks
 
 
-def _tasks(
-    context: ProbeContext, chosen: Conditions, reference: Pair
-) -> list[DivergenceTask]:
-    run = context.run
-    data = _text(run)
-    if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
-        raise BadInput(
-            source=chosen.text,
-            reason="it has changed since this sweep began",
-            hint="Run the command again, with another --out for the new text.",
-        )
-    return [
-        DivergenceTask(
-            pair=context.pair,
-            reference=reference,
-            context=length,
-            chunks=chunks,
-            text=data,
-            text_name=chosen.text,
-            weights_sha256=run.setup.weights.sha256,
-            folder=run.folder,
-        )
-        for length, chunks in zip(chosen.contexts, chosen.chunks, strict=True)
-    ]
-
-
 def _text(run: RunContext) -> bytes:
     """The text to compare on: the file asked for, else the corpus as it is sent."""
     path = run.settings_of(DivergenceSettings, NAME).text
-    return run.text.encode() if path is None else _file_bytes(path)
+    return run.text.encode() if path is None else file_bytes(path, option="--text")
 
 
-def _file_bytes(path: Path) -> bytes:
+def file_bytes(path: Path, *, option: str) -> bytes:
+    """
+    A text that *option* names.
+
+    Raises:
+        BadInput: If it is no file, or too large.
+    """
     reason = ""
     try:
         if not path.is_file():
@@ -348,9 +392,9 @@ def _file_bytes(path: Path) -> bytes:
     except OSError as error:
         reason = error.strerror or str(error)
     raise BadInput(
-        source=f"--text {path}",
+        source=f"{option} {path}",
         reason=reason,
-        hint="Name a plain text file, or leave --text out to use the corpus.",
+        hint=f"Name a plain text file, or leave {option} out.",
     )
 
 
@@ -361,21 +405,39 @@ def _chunks(asked: DivergenceSettings, context: int, text_size: int) -> int:
     return min(DEFAULT_CHUNKS, max(2, text_size // max(1, context)))
 
 
-def _refuse_untrained(run: RunContext, context: int) -> None:
+def refuse_untrained(run: RunContext, context: int, *, option: str) -> None:
+    """
+    Stop at a *context* that is longer than what the weights were trained for.
+
+    Raises:
+        BadInput: If it is, and the user's arguments do not stretch it.
+    """
     trained = run.weights.training_context
     if trained and context > trained and not run.engine.stretches_context:
         raise BadInput(
-            source=f"--divergence-context {context}",
+            source=f"{option} {context}",
             reason=f"these weights were trained for {trained:,} tokens",
-            hint=f"Use --divergence-context {trained} or less.",
+            hint=f"Use {option} {trained} or less.",
         )
 
 
-def _refuse_full_disk(
-    run: RunContext, tool: DivergenceTool, sizes: Sequence[tuple[int, int]]
+def refuse_full_disk(
+    run: RunContext, folder: Path, sizes: Sequence[tuple[int, int]]
 ) -> None:
+    """
+    Stop if the distributions of the reference would not fit on the disk.
+
+    Args:
+        run: The run.
+        folder: Where they are kept.
+        sizes: Contexts, with the chunks at each.
+
+    Raises:
+        FolderUnusable: Naming both sizes.
+    """
+    tool = run.engine.divergence_tool()
     needed = sum(
-        tool.missing_bytes(run.folder, context=context, chunks=chunks)
+        tool.missing_bytes(folder, context=context, chunks=chunks)
         for context, chunks in sizes
     )
     free = machine.free_disk_bytes(run.folder)
@@ -384,6 +446,5 @@ def _refuse_full_disk(
             folder=run.folder,
             reason=f"the reference's distributions take {size_phrase(needed)}, and "
             f"{size_phrase(free)} are free",
-            hint="Use fewer --chunks, a smaller --divergence-context, or a disk with "
-            "more room: --out.",
+            hint="Use fewer chunks, a smaller context, or --out on a larger disk.",
         )

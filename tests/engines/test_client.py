@@ -300,6 +300,10 @@ def test_the_real_server_counts_and_renders(real):
     assert [] == real.counts([])
     assert [3] == real.counts(["\u20ac"])
     assert "hi" == real.render((Message("user", "hi"),))
+    begin, *said, part, _, _ = real.tokens("a<s>\u20ac")
+    assert ["a", "<", "s", ">"] == [token.piece for token in said]
+    assert ((0xE2,), begin.id) == (part.piece, real.tokens("")[0].id)
+    assert said == list(real.tokens("a<s>", add_special=False))
 
 
 @pytest.mark.real

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from codeneedle.engines.engine import Ability, CacheTypes, EngineIdentity, ModelSpec
-from codeneedle.engines.messages import Completion, Forced, Reply
+from codeneedle.engines.messages import Completion, Forced, Reply, TokenPiece
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
@@ -26,6 +26,9 @@ class ByteTokenizer:
 
     def counts(self, texts):
         return [len(text.encode()) for text in texts]
+
+    def tokens(self, text, *, add_special=True):
+        return tuple(TokenPiece(ord(piece), piece) for piece in text)
 
     def render(self, messages, template_args=None):
         self.template_args.append(template_args)

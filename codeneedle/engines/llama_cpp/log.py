@@ -3,6 +3,7 @@ The parsers of llama.cpp's logs: effective settings, causes of failures, and the
 statistics of llama-perplexity.
 """
 
+import itertools
 import math
 import os
 import re
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ, Signals
 
-from codeneedle.engines.engine import Estimate, Statistics
+from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.processes import END_BYTES, OMISSION
@@ -429,6 +430,39 @@ def statistics(log_text: str) -> Statistics | None:
     return _statistics(values)
 
 
+def by_chunk(log_text: str, *, tokens: int) -> tuple[ChunkValues, ...]:
+    """
+    Each chunk by itself, from the means so far that a complete comparison prints.
+
+    Their last digits are rounded: to 4 decimals for perplexities, 5 for divergences.
+    So of chunk i a log-probability is exact to i / 10,000 by the perplexity, in nats,
+    and a divergence to i / 100,000. The share of first choices is exact.
+
+    Args:
+        log_text: Of the comparison.
+        tokens: Scored tokens of each chunk.
+
+    Returns:
+        Empty where a value is no number.
+    """
+    sums = [(0.0, 0.0, 0)]
+    for row in filter(None, map(_ROW.fullmatch, _stripped(log_text))):
+        chunks, ppl = int(row["chunk"]), float(row["ppl"])
+        kld, top = float(row["kld"]), float(row["top"])
+        if not all(map(math.isfinite, (ppl, kld, top))) or ppl <= 0:
+            return ()
+        same = round(top / 100 * tokens * chunks)
+        sums.append((chunks * math.log(ppl), chunks * kld, same))
+    return tuple(
+        ChunkValues(
+            logp=round(before[0] - now[0], 6) + 0.0,
+            kld=round(now[1] - before[1], 6) + 0.0,
+            same_top=round(100 * (now[2] - before[2]) / tokens, 4),
+        )
+        for before, now in itertools.pairwise(sums)
+    )
+
+
 def final_perplexity(log_text: str) -> Estimate | None:
     """The perplexity of a run that wrote a base file; None unless it is complete."""
     found = _only(_FINAL.fullmatch(line) for line in _stripped(log_text))
@@ -489,8 +523,9 @@ _SIZE = re.compile(
 )
 _WRITTEN = re.compile(rf"\[({_COUNT})\][-\d.naif]+,")
 _ROW = re.compile(
-    rf"\s*(?P<chunk>\d+)\s+{_NUMBER} ± +{_NUMBER}\s+{_NUMBER} ± +{_NUMBER}"
-    rf"\s+{_NUMBER} ± +{_NUMBER}(?:\s+{_NUMBER} ± +{_NUMBER} %){{2}}"
+    rf"\s*(?P<chunk>\d+)\s+(?P<ppl>{_NUMBER}) ± +{_NUMBER}\s+{_NUMBER} ± +{_NUMBER}"
+    rf"\s+(?P<kld>{_NUMBER}) ± +{_NUMBER}\s+{_NUMBER} ± +{_NUMBER} %"
+    rf"\s+(?P<top>{_NUMBER}) ± +{_NUMBER} %"
 )
 _NEEDED = re.compile(rf"you need at least ({_COUNT}) tokens")
 _FOUND = re.compile(rf"tokenizes to only ({_COUNT}) tokens")

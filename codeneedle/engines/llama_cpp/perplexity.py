@@ -36,6 +36,7 @@ from codeneedle.engines.llama_cpp.installation import (
 )
 from codeneedle.engines.llama_cpp.log import (
     Size,
+    by_chunk,
     chunks_done,
     ends_early,
     exit_cause,
@@ -233,8 +234,13 @@ class Perplexity:
         if found is None or size(log_text) != expected:
             raise _incomplete(job, log_text)
         self.verify(job, log_text)
-        scored = scored_tokens(chunks=reference.chunks, context=task.context)
-        return Comparison(statistics=found, tokens=scored, retries=retries)
+        per_chunk = scored_tokens(chunks=1, context=task.context)
+        return Comparison(
+            statistics=found,
+            tokens=reference.chunks * per_chunk,
+            retries=retries,
+            by_chunk=by_chunk(log_text, tokens=per_chunk),
+        )
 
     def command(self, job: Job) -> list[str]:
         """The argv of *job*. Pure, so that a test can read it."""

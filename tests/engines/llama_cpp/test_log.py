@@ -1,8 +1,10 @@
 """llama.cpp's logs and llama-perplexity's output: real, broken, from the sources."""
 
-from dataclasses import replace
+import math
+from dataclasses import astuple, replace
 from pathlib import Path
 from signal import SIGXFSZ
+from statistics import fmean
 
 import pytest
 
@@ -11,6 +13,7 @@ from codeneedle.engines.llama_cpp.log import (
     Asked,
     Size,
     TooShort,
+    by_chunk,
     chunks_done,
     ends_early,
     evidence,
@@ -413,6 +416,30 @@ def test_all_statistics_of_a_complete_output_are_read():
     assert Estimate(0.077, 0.301) == found.dp_mean
     assert Estimate(9.612, 1.370) == found.dp_rms
     assert Estimate(88.235, 1.009) == found.same_top
+
+
+def test_each_chunk_by_itself_follows_from_the_means_so_far():
+    """
+    Their mean is that of all, and shares are whole tokens: 221, 222, 227 and 230 of
+    255.
+    """
+    found, whole = by_chunk(COMPLETE, tokens=255), statistics(COMPLETE)
+
+    assert 4 == len(found)
+    assert 1.1902 == found[0].kld
+    assert -math.log(12192.7235) == pytest.approx(found[0].logp, abs=1e-6)
+    assert 2 * 1.27243 - 1.1902 == pytest.approx(found[1].kld)
+    assert [221, 222, 227, 230] == [round(2.55 * each.same_top, 3) for each in found]
+    means = [fmean(values) for values in zip(*map(astuple, found), strict=True)]
+    expected = [-math.log(whole.ppl.value), whole.kld.value, whole.same_top.value]
+    assert expected == pytest.approx(means, abs=1e-3)
+
+
+def test_chunks_without_a_number_have_no_values():
+    """
+    A perplexity that is none spoils all that are subtracted from it.
+    """
+    assert () == by_chunk(COMPLETE.replace("12266.2220", "nan"), tokens=255)
 
 
 def test_a_divergence_of_minus_zero_is_zero():

@@ -69,6 +69,7 @@ def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
         found.tokens,
         found.retries,
     )
+    assert (4, 1.1902) == (len(found.by_chunk), found.by_chunk[0].kld)
     assert (4, 14145.3098) == (reference.chunks, reference.ppl)
     (text,) = (run / "base").glob("*.txt")
     assert TEXT == text.read_text()
