@@ -529,8 +529,9 @@ def test_a_hostile_corpus_is_safe_on_a_terminal_and_verbatim_in_a_pipe(
     Its functions and its overview; in a pipe a function is itself, byte for byte.
     """
     body = f"    x = r'{HOSTILE_TEXT}\x9b2J\té'\n" * 20
-    (tmp_path / "odd.py").write_text(f"def odd():\n{body}", encoding="utf-8")
-    one = ("corpus", "show", "./odd.py", "odd")
+    name = "odd\x1b[2J.py"
+    (tmp_path / name).write_text(f"def odd():\n{body}", encoding="utf-8")
+    one = ("corpus", "show", f"./{name}", "odd")
 
     piped = codeneedle(*one)
     code, shown = on_terminal(tmp_path, *one)
@@ -542,6 +543,7 @@ def test_a_hostile_corpus_is_safe_on_a_terminal_and_verbatim_in_a_pipe(
     assert rb"\u202e&$\x$\x9b2J" in shown
     assert "\té".encode() in shown
     assert (0, []) == (overview[0], controls(overview[1]))
+    assert rb"odd\x1b[2J.py" in overview[1]
 
 
 @pytest.mark.parametrize("command", ["grid", "table"])

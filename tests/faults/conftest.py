@@ -15,7 +15,7 @@ from injections import TINY, Aftermath, Folder, Injection
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = ("ourselves", "server", "machine", "tools", "files", "model")
+GROUPS = ("ourselves", "server", "machine", "tools", "files", "model", "requests")
 
 
 @dataclass(frozen=True, slots=True)

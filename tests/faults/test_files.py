@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -213,6 +214,7 @@ def test_damaged_records_are_shown_as_gaps_and_measured_again(
 
     assert 0 == grid.returncode, grid.stderr
     assert "its record cannot be used" in grid.stdout
+    assert re.search(r"^date +\d{4}-\d\d-\d\d", grid.stdout, re.MULTILINE)
     told = " ".join(grid.stdout.partition("intr.  ")[2].split())
     assert all(str(pair) in told for pair in PAIRS[: len(faults)])
     assert 0 == swept.returncode, swept.stderr

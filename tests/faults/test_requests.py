@@ -1,0 +1,78 @@
+"""Requests that cannot be met: a line and a hint, before a server or a cell starts."""
+
+import os
+import shlex
+import subprocess
+
+import pytest
+from injections import error_line, statuses
+from started_sweeps import ONE, command, controls, ended, on_terminal, run
+
+pytestmark = pytest.mark.real
+
+DIVERGENCE = "--probe divergence"
+SWEEPS = {
+    f"{DIVERGENCE} --chunks 99999999": "Use --chunks 5 or less",
+    "-- --grammar x": "It changes the answers",
+    f"{DIVERGENCE} --text /nonexistent": "Name a plain text file",
+    f"{DIVERGENCE} --divergence-context 0": "whole number of 2 or more",
+    "--probe throughput --depths -5": "whole number of 0 or more",
+    "-- --logit-bias 1+5": "It changes the answers",
+    "--out ''": "Give it a value",
+    "--corpus ./loop.py": "Remove the link",
+    "--corpus /dev/zero": "Name a file or folder",
+    "--model ./loop.py": "ls -l loop.py",
+}
+"""Words of a sweep, and words of the hint."""
+
+OTHERS = {"--version extra": "See codeneedle --help", "grid tiny >&-": "Redirect it"}
+
+
+@pytest.fixture(autouse=True)
+def _needed(llama_server, nano):
+    """The program and the weights are there."""
+
+
+def test_what_cannot_be_asked_for_is_refused_before_a_server_starts(
+    folder, ledger, times
+):
+    """
+    With the next action in the hint, and nothing in the folder.
+    """
+    (folder.path / "loop.py").symlink_to("loop.py")
+    for words, hint in [*SWEEPS.items()][: times(99, quick=2)]:
+        done = run(folder.path, "sweep", *ONE, *shlex.split(words))
+        assert done.returncode in {2, 3}, words
+        assert hint in done.stderr.partition(" hint: ")[2], words
+        assert "fitting" not in done.stderr, words
+        assert not (folder.path / "sweeps").exists()
+        ledger.note(f"a request: {words}", error_line(done.stderr), of=folder)
+    for words, hint in OTHERS.items():
+        is_closed = words.endswith(">&-")
+        before = (lambda: os.close(1)) if is_closed else None
+        code, said = ended(folder.path, *words.split()[:2], before=before)
+        assert 2 == code, words
+        assert hint in said, words
+        ledger.note(f"a request: {words}", error_line(said), of=folder)
+
+
+def test_a_folder_of_any_name_is_printed_for_a_shell_and_safely(folder, ledger):
+    """
+    What comes next can be copied from the screen; nothing else of it is run.
+    """
+    path, out = folder.path, "o ut$(touch pwned)'"
+    swept = run(path, "sweep", *ONE, "--out", out)
+    shown = next(x for x in swept.stderr.splitlines() if x.startswith("look at them: "))
+    program = shlex.join(command()[:3])
+    line = shown.removeprefix("look at them: ").replace("codeneedle ", f"{program} ")
+    shell = ["/bin/sh", "-ec", line.replace(" | ", "\n")]
+    done = subprocess.run(shell, cwd=path, capture_output=True, check=False)
+    (path / out).rename(path / "a\x1b[2Jb")
+    code, raw = on_terminal(path, "sweep", *ONE, "--out", "a\x1b[2Jb")
+
+    assert 0 == done.returncode, done.stderr
+    assert ["a\x1b[2Jb", "corpora"] == sorted(file.name for file in path.iterdir())
+    assert (0, []) == (code, controls(raw))
+    assert rb"a\x1b[2Jb" in raw
+    assert ["finished"] == statuses(path)
+    ledger.note("a folder named for a shell and a terminal", of=folder)
