@@ -427,7 +427,6 @@ def request_of(given: Mapping[str, Any]) -> "Request":
     """
     from codeneedle.sweep.request import (
         Request,
-        asked_for,
         overruled,
         read_sweep_file,
     )
@@ -441,7 +440,7 @@ def request_of(given: Mapping[str, Any]) -> "Request":
     both = chosen.pop("types", None)
     if both:
         chosen = {"k_types": both, "v_types": both} | chosen
-    stored = asked_for(read_sweep_file(sweep)) if sweep else {}
+    stored = read_sweep_file(sweep) if sweep else {}
     corpus = os.environ.get(CORPUS)
     named = {"corpus": corpus} if corpus else {}
     settings = overruled(stored.pop("settings", {}), of_probes)

@@ -2,11 +2,11 @@
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import msgspec.inspect
@@ -157,68 +157,45 @@ def _names(
         yield variants[0].name
 
 
-_Context = Annotated[int, msgspec.Meta(ge=256)]
-_Types = tuple[str, ...]
+_Names = tuple[str, ...]
 
+KEYS: dict[str, Any] = {
+    "corpus": str,
+    "models": _Names,
+    "types": _Names,
+    "k_types": _Names,
+    "v_types": _Names,
+    "probes": _Names,
+    "contexts": tuple[Annotated[int, msgspec.Meta(ge=256)], ...],
+    "rotation": _Names,
+    "server_args": _Names,
+    "variants": dict[str, _Names],
+    "prompt_form": PromptForm,
+    "prefill_no_think": bool,
+    "skip_fallback": bool,
+    "speculate": bool,
+    "fit": bool,
+    "seed": int,
+    **{name: probe.settings for name, probe in PROBES.items()},
+}
+"""
+The keys of a sweep file, with their types; each may be left out.
 
-class SweepFile(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A sweep file, checked for its form, but for the tables of probes. Every key may be
-    left out.
+They are fields of a `Request`, but for ``types``, which are those of both axes, for
+``rotation`` (``["on", "off"]`` tries both), for ``variants``, which are arguments by
+name, and for the table of each probe.
+"""
 
-    Attributes:
-        corpus: Name or path of the text.
-        models: Names of models, or paths relative to where the command is run.
-        types: Cache types of both axes.
-        k_types: Types of K alone.
-        v_types: Types of V alone.
-        probes: What measures.
-        contexts: Context sizes, in tokens.
-        rotation: ``["on", "off"]`` tries both.
-        server_args: Arguments of all pages.
-        variants: Arguments by name, each a page.
-        prompt_form: How needles are asked for.
-        prefill_no_think: Whether to begin answers with an empty thought.
-        skip_fallback: Whether a cell that falls back ends before it is measured.
-        speculate: Whether the text may draft its own recall.
-        fit: Whether a corpus that is too long is trimmed.
-        seed: Of sampling and order.
-    """
-
-    corpus: str | None = None
-    models: tuple[str, ...] = ()
-    types: _Types = ()
-    k_types: _Types = ()
-    v_types: _Types = ()
-    probes: tuple[str, ...] = ()
-    contexts: tuple[_Context, ...] = ()
-    rotation: tuple[str, ...] = ()
-    server_args: tuple[str, ...] = ()
-    variants: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    prompt_form: PromptForm | None = None
-    prefill_no_think: bool = False
-    skip_fallback: bool = False
-    speculate: bool = False
-    fit: bool = True
-    seed: int = 42
-
-
-LAYOUT = cast(
-    "type[SweepFile]",
-    msgspec.defstruct(
-        "SweepFileWithProbes",
-        [(name, probe.settings | None, None) for name, probe in PROBES.items()],
-        bases=(SweepFile,),
-        frozen=True,
-        kw_only=True,
-    ),
+_LAYOUT = msgspec.defstruct(
+    "SweepFile", [(name, kind, msgspec.UNSET) for name, kind in KEYS.items()]
 )
-"""A sweep file with one table per probe, called like the probe."""
 
 
-def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
+def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> dict[str, Any]:
     """
-    The sweep file called *name*: one in *folder*, else one of the package.
+    The fields of a `Request` that the sweep file called *name* gives.
+
+    It is one in *folder*, else one of the package.
 
     Raises:
         UnknownName: If there is none of that name.
@@ -234,21 +211,23 @@ def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> SweepFile:
         raise BadInput(
             source=file, reason=f"is not TOML: {error}", hint="Mend that line."
         ) from error
-    _refuse_unknown(table, LAYOUT, file=file)
+    _refuse_unknown(table, KEYS, file=file)
     for probe in PROBES.keys() & table.keys():
         if isinstance(table[probe], dict):
-            _refuse_unknown(table[probe], PROBES[probe].settings, file=file, key=probe)
+            known = PROBES[probe].settings.__struct_fields__
+            _refuse_unknown(table[probe], known, file=file, key=probe)
     _refuse_empty(table, file=file)
     try:
-        read = msgspec.convert(table, type=LAYOUT, dec_hook=_path_of)
+        read = msgspec.convert(table, type=_LAYOUT, dec_hook=_path_of)
     except msgspec.ValidationError as error:
         raise BadInput(
             source=file,
             reason=str(error),
             hint=value_hint(str(error), otherwise="Give that key another value."),
         ) from error
-    _refuse_unsafe(read.variants, file=file)
-    return read
+    given = {key: getattr(read, key) for key in KEYS if key in table}
+    _refuse_unsafe(given.get("variants", ()), file=file)
+    return _fields(given)
 
 
 def overruled(
@@ -307,32 +286,25 @@ def sweep_names(folder: Path = Path("sweeps")) -> list[str]:
     return list(dict.fromkeys([*here, *sorted(name for name, _ in _shipped())]))
 
 
-_SAME = (
-    *("corpus", "probes", "server_args", "prompt_form", "prefill_no_think"),
-    *("skip_fallback", "speculate", "fit", "seed"),
-)
-"""Keys that are fields of a `Request` as they are."""
-
-
-def asked_for(read: SweepFile) -> dict[str, Any]:
-    """The fields of a `Request` that *read* gives; the others are left out."""
-    same = {name: getattr(read, name) for name in _SAME}
-    given = same | {
-        # No shell expands the ~ in a sweep file.
-        "models": models(read.models, source="models"),
-        "k_types": tuple(by_precision(read.k_types or read.types)),
-        "v_types": tuple(by_precision(read.v_types or read.types)),
-        "contexts": tuple(dict.fromkeys(read.contexts)),
-        "rotations": rotations(read.rotation),
-        "variants": tuple(Variant(*item) for item in read.variants.items()),
-        "settings": {
-            name: table
-            for name in PROBES
-            if (table := getattr(read, name, None)) is not None
-        }
-        or None,
+def _fields(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a `Request` for the keys of a sweep file."""
+    both = given.pop("types", None)
+    chosen = {"k_types": both, "v_types": both} | given if both else given
+    if "rotation" in chosen:
+        chosen["rotations"] = chosen.pop("rotation")
+    chosen["settings"] = {name: chosen.pop(name) for name in PROBES if name in chosen}
+    readers: dict[str, Callable[[Any], Any]] = {
+        "models": lambda words: models(words, source="models"),
+        "k_types": lambda types: tuple(by_precision(types)),
+        "v_types": lambda types: tuple(by_precision(types)),
+        "contexts": lambda sizes: tuple(dict.fromkeys(sizes)),
+        "rotations": rotations,
+        "variants": lambda by_name: tuple(Variant(*item) for item in by_name.items()),
     }
-    return {name: value for name, value in given.items() if value not in (None, ())}
+    return {
+        key: readers[key](value) if key in readers else value
+        for key, value in chosen.items()
+    }
 
 
 def models(words: Iterable[str], *, source: str) -> tuple[Path | None, ...]:
@@ -382,14 +354,9 @@ def _shipped() -> Iterator[tuple[str, str]]:
 
 
 def _refuse_unknown(
-    table: Mapping[str, object],
-    layout: type[msgspec.Struct],
-    *,
-    file: str,
-    key: str = "",
+    table: Mapping[str, object], known: Collection[str], *, file: str, key: str = ""
 ) -> None:
     """Stop at a key that would be ignored: a typo must not quietly run a default."""
-    known = layout.__struct_fields__
     for each in table:
         if each not in known:
             within = f" in [{key}]" if key else ""

@@ -18,11 +18,10 @@ from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.throughput import ThroughputSettings
 from codeneedle.sweep.request import (
-    LAYOUT,
+    KEYS,
     Request,
-    SweepFile,
     Variant,
-    asked_for,
+    models,
     overruled,
     pages,
     read_sweep_file,
@@ -154,7 +153,7 @@ def write(tmp_path):
 def refused(folder, name="mine"):
     """What is said of the sweep file *name*, and its hint."""
     with pytest.raises(BadInput) as caught:
-        asked_for(read_sweep_file(name, folder=folder))
+        read_sweep_file(name, folder=folder)
     assert 2 == caught.value.exit_code
     return str(caught.value), caught.value.hint
 
@@ -163,7 +162,7 @@ def test_every_key_reaches_the_request(write):
     """
     Types are ordered, one axis may have its own, and ~ is the home folder.
     """
-    asked = Request(**asked_for(read_sweep_file("mine", folder=write(ALL_KEYS))))
+    asked = Request(**read_sweep_file("mine", folder=write(ALL_KEYS)))
     expected = Request(
         corpus="http_server",
         models=(Path("a.gguf"), Path.home() / "b.gguf", SMOLLM2.path, None),
@@ -209,7 +208,7 @@ def test_what_a_file_leaves_out_is_as_without_one(write, text, expected):
     """
     An axis without types of its own has those of both.
     """
-    assert expected == Request(**asked_for(read_sweep_file("mine", folder=write(text))))
+    assert expected == Request(**read_sweep_file("mine", folder=write(text)))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +314,7 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(write):
     """
     folder = write("seed = 7", name="price")
 
-    assert 7 == read_sweep_file("price", folder=folder).seed
+    assert 7 == read_sweep_file("price", folder=folder)["seed"]
     assert ["price", *SHIPPED[:-1]] == sweep_names(folder)
     write("", name="nightly")
     for typo, meant in (("kvgrid", "kv-grid"), ("nightlee", "nightly")):
@@ -359,7 +358,7 @@ def test_shipped_sweeps_are_what_their_comments_say(
     is read beside the README is what runs by that name in any folder.
     """
     shipped = read_sweep_file(name, folder=tmp_path)
-    asked = Request(**asked_for(shipped))
+    asked = Request(**shipped)
     speed = ThroughputSettings(depths=depths, repetitions=3) if depths else None
 
     assert (types, types, probes) == (asked.k_types, asked.v_types, asked.probes)
@@ -384,8 +383,8 @@ VALUES = st.recursive(
 )
 READERS = {
     "sweep": (
-        lambda path: asked_for(read_sweep_file(path.stem, folder=path.parent)),
-        LAYOUT.__struct_fields__,
+        lambda path: read_sweep_file(path.stem, folder=path.parent),
+        list(KEYS),
     ),
     "corpus": (read_corpus_file, [field.name for field in fields(CorpusFile)]),
 }
@@ -465,6 +464,6 @@ def test_a_sweep_file_that_misspells_a_model_is_refused():
     Before anything looks for a file of that name.
     """
     with pytest.raises(BadInput, match="models smolm: is neither") as caught:
-        asked_for(SweepFile(models=("smolm",)))
+        models(("smolm",), source="models")
 
     assert "'smollm2'" in caught.value.hint
