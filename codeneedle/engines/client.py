@@ -20,7 +20,7 @@ from codeneedle.engines.messages import (
     Completion,
     Forced,
     Message,
-    NextToken,
+    NextTokens,
     Pieces,
     Readiness,
     Refused,
@@ -255,24 +255,50 @@ class Client:
         whole = self._answer("POST", "/tokenize", Pieces, body).tokens
         ends = right_ends(self._tokens(prompt), whole, right)
         ids = tuple(token.id for token in whole)
-        scores = [
-            self._scored(NextToken(before=ids[:at], token=ids[at], seed=question.seed))
-            for at in ends
-        ]
+        at = min(ends)
+        asked = NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed)
+        is_plain = all(isinstance(token.piece, str) for token in whole[at:])
+        if not is_plain or self._has_special(right):
+            scores = self._scored_one_by_one(asked)
+        else:
+            scores = self._scored_at_once(asked)
         elapsed_s = round(time.perf_counter() - started, 4)
         return forced_of(scores, ends=tuple(ends.values()), wall_s=elapsed_s)
 
-    def _scored(self, asked: NextToken) -> Score:
-        reply, told = self._next(asked)
-        if told:
-            return score_of(asked.token, told, reply)
-        # No probability is told of a part of a character, and of a token that ends
-        # the reply; but both may be among those that are listed beside another one.
-        letter = self._tokens("a", add_special=False)[-1]
-        reply, told = self._next(replace(asked, token=letter, listed=LISTED_TOKENS))
-        return score_of(asked.token, told or Token(), reply)
+    def _has_special(self, text: str) -> bool:
+        """Whether *text* has special tokens where it is read as a prompt is."""
+        body = _tokenizing(text) | {"parse_special": False}
+        return self._answer("POST", "/tokenize", Tokens, body).tokens != (
+            self._tokens(text)
+        )
 
-    def _next(self, asked: NextToken) -> tuple[Reply, Token | None]:
+    def _scored_at_once(self, asked: NextTokens) -> list[Score]:
+        with contextlib.suppress(Refused):  # no grammars of tokens
+            reply, told = self._told(asked)
+            if asked.tokens == tuple(token.id for token in told):
+                return [score_of(token.id, token, reply) for token in told]
+        return self._scored_one_by_one(asked)
+
+    def _scored_one_by_one(self, asked: NextTokens) -> list[Score]:
+        every = (*asked.before, *asked.tokens)
+        return [
+            self._scored(replace(asked, before=every[:at], tokens=every[at : at + 1]))
+            for at in range(len(asked.before), len(every))
+        ]
+
+    def _scored(self, asked: NextTokens) -> Score:
+        (right,) = asked.tokens
+        reply, told = self._told(asked)
+        if not told:
+            # No probability is told of a part of a character, and of a token that
+            # ends the reply; both may be among those listed beside another one.
+            letter = self._tokens("a", add_special=False)[-1:]
+            other = replace(asked, tokens=letter, listed=LISTED_TOKENS)
+            reply, told = self._told(other)
+        return score_of(right, told[0] if told else Token(), reply)
+
+    def _told(self, asked: NextTokens) -> tuple[Reply, list[Token]]:
+        """The reply to *asked*, and the tokens that it has, with what is listed."""
         told: list[Token] = []
 
         def read(event: Json) -> StreamEvent:
@@ -280,8 +306,7 @@ class Client:
             told.extend(found.tokens)
             return found
 
-        reply = self._reply("/completion", asked, read, never)
-        return reply, told[0] if told else None
+        return self._reply("/completion", asked, read, never), told
 
     def wait_idle(self) -> None:
         """
@@ -298,7 +323,7 @@ class Client:
     def _reply(
         self,
         path: str,
-        question: Chat | Completion | NextToken,
+        question: Chat | Completion | NextTokens,
         read: Callable[[Json], StreamEvent],
         enough: Callable[[str], bool],
     ) -> Reply:

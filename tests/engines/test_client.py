@@ -113,11 +113,13 @@ def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch):
         served.client.complete(QUESTION)
 
 
-def test_an_answer_is_scored_without_being_asked_for(tmp_path):
+@pytest.mark.parametrize("faults", [(), ("no-grammar",)], ids=["at once", "by token"])
+def test_an_answer_is_scored_without_being_asked_for(faults, tmp_path):
     """
-    Each of its tokens has a probability, a lead and an end in the text.
+    Each of its tokens has a probability, a lead and an end in the text; also where
+    the server knows no grammar of tokens.
     """
-    with fake_server(tmp_path) as served:
+    with fake_server(tmp_path, *faults) as served:
         forced = served.client.force(QUESTION, "right")
 
     assert (5 * (-0.25,), 5 * (False,)) == (forced.logprobs, forced.is_bound)

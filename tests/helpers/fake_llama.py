@@ -24,6 +24,7 @@ often as wanted:
     reset               answer /health, and reset every other connection
     reset-times=N       reset the first N questions for a reply
     break-times=N       break the first N replies in the middle
+    no-grammar          refuse questions that have one
     refuse=N            answer questions for a reply with an error N
     slow-headers        send a byte of the headers each 50 ms
     slow                send a byte of a reply each 50 ms
@@ -55,6 +56,7 @@ of FOLDER/counting where none are given. ``--help``, ``--version`` and
 import argparse
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -211,6 +213,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send(data, slow="slow" in FAULTS)
 
     def stream(self, body):
+        if "no-grammar" in FAULTS and "grammar" in body:
+            error = {"code": 400, "message": "no grammar", "type": "invalid"}
+            self.answer({"error": error}, 400)
+            return
         asked = counted("replies")
         if self.is_misled(asked):
             return
@@ -326,9 +332,11 @@ def numbered(body):
 
 
 def forced_by(body):
-    """The letter that a bias makes it say; its own text without one."""
-    bias = body.get("logit_bias")
-    return chr(bias[0][0]) if bias else TEXT
+    """What a bias or a grammar of tokens makes it say; its own text without one."""
+    if "logit_bias" in body:
+        return chr(body["logit_bias"][0][0])
+    numbers = re.findall(r"<\[(\d+)]>", body.get("grammar", ""))
+    return "".join(chr(int(number)) for number in numbers) or TEXT
 
 
 def bent(event):
