@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from codeneedle.errors import CellError
-from codeneedle.records.record import Finish, Json, Status
+from codeneedle.records.record import Finish, Generation, Json, Status
 from codeneedle.text import harmless, size
 
 TOP_TOKENS = 2
@@ -424,44 +424,19 @@ class _Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Generation):
     """
-    A model's reply, with the server's counts, times and probabilities.
+    A model's reply.
 
     Attributes:
         text: The answer, verbatim; lone surrogates are U+FFFD.
         reasoning: The thinking before it, where the server separates that.
         finish: Why it ended; ``cut`` if we ended it.
-        prompt_tokens: Length of the prompt, in tokens.
-        cached_tokens: Of these, taken from the cache.
-        prompt_ms: Time to read the others, in milliseconds.
-        predicted_tokens: Tokens written.
-        predicted_ms: Time to write them, in milliseconds.
-        wall_s: From request to the end of the reply, in seconds, by our clock.
-        logprobs: Per token, natural logarithm of its probability. A server reports
-            one value for a character that takes several tokens, so there may be
-            fewer of these than tokens.
-        gaps: Per token, its log-probability minus that of the best other token;
-            empty if the server does not name the other token everywhere.
-        lengths: Per token, the characters that it added to the text.
-        drafted: Tokens that speculation drafted.
-        accepted: Of these, the ones that were accepted.
     """
 
     text: str
     reasoning: str = ""
     finish: Finish
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    prompt_ms: float = 0.0
-    predicted_tokens: int = 0
-    predicted_ms: float = 0.0
-    wall_s: float = 0.0
-    logprobs: tuple[float, ...] = ()
-    gaps: tuple[float, ...] = ()
-    lengths: tuple[int, ...] = ()
-    drafted: int = 0
-    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 from codeneedle.analysis.recall import METRICS
@@ -14,7 +14,15 @@ from codeneedle.errors import CellError
 from codeneedle.probes import prompts
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.record import Json, NeedleFacts, Recall, Round, Run, as_json
+from codeneedle.records.record import (
+    Generation,
+    Json,
+    NeedleFacts,
+    Recall,
+    Round,
+    Run,
+    as_json,
+)
 from codeneedle.scoring.alignment import answer_lines, score
 from codeneedle.text import one_line
 
@@ -193,23 +201,13 @@ def _sha256(question: Chat | Completion) -> str:
 
 
 def _round(needle: NeedleFacts, prompt_sha256: str, reply: Reply) -> Round:
+    generation = {each.name: getattr(reply, each.name) for each in fields(Generation)}
     return Round(
         needle=needle.name,
         prompt_sha256=prompt_sha256,
         reply=reply.text,
         error=_why_unanswered(needle, reply),
-        finish=reply.finish,
-        prompt_tokens=reply.prompt_tokens,
-        cached_tokens=reply.cached_tokens,
-        prompt_ms=reply.prompt_ms,
-        predicted_tokens=reply.predicted_tokens,
-        predicted_ms=reply.predicted_ms,
-        wall_s=reply.wall_s,
-        logprobs=reply.logprobs,
-        gaps=reply.gaps,
-        lengths=reply.lengths,
-        drafted=reply.drafted,
-        accepted=reply.accepted,
+        **generation,
     )
 
 

@@ -96,8 +96,6 @@ class Phases:
         start_s: From there to the first question.
         measure_s: Probing, the priming round included.
         stop_s: From the last answer to the end of the server's process group.
-        trial_s: Only in records of former versions: of the first cell, for asking
-            rounds with and without speculation; not part of the others.
     """
 
     between_s: float | None = None
@@ -105,11 +103,10 @@ class Phases:
     start_s: float | None = None
     measure_s: float | None = None
     stop_s: float | None = None
-    trial_s: float | None = None
 
     @property
     def total_s(self) -> float:
-        """The cell itself, without the time before it and its trial, in seconds."""
+        """The cell itself, without the time before it, in seconds."""
         own = (self.ready_s, self.start_s, self.measure_s, self.stop_s)
         return sum(phase or 0.0 for phase in own)
 
@@ -372,37 +369,29 @@ Finish = Literal["stop", "length", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class Generation:
     """
-    One needle asked of one cell.
+    How a reply came about, by the server's counts, times and probabilities.
 
     Attributes:
-        needle: Name of the function.
-        prompt_sha256: Of the prompt's text as sent, UTF-8.
-        reply: The model's text, verbatim; empty on an error.
-        error: Why there is no reply to score; empty if there is one.
-        finish: Why the reply ended; None on an error.
+        finish: Why the reply ended; None if there is none.
         prompt_tokens: Length of the prompt, in tokens.
         cached_tokens: Of these, taken from the cache.
-        prompt_ms: Time to read the others.
+        prompt_ms: Time to read the others, in milliseconds.
         predicted_tokens: Length of the reply, in tokens.
-        predicted_ms: Time to write them.
-        wall_s: From request to the end of the reply, measured by codeneedle.
-        logprobs: Per token of the reply, natural logarithm of its probability.
+        predicted_ms: Time to write them, in milliseconds.
+        wall_s: From request to the end of the reply, in seconds, by our clock.
+        logprobs: Per token of the reply, natural logarithm of its probability. A server
+            reports one value for a character that takes several tokens, so there may be
+            fewer of these than tokens.
         gaps: Per token, its log-probability minus that of the most probable other
-            token. Never negative with greedy sampling.
+            token, never negative with greedy sampling; empty if the server does not
+            name the other token everywhere.
         lengths: Per token, the characters that it added to the reply.
-        retries: Why earlier attempts failed before a reply was complete.
         drafted: Tokens that the server drafted by speculation.
         accepted: Of these, the ones that verification accepted.
-        places: Only in records of former versions: offsets in characters, ascending,
-            of the tokens that the gaps are of; empty if they are of all tokens.
     """
 
-    needle: str
-    prompt_sha256: str
-    reply: str = ""
-    error: str = ""
     finish: Finish | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -413,9 +402,30 @@ class Round:
     logprobs: tuple[float, ...] = ()
     gaps: tuple[float, ...] = ()
     lengths: tuple[int, ...] = ()
-    retries: tuple[str, ...] = ()
     drafted: int = 0
     accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round(Generation):
+    """
+    One needle asked of one cell.
+
+    Attributes:
+        needle: Name of the function.
+        prompt_sha256: Of the prompt's text as sent, UTF-8.
+        reply: The model's text, verbatim; empty on an error.
+        error: Why there is no reply to score; empty if there is one.
+        retries: Why earlier attempts failed before a reply was complete.
+        places: Only in records of former versions: offsets in characters, ascending,
+            of the tokens that the gaps are of; empty if they are of all tokens.
+    """
+
+    needle: str
+    prompt_sha256: str
+    reply: str = ""
+    error: str = ""
+    retries: tuple[str, ...] = ()
     places: tuple[int, ...] = ()
 
 
@@ -427,13 +437,10 @@ class Recall:
     Attributes:
         rounds: The scored rounds, in asking order.
         priming: The unscored round before them.
-        plain: Only in records of former versions: of the first cell, the same rounds
-            without speculation.
     """
 
     rounds: tuple[Round, ...]
     priming: Round | None = None
-    plain: tuple[Round, ...] = ()
 
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact

@@ -13,13 +13,12 @@ PHASES = Phases(
     start_s=2.0,
     measure_s=4.0,
     stop_s=8.0,
-    trial_s=16.0,
 )
 
 
 def test_a_cell_takes_its_own_phases_alone():
     """
-    What came before it, and a trial of a former version, are not its time.
+    What came before it is not its time.
     """
     assert 15.0 == PHASES.total_s
     assert 11.25 == PHASES.waiting_s
