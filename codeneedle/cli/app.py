@@ -254,6 +254,29 @@ def verdict(
 
 
 @app.command()
+def compare(
+    first: Annotated[str, argument("A", "A run by name, or its folder.")],
+    second: Annotated[str, argument("B", "The run to compare with it, likewise.")],
+    *,
+    strict_indent: StrictIndent = False,
+    json: JsonOption = False,
+    out: OutOption = RUNS,
+) -> None:
+    """Compare two runs: setups first, then each metric over the pairs of both."""
+    from codeneedle.report import compare as comparison
+    from codeneedle.report.selection import one_run
+    from codeneedle.scoring.rounds import Reading
+
+    found = comparison.compare(
+        one_run(out, first), one_run(out, second), Reading(strict_indent=strict_indent)
+    )
+    if json:
+        _write(comparison.compare_json(found))
+    else:
+        _stdout().print(comparison.compare_view(found), crop=False)
+
+
+@app.command()
 def memory(name: RunName, *, out: OutOption = RUNS) -> None:
     """Show the memory of each pair, measured and predicted."""
     from codeneedle.report.plan import measured_view

@@ -67,6 +67,28 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
         )
 
 
+def differences(ours: Setup, theirs: Setup) -> list[tuple[str, str, str]]:
+    """
+    In what two setups differ, of all that records must share: name and both values.
+
+    Of nested facts the first that differs is named; types, dates and probes that one
+    of them lacks are left out.
+    """
+    found = [
+        _first_difference(field.name, was, now)
+        for field in fields(Setup)
+        if field.name not in _NOT_COMPARED
+        if (was := getattr(ours, field.name)) != (now := getattr(theirs, field.name))
+    ]
+    for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
+        was, now = ours.probes[probe], theirs.probes[probe]
+        for key in sorted(was.keys() | now.keys()):
+            if was.get(key) != now.get(key):
+                values = (repr(was.get(key)), repr(now.get(key)))
+                found.append((f"{probe} {key}", *values))
+    return found
+
+
 def identity(setup: Setup) -> str:
     """
     A hash of what must not differ in *setup*.

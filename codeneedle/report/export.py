@@ -136,7 +136,7 @@ def _cell_object(names: Iterable[str], row: Sequence[Cell]) -> dict[str, Any]:
     return {**dict(keys), "values": dict(zip(names, values, strict=True))}
 
 
-def json_text(found: Sequence[dict[str, Any]]) -> str:
+def json_text(found: Sequence[dict[str, Any]] | dict[str, Any]) -> str:
     """*found* as indented JSON, with a line end."""
     return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

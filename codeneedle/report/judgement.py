@@ -196,11 +196,10 @@ def judge(
             which takes seconds.
     """
     table = pair_table(run, tuple(PROBES.values()), reading)
-    columns = [each for each in table.columns if each.metric.is_judged]
     reference = table.reference
     if reference is None:
         return Verdict(run=run, reference=None)
-    scored = {column.metric.name: _Scored(column, table) for column in columns}
+    scored = scored_metrics(table)
     speaking = [each for each in scored.values() if not each.silent]
     judged = tuple(
         each.judged(metrics=len(speaking), with_power=with_power)
@@ -219,7 +218,16 @@ def judge(
     return replace(found, advice=tuple(_advice(found, table, limits or Limits())))
 
 
-class _Scored:
+def scored_metrics(table: PairTable) -> dict[str, "Scored"]:
+    """The judged metrics of *table* that have a value, by name."""
+    return {
+        column.metric.name: Scored(column, table)
+        for column in table.columns
+        if column.metric.is_judged and column.has_values
+    }
+
+
+class Scored:
     """The units of one metric in every cell, higher is better."""
 
     def __init__(self, column: Column, table: PairTable) -> None:
@@ -349,7 +357,7 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> float:
 
 
 def _standings(
-    table: PairTable, scored: Mapping[str, _Scored], certifying: _Scored | None
+    table: PairTable, scored: Mapping[str, Scored], certifying: Scored | None
 ) -> tuple[Standing, ...]:
     tried = {record.pair for record in table.run.records}
     pairs = [pair for pair in table.pairs if pair in tried]
@@ -390,7 +398,7 @@ def _trouble(table: PairTable, pair: Pair, metrics: Sequence[str]) -> str:
 
 
 def _certificate(
-    certifying: _Scored | None, pair: Pair, *, comparisons: int
+    certifying: Scored | None, pair: Pair, *, comparisons: int
 ) -> Certificate | None:
     if certifying is None or certifying.reference is None:
         return None

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from codeneedle.analysis.frames import of_probe
 from codeneedle.analysis.metrics import Metric
-from codeneedle.errors import UnknownName
+from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
-from codeneedle.records.store import find_runs
+from codeneedle.records.store import SETUP, Store, find_runs
 from codeneedle.report.table import PairTable, pair_table
 from codeneedle.scoring.rounds import Reading
 
@@ -116,6 +116,26 @@ def read_runs(root: Path, name: str) -> list[Run]:
         BadInput: If nothing has that name.
     """
     return [run for store in find_runs(root, name) if (run := store.read())]
+
+
+def one_run(root: Path, name: str) -> Run:
+    """
+    The run of the folder *name*, or the only one in *root* that is called so.
+
+    Raises:
+        BadInput: If there is none, or several.
+    """
+    folder = Path(name)
+    if (folder / SETUP).is_file() and (run := Store(folder).read()):
+        return run
+    found = read_runs(root, name)
+    if len(found) > 1:
+        raise BadInput(
+            source=f"'{name}'",
+            reason=f"is the name of {len(found)} runs",
+            hint=f"Name one: {', '.join(run.name for run in found)}.",
+        )
+    return found[0]
 
 
 def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:

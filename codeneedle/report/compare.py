@@ -1,0 +1,276 @@
+"""Two runs side by side: how their setups differ, and what that costs."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from codeneedle.analysis import verdict
+from codeneedle.analysis.metrics import Metric
+from codeneedle.analysis.verdict import ALPHA, Numbers
+from codeneedle.grid import Pair
+from codeneedle.probes import PROBES
+from codeneedle.records.comparability import differences
+from codeneedle.records.record import Run, Setup
+from codeneedle.report.captions import NO_VALUE_WORD, number
+from codeneedle.report.export import json_text, or_null
+from codeneedle.report.judgement import SPEEDS, Scored, scored_metrics
+from codeneedle.report.table import Column, pair_table
+from codeneedle.scoring.rounds import Reading
+from codeneedle.text import visible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    One metric of the second run less that of the first, over the pairs of both.
+
+    Attributes:
+        metric: The metric.
+        values: By pair, its value in the first and in the second run.
+        refused: Why the two must not be compared; empty if they may.
+        mean: Mean change over units, each averaged over the pairs; NaN where the
+            units are not the same.
+        half_width: Half of its 95 % interval.
+        p: Two-sided, of a sign-flip test over units.
+        alpha: What p is held against: 5 % shared among the metrics.
+    """
+
+    metric: Metric
+    values: Mapping[Pair, tuple[float, float]]
+    refused: str = ""
+    mean: float = math.nan
+    half_width: float = math.nan
+    p: float = math.nan
+    alpha: float = ALPHA
+
+    @property
+    def words(self) -> str:
+        """``better``, ``worse``, ``no difference shown``, or why nothing is said."""
+        if self.refused:
+            return self.refused
+        if math.isnan(self.p):
+            return "not tested: the two do not share needles or chunks"
+        if self.p > self.alpha:
+            return "no difference shown"
+        return (
+            "better" if (self.mean > 0) == (self.metric.better != "lower") else "worse"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """
+    Two runs compared.
+
+    Attributes:
+        first: The run that is compared with.
+        second: The run that is judged.
+        setups: What differs: name, and the value in each.
+        changes: One for each metric that both have.
+    """
+
+    first: Run
+    second: Run
+    setups: tuple[tuple[str, str, str], ...]
+    changes: tuple[Change, ...]
+
+
+def compare(first: Run, second: Run, reading: Reading) -> Comparison:
+    """
+    Compare *second* with *first*, pair by pair and metric by metric.
+
+    Units (needles, chunks, questions) are paired where text and needles are the same.
+    Speeds of different machines and memory of different contexts are refused.
+    """
+    probes = tuple(PROBES.values())
+    ours, theirs = (pair_table(run, probes, reading) for run in (first, second))
+    scored = [scored_metrics(table) for table in (ours, theirs)]
+    tested = [name for name in scored[0] if name in scored[1]]
+    others = {column.metric.name: column for column in theirs.columns}
+    changes = []
+    for column in ours.columns:
+        other = others.get(column.metric.name)
+        name = column.metric.name
+        is_shown = column.is_shown or name in SPEEDS
+        if other is None or not (is_shown and column.has_values):
+            continue
+        both = (scored[0][name], scored[1][name]) if name in tested else None
+        changes.append(
+            _change(column, other, both, (first.setup, second.setup), len(tested))
+        )
+    return Comparison(
+        first=first,
+        second=second,
+        setups=tuple(differences(first.setup, second.setup)),
+        changes=tuple(each for each in changes if each.values),
+    )
+
+
+def _change(
+    ours: Column,
+    theirs: Column,
+    scored: tuple[Scored, Scored] | None,
+    setups: tuple[Setup, Setup],
+    tested: int,
+) -> Change:
+    values = {
+        pair: (cell.value, theirs.cell(pair).value)
+        for pair, cell in ours.cells.items()
+        if cell.has_value and theirs.cell(pair).has_value
+    }
+    metric, refused = ours.metric, _refused(ours.metric, setups)
+    if refused or scored is None or not values or not _are_paired(*setups):
+        return Change(metric=metric, values=values, refused=refused)
+    gaps = _gaps(scored, list(values))
+    if gaps is None:
+        return Change(metric=metric, values=values)
+    mean, half_width = verdict.mean_interval(gaps)
+    p = min(1.0, 2 * min(verdict.sign_flip_p(gaps), verdict.sign_flip_p(-gaps)))
+    return Change(
+        metric=metric,
+        values=values,
+        mean=mean * scored[0].sign,
+        half_width=half_width,
+        p=p,
+        alpha=ALPHA / max(tested, 1),
+    )
+
+
+def _gaps(scored: tuple[Scored, Scored], pairs: Sequence[Pair]) -> Numbers | None:
+    """What each unit gains, averaged over *pairs*; None where they do not match."""
+    total, count = None, 0
+    for pair in pairs:
+        before, after = scored[0].of(pair), scored[1].of(pair)
+        if before is None or after is None or len(before) != len(after):
+            continue
+        gap: Numbers = after - before
+        total, count = gap if total is None else total + gap, count + 1
+    return None if total is None else total / count
+
+
+def _refused(metric: Metric, setups: tuple[Setup, Setup]) -> str:
+    """Why values of *metric* must not be compared; empty if they may."""
+    first, second = setups
+    if metric.group == "speed" and first.machine != second.machine:
+        return "not compared: speeds of different machines"
+    if metric.group == "memory" and first.context != second.context:
+        return "not compared: memory of different contexts"
+    if metric.group == "quality" and first.corpus.sha256 != second.corpus.sha256:
+        return "not compared: another text"
+    return ""
+
+
+def _are_paired(first: Setup, second: Setup) -> bool:
+    return [each.name for each in first.needles] == [
+        each.name for each in second.needles
+    ]
+
+
+def compare_view(found: Comparison) -> RenderableType:
+    """Setups, then metrics over all pairs, then pair by pair."""
+    names = [_name(found.first), _name(found.second)]
+    parts: list[RenderableType] = [
+        Text(f"{names[1]} compared with {names[0]}", style="bold"),
+        Text(),
+        _table(["setup", "first", "second"], _setup_rows(found)),
+        Text(),
+        _table(["metric", "change", "95%", "p", "the second is"], _change_rows(found)),
+    ]
+    for change in found.changes:
+        if not change.refused:
+            rows = list(_pair_rows(change))
+            heading = ["K/V", "first", "second", "change"]
+            label = f"{change.metric.name}: {change.metric.label}"
+            parts += [Text(), Text(visible(label), style="bold"), _table(heading, rows)]
+    return Group(*parts)
+
+
+def compare_json(found: Comparison) -> str:
+    """
+    One object; null where there is no number.
+
+    Keys: ``first``, ``second``, ``setups`` (``name``, ``first``, ``second``) and
+    ``metrics`` (``name``, ``unit``, ``refused``, ``mean``, ``half_width``, ``p``,
+    ``alpha``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
+    """
+    return json_text(
+        {
+            "first": found.first.name,
+            "second": found.second.name,
+            "setups": [
+                {"name": name, "first": was, "second": now}
+                for name, was, now in found.setups
+            ],
+            "metrics": [_change_object(each) for each in found.changes],
+        }
+    )
+
+
+def _change_object(each: Change) -> dict[str, Any]:
+    return {
+        "name": each.metric.name,
+        "unit": each.metric.unit,
+        "refused": each.refused,
+        "mean": or_null(each.mean),
+        "half_width": or_null(each.half_width),
+        "p": or_null(each.p),
+        "alpha": each.alpha,
+        "words": each.words,
+        "pairs": [
+            {"k": pair.k, "v": pair.v, "first": first, "second": second}
+            for pair, (first, second) in each.values.items()
+        ],
+    }
+
+
+def _name(run: Run) -> str:
+    return visible(run.name)
+
+
+def _setup_rows(found: Comparison) -> list[list[str]]:
+    if not found.setups:
+        return [["nothing differs", "", ""]]
+    return [[visible(each) for each in row] for row in found.setups]
+
+
+def _change_rows(found: Comparison) -> Iterator[list[str]]:
+    for each in found.changes:
+        digits = max(each.metric.digits, 2)
+        is_tested = math.isfinite(each.p)
+        yield [
+            each.metric.name,
+            number(each.mean, digits=digits, sign=True),
+            f"+/- {number(each.half_width, digits=digits)}"
+            if is_tested
+            else NO_VALUE_WORD,
+            f"{each.p:.3f}" if is_tested else NO_VALUE_WORD,
+            each.words,
+        ]
+
+
+def _pair_rows(change: Change) -> Iterator[list[str]]:
+    digits = change.metric.digits
+    for pair, (first, second) in change.values.items():
+        yield [
+            visible(str(pair)),
+            number(first, digits=digits),
+            number(second, digits=digits),
+            number(second - first, digits=digits, sign=True),
+        ]
+
+
+def _table(
+    heading: Sequence[str], rows: Iterator[list[str]] | list[list[str]]
+) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for word in heading:
+        is_text = word in {"setup", "first", "second", "metric", "K/V", "the second is"}
+        table.add_column(word, justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table

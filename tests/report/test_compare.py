@@ -1,0 +1,104 @@
+"""Two runs side by side: setups, judged metrics, and what must not be compared."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from made_records import made_run, made_setup, stored_run
+
+from codeneedle.errors import BadInput
+from codeneedle.report.compare import compare, compare_json
+from codeneedle.report.selection import one_run
+from codeneedle.scoring.rounds import Reading
+
+SETUP = made_setup(types_k=("bf16", "q4_0"), types_v=("bf16", "q4_0"))
+
+
+def compared(before=20, after=20, *, setup=SETUP, other=SETUP):
+    first, second = (
+        made_run(lambda _pair, at, lines=lines: lines - at % 2, setup=each)
+        for lines, each in ((before, setup), (after, other))
+    )
+    return compare(first, second, Reading())
+
+
+def change(found, name):
+    return next(each for each in found.changes if each.metric.name == name)
+
+
+def test_a_loss_is_worse_and_the_setting_behind_it_is_named():
+    """
+    With rotation off each function loses two lines: worse, and the setups say why.
+    """
+    found = compared(20, 18, other=replace(SETUP, rotation=False))
+
+    assert (("rotation", "True", "False"),) == found.setups
+    matched = change(found, "matched")
+    assert ("worse", -2.0) == (matched.words, matched.mean)
+    assert matched.p < 0.001
+    assert "better" == change(compared(18, 20), "matched").words
+
+
+def test_equal_runs_show_no_difference():
+    """
+    The same answers: no setting differs, and nothing is called better or worse.
+    """
+    found = compared()
+
+    assert () == found.setups
+    assert "no difference shown" == change(found, "matched").words
+
+
+def test_what_must_not_be_compared_says_why():
+    """
+    Speeds of two machines, memory of two contexts, recall of two texts.
+    """
+    speeds = compared(other=replace(SETUP, machine="another"))
+    memory = compared(other=replace(SETUP, context=999))
+    corpus = replace(SETUP.corpus, sha256="00" * 32)
+    texts = compared(other=replace(SETUP, corpus=corpus))
+
+    assert not any(
+        each.metric.name == "decode" and not each.refused for each in speeds.changes
+    )
+    assert "memory of different contexts" in change(memory, "kv").words
+    assert "another text" in change(texts, "matched").words
+
+
+def test_other_needles_are_not_paired():
+    """
+    Another sample of the same text: values side by side, no judgement.
+    """
+    other = replace(SETUP, needles=SETUP.needles[:8])
+
+    assert "not tested" in change(compared(other=other), "matched").words
+
+
+def test_the_json_keeps_its_keys():
+    """
+    Keys that scripts may rely on.
+    """
+    found = json.loads(compare_json(compared(20, 18)))
+
+    assert {"first", "second", "setups", "metrics"} == set(found)
+    [matched] = [each for each in found["metrics"] if each["name"] == "matched"]
+    assert (-2.0, "worse", 4) == (
+        matched["mean"],
+        matched["words"],
+        len(matched["pairs"]),
+    )
+
+
+def test_a_run_is_named_by_its_folder_or_by_a_name_that_is_its_alone(tmp_path):
+    """
+    A folder from elsewhere can be compared; a name that two runs share is refused.
+    """
+    run = stored_run(tmp_path / "a")
+    assert run.name == one_run(tmp_path / "b", str(tmp_path / "a" / run.name)).name
+    assert run.name == one_run(tmp_path / "a", "random-bodies").name
+
+    twin = tmp_path / "a" / "random-bodies" / "other-model"
+    (tmp_path / "a" / run.name).rename(twin)
+    stored_run(tmp_path / "a")
+    with pytest.raises(BadInput, match="name of 2 runs"):
+        one_run(tmp_path / "a", "random-bodies")
