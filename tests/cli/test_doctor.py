@@ -169,19 +169,19 @@ def test_models_by_name_are_listed_with_size_and_licence(
     assert is_fetched is json.loads(doctor_json(WHOLE))["models"][0]["is_fetched"]
 
 
-def placed_at(path):
-    """The whole diagnosis, but with the weights at *path*."""
-    header = dataclasses.replace(WEIGHTS, files=(Path(path),))
-    return dataclasses.replace(WHOLE, model=dataclasses.replace(MODEL, weights=header))
-
-
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_screen_is_one_screen(width):
     """
-    At most 40 lines, none wider than the terminal, even with long paths.
+    At most 40 lines, none wider than the terminal, even with long paths; markup and
+    escapes in a path are shown as they are spelled.
     """
+    path = Path("/m/[red]a\x1b[2J" + "x" * 200 + ".gguf")
+    model = dataclasses.replace(
+        MODEL, weights=dataclasses.replace(WEIGHTS, files=(path,))
+    )
     long = dataclasses.replace(
-        placed_at("/models/" + "x" * 200 + ".gguf"),
+        WHOLE,
+        model=model,
         types=WHOLE.types * 2,
         problems=(Problem(what="w " * 60, hint="m " * 60, stops=True),) * 2,
     )
@@ -189,39 +189,21 @@ def test_the_screen_is_one_screen(width):
 
     assert len(lines) <= 40
     assert max(map(len, lines)) <= width
+    assert any("/m/[red]a\\x1b[2Jx" in line for line in lines)
 
 
-def test_paths_cannot_move_the_cursor():
+def test_types_and_heads_that_differ_for_k_and_v_are_both_shown():
     """
-    Markup and escapes in a path are shown as they are spelled.
-    """
-    lines = screen(placed_at("/m/[red]a\x1b[2J.gguf"))
-
-    assert any("/m/[red]a\\x1b[2J.gguf" in line for line in lines)
-
-
-def test_the_v_types_are_shown_where_they_differ():
-    """
-    A fork may take other types for V.
+    A fork may take other types for V; numbers of heads may differ between layers.
     """
     fork = dataclasses.replace(SERVER, v_types=("f16",))
-
-    assert "for V             f16" in screen(dataclasses.replace(WHOLE, server=fork))
-
-
-def test_heads_that_differ_for_k_and_v_are_both_shown():
-    """
-    Head sizes, and numbers of heads that differ between layers.
-    """
     odd = dataclasses.replace(WEIGHTS, kv_heads=(8, 4), value_length=64)
-    shown = dataclasses.replace(
-        WHOLE, model=dataclasses.replace(MODEL, weights=odd, is_built_in=True)
-    )
+    model = dataclasses.replace(MODEL, weights=odd, is_built_in=True)
+    lines = screen(dataclasses.replace(WHOLE, server=fork, model=model), width=120)
 
-    assert any(
-        "4 or 8 KV heads, head size 128 (K) and 64 (V)" in line
-        for line in screen(shown, width=120)
-    )
+    assert "for V             f16" in lines
+    heads = "4 or 8 KV heads, head size 128 (K) and 64 (V)"
+    assert any(heads in line for line in lines)
 
 
 # --- looking at a machine
@@ -339,38 +321,22 @@ def test_heads_that_do_not_fit_are_told_by_type(tmp_path):
     assert "block of 32 does not divide head size 80" == fits["q8_0"]
 
 
-def test_a_gpu_that_the_server_does_not_see_is_mentioned(server, model, monkeypatch):
+def test_what_a_sweep_would_suffer_from_is_mentioned(server, model, monkeypatch):
     """
-    A build for the processor on a machine with a GPU is worth a note.
-    """
-    monkeypatch.setattr(doctor, "has_nvidia_gpu", lambda: True)
-
-    found = diagnose(llama_server=server, model=model)
-
-    assert any("does not see it" in what for what in whats(found))
-
-
-def test_too_little_memory_is_mentioned(model, monkeypatch):
-    """
-    Weights and the largest KV cache are held against what is free.
-    """
-    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 1 << 20)
-
-    found = diagnose(model=model)
-
-    assert any("but only 1.0 MiB of memory is free" in what for what in whats(found))
-
-
-def test_a_server_that_was_left_behind_is_mentioned(model, monkeypatch):
-    """
-    With its pid, and what ends it; looking does not.
+    A GPU that the server does not see, too little memory for weights and the largest
+    KV cache, and a server that was left behind, with what ends it; looking does not.
     """
     left = [doctor.orphans.Orphan("llama-server", 4711)]
+    monkeypatch.setattr(doctor, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 1 << 20)
     monkeypatch.setattr(doctor.orphans, "orphans", lambda: left)
 
-    found = diagnose(model=model)
+    found = diagnose(llama_server=server, model=model)
+    said = "\n".join(whats(found))
 
-    assert any("still running: pid 4711" in what for what in whats(found))
+    assert "does not see it" in said
+    assert "but only 1.0 MiB of memory is free" in said
+    assert "still running: pid 4711" in said
     assert "kill 4711" in found.problems[-1].hint
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from made_plans import EVERY_KEY
 from msgspec import structs
 from typer.main import get_command
 
@@ -14,31 +15,7 @@ from codeneedle.errors import RequestError
 from codeneedle.models.pretrained import NAMES, SMOLLM2
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.sweep.request import Request, Variant
-
-STORED = """\
-corpus = "http_server"
-models = ["stored.gguf"]
-types = ["q8_0", "q4_0"]
-probes = ["recall", "throughput"]
-contexts = [4096, 8192]
-rotation = ["on", "off"]
-server_args = ["-t", "2"]
-prompt_form = "chat"
-prefill_no_think = true
-fit = false
-seed = 7
-[variants]
-swa = ["--swa-full"]
-[divergence]
-contexts = [512]
-chunks = 3
-text = "stored.txt"
-[throughput]
-depths = [0, 256]
-repetitions = 2
-"""
-"""A sweep file with every key."""
+from codeneedle.sweep.request import Request
 
 
 @pytest.fixture
@@ -47,7 +24,7 @@ def parse(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CORPUS", raising=False)
     (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "mine.toml").write_text(STORED, encoding="utf-8")
+    (tmp_path / "sweeps" / "mine.toml").write_text(EVERY_KEY, encoding="utf-8")
 
     def parsed(*words, env=None):
         for name, value in (env or {}).items():
@@ -131,26 +108,6 @@ def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field,
     assert {**stored, probe: before} == {**found, probe: kept}
 
 
-def test_a_sweep_file_wins_over_defaults(parse):
-    """
-    It may be named before or behind options.
-    """
-    found = parse("mine")
-
-    assert parse("--seed", "8", "mine") == parse("mine", "--seed", "8")
-    assert ("http_server", 7, False) == (found.corpus, found.seed, found.fit)
-    assert (Variant("swa", ("--swa-full",)),) == found.variants
-
-
-def test_both_axes_take_the_types_unless_one_has_its_own(parse):
-    """
-    The most precise first, however they were written.
-    """
-    found = parse("--types", " q4_0, bf16,q4_0", "--v-types", "q8_0")
-
-    assert (("bf16", "q4_0"), ("q8_0",)) == (found.k_types, found.v_types)
-
-
 def test_the_corpus_may_come_from_the_environment(parse):
     """
     Options and sweep files win over the variable, and an empty one says nothing.
@@ -163,14 +120,18 @@ def test_the_corpus_may_come_from_the_environment(parse):
 
 def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
     """
-    What comes after -- is handed on as it is; a sweep's own arguments give way.
+    What comes after -- is handed on as it is; a sweep's own arguments give way. The
+    sweep may be named before or behind options, and both axes take the types unless one
+    has its own.
     """
     found = parse("mine", "--", "-ngl", "99", "--override-kv", "a=b,c")
+    types = parse("--types", " q4_0, bf16,q4_0", "--v-types", "q8_0")
 
     assert ("-ngl", "99", "--override-kv", "a=b,c") == found.server_args
-    assert "http_server" == found.corpus
-    assert ("-ngl", "99") == parse("--", "-ngl", "99").server_args
+    assert ("http_server", 7, False) == (found.corpus, found.seed, found.fit)
     assert None is parse("--", "-ngl", "99").corpus
+    assert parse("--seed", "8", "mine") == parse("mine", "--seed", "8")
+    assert (("bf16", "q4_0"), ("q8_0",)) == (types.k_types, types.v_types)
 
 
 def _said(error):

@@ -46,25 +46,19 @@ def drawn(view, *, width=90) -> str:
     return console.file.getvalue()
 
 
-def test_the_grid_has_a_place_for_every_pair(progress):
-    """
-    Before the first cell all places are open.
-    """
-    shown = drawn(live_view(progress))
-
-    assert all(name in shown for name in DEFAULT_TYPES)
-    assert "left known after the first cell" in shown
-
-
 def test_the_current_cell_tells_its_round(progress):
     """
-    Which cell, which round, and which function.
+    Which cell, which round, and which function, below a grid with a place for every
+    pair.
     """
+    before = drawn(live_view(progress))
     progress.note(CellStarted(PAIRS[6], 7, 36))
     progress.note(CellStepped(PAIRS[6], Step(8, 16, "f_i")))
 
     shown = drawn(live_view(progress))
 
+    assert all(name in before for name in DEFAULT_TYPES)
+    assert "left known after the first cell" in before
     assert "cell 7 of 36" in shown
     assert str(PAIRS[6]) in shown
     assert "round 9 of 16  f_i" in shown
@@ -73,36 +67,19 @@ def test_the_current_cell_tells_its_round(progress):
 
 def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
     """
-    A gap has a word, never a zero.
+    A gap has a word, never a zero; an interrupted cell is not done. The time left comes
+    from the cells so far: 34 of 10.7 seconds are six minutes.
     """
     progress.note(CellEnded(finished(PAIRS[0])))
     progress.note(CellEnded(failed_record(PAIRS[1], Status.OUT_OF_MEMORY)))
+    progress.note(CellEnded(failed_record(PAIRS[2], Status.INTERRUPTED)))
 
     shown = drawn(live_view(progress))
 
     assert 1 == shown.count("20.00")
     assert 1 == shown.count("oom")
     assert "2 done, 1 without numbers" in shown
-
-
-def test_time_left_comes_from_the_cells_so_far(progress):
-    """
-    Thirty-five cells of 10.7 seconds are six minutes.
-    """
-    progress.note(CellEnded(finished(PAIRS[0])))
-
-    left = progress.left_s()
-
-    assert left == pytest.approx(35 * 10.7)
-
-
-def test_an_interrupted_cell_is_not_done(progress):
-    """
-    It will run again.
-    """
-    progress.note(CellEnded(failed_record(PAIRS[0], Status.INTERRUPTED)))
-
-    assert 0 == progress.done
+    assert progress.left_s() == pytest.approx(34 * 10.7)
 
 
 def test_a_pipe_gets_a_line_per_cell(progress):

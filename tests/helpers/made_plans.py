@@ -19,9 +19,38 @@ seed = 7
 """
 """Six functions of twenty lines, some 3,000 bytes."""
 
+EVERY_KEY = """\
+corpus = "http_server"
+models = ["a.gguf", "~/b.gguf", "smollm2", "needle-nano"]
+types = ["q4_0", "q8_0"]
+v_types = ["f16"]
+probes = ["throughput", "recall"]
+contexts = [4096, 8192, 4096]
+rotation = ["on", "off"]
+server_args = ["-t", "1"]
+prompt_form = "chat"
+prefill_no_think = true
+fit = false
+seed = 7
+
+[variants]
+plain = []
+swa = ["--swa-full"]
+
+[divergence]
+contexts = [512, 1024]
+chunks = 3
+text = "~/wiki.txt"
+
+[throughput]
+depths = [0, 256]
+repetitions = 2
+"""
+"""A sweep file that says everything."""
+
 TWO = ("q8_0", "q4_0")
 
-__all__ = ["CORPUS", "TWO", "TYPES", "asking", "made_world", "planned"]
+__all__ = ["CORPUS", "EVERY_KEY", "TWO", "TYPES", "asking", "made_world", "planned"]
 
 
 def made_world(folder, monkeypatch, *, keys=SHAPE):

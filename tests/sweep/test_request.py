@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_plans import EVERY_KEY
 from unhurried import outcome
 
 from codeneedle.corpora.registry import CorpusFile, read_corpus_file
@@ -107,34 +108,6 @@ def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
 SHIPPED = ["asymmetric", "corners", "kv-grid", "price"]
 ROOT = Path(__file__).parents[2]
 
-ALL_KEYS = """\
-corpus = "http_server"
-models = ["a.gguf", "~/b.gguf", "smollm2", "needle-nano"]
-types = ["q4_0", "q8_0"]
-v_types = ["f16"]
-probes = ["throughput", "recall"]
-contexts = [4096, 8192, 4096]
-rotation = ["on", "off"]
-server_args = ["-t", "1"]
-prompt_form = "chat"
-prefill_no_think = true
-fit = false
-seed = 7
-
-[variants]
-plain = []
-swa = ["--swa-full"]
-
-[divergence]
-contexts = [512, 1024]
-chunks = 3
-text = "~/wiki.txt"
-
-[throughput]
-depths = [0, 256]
-repetitions = 2
-"""
-
 
 @pytest.fixture
 def write(tmp_path):
@@ -162,7 +135,7 @@ def test_every_key_reaches_the_request(write):
     """
     Types are ordered, one axis may have its own, and ~ is the home folder.
     """
-    asked = Request(**read_sweep_file("mine", folder=write(ALL_KEYS)))
+    asked = Request(**read_sweep_file("mine", folder=write(EVERY_KEY)))
     expected = Request(
         corpus="http_server",
         models=(Path("a.gguf"), Path.home() / "b.gguf", SMOLLM2.path, None),
