@@ -233,7 +233,7 @@ def verdict(
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Say which pair to set, how sure that is, and what is undecided."""
+    """Say which pair to set, how sure that is, what is open."""
     from codeneedle.engines.llama_cpp.arguments import cache_flags
     from codeneedle.report.judgement import Limits, judge
     from codeneedle.report.selection import read_runs
