@@ -31,6 +31,8 @@ from codeneedle.models.weights import weights_of
 from codeneedle.system import processes
 from codeneedle.text import mib
 
+F16, Q4 = Pair("f16", "f16"), Pair("q4_0", "q4_0")
+
 
 def weights(**changes):
     """A small model; *changes* are keys of it without the architecture's name."""
@@ -89,10 +91,10 @@ def test_layers_without_kv_heads_cost_nothing():
     A hybrid's state-space layers have no KV heads.
     """
     found = replace(weights(), architecture="granitehybrid", kv_heads=(0, 0, 2, 0))
-    whole = kv_bytes(weights(), Pair("f16", "f16"), 1024)
+    whole = kv_bytes(weights(), F16, 1024)
 
     assert whole is not None
-    assert whole // 4 == kv_bytes(found, Pair("f16", "f16"), 1024)
+    assert whole // 4 == kv_bytes(found, F16, 1024)
 
 
 def test_every_fourth_layer_of_a_qwen3next_keeps_k_and_v():
@@ -101,7 +103,7 @@ def test_every_fourth_layer_of_a_qwen3next_keeps_k_and_v():
     """
     found = weights(architecture="qwen3next", block_count=8)
 
-    assert 2 * 2 * 64 * 4 * 1024 == kv_bytes(found, Pair("f16", "f16"), 1024)
+    assert 2 * 2 * 64 * 4 * 1024 == kv_bytes(found, F16, 1024)
 
 
 EVERY_FOURTH = (
@@ -130,9 +132,7 @@ def test_windows_hold_a_window_and_a_batch(architecture, changes, full):
     per_token = 2 * 64 * 4
     expected = per_token * (full * 16_384 + (8 - full) * 1536)
 
-    assert expected == kv_bytes(
-        windowed(architecture, **changes), Pair("f16", "f16"), 16_384
-    )
+    assert expected == kv_bytes(windowed(architecture, **changes), F16, 16_384)
 
 
 def test_latent_attention_keeps_k_alone_and_wants_equal_types():
@@ -141,7 +141,7 @@ def test_latent_attention_keeps_k_alone_and_wants_equal_types():
     """
     found = replace(weights(), architecture="deepseek2", is_mla=True)
 
-    assert 4 * 2 * 64 * 2 * 256 == kv_bytes(found, Pair("f16", "f16"), 256)
+    assert 4 * 2 * 64 * 2 * 256 == kv_bytes(found, F16, 256)
     assert kv_bytes(found, Pair("f16", "q8_0"), 256) is None
     assert "both types are equal" in (misfit(found, Pair("f16", "q8_0")) or "")
 
@@ -158,27 +158,24 @@ def test_what_is_not_known_is_not_guessed(found):
     """
     A new architecture, a sparse one and an unknown pattern have no prediction.
     """
-    assert kv_bytes(found, Pair("f16", "f16"), 1024) is None
+    assert kv_bytes(found, F16, 1024) is None
 
 
-def test_an_unknown_type_has_no_prediction_but_no_reproach():
+def test_a_type_that_does_not_fit_or_is_unknown_has_no_prediction():
     """
-    A fork's type is for its server to judge.
-    """
-    assert kv_bytes(weights(), Pair("turbo3", "f16"), 1024) is None
-    assert type_misfit(weights(), "turbo3") is None
-
-
-def test_a_block_that_does_not_divide_the_head_is_named():
-    """
-    Head size 80 takes no type with blocks of 32, and every type without.
+    Head size 80 takes no type with blocks of 32, and every type without; a fork's type
+    is for its server to judge.
     """
     found = replace(weights(), key_length=80, value_length=80)
 
     assert "block of 32 does not divide head size 80" == type_misfit(found, "q4_0")
-    assert type_misfit(found, "bf16") is None
-    assert misfit(found, Pair("f16", "f16")) is None
+    assert "block of 32 does not divide head size 80" == misfit(
+        found, Pair("f16", "q4_0")
+    )
+    assert misfit(found, F16) is None
     assert kv_bytes(found, Pair("f16", "q4_0"), 1024) is None
+    assert kv_bytes(weights(), Pair("turbo3", "f16"), 1024) is None
+    assert {None} == {type_misfit(found, "bf16"), type_misfit(weights(), "turbo3")}
 
 
 LINE = re.compile(
@@ -240,7 +237,6 @@ LARGE = replace(
     training_context=131_072,
 )
 """As large as a model of four billion parameters."""
-F16, Q4 = Pair("f16", "f16"), Pair("q4_0", "q4_0")
 
 
 def needed(weights, pair, context):
@@ -271,13 +267,8 @@ def test_the_pairs_of_a_plan_have_an_order():
     The largest first; of equal ones that with the more precise K; last what cannot be
     predicted, which is a gap and not a zero.
     """
-    wanted = [
-        F16,
-        Pair("q8_0", "q4_0"),
-        Pair("q4_0", "q8_0"),
-        Q4,
-        Pair("turbo3", "q8_0"),
-    ]
+    names = ("f16/f16", "q8_0/q4_0", "q4_0/q8_0", "q4_0/q4_0", "turbo3/q8_0")
+    wanted = [Pair.parse(name) for name in names]
 
     plan = predicted(LARGE, sorted(wanted), Room(16 * GIB, "here"))
 
@@ -285,18 +276,6 @@ def test_the_pairs_of_a_plan_have_an_order():
     assert kv_bytes(LARGE, F16, 1024) == plan.pairs[0].kv_bytes[0]
     assert len(plan.contexts) == len(plan.allowance_bytes)
     assert {None} == {*plan.pairs[-1].kv_bytes, plan.pairs[-1].longest_context}
-
-
-def test_a_refused_pair_says_why():
-    """
-    Blocks that do not divide the head size are known before anything starts.
-    """
-    odd = replace(LARGE, key_length=80, value_length=80)
-
-    plan = predicted(odd, [Q4], Room(16 * GIB, "here"))
-
-    assert "block of 32 does not divide head size 80" == plan.pairs[0].misfit
-    assert None is plan.pairs[0].longest_context
 
 
 @pytest.mark.parametrize("gib", [5, 6, 8, 16])

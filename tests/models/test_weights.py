@@ -160,29 +160,23 @@ def test_a_gguf_that_is_no_language_model_is_refused(tmp_path, keys, changes, wo
         read_header(path)
 
 
-def test_a_split_model_is_found_from_any_part(tmp_path):
+def test_a_split_model_is_found_from_any_part_and_a_missing_one_is_named(tmp_path):
     """
-    The parts are listed in order, and the first is what a server gets.
+    The parts are listed in order, and the first is what a server gets; a folder is no
+    part.
     """
     first = write_gguf(tmp_path / "m-00001-of-00002.gguf")
     second = write_gguf(tmp_path / "m-00002-of-00002.gguf")
+    lonely = write_gguf(tmp_path / "n-00001-of-00003.gguf")
+    (tmp_path / "n-00003-of-00003.gguf").mkdir()
 
     found = read_header(second)
 
     assert (first, second) == found.files
     assert first == found.path
     assert 2 * first.stat().st_size == found.size_bytes
-
-
-def test_a_missing_part_is_named(tmp_path):
-    """
-    The error lists the parts that are not there, or no files.
-    """
-    path = write_gguf(tmp_path / "m-00001-of-00003.gguf")
-    (tmp_path / "m-00003-of-00003.gguf").mkdir()
-
-    with pytest.raises(WeightsUnusable, match=r"2 of the 3 .*m-00002-of.*m-00003"):
-        read_header(path)
+    with pytest.raises(WeightsUnusable, match=r"2 of the 3 .*n-00002-of.*n-00003"):
+        read_header(lonely)
 
 
 @pytest.mark.parametrize(
