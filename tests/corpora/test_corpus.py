@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from source_files import ODD_FILES, javascript, names_of, put, python
+from source_files import ODD_FILES, names_of, put, python
 from unhurried import outcome
 
 from codeneedle.corpora.corpus import fitted, load
@@ -124,17 +124,6 @@ def test_fitting_asks_little(here):
     fitted(load("random-bodies"), fits=fits)
 
     assert len(asked) <= 9
-
-
-def test_short_functions_are_good_places_to_cut(here):
-    """
-    The text ends with any whole function, whether it is asked for or not.
-    """
-    put(here / "a.js", javascript("one") + javascript("s", lines=1) + javascript("two"))
-    shorter = fitted(load("a.js"), fits=lambda text: "two" not in text)
-
-    assert javascript("one") + javascript("s", lines=1) == shorter.text
-    assert ["one"] == names_of(shorter.functions)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

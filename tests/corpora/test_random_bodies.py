@@ -49,20 +49,6 @@ def test_the_bytes_of_built_in_corpora_are_pinned(knobs, sha256):
     assert sha256 == hashlib.sha256(text_of(knobs).encode("ascii")).hexdigest()
 
 
-def test_the_first_characters_follow_the_stated_construction():
-    """
-    The docstring is enough to compute the text with nothing but SHA-256.
-    """
-    stream = b"".join(hashlib.sha256(b"42:%d" % block).digest() for block in range(4))
-    first, *rest = stream
-    while first >= 208:
-        first, *rest = rest
-    others = [byte for byte in rest if byte < 248][:15]
-    name = ALPHABET[first % 52] + "".join(ALPHABET[byte % 62] for byte in others)
-
-    assert name == definitions(text_of(Knobs(functions=1)))[0].name
-
-
 @given(
     knobs=st.builds(
         Knobs,

@@ -115,18 +115,6 @@ def test_a_file_that_cannot_be_parsed_keeps_its_text_and_is_reported(here):
     assert "line 1" in corpus.skipped[1][1]
 
 
-def test_a_file_in_an_unknown_language_lists_the_known_ones(here):
-    """
-    The hint says which suffixes are read.
-    """
-    put(here / "a.cob", "x")
-
-    with pytest.raises(BadInput) as caught:
-        load("./a.cob")
-    assert "a.cob" == caught.value.source
-    assert ".py" in caught.value.hint
-
-
 def test_a_folder_without_source_says_so(here):
     """
     An empty folder is no corpus; of one with broken files the first is named.

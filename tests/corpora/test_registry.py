@@ -140,25 +140,36 @@ def test_a_corpus_file_names_files_and_patterns_relative_to_itself(here):
     assert "corpora/mine.toml: ../src/a/../deep/b.py, ../src/**/*" == corpus.origin
 
 
-def test_a_corpus_file_says_the_language_of_odd_suffixes(here):
+@pytest.mark.parametrize(
+    ("file", "toml", "text", "kind"),
+    [
+        (
+            "corpora/mine.toml",
+            'files = ["../a.inc"]\nlanguage = "python"',
+            python("one"),
+            "unseen",
+        ),
+        (
+            "elsewhere/mine.toml",
+            "[generate]\nfunctions = 3\nseed = 7",
+            text_of(Knobs(functions=3, seed=7)),
+            "incompressible",
+        ),
+    ],
+    ids=["a language of an odd suffix", "knobs, the others of which are defaults"],
+)
+def test_a_corpus_file_says_the_language_or_generates_its_text(
+    here, file, toml, text, kind
+):
     """
-    ``language`` overrides what a suffix says.
+    Found by its name or by its path, it is called the same.
     """
-    put(here / "corpora/a.inc", python("one"))
-    put(here / "corpora/mine.toml", 'files = ["a.inc"]\nlanguage = "python"')
+    put(here / "a.inc", python("one"))
+    put(here / file, toml)
+    corpus = load(file)
 
-    assert ["one"] == names_of(load("mine").functions)
-
-
-def test_knobs_in_a_corpus_file_generate_its_text(here):
-    """
-    Knobs not given have their defaults; a file found by its path loses its suffix.
-    """
-    put(here / "elsewhere/mine.toml", "[generate]\nfunctions = 3\nseed = 7")
-    corpus = load("elsewhere/mine.toml")
-
-    assert text_of(Knobs(functions=3, seed=7)) == corpus.text
-    assert ("mine", "incompressible") == (corpus.name, corpus.kind)
+    assert text == corpus.text
+    assert ("mine", kind) == (corpus.name, corpus.kind)
 
 
 def test_a_limit_cuts_after_the_last_whole_function(here):
