@@ -3,9 +3,7 @@ Model files: found, checked for completeness, their hyperparameters read, their 
 cached.
 """
 
-import contextlib
 import hashlib
-import json
 import math
 import mmap
 import re
@@ -14,6 +12,9 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
 from codeneedle.models import pretrained
@@ -29,10 +30,11 @@ from codeneedle.system.files import (
     cache_folder,
     expanded,
     identity,
-    read_regular,
+    read_note,
     reason_of,
-    write_whole,
+    write_note,
 )
+from codeneedle.text import harmless
 from codeneedle.text import size as size_phrase
 
 _NAME = re.compile(r"[\w.-]{1,64}")
@@ -533,36 +535,28 @@ def _sha256(weights: Weights, progress: Callable[[int, int], None] | None) -> st
     for _ in range(_TRIES):
         identity = identity_of(weights.files)
         note = _note(identity)
-        known = _read_note(note)
-        digest = known or _digest(weights, progress)
+        known = read_note(note, _Hash)
+        digest = known.sha256 if known else _digest(weights, progress)
         # Tried again: making a link or a backup meanwhile changes the identity, too.
         if identity_of(weights.files) == identity:
             if not known:
-                _write_note(note, weights.path, digest)
+                write_note(note, _Hash(harmless(str(weights.path)), digest))
             return digest
     raise _changing(weights.path)
 
 
-def _write_note(note: Path, path: Path, digest: str) -> None:
-    # Without the note, the file is hashed again next time.
-    with contextlib.suppress(OSError):
-        content = json.dumps({"file": str(path), "sha256": digest})
-        write_whole(note, content.encode())
+@dataclass(frozen=True, slots=True)
+class _Hash:
+    """The note of a hash, and of the file that it was of."""
+
+    file: str
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 def _note(identity: str) -> Path:
     data = identity.encode(errors="surrogateescape")
     name = hashlib.sha256(data).hexdigest()[:32]
     return cache_folder() / "weights" / f"{name}.json"
-
-
-def _read_note(note: Path) -> str | None:
-    try:
-        digest = json.loads(read_regular(note) or b"")["sha256"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    is_digest = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)
-    return digest if is_digest else None
 
 
 def _digest(weights: Weights, progress: Callable[[int, int], None] | None) -> str:

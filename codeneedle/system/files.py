@@ -9,12 +9,15 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
+import msgspec
 import platformdirs
 
 CACHE_VARIABLE = "CODENEEDLE_CACHE"
 """Environment variable that names another cache folder."""
+
+_Layout = TypeVar("_Layout")
 
 
 def cache_folder() -> Path:
@@ -140,6 +143,20 @@ def read_regular(path: Path) -> bytes | None:
             return file.read()
     except FileNotFoundError:
         return None
+
+
+def read_note(path: Path, layout: type[_Layout]) -> _Layout | None:
+    """The *layout* that `write_note` wrote; None if that cannot be read there."""
+    try:
+        return msgspec.json.decode(read_regular(path) or b"", type=layout)
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def write_note(path: Path, note: object) -> None:
+    """Write *note* as JSON, if that can be: without it, something takes longer."""
+    with contextlib.suppress(OSError):
+        write_whole(path, msgspec.json.encode(note))
 
 
 def move_aside(path: Path, suffix: str) -> Path:

@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 import psutil
 
-from codeneedle.system.files import cache_folder, read_regular, write_whole
+from codeneedle.system.files import cache_folder, read_note, write_note
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     AwakeClock,
@@ -284,8 +284,7 @@ def _file(note: Note) -> Path:
 
 
 def _write(note: Note) -> None:
-    with contextlib.suppress(OSError):
-        write_whole(_file(note), msgspec.json.encode(note))
+    write_note(_file(note), note)
 
 
 def _remove(file: Path) -> None:
@@ -301,18 +300,11 @@ def _abandoned() -> Iterator[tuple[Path, Note]]:
     moment may be lost; the next version of the note takes its place.
     """
     for file in sorted(_folder().glob("*.json*")):
-        note = _read(file)
+        note = read_note(file, Note)
         if note is None:
             _remove(file)
         elif note.is_abandoned():
             yield file, note
-
-
-def _read(file: Path) -> Note | None:
-    try:
-        return msgspec.json.decode(read_regular(file) or b"", type=Note)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _size(path: Path) -> int:

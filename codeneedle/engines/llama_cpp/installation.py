@@ -1,14 +1,11 @@
 """llama.cpp's programs: their place, version, options, cache types and devices."""
 
-import contextlib
 import hashlib
 import os
 import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import msgspec
 
 from codeneedle import __version__
 from codeneedle.errors import ToolFailed, ToolMissing
@@ -18,8 +15,8 @@ from codeneedle.system.files import (
     exists,
     expanded,
     identity,
-    read_regular,
-    write_whole,
+    read_note,
+    write_note,
 )
 
 SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
@@ -139,7 +136,7 @@ def ask(server: Path) -> ServerFacts:
         ToolFailed: If it crashes, hangs, or is another program.
     """
     note = cache_folder() / "llama.cpp" / "answers" / f"{_key(server)}.json"
-    facts = _cached(note)
+    facts = read_note(note, ServerFacts)
     if facts is None:
         version = _output(server, "--version")
         facts = read_help(version, _output(server, "--help"))
@@ -150,9 +147,7 @@ def ask(server: Path) -> ServerFacts:
                 reason=f"does not answer as {SERVER} does, but: {answer}",
                 hint=f"Name the {SERVER} of llama.cpp with --llama-server.",
             )
-        # A cache that cannot be written costs time, nothing else.
-        with contextlib.suppress(OSError):
-            write_whole(note, msgspec.json.encode(facts))
+        write_note(note, facts)
     if "--list-devices" not in facts.options:
         return facts
     return replace(facts, devices=devices(server))
@@ -283,10 +278,3 @@ def _key(server: Path) -> str:
     # With our version, because another one may read the texts differently.
     text = f"{__version__} {identity(server)}"
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
-
-
-def _cached(note: Path) -> ServerFacts | None:
-    try:
-        return msgspec.json.decode(read_regular(note) or b"", type=ServerFacts)
-    except (OSError, ValueError, RecursionError):
-        return None
