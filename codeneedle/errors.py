@@ -21,7 +21,7 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -152,6 +152,26 @@ class FolderUnusable(MachineError):  # noqa: N818 - named after the fact
     ) -> None:
         super().__init__(f"cannot write to {folder}: {reason}", hint=hint)
         self.folder = folder
+
+
+def refuse_unknown(
+    table: Iterable[str], known: Collection[str], *, source: Path | str, key: str = ""
+) -> None:
+    """
+    Stop at a key that would be ignored: a typo must not quietly run a default.
+
+    Raises:
+        BadInput: Naming the first key of *table* that is not *known*; the table is that
+            of *key*, or all of *source*.
+    """
+    for each in table:
+        if each not in known:
+            within = f" in [{key}]" if key else ""
+            raise BadInput(
+                source=source,
+                reason=f"unknown key '{each}'{within}",
+                hint=did_you_mean(each, known),
+            )
 
 
 def value_hint(reason: str, *, otherwise: str) -> str:

@@ -22,7 +22,7 @@ from codeneedle.errors import (
     BadInput,
     RequestError,
     UnknownName,
-    did_you_mean,
+    refuse_unknown,
     value_hint,
 )
 from codeneedle.system.files import expanded
@@ -92,9 +92,9 @@ def read_corpus_file(path: Path) -> CorpusFile:
         UnknownName: If it names an unknown language.
     """
     table = _table(path)
-    _refuse_unknown(table, CorpusFile, file=path)
+    refuse_unknown(table, _keys(CorpusFile), source=path)
     if isinstance(table.get("generate"), dict):
-        _refuse_unknown(table["generate"], Knobs, file=path)
+        refuse_unknown(table["generate"], _keys(Knobs), source=path)
     if isinstance(table.get("glob"), str):
         table["glob"] = [table["glob"]]
     try:
@@ -194,15 +194,8 @@ def _table(path: Path) -> dict[str, Any]:
         raise BadInput(source=path, reason=str(error), hint=hint) from error
 
 
-def _refuse_unknown(
-    table: Mapping[str, object], layout: type[CorpusFile | Knobs], *, file: Path
-) -> None:
-    """Refuse keys that would be ignored: a typo must not run a default."""
-    known = [field.name for field in fields(layout)]
-    for key in table:
-        if key not in known:
-            reason = f"unknown key '{key}'"
-            raise BadInput(source=file, reason=reason, hint=did_you_mean(key, known))
+def _keys(layout: type[CorpusFile | Knobs]) -> list[str]:
+    return [field.name for field in fields(layout)]
 
 
 def _refuse_contradiction(read: CorpusFile, *, file: Path) -> None:

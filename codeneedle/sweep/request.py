@@ -2,7 +2,7 @@
 
 import itertools
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -13,7 +13,7 @@ import msgspec.inspect
 import msgspec.structs
 
 from codeneedle.corpora.registry import NAME
-from codeneedle.errors import BadInput, UnknownName, did_you_mean, value_hint
+from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
 from codeneedle.grid import DEFAULT_TYPES, by_precision
 from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
@@ -211,11 +211,11 @@ def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> dict[str, An
         raise BadInput(
             source=file, reason=f"is not TOML: {error}", hint="Mend that line."
         ) from error
-    _refuse_unknown(table, KEYS, file=file)
+    refuse_unknown(table, KEYS, source=file)
     for probe in PROBES.keys() & table.keys():
         if isinstance(table[probe], dict):
             known = PROBES[probe].settings.__struct_fields__
-            _refuse_unknown(table[probe], known, file=file, key=probe)
+            refuse_unknown(table[probe], known, source=file, key=probe)
     _refuse_empty(table, file=file)
     try:
         read = msgspec.convert(table, type=_LAYOUT, dec_hook=_path_of)
@@ -351,20 +351,6 @@ def _shipped() -> Iterator[tuple[str, str]]:
     for file in resources.files("codeneedle").joinpath("sweep", "files").iterdir():
         if file.name.endswith(".toml"):
             yield file.name.removesuffix(".toml"), file.read_text(encoding="utf-8")
-
-
-def _refuse_unknown(
-    table: Mapping[str, object], known: Collection[str], *, file: str, key: str = ""
-) -> None:
-    """Stop at a key that would be ignored: a typo must not quietly run a default."""
-    for each in table:
-        if each not in known:
-            within = f" in [{key}]" if key else ""
-            raise BadInput(
-                source=file,
-                reason=f"unknown key '{each}'{within}",
-                hint=did_you_mean(each, known),
-            )
 
 
 def _refuse_unsafe(variants: Iterable[str], *, file: str) -> None:
