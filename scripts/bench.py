@@ -36,16 +36,15 @@ from pathlib import Path
 from published_protocol import PublishedCell, Questions, measure
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from codeneedle.corpora import corpus
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
 from codeneedle.models.nano import built_in_model
-from codeneedle.records.record import CellRecord, Json, Recall, from_json
+from codeneedle.records.record import Json
 from codeneedle.records.store import Store
-from codeneedle.scoring.alignment import score
+from codeneedle.scoring.rounds import Reading, counts_of
 from codeneedle.system import files, machine
 from codeneedle.system.processes import now, running
 from codeneedle.system.signals import unwinding_on_signals
@@ -117,19 +116,6 @@ class Section:
     notes: tuple[str, ...]
     raw: Json
 
-    def show(self, console: Console) -> None:
-        """Print it."""
-        table = Table(box=None)
-        for at, heading in enumerate(self.headings):
-            table.add_column(heading, justify="right" if at else "left", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*row)
-        console.print(Text(self.title, style="bold"))
-        console.print(table, crop=False)
-        for note in self.notes:
-            console.print(Text(note, style="dim"))
-        console.print()
-
 
 # --- numbers
 
@@ -144,11 +130,6 @@ def spread(numbers: Iterable[float], digits: int = 1) -> str:
         for number in (statistics.median(known), known[0], known[-1])
     )
     return middle if least == most else f"{middle} ({least} to {most})"
-
-
-def ratios(above: Sequence[float], below: Sequence[float]) -> tuple[float, ...]:
-    """One ratio per repetition: what slows the machine for a while slows both sides."""
-    return tuple(a / b for a, b in zip(above, below, strict=True))
 
 
 # --- programs
@@ -202,35 +183,22 @@ def codeneedle(*arguments: str, log: Path) -> Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweptCell:
-    """
-    One cell of a sweep.
-
-    Attributes:
-        wall_s: From the launch of its server to its end, in seconds, and what lay
-            between it and the cell before.
-        overhead_s: The part of it that is not measuring.
-        matched: Lines of 20 that came back, for each function.
-    """
-
-    wall_s: float
-    overhead_s: float
-    matched: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """
     One repetition of one pair, both ways after each other.
 
     Attributes:
         command_s: All of ``codeneedle sweep`` for this one pair, in seconds.
-        swept: Its cell.
+        cell_s: From the launch of its server to its end, in seconds.
+        overhead_s: The part of that which is not measuring.
+        matched: Lines of 20 that came back, for each function.
         published: The cell by the published protocol.
     """
 
     command_s: float
-    swept: SweptCell
+    cell_s: float
+    overhead_s: float
+    matched: tuple[int, ...]
     published: PublishedCell
 
 
@@ -246,10 +214,11 @@ def cells(bench: Bench) -> Section:
             found.append(_turn(bench, path, Pair.parse(pair)))
     bench.say("one sweep of several cells")
     k_types = ",".join(dict.fromkeys(Pair.parse(pair).k for pair in bench.pairs))
-    _, _, several = _sweep(bench, path, k_types, Pair.parse(bench.pairs[-1]).v)
+    _, store = _sweep(bench, path, k_types, Pair.parse(bench.pairs[-1]).v)
     # Only cells after the first have a cell before them.
-    later = [cell.overhead_s for cell in several[1:]]
-    return cells_section(turns, later, where=where)
+    _, *later = sorted(store.records(), key=lambda record: record.position)
+    overheads = [record.phases.waiting_s for record in later]
+    return cells_section(turns, overheads, where=where)
 
 
 def cells_section(
@@ -257,7 +226,7 @@ def cells_section(
 ) -> Section:
     """The table of *turns*, and the overhead of *later* cells of one sweep."""
     every = [turn for of_pair in turns.values() for turn in of_pair]
-    lines = [n for turn in every for n in turn.swept.matched + turn.published.matched]
+    lines = [n for turn in every for n in turn.matched + turn.published.matched]
     answers = f"{len(lines)} rounds with the same answers: 20 of 20 lines in each"
     if set(lines) != {20}:
         answers = "NOT the same answers: do not compare the times"
@@ -281,21 +250,21 @@ def cells_section(
 
 
 def _row(pair: str, turns: Sequence[Turn]) -> tuple[str, ...]:
-    published = [turn.published.wall_s for turn in turns]
-    swept = [turn.swept.wall_s for turn in turns]
+    # One ratio per repetition: what slows the machine for a while slows both sides.
+    ratios = (turn.published.wall_s / turn.cell_s for turn in turns)
     return (
         pair,
-        spread(published),
+        spread(turn.published.wall_s for turn in turns),
         spread(turn.command_s for turn in turns),
-        spread(swept),
-        spread(ratios(published, swept)),
-        spread((turn.swept.overhead_s for turn in turns), 2),
+        spread(turn.cell_s for turn in turns),
+        spread(ratios),
+        spread((turn.overhead_s for turn in turns), 2),
     )
 
 
 def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
-    command_s, store, (cell,) = _sweep(bench, path, pair.k, pair.v)
-    setup = store.setup()
+    command_s, store = _sweep(bench, path, pair.k, pair.v)
+    (record,), setup = store.records(), store.setup()
     assert setup is not None  # noqa: S101 - it has just been written
     questions = Questions(
         text=corpus.load(str(path)).text,
@@ -310,13 +279,17 @@ def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
         weights=built_in_model(),
         log=bench.fresh("published") / "server.log",
     )
-    return Turn(command_s=command_s, swept=cell, published=published)
+    return Turn(
+        command_s=command_s,
+        cell_s=record.phases.total_s + (record.phases.between_s or 0.0),
+        overhead_s=record.phases.waiting_s,
+        matched=tuple(c.matched for c in counts_of(record, setup, Reading())),
+        published=published,
+    )
 
 
-def _sweep(
-    bench: Bench, path: Path, k_types: str, v_types: str
-) -> tuple[float, Store, list[SweptCell]]:
-    """Seconds of the whole command, its store, and its cells in running order."""
+def _sweep(bench: Bench, path: Path, k_types: str, v_types: str) -> tuple[float, Store]:
+    """Seconds of the whole command, and its store."""
     out = bench.fresh("sweeps")
     done = codeneedle(
         *("sweep", "--corpus", str(path), "--context", str(CONTEXT)),
@@ -324,23 +297,7 @@ def _sweep(
         log=out.with_suffix(".log"),
     )
     (setup,) = out.rglob("setup.json")
-    store = Store(setup.parent)
-    records = sorted(store.records(), key=lambda record: record.position)
-    return done.wall_s, store, [_swept(store, record) for record in records]
-
-
-def _swept(store: Store, record: CellRecord) -> SweptCell:
-    setup = store.setup()
-    needles = setup.needles if setup else ()
-    rounds = from_json(record.observation or {}, Recall, file=str(record.pair)).rounds
-    return SweptCell(
-        wall_s=record.phases.total_s + (record.phases.between_s or 0.0),
-        overhead_s=record.phases.waiting_s,
-        matched=tuple(
-            score(needle, asked.reply).matched
-            for needle, asked in zip(needles, rounds, strict=True)
-        ),
-    )
+    return done.wall_s, Store(setup.parent)
 
 
 def _served_by() -> str:
@@ -487,7 +444,13 @@ def _measured(bench: Bench, names: Sequence[str], stdout: Console) -> Json:
     for name in names:
         began = time.perf_counter()
         section = SECTIONS[name](bench)
-        section.show(stdout)
+        table = Table(title=section.title, title_justify="left", box=None)
+        for at, heading in enumerate(section.headings):
+            table.add_column(heading, justify="right" if at else "left", no_wrap=True)
+        for row in section.rows:
+            table.add_row(*row)
+        stdout.print(table, crop=False)
+        stdout.print(*section.notes, "", sep="\n", style="dim", markup=False)
         bench.say(f"{name}: {duration(time.perf_counter() - began)}")
         found[name] = section.raw
     return found

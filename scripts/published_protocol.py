@@ -11,13 +11,13 @@ Where the publication leaves something open, this takes what is fast: the text c
 first in each prompt, so that it is read once, and ``/health`` is polled every 20 ms.
 """
 
-import http.client
-import json
 import os
 import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import httpx
 
 from codeneedle.errors import MachineError
 from codeneedle.grid import Pair
@@ -78,12 +78,18 @@ def measure(
         MachineError: If the server cannot be started or stopped, ends early, or
             answers with an error.
     """
-    port = _free_port()
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
     argv = command(pair, questions, server=server, weights=weights, port=port)
+    url = f"http://{HOST}:{port}"
     began = time.perf_counter()
-    with running(argv, env=clean(os.environ), log=log) as child:
-        _wait_until_ready(child, port, log)
-        replies = [_ask(port, questions, needle) for needle in questions.needles]
+    with (
+        running(argv, env=clean(os.environ), log=log) as child,
+        httpx.Client(base_url=url, timeout=REPLY_TIMEOUT_S, trust_env=False) as client,
+    ):
+        _wait_until_ready(child, client, log)
+        replies = [_ask(client, questions, needle) for needle in questions.needles]
     wall_s = time.perf_counter() - began
     texts = [str(r["choices"][0]["message"].get("content") or "") for r in replies]
     scored = zip(questions.needles, texts, strict=True)
@@ -118,12 +124,12 @@ def request_body(questions: Questions, needle: NeedleFacts) -> Json:
     }
 
 
-def _wait_until_ready(child: Child, port: int, log: Path) -> None:
+def _wait_until_ready(child: Child, client: httpx.Client, log: Path) -> None:
     while child.poll() is None:
         try:
-            if _send(port, "GET", "/health")[0] == http.client.OK:
+            if client.get("/health").is_success:
                 return
-        except OSError:  # not listening yet
+        except httpx.TransportError:  # not listening yet
             pass
         time.sleep(POLL_S)
     raise MachineError(
@@ -132,32 +138,14 @@ def _wait_until_ready(child: Child, port: int, log: Path) -> None:
     )
 
 
-def _ask(port: int, questions: Questions, needle: NeedleFacts) -> Json:
-    body = json.dumps(request_body(questions, needle))
-    code, data = _send(port, "POST", "/v1/chat/completions", body)
-    if code != http.client.OK:
+def _ask(client: httpx.Client, questions: Questions, needle: NeedleFacts) -> Json:
+    body = request_body(questions, needle)
+    answer = client.post("/v1/chat/completions", json=body)
+    if not answer.is_success:
         raise MachineError(
-            f"llama-server answered {needle.name} with {code}: {data[:200]!r}",
+            f"llama-server answered {needle.name} with {answer.status_code}: "
+            f"{answer.text[:200]!r}",
             hint="Run the other sections: start-up, records.",
         )
-    answer: Json = json.loads(data)
-    return answer
-
-
-def _send(
-    port: int, method: str, path: str, body: str | None = None
-) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=REPLY_TIMEOUT_S)
-    try:
-        connection.request(method, path, body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    found: Json = answer.json()
+    return found

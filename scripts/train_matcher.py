@@ -59,6 +59,9 @@ WORDS = tuple(
 HELD_OUT = {"http/server.py", "json/decoder.py", "textwrap.py", "shlex.py"}
 """Never trained on: what recall of real code is measured with."""
 
+RATE, NOISE = 3e-3, 0.03
+"""The learning rate, and the noise on each code that a quantized cache makes."""
+
 Parameters = dict[str, Any]
 Function = tuple[str, list[str]]
 
@@ -293,24 +296,24 @@ def seen(parameters: Parameters, window: Any, *, start: int, levels: int) -> Any
     return torch.cat(parts, 1)
 
 
-def projected(parameters: Parameters, windows: Any, side: str, noise: float) -> Any:
+def projected(parameters: Parameters, windows: Any, side: str) -> Any:
     """Shape (n, 47): queries or keys, of codes blurred as a quantized cache does."""
     known = codes(parameters)[windows]
-    known = known + noise * torch.randn_like(known)
+    known = known + NOISE * torch.randn_like(known)
     known = seen(parameters, known, start=0, levels=LEVELS)
     return known @ parameters[side].T
 
 
-def loss_of(parameters: Parameters, asked: Batch, *, noise: float) -> tuple[Any, Any]:
+def loss_of(parameters: Parameters, asked: Batch) -> tuple[Any, Any]:
     """
     How surprised the match is of each query's next byte, and of its place.
 
     Returns:
         Twice shape (768,), in nats.
     """
-    query = projected(parameters, asked.queries, "query", noise)
-    key = projected(parameters, asked.keys, "key", noise)
-    blur = 2.5 * noise / 8 * key.detach().norm(dim=1, keepdim=True)
+    query = projected(parameters, asked.queries, "query")
+    key = projected(parameters, asked.keys, "key")
+    blur = 2.5 * NOISE / 8 * key.detach().norm(dim=1, keepdim=True)
     key = key + blur * torch.randn_like(key)
     scores = query @ key.T - 0.5 * key.square().sum(1)
     wanted = asked.successors[asked.places]
@@ -322,7 +325,7 @@ def loss_of(parameters: Parameters, asked: Batch, *, noise: float) -> tuple[Any,
     return everything - byte, everything - place
 
 
-def train(*, steps: int, seed: int, rate: float, noise: float) -> Parameters:
+def train(*, steps: int, seed: int) -> Parameters:
     """Train from nothing and tell how it goes."""
     torch.manual_seed(seed)
     chance = random.Random(seed)  # noqa: S311 - texts, not secrets
@@ -332,10 +335,10 @@ def train(*, steps: int, seed: int, rate: float, noise: float) -> Parameters:
     for step in range(1, steps + 1):
         if step % 2:
             text = document(chance, files)
-        byte, place = loss_of(parameters, batch(chance, text), noise=noise)
+        byte, place = loss_of(parameters, batch(chance, text))
         warm, done = min(1.0, step / 50), step / steps
         adam.param_groups[0]["lr"] = (
-            rate * warm * (0.03 + 0.485 * (1 + math.cos(math.pi * done)))
+            RATE * warm * (0.03 + 0.485 * (1 + math.cos(math.pi * done)))
         )
         adam.zero_grad()
         (byte.mean() + 0.1 * place.mean()).backward()
@@ -372,12 +375,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="an .npz file")
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
-    parser.add_argument("--noise", type=float, default=0.03, help="on each code")
     asked = parser.parse_args()
-    parameters = train(
-        steps=asked.steps, seed=asked.seed, rate=asked.rate, noise=asked.noise
-    )
+    parameters = train(steps=asked.steps, seed=asked.seed)
     save(parameters, asked.out, seed=asked.seed + 1)
 
 

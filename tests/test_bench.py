@@ -34,7 +34,9 @@ def turn(matched=(20, 20)):
     """One repetition: published 90 s, the command 15 s, the cell 10 s."""
     return bench.Turn(
         command_s=15.0,
-        swept=bench.SweptCell(wall_s=10.0, overhead_s=0.5, matched=matched),
+        cell_s=10.0,
+        overhead_s=0.5,
+        matched=matched,
         published=published_protocol.PublishedCell(
             wall_s=90.0, tokens=3000, prompt_tokens=9100, matched=(20, 20)
         ),
@@ -60,35 +62,18 @@ def test_a_spread_is_median_least_and_most(numbers, expected):
     assert expected == bench.spread(numbers)
 
 
-def test_ratios_are_those_of_each_repetition():
-    """
-    A machine that slows down for one repetition changes no ratio.
-    """
-    slowed = [1.0, 1.2, 9.0], [10.0, 12.0, 90.0]
-
-    assert pytest.approx((10.0, 10.0, 10.0)) == bench.ratios(*reversed(slowed))
-    with pytest.raises(ValueError, match="zip"):
-        bench.ratios([1.0], [1.0, 2.0])
-
-
 def test_a_cell_stands_beside_the_published_one():
     """
-    Seconds of both, their ratio, and what of ours is not measuring.
+    Seconds of both, their ratio, and what of ours is not measuring; times of other
+    answers are not compared.
     """
     told = bench.cells_section({"q8_0/q8_0": [turn()]}, [0.1, 0.2, 0.3], where="here")
+    other = bench.cells_section({"q8_0/q8_0": [turn((20, 19))]}, [], where="here")
 
     assert (("q8_0/q8_0", "90.0", "15.0", "10.0", "9.0", "0.50"),) == told.rows
     assert "after the first cell of a sweep 0.20 (0.10 to 0.30)" in told.notes[2]
     assert "4 rounds with the same answers" in told.notes[3]
-
-
-def test_times_of_other_answers_are_not_compared():
-    """
-    A single lost line is told below the table.
-    """
-    told = bench.cells_section({"q8_0/q8_0": [turn((20, 19))]}, [], where="here")
-
-    assert "NOT the same answers" in told.notes[-1]
+    assert "NOT the same answers" in other.notes[-1]
 
 
 def test_a_busy_machine_is_told_and_a_quiet_one_is_not(monkeypatch):
@@ -143,27 +128,26 @@ def test_the_published_question_is_a_greedy_chat_that_nothing_ends_early():
 # --- the program
 
 
-def test_a_wrong_request_is_refused_before_anything_is_measured():
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("sells", 2, "there are cells, start-up, records"),
+        ("--pairs q8_0", 2, "--pairs"),
+        ("--calls 0", 2, "'0' is not a number from 1"),
+        ("cells", 3, "codeneedle llama"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_first(tmp_path, words, code, said):
     """
-    An unknown section, a pair that is none, a number that is none.
+    An unknown section, a pair that is none, a number that is none; without llama.cpp
+    it says what to run.
     """
-    section, pair, count = run("sells"), run("--pairs", "q8_0"), run("--calls", "0")
+    told = run(
+        *words.split(), CODENEEDLE_CACHE=str(tmp_path), PATH="", LLAMA_SERVER=None
+    )
 
-    assert (2, 2, 2) == (section.returncode, pair.returncode, count.returncode)
-    assert "there are cells, start-up, records" in section.stderr
-    assert "--pairs" in pair.stderr
-    assert "'0' is not a number from 1" in count.stderr
-
-
-def test_without_llama_cpp_it_says_what_to_run(tmp_path):
-    """
-    An error with the next action, and no traceback.
-    """
-    told = run("cells", CODENEEDLE_CACHE=str(tmp_path), PATH="", LLAMA_SERVER=None)
-
-    assert 3 == told.returncode
-    assert "hint: " in told.stderr
-    assert "codeneedle llama" in told.stderr
+    assert code == told.returncode
+    assert said in told.stderr
     assert "Traceback" not in told.stderr
 
 

@@ -262,7 +262,7 @@ def compare(
     json: JsonOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Compare two runs: setups first, then each metric over the pairs of both."""
+    """Compare two runs: setups first, then metrics by pair."""
     from codeneedle.report import compare as comparison
     from codeneedle.report.selection import one_run
     from codeneedle.scoring.rounds import Reading
