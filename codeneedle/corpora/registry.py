@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -330,22 +329,16 @@ def _jquery() -> Source:
     return Source(label=label, suffix=".js", text=reading.decoded(data, label=label))
 
 
-BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
-    {
-        "random-bodies": _generated(Knobs()),
-        "random-bodies-mini": _generated(MINI),
-        "http_server": BuiltIn(
-            kind="memorised",
-            origin=lambda: f"http/server.py of Python {platform.python_version()}",
-            source=_http_server,
-        ),
-        "jquery": BuiltIn(
-            kind="memorised",
-            origin=_jquery_origin,
-            source=_jquery,
-        ),
-    }
-)
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "random-bodies": _generated(Knobs()),
+    "random-bodies-mini": _generated(MINI),
+    "http_server": BuiltIn(
+        kind="memorised",
+        origin=lambda: f"http/server.py of Python {platform.python_version()}",
+        source=_http_server,
+    ),
+    "jquery": BuiltIn(kind="memorised", origin=_jquery_origin, source=_jquery),
+}
 """The corpora that need no file, by name."""
 
 

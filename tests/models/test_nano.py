@@ -13,7 +13,7 @@ from codeneedle.corpora.needles import choose, needle_facts
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.client import Client
 from codeneedle.engines.llama_cpp.server import Launch, serving
-from codeneedle.engines.messages import Chat, Completion, Message
+from codeneedle.engines.messages import Completion, Message
 from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.nano import (
@@ -34,7 +34,7 @@ from codeneedle.models.nano import (
     trained_matcher,
     value_codes,
 )
-from codeneedle.probes.prompts import chat_messages, completion_prompt
+from codeneedle.probes.prompts import completion_prompt
 from codeneedle.scoring.alignment import score
 
 TEXT = text_of(Knobs(functions=2, value_length=6, name_length=5, seed=1009))
@@ -253,19 +253,6 @@ def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
 
     assert 15_500 < len(corpus) < 17_000
     assert sum(matched) / len(matched) >= 19.5, matched
-
-
-@pytest.mark.real
-def test_a_question_in_a_chat_is_answered_with_the_body(client):
-    """The chat template makes a completion of the question; the answer is the body."""
-    needle = needle_facts(functions(TEXT)[0], depth=0.0)
-    messages = chat_messages(TEXT, needle)
-
-    rendered = client.render(messages)
-    reply = client.chat(Chat(messages=messages, max_tokens=800))
-
-    assert completion_prompt(TEXT, needle) == rendered
-    assert len(needle.lines) == score(needle, reply.text).matched
 
 
 @pytest.mark.real

@@ -38,7 +38,6 @@ def read(log_text: str) -> Effective:
     """
     everything = list(lines(log_text))
     model = list(_first_context(everything))
-    offloaded = _numbers(_OFFLOADED, everything)
     return Effective(
         build=_last(_BUILD, everything),
         context=_context(everything),
@@ -46,8 +45,8 @@ def read(log_text: str) -> Effective:
         kv=tuple(_kv_buffers(model)),
         rotation_k=_first_number(_ROTATION_K, model),
         rotation_v=_first_number(_ROTATION_V, model),
-        offloaded_layers=offloaded[0] if offloaded else None,
-        total_layers=offloaded[1] if offloaded else None,
+        offloaded_layers=_first_number(_OFFLOADED, everything),
+        total_layers=_first_number(_OFFLOADABLE, everything),
         graph_splits=max(map(int, _all(_SPLITS, model)), default=None),
         devices=tuple(dict.fromkeys(_all(_KV_DEVICE, model))),
         compute_mib=_compute_mib(model),
@@ -192,7 +191,8 @@ _KV = re.compile(
 _KV_DEVICE = re.compile(r"llama_kv_cache\w*:\s+(\S+) KV buffer size =")
 _ROTATION_K = re.compile(rf"\b(?:n|attn)_rot_k = ({_COUNT})")
 _ROTATION_V = re.compile(rf"\b(?:n|attn)_rot_v = ({_COUNT})")
-_OFFLOADED = re.compile(rf"offloaded ({_COUNT})/({_COUNT}) layers to GPU")
+_OFFLOADED = re.compile(rf"offloaded ({_COUNT})/{_COUNT} layers to GPU")
+_OFFLOADABLE = re.compile(rf"offloaded {_COUNT}/({_COUNT}) layers to GPU")
 _SPLITS = re.compile(rf"\bsplits = ({_COUNT})")
 _COMPUTE = re.compile(rf"(?<!\S)(\S+)\s+compute buffer size =\s*({_MIB}) MiB")
 _THREADS = re.compile(rf"\bn_threads = ({_COUNT})")
@@ -322,14 +322,6 @@ def _last(pattern: re.Pattern[str], lines: Iterable[str]) -> str | None:
 def _first_number(pattern: re.Pattern[str], lines: Iterable[str]) -> int | None:
     found = next(_all(pattern, lines), None)
     return None if found is None else int(found)
-
-
-def _numbers(pattern: re.Pattern[str], lines: Iterable[str]) -> tuple[int, ...]:
-    for line in lines:
-        found = pattern.search(line)
-        if found:
-            return tuple(int(number) for number in found.groups())
-    return ()
 
 
 def _wrong_types(pair: Pair, buffers: Sequence[KvBuffer]) -> Iterator[str]:

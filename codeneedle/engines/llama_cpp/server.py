@@ -460,17 +460,21 @@ def _free_port() -> int:
 
 def _own_memory(pid: int) -> int:
     """Resident memory of *pid* without the files it maps, where the system tells."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-        return int(status.partition("RssAnon:")[2].split()[0]) << 10
-    return _peak_rss(pid) or 0
+    own = _status_bytes(pid, "RssAnon")
+    return (_peak_rss(pid) or 0) if own is None else own
 
 
 def _peak_rss(pid: int) -> int | None:
     """Linux keeps the peak itself (``VmHWM`` in kB, proc(5)); others say what is."""
+    seen = _status_bytes(pid, "VmHWM")
+    with contextlib.suppress(psutil.Error):
+        return int(psutil.Process(pid).memory_info().rss) if seen is None else seen
+    return None
+
+
+def _status_bytes(pid: int, key: str) -> int | None:
+    """A size that Linux states of *pid* in kB; None where it states none."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-        return int(status.partition("VmHWM:")[2].split()[0]) << 10
-    with contextlib.suppress(psutil.Error):
-        return int(psutil.Process(pid).memory_info().rss)
+        return int(status.partition(f"{key}:")[2].split()[0]) << 10
     return None

@@ -93,24 +93,13 @@ def test_whatever_else_is_wrong_is_left_to_the_cell(faults, tmp_path):
     assert None is preflight(tmp_path, *faults)
 
 
-def test_a_preflight_asks_for_little(tmp_path):
-    """
-    The smallest context; whatever else the cell asks for stays.
-    """
-    preflight(tmp_path)
-
-    log = (tmp_path / "preflight.log").read_text()
-    assert "n_ctx_seq             = 256" in log
-    assert "K (q8_0)" in log
-    assert "V (q4_0)" in log
-
-
 @pytest.mark.real
 def test_the_real_server_checks_attention_without_warming_up(
     llama_server, nano, tmp_path
 ):
     """
-    It answers on a machine where attention stays where it is, and computes nothing.
+    It answers on a machine where attention stays where it is, computes nothing, and has
+    the smallest context; whatever else the cell asks for stays.
     This build does not check a quantized V, so V is not.
     """
     engine = real_llama_cpp(llama_server, nano, arguments=("--device", "none"))
@@ -119,6 +108,8 @@ def test_the_real_server_checks_attention_without_warming_up(
 
     log = (tmp_path / "preflight.log").read_text()
     assert None is trouble
+    assert "n_ctx_seq             = 256" in log
+    assert "K (q8_0)" in log
     assert "flash_attn            = auto" in log
     assert "Flash Attention enabled" in log
     assert "warming up" not in log
