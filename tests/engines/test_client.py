@@ -186,24 +186,13 @@ def clock(monkeypatch):
 
 def test_a_deadline_ends_a_request_unless_it_is_extended(clock):
     """
-    Each extension grants the whole limit again.
+    Each extension grants the whole limit again; a gap far longer than a poll means that
+    this process was suspended, and does not count.
     """
     deadline = _Deadline(lambda: False)
     deadline.start(10.0)
     clock.pass_s(deadline, 9)
     deadline.extend()
-    clock.pass_s(deadline, 10)
-
-    with pytest.raises(httpcore.ReadTimeout):
-        clock.pass_s(deadline, 1)
-
-
-def test_a_deadline_does_not_count_time_in_suspension(clock):
-    """
-    A gap far longer than a poll means that this process was suspended.
-    """
-    deadline = _Deadline(lambda: False)
-    deadline.start(10.0)
     clock.now_s += 30_000.0
     deadline.check()
     clock.pass_s(deadline, 8)

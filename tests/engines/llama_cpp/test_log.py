@@ -234,83 +234,65 @@ def test_of_a_line_of_megabytes_only_the_beginning_is_read():
     assert "enabled" == read(endless).flash_attention
 
 
-def test_what_was_asked_for_is_no_mismatch():
-    """
-    A context that was rounded up to the next 256 tokens is the one asked for.
-    """
-    assert () == mismatches(ASKED, RUNS)
-    assert () == mismatches(replace(ASKED, context=8000), RUNS)
+def running(**changes):
+    """The effective settings of the real log, with *changes*."""
+    return replace(RUNS, **changes)
 
 
-def test_each_difference_is_named():
-    """
-    Types of any cache, context and flash attention: each that differs is said.
-    """
-    asked = Asked(pair=Pair("q4_0", "q4_0"), context=4096)
-    effective = replace(RUNS, flash_attention="disabled")
-
-    assert (
-        "K is q8_0, not q4_0",
-        "the context is 8192 tokens, not 4096",
-        "flash attention is off, not on",
-    ) == mismatches(asked, effective)
+def with_v(**changes):
+    """Those settings with another buffer of V."""
+    return running(kv=(replace(RUNS.kv[0], **changes),))
 
 
-def test_types_that_the_log_does_not_name_are_not_taken_for_granted():
-    """
-    A log without cache types is a mismatch.
-    """
-    (difference,) = mismatches(ASKED, Effective())
-
-    assert "cannot be verified" in difference
+ALL_LAYERS = replace(ASKED, all_layers=True)
+STILL = replace(ASKED, rotation=False)
 
 
 @pytest.mark.parametrize(
-    ("on_device", "layers", "expected"),
+    ("asked", "runs", "differences"),
     [
-        (20, 33, ("20 of 33 layers are on the accelerator, not all",)),
-        (33, 33, ()),
-        (0, 33, ()),
-        (None, None, ()),
+        (ASKED, RUNS, ()),
+        # Rounded up to the next 256 tokens.
+        (replace(ASKED, context=8000), RUNS, ()),
+        (
+            Asked(pair=Pair("q4_0", "q4_0"), context=4096),
+            running(flash_attention="disabled"),
+            (
+                "K is q8_0, not q4_0",
+                "the context is 8192 tokens, not 4096",
+                "flash attention is off, not on",
+            ),
+        ),
+        (
+            ASKED,
+            Effective(),
+            ("the log names no KV cache, so its types cannot be verified",),
+        ),
+        # A server that only counts may run as it likes.
+        (Asked(pair=None, context=512), Effective(context=4), ()),
+        (
+            ALL_LAYERS,
+            running(offloaded_layers=20, total_layers=33),
+            ("20 of 33 layers are on the accelerator, not all",),
+        ),
+        (ASKED, running(offloaded_layers=20, total_layers=33), ()),
+        (ALL_LAYERS, running(offloaded_layers=33, total_layers=33), ()),
+        # There is no accelerator.
+        (ALL_LAYERS, running(offloaded_layers=0, total_layers=33), ()),
+        (ALL_LAYERS, running(offloaded_layers=None, total_layers=None), ()),
+        (STILL, RUNS, ("quantized values are rotated, although rotation is off",)),
+        (STILL, running(rotation_k=0, rotation_v=0), ()),
+        # Models that keep K and V in one have no V of their own.
+        (ASKED, with_v(v_type="f16"), ("V is f16, not q4_0",)),
+        (ASKED, with_v(v_type="f16", v_mib=0.0), ()),
     ],
 )
-def test_a_part_of_the_layers_is_not_all_of_them(on_device, layers, expected):
+def test_each_difference_from_what_was_asked_for_is_named(asked, runs, differences):
     """
-    Zero layers, or no line about layers, mean that there is no accelerator.
+    Of types, context, flash attention, layers and rotation; only types that the log
+    does not name are not taken for granted.
     """
-    effective = replace(RUNS, offloaded_layers=on_device, total_layers=layers)
-
-    assert expected == mismatches(replace(ASKED, all_layers=True), effective)
-    assert () == mismatches(ASKED, effective)
-
-
-def test_a_server_that_only_counts_may_run_as_it_likes():
-    """
-    Without cache types to verify, nothing is verified.
-    """
-    assert () == mismatches(Asked(pair=None, context=512), Effective(context=4))
-
-
-def test_rotation_that_was_switched_off_is_a_mismatch_if_it_runs():
-    """
-    A record without rotation must not hold numbers with it.
-    """
-    asked = replace(ASKED, rotation=False)
-
-    assert 1 == len(mismatches(asked, RUNS))
-    assert () == mismatches(asked, replace(RUNS, rotation_k=0, rotation_v=0))
-
-
-def test_a_model_that_keeps_k_and_v_in_one_cache_has_no_type_of_v():
-    """
-    Its V buffer has a size of 0; only then a wrong type of V is ignored.
-    """
-    (buffer,) = RUNS.kv
-    other = replace(buffer, v_type="f16")
-
-    assert ("V is f16, not q4_0",) == mismatches(ASKED, replace(RUNS, kv=(other,)))
-    nothing = replace(other, v_mib=0.0)
-    assert () == mismatches(ASKED, replace(RUNS, kv=(nothing,)))
+    assert differences == mismatches(asked, runs)
 
 
 def test_both_ends_of_a_long_log_are_read(tmp_path):
