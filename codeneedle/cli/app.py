@@ -15,6 +15,7 @@ from codeneedle.cli.options import (
     RUNS,
     CorpusName,
     CsvOption,
+    DifferenceOption,
     JsonOption,
     MarkdownOption,
     MetricOption,
@@ -147,13 +148,11 @@ def heatmap(
     name: RunName,
     metric: MetricOption = "matched",
     *,
-    difference: Annotated[
+    panels: Annotated[
         bool,
-        typer.Option(
-            "--difference",
-            help="Draw what each pair loses or gains against the reference.",
-        ),
+        typer.Option("--panels", help="Draw answers to tasks, a map for each pair."),
     ] = False,
+    difference: DifferenceOption = False,
     zoom: Annotated[
         bool,
         typer.Option("--zoom", help="Stretch the colours over the values that occur."),
@@ -163,19 +162,45 @@ def heatmap(
 ) -> None:
     """Draw a sweep's grid as PNG and SVG, and print their paths."""
     from codeneedle.report.heatmap import draw
+    from codeneedle.report.panel_pictures import draw_panels
     from codeneedle.report.selection import select
 
-    it = select(out, name, metric, strict_indent=strict_indent)
+    wanted = "retrieval" if panels and metric == "matched" else metric
+    it = select(out, name, wanted, strict_indent=strict_indent)
     for run in it.runs:
-        for picture in draw(
-            run,
-            it.metric,
-            it.reading,
-            difference=difference,
-            zoom=zoom,
-            folder=out / run.name,
-        ):
+        folder = out / run.name
+        pictures = (
+            draw_panels(run, it.metric, difference=difference, folder=folder)
+            if panels
+            else draw(
+                run,
+                it.metric,
+                it.reading,
+                difference=difference,
+                zoom=zoom,
+                folder=folder,
+            )
+        )
+        for picture in pictures:
             _write_verbatim(f"{picture}\n")
+
+
+@app.command()
+def panels(
+    name: RunName,
+    metric: Annotated[
+        str, option("--metric", "METRIC", word, "All tasks, or one: nth, nth-logp.")
+    ] = "retrieval",
+    *,
+    difference: DifferenceOption = False,
+    out: OutOption = RUNS,
+) -> None:
+    """Show answers to tasks by length and depth."""
+    from codeneedle.report.panels import view
+    from codeneedle.report.selection import select
+
+    it = select(out, name, metric)
+    _stdout().print(view(it.runs, it.metric, difference=difference), crop=False)
 
 
 @app.command()
@@ -291,24 +316,25 @@ def show(
     name: RunName,
     pair: Annotated[str, argument("K/V", "For example q8_0/q4_0.")],
     function: Annotated[
-        str | None, argument("FUNCTION", "Show this round alone, line by line.")
+        str | None,
+        argument("FUNCTION", "Show this function, or question of a task, alone."),
     ] = None,
     *,
     strict_indent: StrictIndent = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Show what a pair answered: all rounds, or one line by line."""
+    """Show what a pair answered and how it failed, or one answer."""
     from codeneedle.grid import Pair
     from codeneedle.report.answers import answers
-    from codeneedle.report.selection import select
+    from codeneedle.report.selection import read_runs
+    from codeneedle.scoring.rounds import Reading
 
-    shown = select(out, name, "matched", strict_indent=strict_indent)
     console = _stdout()
     for part in answers(
-        shown.runs,
+        read_runs(out, name),
         Pair.parse(pair),
         function,
-        shown.reading,
+        Reading(strict_indent=strict_indent),
         width=console.width,
         colour=console.color_system is not None,
     ):

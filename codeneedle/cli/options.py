@@ -211,6 +211,13 @@ ServerOption = Annotated[
         "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
     ),
 ]
+DifferenceOption = Annotated[
+    bool,
+    typer.Option(
+        "--difference",
+        help="Show what each pair loses or gains against the reference.",
+    ),
+]
 StrictIndent = Annotated[
     bool, typer.Option("--strict-indent", help="Compare leading white space, too.")
 ]

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from rapidfuzz.distance import Levenshtein
 from rich import box
@@ -11,6 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from codeneedle.analysis import retrieval
+from codeneedle.analysis.retrieval import Outcome
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import depth_of, needle_facts
 from codeneedle.corpora.registry import Named
@@ -19,7 +22,11 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
 from codeneedle.scoring.alignment import Mark, Row, Score, score
 from codeneedle.scoring.rounds import AskedRound, Reading, asked_rounds
-from codeneedle.text import plural, size, visible
+from codeneedle.scoring.tasks import Mode
+from codeneedle.text import one_line, plural, size, visible, visible_lines
+
+RECALL = "recall"
+"""Name of the probe whose answers stand line by line."""
 
 
 def answers(
@@ -32,21 +39,27 @@ def answers(
     colour: bool,
 ) -> Iterator[RenderableType]:
     """
-    An overview of all rounds of *pair*, or the round of *function* line by line.
+    An overview of all answers of *pair*, or the one to *function* in full.
 
     Args:
         runs: The runs to search; each that has the pair is shown.
         pair: The cell.
-        function: Name of a needle, or its part after a dot; None for all.
+        function: Name of a needle, or its part after a dot, or of a question of a
+            task; None for all.
         reading: How stored replies are read.
         width: Columns of the terminal.
         colour: Whether to colour; the marks have the same meaning.
 
     Raises:
         BadInput: If no run has a record of the pair.
-        UnknownName: If none of its rounds asks for the function.
+        UnknownName: If none of its rounds and questions has that name.
     """
-    found = [(run, record) for run in runs if (record := _record(run, pair))]
+    found = [
+        (run, record)
+        for run in runs
+        for record in run.records
+        if record.pair == pair and record.probe in {RECALL, retrieval.NAME}
+    ]
     if not found:
         names = [run.name for run in runs]
         raise BadInput(
@@ -54,27 +67,41 @@ def answers(
             reason=f"no record in {', '.join(names)}",
             hint=f"See which pairs it has: codeneedle grid {names[0]}",
         )
-    for run, record in found:
-        if function is None:
-            yield rounds_overview(run, record, reading)
-            continue
-        asked = _asked(run, record, function)
-        title = f"{run.name}  {pair}  {asked.needle.name}"
-        yield Text(visible(title), style="bold")
-        yield _round_view(asked, reading, width=width, colour=colour)
+    if function is None:
+        for run, record in found:
+            yield overview_of(run, record, reading)
+        return
+    named = [
+        (run, name, asked) for run, record in found for name, asked in _all(run, record)
+    ]
+    chosen = [e for e in named if e[1] == function or e[1].endswith(f".{function}")]
+    if not chosen:
+        known = [name for _, name, _ in named]
+        raise UnknownName(kind="function", name=function, known=known)
+    for run, name, asked in chosen:
+        yield Text(visible(f"{run.name}  {pair}  {name}"), style="bold")
+        if isinstance(asked, Outcome):
+            yield question_view(asked)
+        else:
+            yield _round_view(asked, reading, width=width, colour=colour)
 
 
-def _record(run: Run, pair: Pair) -> CellRecord | None:
-    return next((record for record in run.records if record.pair == pair), None)
+def _all(run: Run, record: CellRecord) -> Iterator[tuple[str, AskedRound | Outcome]]:
+    """Name and answer of all that *record* asked."""
+    if not record.has_numbers:
+        return
+    if record.probe == RECALL:
+        for asked in asked_rounds(record, run.setup):
+            yield asked.needle.name, asked
+    for outcome in retrieval.outcomes(record):
+        yield outcome.question, outcome
 
 
-def _asked(run: Run, record: CellRecord, function: str) -> AskedRound:
-    rounds = asked_rounds(record, run.setup) if record.has_numbers else ()
-    for asked in rounds:
-        if asked.needle.name == function or asked.needle.name.endswith(f".{function}"):
-            return asked
-    known = [asked.needle.name for asked in rounds]
-    raise UnknownName(kind="function", name=function, known=known)
+def overview_of(run: Run, record: CellRecord, reading: Reading) -> Group:
+    """All answers of *record*, a line each."""
+    if record.probe == RECALL:
+        return rounds_overview(run, record, reading)
+    return questions_overview(run, record)
 
 
 def _round_view(
@@ -136,6 +163,107 @@ def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
     )
     margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
     return [*where, *map(str, lines), margin, asked.round.finish or ""]
+
+
+# --- questions of tasks
+
+
+PAYLOAD_COLUMNS = 24
+"""Of a payload and of an answer in a list; a question alone shows them whole."""
+
+
+def questions_overview(run: Run, record: CellRecord) -> Group:
+    """How the answers of a retrieval record failed, and each that did."""
+    title = Text(f"{visible(run.name)}  {visible(str(record.pair))}", style="bold")
+    if not record.has_numbers:
+        return Group(title, Text(f"{record.status}: {visible(record.reason)}"))
+    found = retrieval.outcomes(record)
+    wrong = [each for each in found if each.mode is not Mode.CORRECT]
+    said = f"{len(found) - len(wrong)} of {plural(len(found), 'question')} right"
+    parts: list[RenderableType] = [title, Text(said), Text(), _modes_table(found)]
+    if wrong:
+        parts += [Text(), _wrong_table(wrong)]
+    return Group(*parts)
+
+
+def _modes_table(found: Sequence[Outcome]) -> Table:
+    """A row for each task, a column for each mode that occurs."""
+    modes = [mode for mode in Mode if any(each.mode is mode for each in found)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("task", no_wrap=True)
+    for heading in (*(mode.value for mode in modes), "nats/token"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for task in dict.fromkeys(each.task for each in found):
+        of_task = [each for each in found if each.task == task]
+        counts = (sum(each.mode is mode for each in of_task) for mode in modes)
+        logps = [each.logp for each in of_task if each.logp is not None]
+        mean = f"{fmean(logps):.3f}" if logps else "-"
+        table.add_row(Text(visible(task)), *map(str, counts), mean)
+    return table
+
+
+def _wrong_table(wrong: Sequence[Outcome]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("question", overflow="fold", min_width=12)
+    table.add_column("expected", overflow="fold")
+    table.add_column("answered", overflow="fold")
+    table.add_column("mode", overflow="fold", min_width=10)
+    for each in wrong:
+        texts = (
+            each.question,
+            _shortened(each.asked.payload),
+            _shortened(each.asked.reply),
+            failure_words(each),
+        )
+        table.add_row(*(Text(visible(text)) for text in texts))
+    return table
+
+
+def failure_words(each: Outcome) -> str:
+    """``intrusion of Oslo, 31 % later``, ``near-miss, 2 edits``, ``salad``."""
+    if each.decoy is not None:
+        phrase = f"{each.mode} of {each.decoy}"
+        if not each.away:
+            return phrase
+        where = "later" if each.away > 0 else "earlier"
+        return f"{phrase}, {abs(each.away):.0%} {where}"
+    if each.distance:
+        return f"{each.mode}, {plural(each.distance, 'edit')}"
+    return each.mode.value
+
+
+def _shortened(text: str) -> str:
+    line = one_line(text)
+    if len(line) <= PAYLOAD_COLUMNS:
+        return line
+    return f"{line[: PAYLOAD_COLUMNS - 3]}..."
+
+
+def question_view(each: Outcome) -> Table:
+    """One question of a task, verbatim, with what is known of its answer."""
+    asked = each.asked
+    place = f"{each.task}, {plural(each.length, 'token')}, depth {each.depth:g}"
+    entries = [("place", place), ("asked", asked.prompt)]
+    if asked.begin:
+        entries.append(("begun", asked.begin))
+    entries += [
+        ("expected", asked.payload),
+        ("answered", asked.reply),
+        ("mode", failure_words(each)),
+    ]
+    if each.logp is not None:
+        bound = "at most " if each.is_bound else ""
+        first = f"the first {each.until} of {each.tokens} tokens are first choices"
+        entries.append(("forced", f"{bound}{each.logp:.3f} nats per token; {first}"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for word, phrase in entries:
+        table.add_row(word, Text(visible_lines(phrase)))
+    return table
+
+
+# --- lines beside each other
 
 
 MARKS: dict[Mark, str] = {

@@ -5,7 +5,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,17 @@ COLOURS: dict[str, Colormap] = {
 
 def save(picture: Picture, *, png: Path, svg: Path) -> None:
     """
-    Write *picture* to two files; the same picture gives the same bytes.
+    Write *picture* to two files, as `save_figure` does.
+
+    Raises:
+        OSError: If a file cannot be written.
+    """
+    save_figure(functools.partial(paint, picture), png=png, svg=svg)
+
+
+def save_figure(painted: Callable[[], Figure], *, png: Path, svg: Path) -> None:
+    """
+    Write what *painted* returns to two files; the same picture gives the same bytes.
 
     Raises:
         OSError: If a file cannot be written.
@@ -164,7 +174,7 @@ def save(picture: Picture, *, png: Path, svg: Path) -> None:
     with mpl.rc_context(_settings()), warnings.catch_warnings():
         # Letters that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = paint(picture)
+        figure = painted()
         pixels, curves = io.BytesIO(), io.BytesIO()
         figure.savefig(
             pixels, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None}
@@ -193,12 +203,8 @@ def paint(picture: Picture) -> Figure:
     cell, top = (CELL, TOP_LABELS) if is_labelled else (SMALL_CELL, TOP_TURNED_LABELS)
     wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
     width = max(LEFT + wide + BAR_GAP + BAR + BAR_LABELS, LEAST_WIDTH)
-    room = width - 2 * MARGIN
-    title = _wrapped([picture.title], points=TITLE_POINTS * 1.2, inches=room)
-    notes = _wrapped(picture.notes, points=NOTE_POINTS, inches=room)
-    below_title = TITLE_LINE * len(title) + 0.06
-    head = below_title + NOTE_LINE * len(notes) + 0.1
-    height = MARGIN + high + top + head + MARGIN
+    head = Head(picture.title, picture.notes, room=width - 2 * MARGIN)
+    height = MARGIN + high + top + head.height + MARGIN
     figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
 
@@ -207,18 +213,38 @@ def paint(picture: Picture) -> Figure:
         return figure.add_axes(box)
 
     axes, bar = axes_at(LEFT, wide), axes_at(LEFT + wide + BAR_GAP, BAR)
-    write = functools.partial(figure.text, MARGIN / width, va="top")
-    titles_top = height - MARGIN
-    for at, line in enumerate(title):
-        place = (titles_top - at * TITLE_LINE) / height
-        write(place, line, size=TITLE_POINTS, color=INK, weight="bold")
-    for at, line in enumerate(notes):
-        place = (titles_top - below_title - at * NOTE_LINE) / height
-        write(place, line, size=NOTE_POINTS, color=QUIET)
+    head.write(figure)
     _paint_cells(axes, bar, picture)
     _paint_types(axes, picture)
-    _paint_scale(bar, picture)
+    paint_scale(bar, picture.scale, picture.caption)
     return figure
+
+
+class Head:
+    """
+    Title and notes of a picture, in lines that fit.
+
+    Attributes:
+        height: Space that they take, in inches.
+    """
+
+    def __init__(self, title: str, notes: Iterable[str], *, room: float) -> None:
+        """Break *title* and *notes* into lines of *room* inches."""
+        self._title = _wrapped([title], points=TITLE_POINTS * 1.2, inches=room)
+        self._notes = _wrapped(notes, points=NOTE_POINTS, inches=room)
+        self._below_title = TITLE_LINE * len(self._title) + 0.06
+        self.height = self._below_title + NOTE_LINE * len(self._notes) + 0.1
+
+    def write(self, figure: Figure) -> None:
+        """Write them at the top of *figure*."""
+        width, height = figure.get_size_inches()
+        write = functools.partial(figure.text, MARGIN / width, va="top")
+        for at, line in enumerate(self._title):
+            place = (height - MARGIN - at * TITLE_LINE) / height
+            write(place, line, size=TITLE_POINTS, color=INK, weight="bold")
+        for at, line in enumerate(self._notes):
+            place = (height - MARGIN - self._below_title - at * NOTE_LINE) / height
+            write(place, line, size=NOTE_POINTS, color=QUIET)
 
 
 def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
@@ -240,7 +266,7 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
     for at_k, row in enumerate(picture.squares):
         for at_v, square in enumerate(row):
             if square.is_gap:
-                _paint_gap(axes, at_k, at_v)
+                paint_gap(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
                 _write(axes, square, at_k, at_v, ink=_ink(picture, square))
     if picture.reference:
@@ -251,7 +277,8 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
         axes.add_patch(frame)
 
 
-def _paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
+def paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
+    """Hatch the cell in that row and column."""
     inset = 0.012
     axes.add_patch(
         Rectangle(
@@ -283,10 +310,15 @@ def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> Non
 
 
 def _ink(picture: Picture, square: Square) -> str:
-    """Black or white, whichever has more contrast to the cell; grey in a gap."""
+    """The colour of a cell's label; grey in a gap."""
     if square.is_gap:
         return QUIET
-    ground = COLOURS[picture.colours](picture.scale.place(square.value))
+    return ink_on(picture.colours, picture.scale.place(square.value))
+
+
+def ink_on(colours: str, place: float) -> str:
+    """Black or white, whichever has more contrast at *place*, 0 to 1, of *colours*."""
+    ground = COLOURS[colours](place)
     red, green, blue = (part * 255 for part in ground[:3])
     return text_colour(red, green, blue)
 
@@ -306,11 +338,12 @@ def _paint_types(axes: Axes, picture: Picture) -> None:
     axes.set_ylabel("K cache", size=TYPE_POINTS, color=QUIET, labelpad=6)
 
 
-def _paint_scale(bar: Axes, picture: Picture) -> None:
-    bar.set_yticks(_ticks(picture.scale))
-    bar.set_yticklabels([f"{tick:.4g}" for tick in _ticks(picture.scale)])
+def paint_scale(bar: Axes, scale: Scale, caption: str) -> None:
+    """Ticks and *caption* of the colour scale *bar*."""
+    bar.set_yticks(_ticks(scale))
+    bar.set_yticklabels([f"{tick:.4g}" for tick in _ticks(scale)])
     bar.tick_params(length=3, color=QUIET, labelcolor=INK, labelsize=NOTE_POINTS)
-    bar.set_ylabel(visible(picture.caption), size=NOTE_POINTS + 0.5, color=QUIET)
+    bar.set_ylabel(visible(caption), size=NOTE_POINTS + 0.5, color=QUIET)
 
 
 def _ticks(scale: Scale) -> list[float]:
@@ -358,10 +391,22 @@ def draw(
         else values_picture(run, metric, reading, zoom=zoom)
     )
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
+    return drawn(functools.partial(paint, picture), folder=folder, name=name)
+
+
+def drawn(
+    painted: Callable[[], Figure], *, folder: Path, name: str
+) -> tuple[Path, Path]:
+    """
+    Write what *painted* returns as PNG and SVG called *name*.
+
+    Raises:
+        FolderUnusable: If the disk refuses.
+    """
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save(picture, png=png, svg=svg)
+        save_figure(painted, png=png, svg=svg)
     except OSError as error:
         raise FolderUnusable(folder=folder, reason=str(error)) from error
     return png, svg
@@ -454,7 +499,8 @@ def _significant(run: Run, cells: Cells, reference: Pair, metric: Metric) -> set
     return {cell.pair for cell in others if compare(cell).is_told}
 
 
-def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
+def run_notes(run: Run) -> tuple[str, ...]:
+    """What *run* was measured on, a line each."""
     said = dict(captions.facts(run))
     return (
         visible(run.name),
@@ -463,6 +509,12 @@ def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
         *(f"{name}: {phrase}" for name, phrase in captions.probe_settings(run)),
         f"llama.cpp {said['llama.cpp']}  |  {said['machine']}  |  {said['date']}",
         *captions.cautions(run.setup),
+    )
+
+
+def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
+    return (
+        *run_notes(run),
         *map(_capital, unmeasured_lines(run, metric)),
         *filter(None, [_capital(reference_note(cells))]),
     )

@@ -1,0 +1,371 @@
+"""
+Panels: for each pair, a map of the answers to a task by length and depth; and what
+each pair lost and gained there against the reference.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from codeneedle.analysis import frames, retrieval
+from codeneedle.analysis.frames import Cell
+from codeneedle.analysis.metrics import Metric
+from codeneedle.analysis.retrieval import Outcome, outcomes
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair
+from codeneedle.records.record import Run
+from codeneedle.report.captions import (
+    NO_VALUE_WORD,
+    REFERENCE_MARK,
+    entry_table,
+    facts,
+    failure_phrase,
+    number,
+    status_word,
+)
+from codeneedle.report.grid import Scale, cell_style, value_scale
+from codeneedle.scoring.rounds import Reading
+from codeneedle.text import visible
+
+KINDS = ("both right", "lost", "gained", "both wrong")
+"""What may become of a question that two pairs were asked, the reference first."""
+
+_LOGP = "-logp"
+_KIB = 1024
+
+Place = tuple[int, float]
+"""Length of the text in tokens, and depth from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """
+    The questions of one pair at one length and depth.
+
+    Attributes:
+        value: Mean of the metric; NaN where it has none.
+        counts: Of questions, in the order of `KINDS`, against the reference.
+    """
+
+    value: float
+    counts: tuple[int, int, int, int]
+
+    @property
+    def n(self) -> int:
+        """Questions that both pairs were asked."""
+        return sum(self.counts)
+
+
+NOTHING = Spot(math.nan, (0, 0, 0, 0))
+"""Where nothing was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """
+    The map of one pair.
+
+    Attributes:
+        pair: The cache types.
+        status: How the cell ended; empty if it was not run.
+        reason: Why it did not finish; empty if it did.
+        spots: By place; none where nothing was asked.
+        whole: All of them together.
+    """
+
+    pair: Pair
+    status: str
+    reason: str
+    spots: Mapping[Place, Spot]
+    whole: Spot
+
+    @property
+    def has_spots(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.spots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panels:
+    """
+    The maps of all pairs of a run for one task.
+
+    Attributes:
+        task: Its name.
+        metric: What the values are.
+        lengths: Of texts in tokens, ascending; also those that were left out.
+        depths: From 0 to 1, ascending.
+        panels: K slowest, most precise first.
+        reference: The pair that others are compared with; None if there is none.
+        notes: What was left out and how hard the task was made.
+    """
+
+    task: str
+    metric: Metric
+    lengths: tuple[int, ...]
+    depths: tuple[float, ...]
+    panels: tuple[Panel, ...]
+    reference: Pair | None
+    notes: tuple[str, ...]
+
+    @property
+    def scale(self) -> Scale:
+        """The colour scale of all values."""
+        spots = (spot for panel in self.panels for spot in panel.spots.values())
+        return value_scale(self.metric, [spot.value for spot in spots])
+
+
+def panels_of(run: Run, metric: Metric) -> list[Panels]:
+    """
+    The panels of each task of *run* that *metric* is about.
+
+    Args:
+        run: Records of the retrieval probe alone.
+        metric: One of that probe's that is a share of right answers or a
+            log-probability: of all tasks (``retrieval``), or of one (``nth-logp``).
+
+    Raises:
+        BadInput: If it is another one, or nothing was answered.
+    """
+    name = metric.name.removesuffix(_LOGP)
+    asked = {record.pair: outcomes(record) for record in run.records}
+    tasks = list(dict.fromkeys(each.task for found in asked.values() for each in found))
+    chosen = [task for task in tasks if name in {retrieval.NAME, task}]
+    if not chosen:
+        known = [retrieval.NAME, *(f"{t}{end}" for t in tasks for end in ("", _LOGP))]
+        raise BadInput(
+            source="--panels",
+            reason=f"{run.name} has no answers by length and depth for {metric.name}",
+            hint=f"Choose a --metric of: {', '.join(known)}."
+            if tasks
+            else "They come from: codeneedle sweep --probe retrieval",
+        )
+    cells = frames.cells_frame(run, metric, Reading())
+    return [_panels(run, metric, task, asked, cells) for task in chosen]
+
+
+def _panels(
+    run: Run,
+    metric: Metric,
+    task: str,
+    asked: Mapping[Pair, Sequence[Outcome]],
+    cells: Sequence[Cell],
+) -> Panels:
+    of_task = {
+        pair: [each for each in found if each.task == task]
+        for pair, found in asked.items()
+    }
+    flat = [each for found in of_task.values() for each in found]
+    reference = frames.reference(cells)
+    base = of_task.get(reference, []) if reference else []
+    is_logp = metric.name.endswith(_LOGP)
+    left_out = {
+        each.length
+        for record in run.records
+        if (found := retrieval.retrieval_of(record))
+        for each in found.frozen.left_out
+        if each.task == task
+    }
+    return Panels(
+        task=task,
+        metric=metric,
+        lengths=tuple(sorted(left_out | {each.length for each in flat})),
+        depths=tuple(sorted({each.depth for each in flat})),
+        panels=tuple(
+            _panel(cell, of_task.get(cell.pair, []), base, is_logp=is_logp)
+            for cell in cells
+        ),
+        reference=reference,
+        notes=tuple(
+            note for note in retrieval.remarks(run) if note.startswith(f"{task}")
+        ),
+    )
+
+
+def _panel(
+    cell: Cell, found: Sequence[Outcome], base: Sequence[Outcome], *, is_logp: bool
+) -> Panel:
+    theirs = {each.question: is_right(each) for each in base}
+    by_place: dict[Place, list[Outcome]] = {}
+    for each in found:
+        by_place.setdefault((each.length, each.depth), []).append(each)
+    return Panel(
+        pair=cell.pair,
+        status=cell.status,
+        reason=cell.reason,
+        spots={
+            place: _spot(there, theirs, is_logp=is_logp)
+            for place, there in by_place.items()
+        },
+        whole=_spot(found, theirs, is_logp=is_logp),
+    )
+
+
+def is_right(each: Outcome) -> bool:
+    """Whether all of the answer is right."""
+    return each.correct == 1
+
+
+def _spot(
+    found: Iterable[Outcome], theirs: Mapping[str, bool], *, is_logp: bool
+) -> Spot:
+    values, kinds = [], []
+    for each in found:
+        value = each.logp if is_logp else each.correct
+        if value is not None:
+            values.append(value)
+        if each.question in theirs:
+            kinds.append(kind_of(theirs[each.question], is_right(each)))
+    mean = math.fsum(values) / len(values) if values else math.nan
+    right, lost, gained, wrong = map(kinds.count, KINDS)
+    return Spot(mean, (right, lost, gained, wrong))
+
+
+def kind_of(theirs: bool, ours: bool) -> str:
+    """Which of `KINDS` a question is: right with the reference, right with the pair."""
+    if theirs:
+        return KINDS[0] if ours else KINDS[1]
+    return KINDS[2] if ours else KINDS[3]
+
+
+def length_word(length: int) -> str:
+    """``2K`` for 2,048 tokens; other numbers as they are."""
+    return f"{length // _KIB}K" if length % _KIB == 0 else f"{length:,}"
+
+
+def headline(panels: Panels, *, difference: bool) -> str:
+    """What is shown: values, or a comparison with the reference."""
+    what = "right answers"
+    if difference:
+        what = f"answers lost and gained against {panels.reference}"
+    elif panels.metric.name.endswith(_LOGP):
+        what = "log-probability of the right answer, nats per token"
+    return f"{panels.task}: {what}"
+
+
+def refuse_without_reference(panels: Panels, run: Run) -> None:
+    """
+    Stop where there is nothing to compare with.
+
+    Raises:
+        BadInput: If no pair is the reference.
+    """
+    if panels.reference is None:
+        raise BadInput(
+            source="--difference",
+            reason=f"no pair of {run.name} has answers to compare the others with",
+            hint=f"See why: codeneedle grid {run.name} --metric {panels.metric.name}",
+        )
+
+
+# --- for a terminal
+
+
+LETTERS = {
+    "lost": ("L", "#000000 on #e9a15b"),
+    "gained": ("G", "#ffffff on #6a51a3"),
+}
+"""Letter and style of what changed; the same colours as in pictures."""
+
+UNCHANGED, WRONG = "=", "w"
+
+
+def view(runs: Sequence[Run], metric: Metric, *, difference: bool) -> RenderableType:
+    """
+    All panels of *runs*, as many side by side as fit.
+
+    Args:
+        runs: Records of the retrieval probe alone.
+        metric: As of `panels_of`.
+        difference: Whether to show what was lost and gained, instead of values.
+
+    Raises:
+        BadInput: As `panels_of`, or if there is nothing to compare with.
+    """
+    parts: list[RenderableType] = []
+    for run in runs:
+        for panels in panels_of(run, metric):
+            if difference:
+                refuse_without_reference(panels, run)
+            parts += [*_task_view(run, panels, difference=difference), Text()]
+        parts.append(entry_table(facts(run), style="dim"))
+    return Group(*parts)
+
+
+def _task_view(
+    run: Run, panels: Panels, *, difference: bool
+) -> Iterator[RenderableType]:
+    title = visible(headline(panels, difference=difference))
+    yield Text(f"{visible(run.name)}  {title}", style="bold")
+    yield Text("length across in tokens, depth down", style="dim")
+    yield Text()
+    for _, row in itertools.groupby(panels.panels, key=lambda panel: panel.pair.k):
+        shown = [_panel_view(panels, panel, difference=difference) for panel in row]
+        yield Columns([Group(each, Text()) for each in shown], padding=(0, 4))
+    for note in panels.notes:
+        yield Text(visible(note), style="dim")
+    if difference:
+        yield _legend()
+    for each in panels.panels:
+        if each.reason:
+            yield Text(failure_phrase([each.pair], each.status, each.reason))
+
+
+def _legend() -> Text:
+    text = Text()
+    for kind, (letter, style) in LETTERS.items():
+        text.append(f"{letter}", style=style).append(f" {kind}   ")
+    text.append(f"{UNCHANGED} nothing lost or gained   {WRONG} all wrong with both\n")
+    return text.append("right, wrong: questions with which both pairs were so")
+
+
+def _panel_view(panels: Panels, panel: Panel, *, difference: bool) -> RenderableType:
+    mark = REFERENCE_MARK if panel.pair == panels.reference else ""
+    title = Text(f"{visible(str(panel.pair))}{mark}", style="bold")
+    if not panel.has_spots:
+        return Group(title, Text(status_word(panel.status), style="yellow"))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("", style="dim", no_wrap=True)
+    for length in panels.lengths:
+        table.add_column(length_word(length), justify="right", no_wrap=True)
+    for depth in panels.depths:
+        spots = [panel.spots.get((each, depth), NOTHING) for each in panels.lengths]
+        shown = [_letters(s) if difference else _value(panels, s) for s in spots]
+        table.add_row(f"{depth:g}", *shown)
+    if not difference:
+        return Group(
+            title.append(f"  {_number(panels, panel.whole)}", "not bold"), table
+        )
+    right, lost, gained, wrong = panel.whole.counts
+    title.append(f"  -{lost} +{gained}", "not bold")
+    both = Text(f"right {right}, wrong {wrong}", style="dim")
+    return Group(title, both, table)
+
+
+def _number(panels: Panels, spot: Spot) -> str:
+    return number(spot.value, digits=panels.metric.digits)
+
+
+def _value(panels: Panels, spot: Spot) -> Text:
+    if math.isnan(spot.value):
+        return Text(NO_VALUE_WORD, style="dim")
+    style = cell_style(panels.metric, spot.value, panels.scale)
+    return Text(_number(panels, spot), style=style)
+
+
+def _letters(spot: Spot) -> Text:
+    """``3L1G``, or that nothing changed."""
+    if not spot.n:
+        return Text(NO_VALUE_WORD, style="dim")
+    text = Text()
+    for kind, count in zip(KINDS, spot.counts, strict=True):
+        if count and kind in LETTERS:
+            letter, style = LETTERS[kind]
+            text.append(f"{count if spot.n > 1 else ''}{letter}", style=style)
+    return text or Text(UNCHANGED if spot.counts[0] else WRONG, style="dim")

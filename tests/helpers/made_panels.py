@@ -1,0 +1,50 @@
+"""Makes small runs of the retrieval probe: two pairs, two lengths, three depths."""
+
+from dataclasses import replace
+
+from made_records import made_setup
+from made_retrieval import made_frozen, made_texts, retrieval_record
+
+from codeneedle.analysis.retrieval import METRICS, NAME, more_metrics
+from codeneedle.records.record import Run
+
+LENGTHS = (1024, 2048)
+SETUP = replace(
+    made_setup(types_k=("f16", "q4_0"), types_v=("f16",)),
+    probes={NAME: {"tasks": ["multikey"], "lengths": list(LENGTHS)}},
+)
+BY_NAME = {metric.name: metric for metric in (*METRICS, *more_metrics(SETUP))}
+RIGHT = BY_NAME["retrieval"]
+
+
+def wrong(_question, _length):
+    """An answer that is wrong."""
+    return "nothing of that"
+
+
+def unless(place):
+    """Right answers, but for those of one length and depth."""
+
+    def answer(asked, length):
+        return "no" if (length, asked.depth) == place else asked.payload
+
+    return answer
+
+
+def record_of(pair, answer, *, lengths=LENGTHS, **frozen):
+    """A record with the same answers at all *lengths*."""
+    texts = [
+        text for length in lengths for text in made_texts(length=length, answer=answer)
+    ]
+    return retrieval_record(pair, texts, frozen=made_frozen(**frozen))
+
+
+def run_of(*records, setup=SETUP):
+    """A run of *records*."""
+    return Run(name="random-bodies/made-model", setup=setup, records=records)
+
+
+RUN = run_of(
+    record_of("f16/f16", unless((2048, 0.9))),
+    record_of("q4_0/f16", unless((1024, 0.1))),
+)

@@ -1,0 +1,128 @@
+"""Panels as pictures: what is drawn, where it goes, always the same bytes."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+from made_panels import BY_NAME, RIGHT, RUN, SETUP, record_of, run_of, unless
+from made_records import failed_record
+from matplotlib.colors import to_hex
+
+from codeneedle.analysis.retrieval import NAME
+from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.report.panel_pictures import KIND_COLOURS, draw_panels, paint
+from codeneedle.report.panels import panels_of
+
+
+def figure(run, metric=RIGHT, *, difference=False):
+    (found,) = panels_of(run, metric)
+    return paint(found, run, difference=difference)
+
+
+def words(of_figure):
+    """All texts of a figure."""
+    texts = list(of_figure.texts)
+    for axes in of_figure.axes:
+        texts += [*axes.texts, axes.title, *axes.get_xticklabels()]
+        texts += [axes._left_title, *axes.get_yticklabels()]
+    return {text.get_text() for text in texts}
+
+
+def test_each_task_has_a_png_and_an_svg(tmp_path):
+    """
+    Called after the task and what is drawn; the same records give the same bytes.
+    """
+    drawn = draw_panels(RUN, RIGHT, difference=False, folder=tmp_path / "a")
+    again = draw_panels(RUN, RIGHT, difference=False, folder=tmp_path / "b")
+
+    def digests(paths):
+        return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+
+    assert ["panels-multikey.png", "panels-multikey.svg"] == [p.name for p in drawn]
+    assert digests(drawn) == digests(again)
+
+
+@pytest.mark.parametrize(
+    ("metric", "difference", "stem"),
+    [
+        ("retrieval", True, "panels-multikey-difference"),
+        ("multikey-logp", False, "panels-multikey-logp"),
+    ],
+)
+def test_comparisons_and_log_probabilities_have_files_of_their_own(
+    tmp_path, metric, difference, stem
+):
+    """
+    No picture replaces another one.
+    """
+    drawn = draw_panels(RUN, BY_NAME[metric], difference=difference, folder=tmp_path)
+
+    assert {stem} == {path.stem for path in drawn}
+
+
+def test_values_types_lengths_and_depths_are_written():
+    """
+    And what it was measured on.
+    """
+    written = words(figure(RUN))
+
+    assert {"1.00", "0.00", "0.83", "f16", "q4_0", "1K", "2K", "0.1", "0.9"} <= written
+    assert "multikey: right answers" in written
+    assert "random-bodies/made-model" in written
+
+
+def test_a_comparison_is_drawn_as_shares_of_four_colours():
+    """
+    As wide as their counts, with the sums above each panel.
+    """
+    drawn = figure(RUN, difference=True)
+    other = drawn.axes[1]
+    colours = {
+        to_hex(patch.get_facecolor()): patch.get_width()
+        for patch in other.patches
+        if patch.get_width()
+    }
+
+    assert {"-2 +2 of 12", "-0 +0 of 12"} <= words(drawn)
+    assert {KIND_COLOURS[kind] for kind in ("both right", "lost", "gained")} == (
+        colours.keys()
+    )
+    assert {0.92} == {round(width, 9) for width in colours.values()}
+
+
+def test_a_pair_without_answers_and_a_length_that_was_left_out_are_hatched():
+    """
+    Gaps are not the colour of a value.
+    """
+    left_out = [("multikey", 4096, "too hard")]
+    failed = replace(failed_record("q4_0/f16"), probe=NAME)
+    run = run_of(record_of("f16/f16", unless(None), left_out=left_out), failed)
+    first, second = figure(run).axes[:2]
+
+    def hatched(axes):
+        return sum(patch.get_hatch() is not None for patch in axes.patches)
+
+    assert (3, 9) == (hatched(first), hatched(second))
+    assert "crash" in {text.get_text() for text in second.texts}
+
+
+def test_nothing_to_draw_is_refused_before_a_folder_is_made(tmp_path):
+    """
+    As an error with a hint.
+    """
+    with pytest.raises(BadInput):
+        draw_panels(
+            run_of(setup=SETUP), RIGHT, difference=True, folder=tmp_path / "new"
+        )
+
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_ours(tmp_path):
+    """
+    Here a file has its name.
+    """
+    (tmp_path / "file").touch()
+
+    with pytest.raises(FolderUnusable):
+        draw_panels(RUN, RIGHT, difference=False, folder=tmp_path / "file")

@@ -1,0 +1,237 @@
+"""Panels by length and depth, and what each pair lost and gained there."""
+
+import math
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from made_panels import (
+    BY_NAME,
+    LENGTHS,
+    RIGHT,
+    RUN,
+    SETUP,
+    record_of,
+    run_of,
+    unless,
+    wrong,
+)
+from made_records import failed_record
+from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
+from rich.console import Console
+
+from codeneedle.analysis.retrieval import NAME, more_metrics
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair
+from codeneedle.report.panels import (
+    LETTERS,
+    headline,
+    length_word,
+    panels_of,
+    refuse_without_reference,
+    view,
+)
+
+
+def shown(run, *, metric=RIGHT, difference=False, colour=False):
+    out = StringIO()
+    Console(
+        file=out,
+        width=80,
+        highlight=False,
+        force_terminal=colour,
+        color_system="truecolor" if colour else None,
+    ).print(view([run], metric, difference=difference))
+    return out.getvalue()
+
+
+def panels(run, metric=RIGHT):
+    (found,) = panels_of(run, metric)
+    return found
+
+
+def test_a_panel_is_the_mean_by_length_and_depth():
+    """
+    Each pair has one, K slowest, with all lengths and depths of the run.
+    """
+    found = panels(RUN)
+    reference, other = found.panels
+
+    assert ("multikey", LENGTHS, (0.1, 0.5, 0.9)) == (
+        found.task,
+        found.lengths,
+        found.depths,
+    )
+    assert [Pair("f16", "f16"), Pair("q4_0", "f16")] == [p.pair for p in found.panels]
+    assert {(2048, 0.9): 0.0} == {
+        place: s.value for place, s in reference.spots.items() if s.value < 1
+    }
+    assert 0.0 == other.spots[1024, 0.1].value
+    assert 10 / 12 == pytest.approx(other.whole.value)
+
+
+def test_questions_are_told_apart_by_what_both_pairs_answered():
+    """
+    Both right, lost, gained, both wrong; paired by the name of the question.
+    """
+    found = panels(RUN)
+    reference, other = found.panels
+
+    assert Pair("f16", "f16") == found.reference
+    assert (8, 2, 2, 0) == other.whole.counts
+    assert (0, 2, 0, 0) == other.spots[1024, 0.1].counts
+    assert (0, 0, 2, 0) == other.spots[2048, 0.9].counts
+    assert (10, 0, 0, 2) == reference.whole.counts
+
+
+def test_a_question_that_the_reference_was_not_asked_is_not_compared():
+    """
+    It still counts in the value.
+    """
+    found = panels(
+        run_of(
+            record_of("f16/f16", unless(None), lengths=(1024,)),
+            record_of("q4_0/f16", wrong),
+        )
+    )
+
+    assert (0, 6, 0, 0) == found.panels[1].whole.counts
+    assert 0.0 == found.panels[1].spots[2048, 0.5].value
+    assert 0 == found.panels[1].spots[2048, 0.5].n
+
+
+def test_a_length_that_was_left_out_is_a_column_of_gaps_with_its_reason():
+    """
+    The gate's reason stands below.
+    """
+    left_out = [("multikey", 4096, "f16/f16 was right at no depth of 2048")]
+    found = run_of(record_of("f16/f16", unless(None), left_out=left_out))
+
+    assert (1024, 2048, 4096) == panels(found).lengths
+    text = " ".join(shown(found).split())
+    assert "4K" in text
+    assert "right at no depth of 2048" in text
+
+
+def test_the_log_probability_has_panels_too():
+    """
+    Lost and gained are still about right and wrong.
+    """
+    found = panels(RUN, BY_NAME["multikey-logp"])
+
+    assert -0.5 == pytest.approx(found.panels[0].whole.value)
+    assert (8, 2, 2, 0) == found.panels[1].whole.counts
+    assert "log-probability" in headline(found, difference=False)
+
+
+def test_without_probabilities_a_log_probability_is_a_gap():
+    """
+    Shown as a dash, and the scale still has two ends.
+    """
+    texts = made_texts(length=1024, scored=None)
+    run = run_of(retrieval_record("f16/f16", texts))
+    found = panels(run, BY_NAME["retrieval-logp"])
+
+    assert math.isnan(found.panels[0].whole.value)
+    assert found.scale.low < found.scale.high
+
+
+def test_all_tasks_have_panels_of_their_own():
+    """
+    A metric of one task shows that one alone.
+    """
+    texts = [*made_texts("multikey"), *made_texts("single", dial=0)]
+    frozen = made_frozen(made_dial(), made_dial("single", setting=0))
+    setup = replace(SETUP, probes={NAME: {"tasks": ["multikey", "single"]}})
+    run = run_of(retrieval_record("f16/f16", texts, frozen=frozen), setup=setup)
+    single = next(m for m in more_metrics(setup) if m.name == "single")
+
+    assert ["multikey", "single"] == [each.task for each in panels_of(run, RIGHT)]
+    assert "single" == panels(run, single).task
+
+
+@pytest.mark.parametrize(
+    ("run", "metric", "hint"),
+    [
+        (RUN, BY_NAME["intrusion"], "retrieval, multikey, multikey-logp"),
+        (run_of(), RIGHT, "codeneedle sweep --probe retrieval"),
+    ],
+)
+def test_what_has_no_length_and_depth_is_refused(run, metric, hint):
+    """
+    With the metrics that have, or the sweep that would measure them.
+    """
+    with pytest.raises(BadInput, match="no answers by length and depth") as caught:
+        panels_of(run, metric)
+
+    assert hint in caught.value.hint
+
+
+def test_a_comparison_needs_something_to_compare_with():
+    """
+    Here nothing was forced, so no pair has a log-probability.
+    """
+    run = run_of(retrieval_record("f16/f16", made_texts(scored=None)))
+
+    with pytest.raises(BadInput, match="to compare the others with"):
+        refuse_without_reference(panels(run, BY_NAME["multikey-logp"]), run)
+
+
+def test_a_terminal_shows_numbers_side_by_side():
+    """
+    With the mean beside each pair, and the reference marked.
+    """
+    text = shown(RUN)
+
+    assert "multikey: right answers" in text
+    assert "f16/f16*  0.83" in text
+    assert "1K   2K" in text
+    assert "0.9 1.00 0.00" in text
+
+
+def test_a_terminal_shows_losses_and_gains_as_letters():
+    """
+    No colour is needed to read them, and all four counts are told.
+    """
+    text = shown(RUN, difference=True)
+
+    assert "lost and gained against f16/f16" in text
+    assert "q4_0/f16  -2 +2" in text
+    assert "right 8, wrong 0" in text
+    assert "0.1 2L" in text
+    assert "2G" in text
+    assert "right 10, wrong 2" in text
+    assert "0.9  =  w" in text
+    assert "L lost   G gained" in text
+
+
+def test_losses_and_gains_have_colours_of_their_own():
+    """
+    Those of the pictures.
+    """
+    text = shown(RUN, difference=True, colour=True)
+
+    assert "48;2;233;161;91" in text
+    assert "48;2;106;81;163" in text
+    assert {"lost", "gained"} == LETTERS.keys()
+
+
+def test_a_pair_without_answers_says_why():
+    """
+    Its status is where its map would be, the reason is below.
+    """
+    failed = replace(failed_record("q4_0/f16"), probe=NAME)
+    text = shown(run_of(record_of("f16/f16", unless(None)), failed))
+
+    assert "crash" in text
+    assert "q4_0/f16 crashed: it died" in text
+
+
+@pytest.mark.parametrize(
+    ("length", "word"), [(1024, "1K"), (65536, "64K"), (1500, "1,500")]
+)
+def test_lengths_are_short(length, word):
+    """
+    Where they are round.
+    """
+    assert word == length_word(length)
