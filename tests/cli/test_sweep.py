@@ -1,18 +1,17 @@
 """The sweep command: whole sweeps of the built-in model on the real llama-server."""
 
-import contextlib
+import csv
+import io
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
-from programs import llama_like
+from injections import GRID, TINY, processes_in, statuses
+from programs import llama_like, script
 from rich.console import Console
+from started_sweeps import RUN, going, record, run, running_child
 
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
@@ -21,89 +20,44 @@ from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.sweep.request import DEFAULT_OUT, Request
-from codeneedle.system.files import cache_folder
 
-CORPUS = """\
-[generate]
-functions = 3
-value_length = 6
-name_length = 5
-seed = 7
+ONE = (*GRID, "--k-types", "q8_0", "--v-types", "q4_0")
+
+PRICE = """\
+corpus = "tiny"
+k_types = ["q8_0", "q4_0"]
+v_types = ["q8_0"]
+probes = ["recall", "divergence", "throughput"]
+contexts = [4096]
+[divergence]
+contexts = [256, 512]
+chunks = 2
+[throughput]
+depths = [0, 256]
+repetitions = 1
 """
-"""Three functions, so that a cell takes a second or two."""
-
-SMALL = ("--corpus", "tiny", "--types", "q8_0,q4_0", "--context", "4096")
-ONE = (*SMALL, "--k-types", "q8_0", "--v-types", "q4_0")
-RUN = Path("sweeps/tiny/needle-nano")
+PAIRS = ("q8_0-q8_0", "q4_0-q8_0")
+PROBES = ("recall", "divergence", "throughput")
 
 
-@pytest.fixture(autouse=True)
-def tiny(tmp_path):
-    """A corpus by the name of tiny."""
-    (tmp_path / "corpora").mkdir()
-    (tmp_path / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
+def made_folder(path):
+    """A working folder with a corpus called tiny and a sweep called price."""
+    for name, text in (("corpora/tiny", TINY), ("sweeps/price", PRICE)):
+        file = path / f"{name}.toml"
+        file.parent.mkdir()
+        file.write_text(text, encoding="utf-8")
+    return path
 
 
-@contextlib.contextmanager
-def started(folder: Path, *arguments: str):
-    """A sweep that is under way."""
-    sweep = subprocess.Popen(
-        [sys.executable, "-m", "codeneedle", "sweep", *arguments],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        start_new_session=True,
-    )
-    try:
-        yield sweep
-    finally:
-        sweep.kill()
-        sweep.communicate()
+@pytest.fixture
+def folder(tmp_path):
+    """A folder in which nothing has run."""
+    return made_folder(tmp_path)
 
 
-def said(sweep: subprocess.Popen[str], words: str) -> str:
-    """Reads what *sweep* prints, up to the line with *words* in it."""
-    assert sweep.stdout
-    for line in sweep.stdout:
-        if words in line:
-            return line
-    pytest.fail(f"it ended without saying {words!r}")
-
-
-def noted_pid(sweep: subprocess.Popen[str]) -> int | None:
-    """The server that *sweep* has noted in the cache folder."""
-    for file in (cache_folder() / "running").glob("llama-server.*.json"):
-        with contextlib.suppress(OSError, ValueError):
-            note = json.loads(file.read_text())
-            if note["owner"]["pid"] == sweep.pid and note["child"]:
-                return int(note["child"]["pid"])
-    return None
-
-
-def servers(folder: Path) -> list[int]:
-    """Servers of sweeps in *folder* that are alive; each has its log open."""
-    found = []
-    for process in psutil.process_iter(["name"]):
-        if process.info["name"] != "llama-server":
-            continue
-        with contextlib.suppress(psutil.Error, OSError):
-            files = [Path(file.path) for file in process.open_files()]
-            if any(file.is_relative_to(folder) for file in files):
-                found.append(process.pid)
-    return found
-
-
-def statuses(folder: Path) -> list[str]:
-    """Of all records, by file name."""
-    files = sorted((folder / RUN / "cells").glob("*.json"))
-    return [json.loads(file.read_text(encoding="utf-8"))["status"] for file in files]
-
-
-def stored(run: Path, name: str = "cells/q8_0-q4_0.recall.json"):
-    """A file of the folder *run*; by default the record of one cell."""
-    return json.loads((run / name).read_text(encoding="utf-8"))
+def stored(path):
+    """What a JSON file of a run holds."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 # Without a server
@@ -194,51 +148,94 @@ def test_the_commands_that_come_next_are_quoted_for_a_shell(metric, out, argumen
 # On the real one
 
 
-@pytest.mark.real
-def test_a_sweep_fills_its_grid_and_is_shown(codeneedle, tmp_path):
-    """
-    Four servers, four finished records, a grid and a heatmap; a second start does
-    nothing, and no process is left.
-    """
-    plan = codeneedle("plan", *SMALL)
-    assert 0 == plan.returncode, plan.stderr
-    assert "predicted KV cache" in plan.stdout
-    assert not (tmp_path / "sweeps").exists()
-
-    first = codeneedle("sweep", *SMALL)
-    second = codeneedle("sweep", *SMALL)
-    grid = codeneedle("grid", "tiny")
-    picture = codeneedle("heatmap", "tiny")
-    answer = codeneedle("show", "tiny", "q4_0/q4_0")
-
-    assert (0, 0) == (first.returncode, second.returncode), first.stderr
-    assert ["finished"] * 4 == statuses(tmp_path)
-    assert "4 of 4 cells finished" in first.stderr
-    assert "nothing to do" in second.stderr
-    assert "20.00" in grid.stdout
-    assert (tmp_path / picture.stdout.split()[0]).exists()
-    assert "3 of 3 rounds answered" in answer.stdout
-    assert [] == servers(tmp_path)
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory, llama_server, nano):
+    """A folder in which all probes have run by name of a sweep file; what was told."""
+    folder = made_folder(tmp_path_factory.mktemp("priced"))
+    return folder, run(folder, "sweep", "price")
 
 
 @pytest.mark.real
-def test_a_record_tells_what_was_asked_and_what_ran(codeneedle, tmp_path):
+def test_one_sweep_measures_all_probes_and_a_second_start_does_nothing(priced):
+    """
+    Every cell has a finished record of each probe; no process is left, and what is
+    stored is not written again.
+    """
+    folder, told = priced
+    files = [folder / RUN / "setup.json", *(folder / RUN).glob("cells/*")]
+    before = [file.read_bytes() for file in files]
+    settings = stored(folder / RUN / "setup.json")["probes"]
+
+    assert 0 == told.returncode, told.stderr
+    assert ["finished"] * 6 == statuses(folder)
+    assert all(f"{probe}: 2 of 2 cells finished" in told.stderr for probe in PROBES)
+    assert set(PROBES) == set(settings)
+    assert [256, 512] == settings["divergence"]["contexts"]
+    assert [0, 256] == settings["throughput"]["depths"]
+    again = run(folder, "sweep", "price")
+    assert (0, 3) == (again.returncode, again.stderr.count("nothing to do"))
+    assert before == [file.read_bytes() for file in files]
+    assert [] == processes_in(folder)
+
+
+@pytest.mark.real
+def test_the_reference_is_the_most_precise_pair_and_its_own_floor(priced):
+    """
+    It is compared with itself; a coarser K is further off at every context.
+    """
+    floor, coarse = (
+        record(priced[0], pair, "divergence")["observation"] for pair in PAIRS
+    )
+
+    assert "q8_0/q8_0" == floor["reference"] == coarse["reference"]
+    for ours, theirs in zip(floor["contexts"], coarse["contexts"], strict=True):
+        assert ours["context"] == theirs["context"]
+        kld = ours["statistics"]["kld"]["value"], theirs["statistics"]["kld"]["value"]
+        assert kld == tuple(sorted(kld))
+
+
+@pytest.mark.real
+def test_reports_have_every_metric_of_every_probe(priced):
+    """
+    Grids of those that contexts and depths make, too, without a gap; a table with a row
+    per pair, a picture, answers, and memory beside its prediction.
+    """
+    folder, _ = priced
+
+    def rows(*command):
+        return list(csv.DictReader(io.StringIO(run(folder, *command, "--csv").stdout)))
+
+    for metric in ("kld@512", "pp@256", "kv", "matched"):
+        found = rows("grid", "tiny", "--metric", metric)
+        assert [True] * 2 == [float(row[metric]) >= 0 for row in found]
+    table = rows("table", "tiny")
+    assert [("q8_0", "1"), ("q4_0", "0")] == [(r["k"], r["reference"]) for r in table]
+    assert {"kld@512", "tg@256", "kv"} <= set(table[0])
+    memory = run(folder, "memory", "tiny").stdout
+    assert all(pair.replace("-", "/") in memory for pair in PAIRS)
+    assert "!" not in memory
+    picture = run(folder, "heatmap", "tiny").stdout.split()[0]
+    assert (folder / picture).exists()
+    answers = run(folder, "show", "tiny", "q4_0/q8_0").stdout
+    assert "3 of 3 rounds answered" in answers
+
+
+@pytest.mark.real
+def test_a_record_tells_what_was_asked_and_what_ran(priced):
     """
     Types, context, rotation and attention come from the log; the key is nowhere. Only
     the priming round reads the corpus, and a reply is cut soon after its answer.
     """
-    codeneedle("sweep", *ONE)
-    record = stored(tmp_path / RUN)
-    effective, observation = record["effective"], record["observation"]
+    found = record(priced[0], PAIRS[1])
+    effective, observation = found["effective"], found["observation"]
 
-    assert [("q8_0", "q4_0")] == [
+    assert [("q4_0", "q8_0")] == [
         (kv["k_type"], kv["v_type"]) for kv in effective["kv"]
     ]
     assert 4096 == effective["context"]
     assert "enabled" == effective["flash_attention"]
-    assert 64 == effective["rotation_k"] == effective["rotation_v"]
-    assert record["phases"]["ready_s"] > 0
-    assert not any("key" in word for word in record["command"])
+    assert found["phases"]["ready_s"] > 0
+    assert not any("key" in word for word in found["command"])
     assert 0 == observation["priming"]["cached_tokens"]
     rounds = observation["rounds"]
     assert 3 == len(rounds)
@@ -251,17 +248,67 @@ def test_a_record_tells_what_was_asked_and_what_ran(codeneedle, tmp_path):
 
 
 @pytest.mark.real
-def test_speculation_is_off_unless_asked_for(codeneedle, tmp_path):
+def test_rotation_is_an_axis_of_its_own(folder):
+    """
+    Each page has its folder and its setup, and one prefix shows both; a plan starts
+    nothing.
+    """
+    asked = (*GRID[:2], "--types", "q8_0", "--context", "4096", "--rotation", "on,off")
+    plan = run(folder, "plan", *asked)
+    assert "predicted KV cache" in plan.stdout
+    assert ["price.toml"] == [path.name for path in (folder / "sweeps").iterdir()]
+
+    told = run(folder, "sweep", *asked)
+    shown = run(folder, "grid", "tiny/needle-nano+rotation")
+
+    assert (0, 0) == (told.returncode, shown.returncode), told.stderr
+    for is_on, size, word in ((True, 64, "on"), (False, 0, "off")):
+        page = Path(f"{RUN}+rotation-{word}")
+        cell = stored(folder / page / "cells" / "q8_0-q8_0.recall.json")
+        assert is_on is stored(folder / page / "setup.json")["rotation"]
+        effective = cell["effective"]
+        assert (size, size) == (effective["rotation_k"], effective["rotation_v"])
+        assert page.name in shown.stdout
+
+
+@pytest.mark.real
+def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_server):
+    """
+    A failed cell runs again only with --retry-failed; then it may finish.
+    """
+    broken = folder / "broken"
+    broken.touch()
+    server = script(
+        folder / "llama-server",
+        f'case "$*" in *"--cache-type-k q4_0"*) [ ! -e "{broken}" ] || exit 7;; esac\n'
+        f'exec "{llama_server}" "$@"',
+    )
+    command = ("sweep", *GRID, "--v-types", "q8_0", "--llama-server", str(server))
+
+    first = run(folder, *command)
+    failed = record(folder, PAIRS[1])["status"]
+    broken.unlink()
+    again = run(folder, *command)
+    retried = run(folder, *command, "--retry-failed")
+
+    assert (1, 1, 0) == (first.returncode, again.returncode, retried.returncode)
+    assert ("crashed", "finished") == (failed, record(folder, PAIRS[1])["status"])
+    assert "nothing to do" in again.stderr
+    assert "--retry-failed" in again.stderr
+    assert "recall: 2 of 2 cells finished" in retried.stderr
+
+
+@pytest.mark.real
+def test_speculation_is_off_unless_asked_for(folder):
     """
     With it drafts are counted and no margins are stored; such records and plain ones
     never share a folder.
     """
-    first = codeneedle("sweep", *ONE, "--speculate")
-    plain = codeneedle("sweep", *ONE, "--out", "plain")
-    mixed = codeneedle("sweep", *ONE)
-    fast, slow = (
-        stored(tmp_path / out / "tiny/needle-nano") for out in ("sweeps", "plain")
-    )
+    first = run(folder, "sweep", *ONE, "--speculate")
+    plain = run(folder, "sweep", *ONE, "--out", "plain")
+    mixed = run(folder, "sweep", *ONE)
+    fast = record(folder, "q8_0-q4_0")
+    slow = stored(folder / "plain/tiny/needle-nano/cells/q8_0-q4_0.recall.json")
 
     assert (0, 0) == (first.returncode, plain.returncode), first.stderr
     assert "--spec-type" in fast["command"]
@@ -278,83 +325,58 @@ def test_speculation_is_off_unless_asked_for(codeneedle, tmp_path):
 
 
 @pytest.mark.real
-def test_the_chat_form_recalls_like_the_completion_form(codeneedle, tmp_path):
+def test_the_chat_form_recalls_like_the_completion_form(folder):
     """
     The built-in model's template renders a question as a completion.
     """
-    told = codeneedle("sweep", *ONE, "--prompt-form", "chat")
-    setup = stored(tmp_path / RUN, "setup.json")
+    told = run(folder, "sweep", *ONE, "--prompt-form", "chat")
+    setup = stored(folder / RUN / "setup.json")
 
     assert 0 == told.returncode, told.stderr
     assert "chat" == setup["prompt_form"]
     assert "enable_thinking=false" in setup["thinking"]
     truths = {needle["name"]: needle["lines"] for needle in setup["needles"]}
-    for asked in stored(tmp_path / RUN)["observation"]["rounds"]:
+    for asked in record(folder, "q8_0-q4_0")["observation"]["rounds"]:
         assert truths[asked["needle"]] == asked["reply"].split("\n")[:20]
 
 
 @pytest.mark.real
-def test_a_corpus_that_is_too_long_is_trimmed_and_says_so(codeneedle, tmp_path):
+def test_a_corpus_that_is_too_long_is_trimmed_and_says_so(folder):
     """
-    Whole functions are kept, as many as fit with question and answer.
+    Whole functions are kept, as many as fit with question and answer; what cannot work
+    is refused with a hint.
     """
     few = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
-    told = codeneedle("sweep", *few)
-    refused = codeneedle("sweep", *few, "--no-fit", "--out", "other")
-    corpus = stored(tmp_path / RUN, "setup.json")["corpus"]
+    told = run(folder, "sweep", *few)
+    refused = run(folder, "sweep", *few, "--no-fit", "--out", "other")
+    corpus = stored(folder / RUN / "setup.json")["corpus"]
 
     assert 0 == told.returncode, told.stderr
     assert corpus["functions"] < corpus["functions_before"] == 3
     assert "trimmed to" in told.stderr
-    assert "trimmed to" in codeneedle("grid", "tiny").stdout
+    assert "trimmed to" in run(folder, "grid", "tiny").stdout
     assert 2 == refused.returncode
     assert "--context" in refused.stderr
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("--model", "none.gguf"), 3, "none.gguf does not exist"),
-        (("--", "-ctk", "q8_0"), 2, "-ctk: this argument cannot be passed"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_a_server_starts(
-    codeneedle, tmp_path, arguments, code, words
-):
-    """
-    A clear error with a hint, and no folder.
-    """
-    refused = codeneedle("sweep", "--corpus", "tiny", *arguments)
-
-    assert code == refused.returncode
-    assert words in refused.stderr
-    assert "hint:" in refused.stderr
-    assert not (tmp_path / "sweeps").exists()
-
-
-@pytest.mark.real
-def test_a_folder_of_code_and_further_server_arguments_are_taken(
-    codeneedle, tmp_path, nano
-):
+def test_a_folder_of_code_and_further_server_arguments_are_taken(folder, nano):
     """
     The user's own text, weights and arguments, as in the README.
     """
     body = "".join(f"    name_{n} = {n * 7919}\n" for n in range(24))
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "a.py").write_text(f"def first():\n{body}")
-    (tmp_path / "src" / "b.js").write_text(
-        "function second() {\n"
-        + "".join(f"  let v{n} = {n};\n" for n in range(22))
-        + "}\n"
-    )
-    (tmp_path / "my-model.gguf").write_bytes(nano.read_bytes())
+    lines = "".join(f"  let v{n} = {n};\n" for n in range(22))
+    (folder / "src").mkdir()
+    (folder / "src" / "a.py").write_text(f"def first():\n{body}")
+    (folder / "src" / "b.js").write_text(f"function second() {{\n{lines}}}\n")
+    (folder / "my-model.gguf").write_bytes(nano.read_bytes())
 
-    told = codeneedle(
+    told = run(
+        folder,
         *("sweep", "--corpus", "./src", "--model", "my-model.gguf", "--types", "q8_0"),
         *("--", "-ngl", "0", "-t", "1"),
     )
-    setup = stored(tmp_path / "sweeps/src/my-model", "setup.json")
+    setup = stored(folder / "sweeps/src/my-model/setup.json")
 
     assert 0 == told.returncode, told.stderr
     assert ["-ngl", "0", "-t", "1"] == setup["server_args"]
@@ -362,56 +384,39 @@ def test_a_folder_of_code_and_further_server_arguments_are_taken(
     assert "unseen" == setup["corpus"]["kind"]
 
 
+def interrupted(folder, words, *arguments):
+    """The exit code of a sweep that gets Ctrl-C in the cell after it says *words*."""
+    with going(folder, "sweep", *arguments) as sweep:
+        assert any(words in line for line in sweep.stdout)
+        while not running_child(folder):
+            pass
+        os.kill(sweep.pid, signal.SIGINT)
+        return sweep.wait()
+
+
 @pytest.mark.real
-def test_ctrl_c_once_ends_after_the_current_cell(codeneedle, tmp_path):
+def test_ctrl_c_once_ends_after_the_current_cell(folder):
     """
     The cell under way is finished, the others are left for the next start.
     """
-    with started(tmp_path, *SMALL) as sweep:
-        said(sweep, "[ 1/4]")
-        os.kill(sweep.pid, signal.SIGINT)
-        code = sweep.wait()
+    code = interrupted(folder, "[ 1/4]", *GRID)
 
-    done = statuses(tmp_path)
+    done = statuses(folder)
     assert 130 == code
-    assert set(done) == {"finished"}
+    assert {"finished"} == set(done)
     assert 1 <= len(done) < 4
-    assert [] == servers(tmp_path)
-    assert 0 == codeneedle("sweep", *SMALL).returncode
-    assert ["finished"] * 4 == statuses(tmp_path)
+    assert [] == processes_in(folder)
+    assert 0 == run(folder, "sweep", *GRID).returncode
+    assert ["finished"] * 4 == statuses(folder)
 
 
 @pytest.mark.real
-def test_ctrl_c_twice_ends_at_once(tmp_path):
-    """
-    The server is gone when the sweep is, and finished cells are kept.
-    """
-    with started(tmp_path, *SMALL) as sweep:
-        said(sweep, "[ 1/4]")
-        while not noted_pid(sweep):
-            pass
-        os.kill(sweep.pid, signal.SIGINT)
-        time.sleep(0.2)  # so that the two are two: signals of a kind may merge
-        os.kill(sweep.pid, signal.SIGINT)
-        code = sweep.wait()
-
-    assert 130 == code
-    assert statuses(tmp_path).count("finished") >= 1
-    assert [] == servers(tmp_path)
-
-
-@pytest.mark.real
-def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(tmp_path):
+def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(folder):
     """
     Once means: end after this cell, and not after the whole sweep.
     """
     one = ("--corpus", "tiny", "--types", "q8_0", "--context", "2048")
-    with started(tmp_path, *one, "--probe", "recall,throughput") as sweep:
-        while not noted_pid(sweep):
-            pass
-        said(sweep, "recall: 1 cell")
-        os.kill(sweep.pid, signal.SIGINT)
-        code = sweep.wait()
+    code = interrupted(folder, "recall: 1 cell", *one, "--probe", "recall,throughput")
 
     assert 130 == code
-    assert not list((tmp_path / RUN / "cells").glob("*.throughput.json"))
+    assert not list((folder / RUN / "cells").glob("*.throughput.json"))
