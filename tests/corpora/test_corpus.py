@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from outcomes import outcome
 from source_files import ODD_FILES, names_of, put, python
-from unhurried import outcome
 
 from codeneedle.corpora.corpus import fitted, load
 from codeneedle.errors import BadInput, UnknownName
@@ -126,7 +126,7 @@ def test_fitting_asks_little(here):
     assert len(asked) <= 9
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 30), max_size=12),
     last=st.integers(20, 30),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_records import made_record, made_round, made_setup
-from unhurried import outcome, unhurried
+from outcomes import outcome
 
 from codeneedle.errors import BadInput, FolderUnusable, RequestError
 from codeneedle.grid import Pair
@@ -476,7 +476,7 @@ SETUPS = any_made(
 )
 
 
-@settings(unhurried, max_examples=40)
+@settings(max_examples=40)
 @given(record=RECORDS, recall=any_made(Recall))
 def test_any_record_reads_back_as_it_was_written(record, recall):
     """
@@ -493,7 +493,7 @@ def test_any_record_reads_back_as_it_was_written(record, recall):
     json.loads(data.decode("utf-8"), parse_constant=pytest.fail)
 
 
-@settings(unhurried, max_examples=40)
+@settings(max_examples=40)
 @given(setup=SETUPS)
 def test_any_setup_reads_back_as_it_was_written(setup):
     """
@@ -505,7 +505,6 @@ def test_any_setup_reads_back_as_it_was_written(setup):
 WRITTEN = encode(RECORD)
 
 
-@unhurried
 @given(data=st.binary() | st.text().map(str.encode))
 @example(b"[]")
 @example(b"null")
@@ -522,7 +521,6 @@ def test_what_is_no_record_is_refused_with_a_hint(data):
         assert caught.value.hint
 
 
-@unhurried
 @given(
     at=st.integers(0, len(WRITTEN) - 1),
     length=st.integers(0, 8) | st.just(len(WRITTEN)),
@@ -538,7 +536,6 @@ def test_a_damaged_record_is_refused_or_still_the_same(at, length, junk):
     assert read == RECORD or isinstance(read, RequestError)
 
 
-@unhurried
 @given(schema=st.integers(SCHEMA + 1, 10**30))
 def test_every_later_schema_is_too_new(schema):
     """
@@ -552,7 +549,6 @@ def test_every_later_schema_is_too_new(schema):
     assert "Update codeneedle" in caught.value.hint
 
 
-@unhurried
 @given(schema=st.integers(max_value=0) | st.booleans() | st.none() | TEXT | FACTS)
 def test_what_never_was_a_schema_is_no_record(schema):
     """

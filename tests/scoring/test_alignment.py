@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_records import made_needle
-from unhurried import unhurried
 
 from codeneedle.scoring.alignment import Mark, answer_end, answer_lines, score
 
@@ -254,7 +253,6 @@ def content(lines, key=str.strip):
     return [key(line) for line in lines if line.strip()]
 
 
-@unhurried
 @given(truth=TRUTH, more=st.lists(WORDS, max_size=5), reply=LINES, strict=st.booleans())
 def test_marks_are_those_of_the_best_alignment(truth, more, reply, strict):
     """
@@ -275,7 +273,6 @@ def test_marks_are_those_of_the_best_alignment(truth, more, reply, strict):
     assert (matched, most - matched) == (scored.matched, scored.count(Mark.BONUS))
 
 
-@unhurried
 @given(truth=ANY_TRUTH, more=st.lists(WORDS, max_size=5), reply=ANY_REPLY)
 def test_rows_are_both_texts_in_their_order(truth, more, reply):
     """
@@ -302,7 +299,6 @@ def test_rows_are_both_texts_in_their_order(truth, more, reply):
             assert row.expected.strip() == row.produced.strip()
 
 
-@unhurried
 @given(truth=ANY_TRUTH)
 def test_the_truth_itself_is_perfect(truth):
     """
@@ -311,7 +307,6 @@ def test_the_truth_itself_is_perfect(truth):
     assert {"matched": len(truth)} == counts(needle_of(truth), "\n".join(truth))
 
 
-@unhurried
 @given(truth=TRUTH, reply=LINES, line=WORDS)
 def test_saying_more_never_unmatches_a_line(truth, reply, line):
     """
@@ -323,7 +318,6 @@ def test_saying_more_never_unmatches_a_line(truth, reply, line):
     assert before <= after <= before + 1
 
 
-@unhurried
 @given(truth=ANY_TRUTH, reply=ANY_REPLY)
 def test_lines_of_the_answer_are_lines_of_the_reply(truth, reply):
     """

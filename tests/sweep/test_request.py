@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_plans import EVERY_KEY
-from unhurried import outcome
+from outcomes import outcome
 
 from codeneedle.corpora.registry import CorpusFile, read_corpus_file
 from codeneedle.errors import BadInput, RequestError, UnknownName

@@ -4,7 +4,6 @@ import signal
 import socket
 from dataclasses import replace
 
-import psutil
 import pytest
 from made_servers import PAIR, fake_launch, fake_server
 
@@ -20,12 +19,6 @@ from codeneedle.system import processes
 
 CELL = CellSpec(PAIR, 4096)
 QUESTION = Completion(prompt="Go on", max_tokens=50)
-
-
-def has_ended(pid):
-    if not psutil.pid_exists(pid):
-        return True
-    return psutil.STATUS_ZOMBIE == psutil.Process(pid).status()
 
 
 @pytest.fixture
@@ -45,7 +38,7 @@ def test_a_served_cell_is_what_was_asked_and_gone_afterwards(tmp_path):
         assert () == served.verify(CELL)
 
     assert PAIR == Pair(kv.k_type, kv.v_type)
-    assert has_ended(served.pid)
+    assert served.child.returncode is not None
 
 
 def test_a_server_has_a_name_of_its_own(tmp_path):
@@ -59,19 +52,6 @@ def test_a_server_has_a_name_of_its_own(tmp_path):
 
     assert 2 == len(names)
     assert all(name.startswith("fake-cell.") for name in names)
-
-
-def test_the_key_of_a_server_is_in_no_list_of_processes_and_no_log(tmp_path):
-    """
-    It travels by the environment and in a header.
-    """
-    with fake_server(tmp_path) as served:
-        key = psutil.Process(served.pid).environ()["LLAMA_API_KEY"]
-        command = psutil.Process(served.pid).cmdline()
-        assert key == served.client._http.headers["Authorization"].split()[-1]
-
-    assert not any(key in argument for argument in (*command, *served.command))
-    assert key not in served.log.read_text()
 
 
 @pytest.mark.parametrize("fault", ["die=7", "die-loading=7", "die-in-round=7"])

@@ -1,10 +1,6 @@
-"""What laws have in common: a busy machine is no defect, and errors have hints."""
-
-from hypothesis import settings
+"""What laws have in common: errors of a request have hints."""
 
 from codeneedle.errors import RequestError
-
-unhurried = settings(deadline=None)
 
 
 def outcome(read, *arguments, **more):
