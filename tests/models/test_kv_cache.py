@@ -73,24 +73,19 @@ def test_each_layer_keeps_its_kv_heads(pair, bytes_per_value, context, cells):
     assert kept == kv_bytes(weights(), Pair.parse(pair), context)
 
 
-def test_layers_without_kv_heads_cost_nothing():
+@pytest.mark.parametrize(
+    ("found", "layers"),
+    [
+        (replace(weights(), architecture="granitehybrid", kv_heads=(0, 0, 2, 0)), 1),
+        (weights(architecture="qwen3next", block_count=8), 2),
+    ],
+)
+def test_layers_that_keep_no_k_and_v_cost_nothing(found, layers):
     """
-    A hybrid's state-space layers have no KV heads.
+    A hybrid's state-space layers have no KV heads; of a qwen3next, all but every fourth
+    are recurrent, although the file gives them KV heads.
     """
-    found = replace(weights(), architecture="granitehybrid", kv_heads=(0, 0, 2, 0))
-    whole = kv_bytes(weights(), F16, 1024)
-
-    assert whole is not None
-    assert whole // 4 == kv_bytes(found, F16, 1024)
-
-
-def test_every_fourth_layer_of_a_qwen3next_keeps_k_and_v():
-    """
-    The others are recurrent although the file gives them KV heads.
-    """
-    found = weights(architecture="qwen3next", block_count=8)
-
-    assert 2 * 2 * 64 * 4 * 1024 == kv_bytes(found, F16, 1024)
+    assert layers * 2 * 64 * 4 * 1024 == kv_bytes(found, F16, 1024)
 
 
 EVERY_FOURTH = (

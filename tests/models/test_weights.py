@@ -259,18 +259,6 @@ def test_hashing_can_be_interrupted_at_any_chunk(tmp_path):
     assert not (cache_folder() / "weights").exists()
 
 
-def test_a_damaged_note_of_a_hash_is_made_again(tmp_path):
-    """
-    What stands in the cache is believed only if it looks like a hash.
-    """
-    found = read_header(write_gguf(tmp_path / "m.gguf"))
-    right = sha256(found)
-    for note in (cache_folder() / "weights").iterdir():
-        note.write_text('{"sha256": 7}')
-
-    assert right == sha256(found)
-
-
 def test_weights_that_were_replaced_are_refused_naming_both_hashes(tmp_path):
     """
     Even if size and time are the same: the time that the inode changed cannot be set.

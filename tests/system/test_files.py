@@ -9,8 +9,10 @@ from codeneedle.system.files import (
     identity,
     locked,
     move_aside,
+    read_note,
     read_regular,
     reason_of,
+    write_note,
     write_whole,
 )
 
@@ -140,6 +142,23 @@ def test_what_is_not_a_regular_file_is_not_read(tmp_path, make, reason):
         read_regular(tmp_path / "file")
 
     assert reason in reason_of(caught.value)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'["7"]', b"\xff", b"[" * 100_000])
+def test_a_note_is_read_unless_it_is_damaged_and_need_not_be_written(tmp_path, damage):
+    """
+    What stands in a cache is believed only if it has the right shape; where the folder
+    would be, there may be a file.
+    """
+    note = tmp_path / "cache" / "note.json"
+    write_note(note, [7])
+    found = read_note(note, list[int])
+    note.write_bytes(damage)
+    write_note(note / "no" / "folder.json", [7])
+
+    assert [7] == found
+    assert None is read_note(note, list[int])
+    assert None is read_note(tmp_path / "none", list[int])
 
 
 def test_a_file_moved_aside_replaces_nothing(tmp_path):

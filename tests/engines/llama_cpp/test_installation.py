@@ -121,28 +121,6 @@ def test_a_server_is_asked_once_until_its_file_changes(tmp_path):
     assert 12000 == ask(server).build
 
 
-def test_a_damaged_answer_is_asked_for_again(tmp_path):
-    """
-    A cached answer that cannot be read is no error.
-    """
-    server = llama_like(tmp_path / "llama-server")
-    facts = ask(server)
-    notes = list((tmp_path / "cache" / "llama.cpp" / "answers").iterdir())
-    notes[0].write_text('{"version": 7')
-
-    assert 1 == len(notes)
-    assert facts == ask(server)
-
-
-def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path):
-    """
-    Where the cache folder would be, there may be a file.
-    """
-    (tmp_path / "cache").touch()
-
-    assert 11434 == ask(llama_like(tmp_path / "llama-server")).build
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
