@@ -280,7 +280,7 @@ SWEEP_OPTIONS = {
         "--probe",
         "LIST",
         words,
-        "What to measure: recall, divergence, throughput.",
+        "What to measure: recall, divergence, throughput, retrieval.",
         "recall",
     ),
     "contexts": _valued(
@@ -380,26 +380,36 @@ def _options_of_probes() -> dict[str, Any]:
     """
     Annotations by ``probe__field``, as the settings of each probe describe them.
 
-    They are read as texts; `sweep.request.overruled` checks and converts them.
+    They are read as texts; `sweep.request.overruled` checks and converts them. An
+    option of several probes is called after all of them, and described by the last.
     """
     from msgspec.structs import fields
 
     from codeneedle.probes import PROBES
 
+    names: dict[str, str] = {}
     made = {}
     for probe in PROBES.values():
         for field in fields(probe.settings):
             (described,) = field.type.__metadata__
-            extra = described.extra
-            metavar = extra.get("metavar", "N")
-            made[f"{probe.name}__{field.name}"] = _valued(
-                extra["option"],
-                metavar,
-                words if metavar == "LIST" else word,
-                described.description,
-                extra.get("default", ""),
-            )
-    return made
+            flag = described.extra["option"]
+            own = f"{probe.name}__{field.name}"
+            names[flag] = f"{names[flag]}__{own}" if flag in names else own
+            made[flag] = _of_probe(described)
+    return {names[flag]: annotation for flag, annotation in made.items()}
+
+
+def _of_probe(described: Any) -> Any:
+    """The annotation of a setting as its metadata describes it."""
+    extra, text = described.extra, described.description
+    flag, default = extra["option"], extra.get("default", "")
+    if "/--no-" in flag:
+        return Annotated[
+            bool | None, typer.Option(flag, help=text, show_default=default)
+        ]
+    metavar = extra.get("metavar", "N")
+    read = words if metavar == "LIST" else word
+    return _valued(flag, metavar, read, text, default)
 
 
 def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -439,10 +449,6 @@ def request_of(given: Mapping[str, Any]) -> "Request":
     )
 
     chosen = {name: value for name, value in given.items() if "__" not in name}
-    of_probes: dict[str, dict[str, Any]] = {}
-    for name in given.keys() - chosen.keys():
-        probe, _, field = name.partition("__")
-        of_probes.setdefault(probe, {})[field] = given[name]
     sweep = chosen.pop("sweep", None)
     both = chosen.pop("types", None)
     if both:
@@ -450,5 +456,33 @@ def request_of(given: Mapping[str, Any]) -> "Request":
     stored = read_sweep_file(sweep) if sweep else {}
     corpus = os.environ.get(CORPUS)
     named = {"corpus": corpus} if corpus else {}
+    asked = {**named, **stored, **chosen}
+    probes = asked.get("probes", Request().probes)
+    of_probes: dict[str, dict[str, Any]] = {}
+    for name in given.keys() - chosen.keys() - {"sweep", "model", "types"}:
+        probe, field = _owner(name, probes)
+        of_probes.setdefault(probe, {})[field] = given[name]
     settings = overruled(stored.pop("settings", {}), of_probes)
-    return Request(**{**named, **stored, **chosen, "settings": settings})
+    return Request(**asked | {"settings": settings})
+
+
+def _owner(name: str, probes: Sequence[str]) -> tuple[str, str]:
+    """
+    The probe and the field that an option of `_options_of_probes` sets.
+
+    Of several, the one that is asked for, or else the first.
+
+    Raises:
+        BadInput: If several are.
+    """
+    parts = name.split("__")
+    owners = list(zip(parts[::2], parts[1::2], strict=True))
+    asked = [owner for owner in owners if owner[0] in probes]
+    if len(asked) > 1:
+        raise BadInput(
+            source=f"--{asked[0][1]}",
+            reason=f"{' and '.join(probe for probe, _ in asked)} both take it",
+            hint="Sweep one after the other, or write a sweep file with a table for "
+            "each.",
+        )
+    return (asked or owners)[0]

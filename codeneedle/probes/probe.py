@@ -259,11 +259,15 @@ class Probe:
             names.
         check: Raises what is wrong with settings. Called before anything is loaded,
             and again with the length of the whole corpus, in bytes.
+        check_context: Raises if settings do not go with a context, in tokens, or with
+            what the weights were trained for; None where that does not bind.
         conditions: What must be equal for its records to be comparable, beside the
             rest of the setup. Checks all that can be checked before the first cell.
         more_metrics: Metrics that only these conditions have.
         order: Puts the pairs in the order that the probe needs; shuffled by default.
         remarks: What its records of a run say in words, a line each.
+        price: What a pair takes with these settings, as a phrase for the plan; empty
+            if there is nothing to say.
     """
 
     name: str
@@ -272,7 +276,11 @@ class Probe:
     needs: frozenset[Ability] = frozenset()
     settings: type[Struct] = NoSettings
     check: Callable[[Struct, int | None], None] = lambda _settings, _corpus_bytes: None
+    check_context: Callable[[Struct, int, int | None], None] = (
+        lambda _settings, _context, _trained: None
+    )
     conditions: Callable[[RunContext], Json] = lambda _run: {}
     more_metrics: Callable[[Setup], tuple[Metric, ...]] = lambda _setup: ()
     order: Callable[[Sequence[Pair]], Sequence[Pair]] = lambda pairs: pairs
     remarks: Callable[[Run], tuple[str, ...]] = lambda _run: ()
+    price: Callable[[Struct], str] = lambda _settings: ""

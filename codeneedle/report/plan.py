@@ -344,6 +344,10 @@ def _facts(
     )
     if plan.engine.speculation and "recall" in plan.request.probes:
         yield "recall", f"speculation {plan.engine.speculation}, so no margins"
+    for probe in plan.probes:
+        settings = plan.request.settings.get(probe.name, probe.settings())
+        if phrase := probe.price(settings):
+            yield probe.name, phrase
     engine = plan.engine.identity()
     yield engine.name, f"{engine.version}, {engine.program}"
     yield "records", str(plan.store.folder)

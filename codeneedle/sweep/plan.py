@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from codeneedle.corpora import corpus as corpora
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import CacheTypes, Engine, ModelSpec
@@ -102,6 +104,9 @@ def plan(
     _refuse_missing_abilities(engine, probes)
     pairs = _pairs(request, engine.cache_types())
     context = chosen_context(request, header, stretched=engine.stretches_context)
+    trained = None if engine.stretches_context else header.training_context
+    for probe in probes:
+        probe.check_context(_settings_of(request, probe), context, trained)
     corpus_name = chosen_corpus(request)
     corpus = read(corpus_name)
     _check_settings(request, probes, corpus_bytes=len(corpus.text.encode()))
@@ -178,8 +183,11 @@ def _check_settings(
     request: Request, probes: Sequence[Probe], *, corpus_bytes: int | None
 ) -> None:
     for probe in probes:
-        settings = request.settings.get(probe.name, probe.settings())
-        probe.check(settings, corpus_bytes)
+        probe.check(_settings_of(request, probe), corpus_bytes)
+
+
+def _settings_of(request: Request, probe: Probe) -> Struct:
+    return request.settings.get(probe.name, probe.settings())
 
 
 def _spec(request: Request, header: Weights, model: str, form: PromptForm) -> ModelSpec:

@@ -206,7 +206,8 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
     }
     del flags["help"]
 
-    assert {"prefill_no_think", "fit", "skip_fallback", "speculate"} == flags.keys()
+    own = {"prefill_no_think", "fit", "skip_fallback", "speculate"}
+    assert {*own, "retrieval__gate"} == flags.keys()
     assert all(name.startswith("--no-") for [name] in flags.values())
 
 

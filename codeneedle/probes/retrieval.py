@@ -1,0 +1,788 @@
+"""The retrieval probe: questions on made texts, from a dial that the reference sets."""
+
+import functools
+import hashlib
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from codeneedle.analysis.retrieval import (
+    METRICS,
+    NAME,
+    USABLE,
+    Asked,
+    Dialled,
+    DialStep,
+    Fitted,
+    Frozen,
+    LeftOut,
+    Retrieval,
+    Scored,
+    TextRead,
+    more_metrics,
+    remarks,
+    retrieval_of,
+)
+from codeneedle.corpora.tasks import (
+    TASKS,
+    TASKS_VERSION,
+    Decoy,
+    Question,
+    Shape,
+    TaskText,
+    make_texts,
+)
+from codeneedle.engines.engine import Ability, Tokenizer
+from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.grid import Pair, precision
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
+from codeneedle.probes.recall import Asker
+from codeneedle.records.record import CellRecord, Json, as_json, from_json
+from codeneedle.scoring.tasks import judge
+from codeneedle.text import plural
+
+# 1 - first version
+WORDING = 1
+"""Raised with every change of how text and question are joined; a condition."""
+
+TASK_NAMES = ("single", "multikey")
+LENGTHS = ("1K", "2K", "4K")
+DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""The depths of the published tables of retrieval by length, depth and precision."""
+
+QUESTIONS = 4
+"""Of each task at each length and depth."""
+
+DIAL_QUESTIONS = 10
+"""Fewest questions that try a setting of a dial: one in ten is a step of the score."""
+
+AIM = (0.6, 0.9)
+"""Share of right answers of the reference that a dial aims at, ends included."""
+
+FAILS_BELOW = USABLE[0]
+"""Share of right answers under which the reference fails at a length and depth."""
+
+PRIMING_TOKENS = 1
+"""Enough to make the server read a text; the reply is not scored."""
+
+ANSWER_FACTOR = 1.5
+ANSWER_EXTRA_TOKENS = 48
+"""A reply may have so many times the tokens of the right answer, and so many more."""
+
+EXTRA_LINES = 2
+"""Lines behind an answer of several lines that are still read."""
+
+TOLERANCE = 0.03
+"""How much shorter than its length a text may be; it is never longer on purpose."""
+
+FITTING_ROUNDS = 6
+"""How often a text is made anew so that it gets the right number of tokens."""
+
+CHARACTERS_PER_TOKEN = 4
+"""Of English, roughly: where fitting begins, or all of it without a tokenizer."""
+
+ANSWER_CHARACTERS_PER_TOKEN = 2
+"""Of random digits and names, fewer."""
+
+TEMPLATE_TOKENS = 128
+"""What a chat template may add to text and question."""
+
+KIBI = 1024
+
+
+# --- what a user may choose
+
+
+class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose."""
+
+    tasks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Tasks of the probe retrieval.",
+            extra={
+                "option": "--tasks",
+                "metavar": "LIST",
+                "default": ",".join(TASK_NAMES),
+            },
+        ),
+    ] = TASK_NAMES
+    lengths: Annotated[
+        tuple[int | str, ...],
+        Meta(
+            description="Lengths of its texts, in tokens: 512 or 1K.",
+            extra={
+                "option": "--lengths",
+                "metavar": "LIST",
+                "default": ",".join(LENGTHS),
+            },
+        ),
+    ] = LENGTHS
+    depths: Annotated[
+        tuple[float, ...],
+        Meta(
+            description="Depths: of retrieval from 0 to 1, of throughput in tokens.",
+            extra={
+                "option": "--depths",
+                "metavar": "LIST",
+                "default": f"{','.join(map(str, DEPTHS))}; 0,4096 and the corpus",
+            },
+        ),
+    ] = DEPTHS
+    questions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Questions of each task at each length and depth.",
+            extra={"option": "--questions", "default": str(QUESTIONS)},
+        ),
+    ] = QUESTIONS
+    dial: Annotated[
+        tuple[int | str, ...],
+        Meta(
+            description="Difficulty of all tasks, 3, or of some, multikey=3,nth=0.",
+            extra={
+                "option": "--dial",
+                "metavar": "LIST",
+                "default": "found on the most precise pair",
+            },
+        ),
+    ] = ()
+    gate: Annotated[
+        bool,
+        Meta(
+            description="Ask no pair at lengths beyond one where the most precise pair "
+            "fails at every depth.",
+            extra={"option": "--gate/--no-gate", "default": "gate"},
+        ),
+    ] = True
+
+
+def tokens_of(length: int | str) -> int:
+    """
+    A length in tokens: ``1K`` is 1,024.
+
+    Raises:
+        BadInput: If it is none.
+    """
+    word = str(length).strip().upper()
+    digits = word.removesuffix("K")
+    if not (digits.isascii() and digits.isdecimal() and int(digits)):
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason="is no length in tokens",
+            hint="Write 512, or 4K for 4,096, separated by commas.",
+        )
+    return int(digits) * (KIBI if word.endswith("K") else 1)
+
+
+def lengths_of(settings: RetrievalSettings) -> tuple[int, ...]:
+    """The lengths asked for, in tokens, shortest first."""
+    return tuple(sorted({tokens_of(length) for length in settings.lengths}))
+
+
+def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
+    """
+    The settings of dials that the user chose, by task; empty if none.
+
+    Raises:
+        BadInput: If one is no setting of its task.
+        UnknownName: If a task is not among those asked for.
+    """
+    found = {}
+    for word in map(str, settings.dial):
+        named, _, number = word.rpartition("=")
+        if named and named not in settings.tasks:
+            raise UnknownName(
+                kind="task of --dial", name=named, known=list(settings.tasks)
+            )
+        for task in (named,) if named else settings.tasks:
+            last = len(TASKS[task].settings) - 1
+            if not (number.isascii() and number.isdecimal() and int(number) <= last):
+                raise BadInput(
+                    source=f"--dial {word}",
+                    reason=f"is no setting of {task}",
+                    hint=f"Choose one from 0 to {last}, or leave --dial out.",
+                )
+            found[task] = int(number)
+    return found
+
+
+def check(settings: Struct, _corpus_bytes: int | None) -> None:
+    """
+    Stop at settings that no model can satisfy.
+
+    Raises:
+        UnknownName: If there is no such task.
+        BadInput: If a length, a depth or a setting of a dial is none.
+    """
+    if not isinstance(settings, RetrievalSettings):
+        return
+    for task in settings.tasks:
+        if task not in TASKS:
+            raise UnknownName(kind="task", name=task, known=list(TASKS))
+    for depth in settings.depths:
+        if not 0 <= depth <= 1:
+            raise BadInput(
+                source=f"--depths {depth:g}",
+                reason="is no depth from 0 to 1",
+                hint="Write 0.5 for the middle of a text.",
+            )
+    lengths_of(settings)
+    fixed_dials(settings)
+
+
+def check_context(settings: Struct, context: int, trained: int | None) -> None:
+    """
+    Stop at a length that does not fit the context with question and answer.
+
+    Args:
+        settings: What the user chose.
+        context: Its size, in tokens; not above *trained*.
+        trained: What the weights were trained for; None if that does not bind.
+
+    Raises:
+        BadInput: Naming a context that is enough, or the longest text.
+    """
+    if not isinstance(settings, RetrievalSettings):
+        return
+    length, room = lengths_of(settings)[-1], answer_room(settings)
+    needed = length + room
+    if trained and length > trained:
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason=f"these weights were trained for {trained:,} tokens",
+            hint=f"Use lengths up to {max(1, trained - room)}, or stretch the context "
+            "on purpose with rope arguments after --.",
+        )
+    if needed > context:
+        enough = -(-needed // 256) * 256
+        fits = not trained or enough <= trained
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason=f"with question and answer it needs {needed:,} tokens, the context "
+            f"has {context:,}",
+            hint=f"Use --context {enough}, or lengths up to {max(1, context - room)}."
+            if fits
+            else f"Use lengths up to {max(1, trained or context) - room}.",
+        )
+
+
+def answer_room(settings: RetrievalSettings) -> int:
+    """Tokens that the longest question of the tasks and its answer may take."""
+    characters = CHARACTERS_PER_TOKEN * lengths_of(settings)[0]
+    longest = max(
+        (
+            len(each.prompt) + len(each.begin) + ANSWER_FACTOR * len(each.payload)
+            for task in settings.tasks
+            for dial in range(len(TASKS[task].settings))
+            for text in _texts_that_fit(task, dial, characters)
+            for each in text.questions
+        ),
+        default=0,
+    )
+    own = math.ceil(longest / ANSWER_CHARACTERS_PER_TOKEN)
+    return own + TEMPLATE_TOKENS + ANSWER_EXTRA_TOKENS
+
+
+def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ...]:
+    """A text of one question; none if the setting takes a longer one."""
+    try:
+        return make_texts(
+            task, dial=dial, characters=characters, depths=(0.5,), questions=1, seed=0
+        )
+    except BadInput:
+        return ()
+
+
+def price(settings: Struct) -> str:
+    """What a pair takes, as a phrase for the plan."""
+    if not isinstance(settings, RetrievalSettings):
+        return ""
+    lengths, texts, asked = lengths_of(settings), 0, 0
+    fixed = fixed_dials(settings)
+    for name in settings.tasks:
+        task = TASKS[name]
+        depths = len(settings.depths) if task.has_depth else 1
+        setting = task.settings[fixed.get(name, task.start)]
+        asked += depths * settings.questions
+        texts += -(-depths * settings.questions // task.per_text(setting))
+    read = texts * sum(lengths)
+    found = [name for name in settings.tasks if name not in fixed]
+    dials = f"; the first pair also sets {plural(len(found), 'dial')}" if found else ""
+    return (
+        f"{plural(asked * len(lengths), 'question')} and about {read:,} tokens of text "
+        f"a pair: {', '.join(settings.tasks)} at {', '.join(map(str, lengths))} tokens"
+        f"{dials}"
+    )
+
+
+# --- what must be equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """
+    What must be equal for answers to be comparable, beside what is frozen.
+
+    Attributes:
+        tasks: Names of tasks, in asking order.
+        lengths: Of texts, in tokens, ascending.
+        depths: From 0 to 1.
+        questions: Of each task, at each length and depth.
+        dial: Settings that the user chose: ``multikey=3``.
+        gate: ``on`` or ``off``.
+        graded: Why right answers are not forced; empty if they are.
+        texts: Version of the texts and questions.
+        wording: Version of how they are joined.
+    """
+
+    tasks: tuple[str, ...]
+    lengths: tuple[int, ...]
+    depths: tuple[float, ...]
+    questions: int
+    dial: tuple[str, ...]
+    gate: str
+    graded: str
+    texts: int = TASKS_VERSION
+    wording: int = WORDING
+
+
+def conditions(run: RunContext) -> Json:
+    """What is asked; without log-probabilities, that no answer is forced."""
+    asked = run.settings_of(RetrievalSettings, NAME)
+    can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
+    return as_json(
+        Conditions(
+            tasks=tuple(dict.fromkeys(asked.tasks)),
+            lengths=lengths_of(asked),
+            depths=tuple(sorted(set(asked.depths))),
+            questions=asked.questions,
+            dial=tuple(f"{task}={dial}" for task, dial in fixed_dials(asked).items()),
+            gate="on" if asked.gate else "off",
+            graded="" if can_force else f"{run.engine.name} tells no probabilities",
+        )
+    )
+
+
+def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:
+    """The running order: the first pair sets the dials for all others."""
+    return sorted(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
+
+
+# --- measuring
+
+
+def measure(context: ProbeContext) -> Json:
+    """
+    Ask every question of the tasks, lengths and depths.
+
+    The first pair of a run, the most precise one, sets the dials and the gate before;
+    the records of the others hold the same settings.
+
+    Raises:
+        BadInput: If no setting of a task fits its shortest length.
+        CellError: If the server fails.
+    """
+    chosen = from_json(context.run.setup.probes[NAME], Conditions, file="setup.json")
+    context.step(0, 1, "loading")
+    with context.serving() as served:
+        asker = _Questioner(served, context)
+        found = _Measuring(context=context, asker=asker, chosen=chosen)
+        frozen = frozen_of(context.records)
+        retrieval = found.first() if frozen is None else found.further(frozen)
+        asker.settle()
+        context.step(found.done, found.done or 1, "stopping")
+    return as_json(retrieval)
+
+
+def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
+    """What the first cell of *records* found out for all; None if there is none yet."""
+    for pair in most_precise_first(tuple(records)):
+        found = retrieval_of(records[pair])
+        if found is not None:
+            return found.frozen
+    return None
+
+
+PROBE = Probe(
+    name=NAME,
+    metrics=METRICS,
+    measure=measure,
+    settings=RetrievalSettings,
+    check=check,
+    check_context=check_context,
+    conditions=conditions,
+    more_metrics=more_metrics,
+    order=most_precise_first,
+    remarks=remarks,
+    price=price,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Measuring:
+    """One cell: its texts so far, and how far it is."""
+
+    context: ProbeContext
+    asker: "_Questioner"
+    chosen: Conditions
+    done: int = 0
+    total: int = 0
+
+    def first(self) -> Retrieval:
+        """Dials first, so that nothing that is scored decides them; then all texts."""
+        dials = [self._dialled(task) for task in self.chosen.tasks]
+        lengths = self.chosen.lengths
+        sizes = [
+            Fitted(d.task, length, self._characters(d.task, d.setting, length))
+            for d in dials
+            for length in lengths
+        ]
+        frozen = Frozen(
+            reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
+        )
+        return self._asked(frozen, is_gated=self.chosen.gate == "on")
+
+    def further(self, frozen: Frozen) -> Retrieval:
+        """The same questions as the first cell."""
+        return self._asked(frozen, is_gated=False)
+
+    def _asked(self, frozen: Frozen, *, is_gated: bool) -> Retrieval:
+        texts: list[TextRead] = []
+        left_out = list(frozen.left_out)
+        settings = {dial.task: dial.setting for dial in frozen.dials}
+        plan = [size for size in frozen.sizes if not _is_out(size, left_out)]
+        self.total = sum(self._questions(size.task) for size in plan)
+        for size in plan:
+            if _is_out(size, left_out):
+                continue
+            made = self._made(size, settings[size.task], self.chosen.questions, "")
+            found = [self._read(size, text, n) for n, text in enumerate(made)]
+            texts += found
+            if is_gated and _fails_everywhere(found):
+                reason = (
+                    f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
+                    f"{size.length:,} tokens at every depth"
+                )
+                for longer in plan:
+                    if longer.task == size.task and longer.length > size.length:
+                        left_out.append(LeftOut(longer.task, longer.length, reason))
+                        self.total -= self._questions(size.task)
+        return Retrieval(
+            frozen=Frozen(
+                reference=frozen.reference,
+                dials=frozen.dials,
+                sizes=frozen.sizes,
+                left_out=tuple(left_out),
+            ),
+            texts=tuple(texts),
+        )
+
+    def _questions(self, task: str) -> int:
+        depths = len(self.chosen.depths) if TASKS[task].has_depth else 1
+        return depths * self.chosen.questions
+
+    def _made(
+        self, size: Fitted, setting: int, questions: int, purpose: str
+    ) -> tuple[TaskText, ...]:
+        """Texts that depend on the run's seed, the length and the purpose alone."""
+        words = f"{self.context.run.setup.seed}:{size.length}:{purpose}"
+        return make_texts(
+            size.task,
+            dial=setting,
+            characters=size.characters,
+            depths=self.chosen.depths,
+            questions=questions,
+            seed=zlib.crc32(words.encode()),
+        )
+
+    # The dial
+
+    def _dialled(self, task: str) -> Dialled:
+        fixed = dict(word.split("=") for word in self.chosen.dial).get(task)
+        if fixed is None:
+            return dialled(task, lambda setting: self._tried(task, setting))
+        step = self._tried(task, int(fixed))
+        return Dialled(task=task, setting=int(fixed), is_fixed=True, path=(step,))
+
+    def _tried(self, task: str, setting: int) -> DialStep:
+        """How many questions of their own the reference has right at *setting*."""
+        says = TASKS[task].settings[setting].says
+        self.context.step(0, 1, f"dial of {task} at {setting}: {says}")
+        length = self.chosen.lengths[0]
+        size = Fitted(task, length, self._characters(task, setting, length))
+        depths = len(self.chosen.depths) if TASKS[task].has_depth else 1
+        questions = -(-DIAL_QUESTIONS // depths)
+        shares = [
+            judge(asked, self.asker.answered(text, asked).text).share
+            for text in self._made(size, setting, questions, "dial")
+            for asked in text.questions
+        ]
+        right = math.fsum(shares) / len(shares)
+        return DialStep(setting, round(right, 4), len(shares))
+
+    def _characters(self, task: str, setting: int, length: int) -> int:
+        """Characters of a text of *length* tokens."""
+        return fitted_characters(
+            lambda characters: (
+                make_texts(
+                    task,
+                    dial=setting,
+                    characters=characters,
+                    depths=self.chosen.depths[:1],
+                    questions=1,
+                    seed=self.context.run.setup.seed,
+                )[0].text
+            ),
+            length=length,
+            tokenizer=self.asker.served.tokenizer,
+            begin=length
+            * (1 if self.context.run.is_built_in else CHARACTERS_PER_TOKEN),
+        )
+
+    # Texts
+
+    def _read(self, size: Fitted, text: TaskText, number: int) -> TextRead:
+        """Ask all questions of *text*, after an unscored one that makes it be read."""
+        what = f"{size.task} at {size.length:,} tokens"
+        self.context.step(self.done, self.total, f"{what}: reading")
+        # Each scored question then finds the text in the cache, and nothing else.
+        priming = self.asker.primed(text, text.questions[-1])
+        self.context.observe_fallback(self.asker.served)
+        decoys = tuple(dict.fromkeys(d for q in text.questions for d in q.decoys))
+        asked = []
+        for question in text.questions:
+            self.context.step(self.done, self.total, f"{what}: {question.key}")
+            asked.append(self._round(size, text, question, decoys))
+            self.done += 1
+        return TextRead(
+            task=size.task,
+            length=size.length,
+            number=number,
+            characters=len(text.text),
+            sha256=hashlib.sha256(text.text.encode()).hexdigest(),
+            decoys=decoys,
+            prompt_tokens=priming.prompt_tokens,
+            cached_tokens=priming.cached_tokens,
+            prompt_ms=priming.prompt_ms,
+            asked=tuple(asked),
+        )
+
+    def _round(
+        self, size: Fitted, text: TaskText, asked: Question, decoys: Sequence[Decoy]
+    ) -> Asked:
+        reply = self.asker.answered(text, asked)
+        retries = self.asker.retries
+        forced = None if self.chosen.graded else self.asker.forced(text, asked)
+        numbers = {decoy: at for at, decoy in enumerate(decoys)}
+        return Asked(
+            name=f"{size.length}-{asked.name}",
+            depth=asked.depth,
+            key=asked.key,
+            prompt=asked.prompt,
+            begin=asked.begin,
+            payload=asked.payload,
+            items=asked.items,
+            shape=asked.shape.value,
+            decoys=tuple(numbers[decoy] for decoy in asked.decoys),
+            place=asked.place,
+            reply=reply.text,
+            finish=reply.finish,
+            prompt_tokens=reply.prompt_tokens,
+            cached_tokens=reply.cached_tokens,
+            predicted_tokens=reply.predicted_tokens,
+            predicted_ms=reply.predicted_ms,
+            wall_s=reply.wall_s,
+            retries=retries,
+            scored=_scored(forced) if forced else None,
+        )
+
+
+def dialled(task: str, tried: Callable[[int], DialStep]) -> Dialled:
+    """
+    Turn the dial of *task* until the reference is within `AIM`.
+
+    It goes up from a setting that is too easy, down from one that is too hard, and
+    stops where it turns back, at an end, and at a setting that does not fit the text.
+    Without one within, the nearest that is tried is taken; an easier one of two.
+
+    Args:
+        task: Name of the task.
+        tried: Asks questions at a setting. Raises BadInput if it does not fit.
+
+    Raises:
+        BadInput: If none fits.
+    """
+    settings = TASKS[task].settings
+    steps: dict[int, DialStep] = {}
+    at, misfit = TASKS[task].start, None
+    while 0 <= at < len(settings) and at not in steps:
+        try:
+            step = steps[at] = tried(at)
+        except BadInput as error:
+            if steps or not at:
+                misfit = error
+                break
+            at -= 1
+            continue
+        if _distance(step) == 0:
+            break
+        at += 1 if step.right > AIM[1] else -1
+    if not steps and misfit:
+        raise misfit
+    best = min(steps.values(), key=lambda step: (_distance(step), step.setting))
+    path = tuple(steps.values())
+    return Dialled(task=task, setting=best.setting, is_fixed=False, path=path)
+
+
+def _distance(step: DialStep) -> float:
+    """How far its share is from `AIM`; those that tell nothing are far away."""
+    low, high = AIM
+    away = max(low - step.right, step.right - high, 0.0)
+    return away if USABLE[0] <= step.right < USABLE[1] else away + 1
+
+
+def fitted_characters(
+    make: Callable[[int], str],
+    *,
+    length: int,
+    tokenizer: Tokenizer | None,
+    begin: int,
+) -> int:
+    """
+    How many characters make a text of *length* tokens or slightly fewer.
+
+    Args:
+        make: Makes a text of about so many characters.
+        length: In tokens.
+        tokenizer: Counts them; None if the engine has none.
+        begin: Where to begin.
+
+    Raises:
+        BadInput: If a text of so many characters cannot be made.
+    """
+    characters = begin
+    for _ in range(FITTING_ROUNDS if tokenizer else 0):
+        tokens = tokenizer.count_tokens(make(characters)) if tokenizer else 0
+        if (1 - TOLERANCE) * length <= tokens <= length:
+            break
+        characters = max(1, int(characters * (1 - TOLERANCE / 3) * length / tokens))
+    else:
+        make(characters)
+    return characters
+
+
+def _is_out(size: Fitted, left_out: Iterable[LeftOut]) -> bool:
+    return (size.task, size.length) in {(each.task, each.length) for each in left_out}
+
+
+def _fails_everywhere(texts: Sequence[TextRead]) -> bool:
+    """Whether less than `FAILS_BELOW` of the answers is right at each depth."""
+    shares: dict[float, list[float]] = {}
+    for text in texts:
+        for each in text.asked:
+            judged = judge(each.question(text.number, text.decoys), each.reply)
+            shares.setdefault(each.depth, []).append(judged.share)
+    return all(math.fsum(s) / len(s) < FAILS_BELOW for s in shares.values())
+
+
+def _scored(forced: Forced) -> Scored:
+    bounds = tuple(at for at, is_bound in enumerate(forced.is_bound) if is_bound)
+    return Scored(
+        logprobs=forced.logprobs,
+        bounds=bounds,
+        leads=forced.leads,
+        ends=forced.ends,
+        wall_s=forced.wall_s,
+    )
+
+
+# --- asking
+
+
+class _Questioner(Asker):
+    """Sends questions of tasks; retries connection errors, never a completed reply."""
+
+    @property
+    def retries(self) -> tuple[str, ...]:
+        """Why attempts of the last request failed before it was answered."""
+        return tuple(self._retries)
+
+    def primed(self, text: TaskText, asked: Question) -> Reply:
+        """The beginning of the reply to a question that makes *text* be read."""
+        return self._sent(text, asked, tokens=PRIMING_TOKENS)
+
+    def answered(self, text: TaskText, asked: Question) -> Reply:
+        """
+        The reply to *asked* about *text*.
+
+        Raises:
+            CellError: If the server fails, or the connection breaks at each attempt.
+        """
+        tokenizer = self.served.tokenizer
+        right = asked.payload
+        tokens = tokenizer.counts([right])[0] if tokenizer else len(right)
+        budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
+        return self._sent(text, asked, tokens=budget)
+
+    def forced(self, text: TaskText, asked: Question) -> Forced:
+        """The right answer to *asked*, token by token."""
+        question = self._asking(text, asked, tokens=1)
+        # The blank behind a beginning is part of the first token of what follows.
+        blanks = len(asked.begin) - len(asked.begin.rstrip(" "))
+        lead = " " * blanks if isinstance(question, Completion) else ""
+        right = lead + asked.payload
+        self._retries.clear()
+        with self.context.asking():
+            return self._retried(lambda: self.served.client.force(question, right))
+
+    def _sent(self, text: TaskText, asked: Question, *, tokens: int) -> Reply:
+        question = self._asking(text, asked, tokens=tokens)
+        client = self.served.client
+        self._retries.clear()
+        with self.context.asking():
+            if isinstance(question, Chat):
+                return self._retried(lambda: client.chat(question))
+            enough = enough_for(asked)
+            return self._retried(lambda: client.complete(question, enough=enough))
+
+    def _asking(
+        self, text: TaskText, asked: Question, *, tokens: int
+    ) -> Chat | Completion:
+        run = self.context.run
+        if run.setup.prompt_form == PromptForm.COMPLETION:
+            prompt = f"{text.text}\n{asked.begin.rstrip(' ')}"
+            return Completion(prompt=prompt, max_tokens=tokens, seed=run.setup.seed)
+        said = [Message("user", f"{text.text}---\n{asked.prompt}")]
+        if run.prefill_no_think:
+            said.append(Message("assistant", NO_THINK_PREFILL))
+        return Chat(
+            messages=tuple(said),
+            max_tokens=tokens,
+            seed=run.setup.seed,
+            template_args=NO_THINK_ARGS,
+        )
+
+
+def enough_for(asked: Question) -> Callable[[str], bool]:
+    """
+    A judge of a completion so far: true once reading on would tell nothing more.
+
+    That is after the first line that is not blank; where the right answer has
+    several, after as many lines and `EXTRA_LINES` more.
+    """
+    lines = asked.payload.count("\n") + 1
+    extra = EXTRA_LINES if asked.shape is Shape.LINES else 0
+    return functools.partial(_has_lines, count=lines + extra)
+
+
+def _has_lines(so_far: str, *, count: int) -> bool:
+    complete = so_far.rpartition("\n")[0]
+    return sum(bool(line.strip()) for line in complete.split("\n")) >= count
