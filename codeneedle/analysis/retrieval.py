@@ -474,7 +474,8 @@ METRICS: tuple[Metric, ...] = (
         label="log-probability of the right answer per token, informative tasks",
         in_table=True,
     ),
-    *(_mode(mode) for mode in Mode if mode is not Mode.CORRECT),
+    _mode(Mode.INTRUSION),
+    *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION}),
     Metric(
         name="reading",
         label="reading of texts, a by-product",

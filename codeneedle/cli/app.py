@@ -117,7 +117,7 @@ def plan(context: typer.Context) -> None:
 @app.command()
 def grid(
     name: RunName,
-    metric: MetricOption = "matched",
+    metric: MetricOption = None,
     *,
     strict_indent: StrictIndent = False,
     csv: CsvOption = False,
@@ -146,7 +146,7 @@ def grid(
 @app.command()
 def heatmap(
     name: RunName,
-    metric: MetricOption = "matched",
+    metric: MetricOption = None,
     *,
     panels: Annotated[
         bool,

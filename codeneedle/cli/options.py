@@ -182,7 +182,14 @@ def argument(metavar: str, text: str) -> Any:
 RunName = Annotated[str, argument("NAME", "A corpus, corpus/model, or how it begins.")]
 CorpusName = Annotated[str, argument("NAME|PATH", "A corpus by name, or a path.")]
 MetricOption = Annotated[
-    str, option("--metric", "METRIC", word, "What to show; an unknown one lists all.")
+    str | None,
+    option(
+        "--metric",
+        "METRIC",
+        word,
+        "What to show; an unknown one lists all.",
+        "the headline of the first probe that ran",
+    ),
 ]
 OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")

@@ -44,7 +44,7 @@ class Selection:
 
 
 def select(
-    root: Path, name: str, metric: str, *, strict_indent: bool = False
+    root: Path, name: str, metric: str | None, *, strict_indent: bool = False
 ) -> Selection:
     """
     Read the runs called *name* and look *metric* up.
@@ -52,7 +52,7 @@ def select(
     Args:
         root: Folder of all run folders.
         name: A corpus, ``corpus/model``, or a prefix.
-        metric: Name of a metric of any probe.
+        metric: Name of a metric of any probe; None for the `default_metric`.
         strict_indent: Whether leading white space counts.
 
     Raises:
@@ -61,13 +61,34 @@ def select(
         BadRecord: If a file cannot be read.
     """
     found = read_runs(root, name)
-    probe, chosen = metric_named(metric, found)
+    reading = Reading(strict_indent=strict_indent)
+    probe, chosen = metric_named(metric or default_metric(found, reading), found)
     return Selection(
         runs=tuple(of_probe(run, probe.name) for run in found),
         probe=_with_more_metrics(probe, found),
         metric=chosen,
-        reading=Reading(strict_indent=strict_indent),
+        reading=reading,
     )
+
+
+def default_metric(runs: Sequence[Run], reading: Reading) -> str:
+    """
+    Name of the headline of the first probe that has a value in *runs*.
+
+    Where it has none, of uninformative tasks alone, that of the first task. Without
+    any value it is the headline of all probes' first.
+    """
+    for probe in PROBES.values():
+        finished = [
+            (run, record)
+            for run in runs
+            for record in of_probe(run, probe.name).records
+            if record.has_numbers
+        ]
+        for metric in (probe.metrics[0], *_more_metrics(probe, runs)):
+            if any(metric.values(each, run.setup, reading) for run, each in finished):
+                return metric.name
+    return next(iter(PROBES.values())).metrics[0].name
 
 
 def pair_tables(

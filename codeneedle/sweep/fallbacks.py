@@ -110,7 +110,7 @@ def _on_device(record: CellRecord) -> bool:
     return set(record.effective.devices) != {_HOST}
 
 
-PROMPT_SPEEDS = frozenset({"prefill", "pp"})
+PROMPT_SPEEDS = frozenset({"prefill", "pp", "reading"})
 """Names of the metrics of prompt speed, in tokens per second."""
 
 

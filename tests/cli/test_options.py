@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from codeneedle.cli.app import USAGE_ERROR
 from codeneedle.cli.options import SweepCommand
-from codeneedle.errors import RequestError
+from codeneedle.errors import BadInput, RequestError
 from codeneedle.models.pretrained import NAMES, SMOLLM2
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
@@ -93,6 +93,11 @@ def test_each_option_reaches_the_request_and_wins_over_a_sweep_file(
         ("--text wiki.txt", "divergence", "text", Path("wiki.txt")),
         ("--depths 0,512", "throughput", "depths", (0, 512)),
         ("--repetitions 5", "throughput", "repetitions", 5),
+        ("--tasks single,nth", "retrieval", "tasks", ("single", "nth")),
+        ("--lengths 512,1K", "retrieval", "lengths", ("512", "1K")),
+        ("--questions 9", "retrieval", "questions", 9),
+        ("--dial multikey=3", "retrieval", "dial", ("multikey=3",)),
+        ("--no-gate", "retrieval", "gate", False),
     ],
 )
 def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field, value):
@@ -106,6 +111,21 @@ def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field,
     before = stored.get(probe) or PROBES[probe].settings()
     kept = structs.replace(found[probe], **{field: getattr(before, field)})
     assert {**stored, probe: before} == {**found, probe: kept}
+
+
+def test_an_option_of_two_probes_belongs_to_the_one_that_is_asked_for(parse):
+    """
+    Depths are tokens of one and shares of a text of the other: both at once, and the
+    option could mean neither.
+    """
+    timed = parse("--probe", "throughput", "--depths", "512").settings
+    found = parse("--probe", "retrieval", "--depths", "0.5,1").settings
+
+    assert (512,) == timed["throughput"].depths
+    assert (0.5, 1.0) == found["retrieval"].depths
+    assert [1, 1] == [len(timed), len(found)]
+    with pytest.raises(BadInput, match="throughput and retrieval both take it"):
+        parse("--probe", "retrieval,throughput", "--depths", "0")
 
 
 def test_the_corpus_may_come_from_the_environment(parse):

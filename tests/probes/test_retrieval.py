@@ -1,4 +1,4 @@
-"""The retrieval probe: the dial, the gate, what is asked and stored, what is refused."""
+"""The retrieval probe: dial and gate, what is asked and stored, what is refused."""
 
 from dataclasses import replace
 

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from made_metrics import failed
 from made_records import made_run, made_setup
+from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 
 from codeneedle.analysis.throughput import ThroughputSetup
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, divergence
-from codeneedle.records.record import as_json
+from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
 from codeneedle.report.selection import metric_named, pair_tables, read_runs, select
 from codeneedle.scoring.rounds import Reading
@@ -133,6 +134,27 @@ def test_a_selection_has_the_records_of_one_probe(tmp_path):
     assert {"recall"} == {record.probe for record in recalled.runs[0].records}
     assert (other,) == timed.runs[0].records
     assert ("recall", "throughput") == (recalled.probe.name, timed.probe.name)
+
+
+def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
+    """
+    Of retrieval that of its first task, where all of its tasks are uninformative.
+    """
+    stored(tmp_path, made_run(), corpus="recalled")
+    chosen = {"tasks": ["single"], "lengths": [1024]}
+    setup = replace(made_setup(), probes={"retrieval": chosen})
+    texts = made_texts("single", dial=0)
+    for score, name in ((0.7, "mixed"), (1.0, "perfect")):
+        frozen = made_frozen(made_dial("single", setting=0, score=score))
+        record = retrieval_record("f16/f16", texts, frozen=frozen)
+        stored(tmp_path, Run(name="x/y", setup=setup, records=(record,)), corpus=name)
+
+    shown = {
+        name: select(tmp_path, name, None).metric.name
+        for name in ("recalled", "mixed", "perfect")
+    }
+
+    assert {"recalled": "matched", "mixed": "retrieval", "perfect": "single"} == shown
 
 
 def test_a_summary_has_passes_next_to_another_metric(tmp_path):

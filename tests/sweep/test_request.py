@@ -17,6 +17,7 @@ from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.retrieval import lengths_of
 from codeneedle.probes.throughput import ThroughputSettings
 from codeneedle.sweep.request import (
     KEYS,
@@ -105,7 +106,7 @@ def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
 # Sweep files
 
 
-SHIPPED = ["asymmetric", "corners", "kv-grid", "price"]
+SHIPPED = ["asymmetric", "corners", "kv-grid", "price", "retrieval-depths"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -288,7 +289,8 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(write):
     folder = write("seed = 7", name="price")
 
     assert 7 == read_sweep_file("price", folder=folder)["seed"]
-    assert ["price", *SHIPPED[:-1]] == sweep_names(folder)
+    others = [name for name in SHIPPED if name != "price"]
+    assert ["price", *others] == sweep_names(folder)
     write("", name="nightly")
     for typo, meant in (("kvgrid", "kv-grid"), ("nightlee", "nightly")):
         with pytest.raises(UnknownName) as caught:
@@ -337,6 +339,23 @@ def test_shipped_sweeps_are_what_their_comments_say(
     assert (types, types, probes) == (asked.k_types, asked.v_types, asked.probes)
     assert ({"throughput": speed} if speed else {}) == asked.settings
     assert (ROOT / "sweeps" / f"{name}.toml").is_file()
+    assert shipped == read_sweep_file(name, folder=ROOT / "sweeps")
+
+
+def test_the_shipped_sweep_of_retrieval_is_the_published_table(tmp_path):
+    """
+    Five depths, three precisions; and it can be read beside the README.
+    """
+    name = "retrieval-depths"
+    shipped = read_sweep_file(name, folder=tmp_path)
+    asked = Request(**shipped)
+    chosen = asked.settings["retrieval"]
+
+    assert ("f16", "q8_0", "q4_0") == asked.k_types == asked.v_types
+    assert ("retrieval",) == asked.probes
+    assert (0.1, 0.3, 0.5, 0.7, 0.9) == chosen.depths
+    assert (1024, 2048, 4096) == lengths_of(chosen)
+    assert "single" in chosen.tasks
     assert shipped == read_sweep_file(name, folder=ROOT / "sweeps")
 
 
