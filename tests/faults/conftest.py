@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from injections import TINY, Aftermath, Folder, Injection
+from injections import Aftermath, Folder, Injection, put_corpus
 from rich.console import Console
 from rich.table import Table
 
@@ -71,8 +71,7 @@ def times(request: pytest.FixtureRequest) -> Callable[..., int]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """A working folder with a corpus by the name of tiny."""
-    (tmp_path / "corpora").mkdir()
-    (tmp_path / "corpora" / "tiny.toml").write_text(TINY, encoding="utf-8")
+    put_corpus(tmp_path)
     return Folder(tmp_path)
 
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from injections import GRID, TINY, Folder, error_line, statuses
+from injections import GRID, Folder, error_line, put_corpus, statuses
 from made_records import made_needle, made_record, made_round, made_setup
 from started_sweeps import going
 
@@ -36,8 +36,7 @@ PAIRS = [Pair(k, v) for k in ("q8_0", "q4_0") for v in ("q8_0", "q4_0")]
 def measured(tmp_path_factory, llama_server, nano):
     """A finished sweep of four real cells."""
     path = tmp_path_factory.mktemp("measured")
-    (path / "corpora").mkdir()
-    (path / "corpora" / "tiny.toml").write_text(TINY, encoding="utf-8")
+    put_corpus(path)
     with going(path, "sweep", *GRID) as sweep:
         said, _ = sweep.communicate()
     assert 0 == sweep.returncode, said

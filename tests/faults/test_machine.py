@@ -212,24 +212,6 @@ def test_answers_that_cannot_be_remembered_cost_nothing(
     noted(series, ledger, "the disk is full: answers of llama-server", "")
 
 
-def test_files_may_be_bounded(series, ledger, times):
-    """
-    ``ulimit -f``: too small for a note, a log, or a record.
-    """
-    first = series.arguments
-    for most in (0, 8_000, 100, 3000)[: times(4, quick=1)]:
-        code, said = ended(
-            series.path, *first, before=limited(resource.RLIMIT_FSIZE, most)
-        )
-        noted(series, ledger, "ulimit -f is too small", said)
-        assert code in {1, 3}, said
-        assert ("error: " in said) == (code == 3), said
-        assert code == 3 or "ulimit -f" in said, said
-        series.arguments = (*first, "--retry-failed")
-        series.complete()
-        series.anew()
-
-
 def test_a_folder_that_is_read_only_is_named(small_disk, ledger, times):
     """
     Reports are still to be had.
@@ -306,18 +288,34 @@ def test_nothing_is_decided_by_the_time_of_day(series, ledger):
     noted(series, ledger, "files are of tomorrow", "")
 
 
-def test_memory_may_be_too_little_for_us(series, ledger, times):
+MB = 1 << 20
+LIMITS = {
+    "ulimit -f is too small": (resource.RLIMIT_FSIZE, (0, 8_000, 100, 3000), {1, 3}),
+    "ulimit -n is small": (resource.RLIMIT_NOFILE, (8, 16, 5, 10, 32), {0, 3}),
+    "ulimit -v is too small for us": (
+        resource.RLIMIT_AS,
+        (60 * MB, 300 * MB, 40 * MB, 100 * MB, 260 * MB, 350 * MB, 400 * MB),
+        {0, 1, 3},
+    ),
+}
+"""What is limited, to how many bytes or files, and with what the program may end."""
+
+
+@pytest.mark.parametrize("fault", LIMITS)
+def test_a_limit_may_be_too_small_for_us(series, ledger, times, fault):
     """
-    ``ulimit -v``: the program says so, whichever library meets it first.
+    For a note, a log, a record, a library: the program or a cell says so, and with a
+    larger limit the same command goes on.
     """
-    first = series.arguments
-    for mb in (60, 300, 40, 100, 260, 350, 400)[: times(9, quick=0)]:
-        code, said = ended(
-            series.path, *series.arguments, before=limited(resource.RLIMIT_AS, mb << 20)
-        )
-        assert code in {0, 1, 3}, (mb, said)
-        assert 1 != code or statuses(series.path), (mb, said)
-        noted(series, ledger, "ulimit -v is too small for us", said)
+    first, (what, limits, codes) = series.arguments, LIMITS[fault]
+    for most in limits[: times(9, quick=int("-v" not in fault))]:
+        code, said = ended(series.path, *series.arguments, before=limited(what, most))
+        assert code in codes, (most, said)
+        assert ("error: " in said) == (code == 3), (most, said)
+        assert 1 != code or statuses(series.path), (most, said)
+        assert code in {0, 3} or "-f" not in fault or "ulimit -f" in said, said
+        assert code == 0 or "-n" not in fault or "ulimit -n" in said, said
+        noted(series, ledger, fault, said if code else "")
         series.arguments = (*first, "--retry-failed")
         series.complete()
         series.anew()
@@ -346,23 +344,6 @@ def test_memory_may_be_too_little_for_a_server(series, ledger, times, llama_serv
         noted(series, ledger, "ulimit -v is too small for a server", said)
         (series.path / "limit").write_text("unlimited")
         series.arguments = (*series.arguments, "--retry-failed")
-        series.complete()
-        series.anew()
-
-
-def test_few_files_may_be_open(series, ledger, times):
-    """
-    ``ulimit -n``: either it is enough, or a line says that it is not.
-    """
-    for most in (8, 16, 5, 10, 32)[: times(5, quick=1)]:
-        code, said = ended(
-            series.path, *series.arguments, before=limited(resource.RLIMIT_NOFILE, most)
-        )
-        assert code in {0, 3}, said
-        if code:
-            assert "Too many open files" in said
-            assert "ulimit -n" in said
-        noted(series, ledger, "ulimit -n is small", said if code else "")
         series.complete()
         series.anew()
 

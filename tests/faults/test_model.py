@@ -10,7 +10,7 @@ import json
 import time
 
 import pytest
-from injections import error_line, statuses
+from injections import error_line, put_corpus, statuses
 from made_records import made_needle, made_round
 from programs import misbehave, server
 from started_sweeps import RUN, controls, impatient, on_terminal, problem, record, run
@@ -56,13 +56,6 @@ LONG = {
 }
 """Longer than any number of tokens that was allowed."""
 
-CORPUS = """\
-[generate]
-functions = {}
-value_length = 6
-name_length = 5
-seed = 7
-"""
 SWEEP = ("sweep", "--corpus", "tiny", "--context", "18432", "--types")
 REPORTS = {
     "grid": ("grid", "tiny"),
@@ -88,8 +81,7 @@ def replying(folder, replies, *faults):
     said_in.mkdir(exist_ok=True)
     for at, events in enumerate([said("a\n"), *replies]):
         (said_in / f"{at:03}").write_bytes(b"\n".join(events))
-    tiny = folder.path / "corpora" / "tiny.toml"
-    tiny.write_text(CORPUS.format(max(3, len(replies))), encoding="utf-8")
+    put_corpus(folder.path, functions=max(3, len(replies)))
     return server(folder.path, {"q8_0-q8_0": [f"replies={said_in}", *faults]})
 
 

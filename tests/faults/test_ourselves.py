@@ -209,12 +209,22 @@ def test_a_copy_of_a_run_folder_knows_nothing_of_its_servers(series, ledger, tim
     for at in range(times(5, quick=1)):
         out = f"copy-{at}"
         with going(series.path, *series.arguments) as sweep:
-            assert until(
-                lambda: "q8_0-" in str(running_child(series.path).get("alias")),
-                unless=lambda: sweep.poll() is not None,
-            )
+
+            def caught(sweep=sweep):
+                """The pid of a cell's server, while its sweep stands still."""
+                sweep.send_signal(signal.SIGSTOP)
+                found = running_child(series.path)
+                if "q8_0-" in str(found.get("alias")):
+                    return found["pid"]
+                sweep.send_signal(signal.SIGCONT)
+                return None
+
+            assert until(caught, unless=lambda: sweep.poll() is not None)
+            server = caught()
             shutil.copytree(series.path / "sweeps", series.path / out, ignore=ignored)
             code, said = ended(series.path, *series.arguments, "--out", out)
+            assert {server} == alive({server})
+            sweep.send_signal(signal.SIGCONT)
             original, _ = sweep.communicate(timeout=PATIENCE_S)
         assert (0, 0) == (code, sweep.returncode), said + original
         assert "left behind" not in said

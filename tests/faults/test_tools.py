@@ -4,6 +4,7 @@ import random
 import signal
 
 import pytest
+from injections import put_corpus
 from programs import server, tools
 from started_sweeps import RUN, impatient, problem, record, struck
 
@@ -46,13 +47,6 @@ WORDS = {
     "silent": "prints nothing",
 }
 
-CORPUS = """\
-[generate]
-functions = 5
-value_length = 6
-name_length = 5
-seed = 7
-"""
 SWEEP = (
     *("sweep", "--corpus", "tiny", "--context", "4096", "--probe"),
     *("divergence,throughput", "--divergence-context", "512", "--chunks", "4"),
@@ -64,7 +58,7 @@ TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "f32")
 @pytest.fixture(autouse=True)
 def _tiny(folder, nano):
     """A corpus of four chunks, and weights."""
-    (folder.path / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
+    put_corpus(folder.path, functions=5)
 
 
 def test_each_fault_of_a_tool_costs_its_own_cell_alone(folder, ledger, times):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gguf_files import disguise, gguf_bytes, other, write_gguf
-from injections import Folder, Injection, error_line
+from injections import Aftermath, Folder, error_line
 from started_sweeps import going, on_terminal
 
 from codeneedle.errors import WeightsUnusable
@@ -43,14 +43,9 @@ def refused(ledger):
             read_header(path)
         assert caught.value.hint
         assert str(caught.value).isprintable()
-        _note(ledger, fault, str(caught.value).replace(str(path.parent), ""))
+        ledger.note(fault, str(caught.value).replace(str(path.parent), ""))
 
     return read
-
-
-def _note(ledger, fault: str, saw: str, aftermath=None) -> None:
-    more = {"aftermath": aftermath} if aftermath else {}
-    ledger.add(Injection(group="files", fault=fault, saw=saw, **more))
 
 
 def _said_of(path: Path) -> str:
@@ -92,7 +87,7 @@ def test_changed_bytes_of_a_header_never_crash(model, ledger, times):
             for _ in range(chance.randint(1, 4)):
                 damaged[chance.randrange(len(good))] = chance.randrange(256)
             os.pwrite(file.fileno(), damaged, 0)
-            _note(ledger, "bytes of a header changed", _said_of(model))
+            ledger.note("bytes of a header changed", _said_of(model))
 
 
 def test_no_number_in_a_file_is_believed_to_be_an_amount_of_memory(ledger, times):
@@ -116,7 +111,7 @@ def test_no_number_in_a_file_is_believed_to_be_an_amount_of_memory(ledger, times
                     saw = str(error)
                 _, peak = tracemalloc.get_traced_memory()
                 assert peak - before < MOST_PEAK_BYTES, (at, number)
-                _note(ledger, "a hostile number in a header", saw)
+                ledger.note("a hostile number in a header", saw)
     finally:
         tracemalloc.stop()
 
@@ -186,12 +181,12 @@ def test_a_model_of_60_gb_is_hashed_with_progress_and_ctrl_c_ends_it(
     os.truncate(model, 60 << 30)
     sweep = ("sweep", *ONE, *SMALL)
 
-    code, shown = on_terminal(folder.path, *sweep, interrupt_at=b"hashing weights: 0 %")
+    code, shown = on_terminal(folder.path, *sweep, interrupt_at=b"hashing weights: ")
 
     assert 130 == code, shown
     assert b"left" in shown
     assert b"hashing weights: 9" not in shown
-    _note(ledger, "model of 60 GB, Ctrl-C", "stopped", folder.aftermath())
+    ledger.note("model of 60 GB, Ctrl-C", "stopped", of=folder)
 
 
 def damaged_models(good: bytes, header: int) -> dict[str, bytes]:
@@ -238,7 +233,7 @@ def test_a_sweep_of_damaged_weights_ends_with_a_reason(
         assert 3 == swept.returncode
         assert not (folder.path / "sweeps").exists()
         fault += ", whole program"
-    _note(ledger, fault, saw, folder.aftermath())
+    ledger.note(fault, saw, of=folder)
 
 
 @pytest.mark.real
@@ -258,12 +253,8 @@ def test_weights_replaced_between_two_starts_are_another_setup(
 
     assert 2 == swept.returncode
     assert "another weights sha256" in swept.stderr
-    _note(
-        ledger,
-        "model replaced between two starts",
-        error_line(swept.stderr).partition("run with")[2],
-        folder.aftermath(),
-    )
+    saw = error_line(swept.stderr).partition("run with")[2]
+    ledger.note("model replaced between two starts", saw, of=folder)
 
 
 def moved_over(path: Path) -> None:
@@ -288,12 +279,20 @@ REPLACED = {
     "model replaced while it runs": (moved_over, 2, "other weights"),
     "model gone while it runs": (Path.unlink, 3, "does not exist"),
     "model written over while it runs": (written_over, 2, "other weights"),
-    "model that is a link, turned while it runs": (
-        linked_elsewhere,
-        2,
-        "other weights",
-    ),
+    "model that is a link, turned while it runs": (linked_elsewhere, 2, "other weigh"),
 }
+
+
+def changed_meanwhile(folder, change, *, code):
+    """What a sweep said that ended with *code*: *change* came after its first cell."""
+    with going(folder.path, "sweep", *FOUR, *SMALL, *CALM) as sweep:
+        while not list(folder.path.glob("sweeps/*/*/cells/*.json")):
+            assert sweep.poll() is None
+        change()
+        said, _ = sweep.communicate()
+    folder.look()
+    assert code == sweep.returncode, said
+    return said
 
 
 @pytest.mark.real
@@ -309,26 +308,18 @@ def test_weights_that_change_while_a_sweep_runs_end_it(
     if list(REPLACED).index(fault) >= times(4, quick=1):
         pytest.skip("make faults does all of them")
     change, code, words = REPLACED[fault]
-    with going(folder.path, "sweep", *FOUR, *SMALL, *CALM) as sweep:
-        while not list(folder.path.glob("sweeps/*/*/cells/*.json")):
-            assert sweep.poll() is None
-        change(model)
-        said, _ = sweep.communicate()
-    folder.look()
-    kept = len(folder.finished)
+    said = changed_meanwhile(folder, lambda: change(model), code=code)
 
-    assert code == sweep.returncode, said
     assert words in said
-    assert 1 <= kept < 4
-    aftermath = folder.aftermath()
+    assert 1 <= len(folder.finished) < 4
+    saw = error_line(said).replace(str(folder.path), "")
+    ledger.note(fault, saw, of=folder)
     model.unlink(missing_ok=True)
     shutil.copyfile(nano, model)
     again = codeneedle("sweep", *FOUR, *SMALL, *CALM)
     assert 0 == again.returncode, again.stderr
     assert "4 of 4 cells finished" in again.stderr
-    assert aftermath == folder.aftermath()
-    saw = error_line(said).replace(str(folder.path), "")
-    _note(ledger, fault, saw, aftermath)
+    assert Aftermath() == folder.aftermath()
 
 
 @pytest.mark.real
@@ -341,15 +332,13 @@ def test_weights_that_are_merely_touched_do_not_end_a_sweep(
     """
     if not times(1, quick=0):
         pytest.skip("make faults does it")
-    with going(folder.path, "sweep", *FOUR, *SMALL, *CALM) as sweep:
-        while not list(folder.path.glob("sweeps/*/*/cells/*.json")):
-            assert sweep.poll() is None
+
+    def touch():
         os.link(model, folder.path / "backup.gguf")
         shutil.copyfile(model, folder.path / "draft")
         (folder.path / "draft").replace(model)
-        said, _ = sweep.communicate()
-    folder.look()
 
-    assert 0 == sweep.returncode, said
+    changed_meanwhile(folder, touch, code=0)
+
     assert 4 == len(folder.finished)
-    _note(ledger, "model linked and copied while it runs", "", folder.aftermath())
+    ledger.note("model linked and copied while it runs", of=folder)

@@ -19,16 +19,10 @@ A llama-bench that misbehaves: its first argument is a fault, the others are the
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 
-LOGS = Path(__file__).parent / "logs"
-
-
-def say(text):
-    sys.stdout.write(text)
-    sys.stdout.flush()
+from fake_perplexity import LOGS, babble, say
 
 
 def row(asked, prompt, generated, **changes):
@@ -73,18 +67,7 @@ def before(fault, value):
     if fault == "print":
         say((LOGS / value).read_text(encoding="utf-8"))
         sys.exit(1)
-    if fault == "garbage":
-        sys.stdout.buffer.write(os.urandom(1 << 16))
-    if fault == "error":
-        say("main: error: failed to create context with model\n")
-    if fault == "deaf":
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while True:
-            signal.pause()
-    if fault == "long":
-        for _ in range(100):
-            say("a line of no interest\n" * ((1 << 20) // 22))
+    babble(fault, "main: error: failed to create context with model\n")
     return fault in {"garbage", "silent", "error"}
 
 

@@ -325,7 +325,9 @@ def flood():
 
 def numbered(body):
     """A letter is a token, with the number that Unicode gives it."""
-    letters = [letter for letter in body["content"] if len(letter) == 1]
+    letters = body["content"]
+    if not isinstance(letters, str):  # texts and numbers mixed, which it cannot
+        return list(range(len(letters)))
     if body.get("with_pieces"):
         return [{"id": ord(letter), "piece": letter} for letter in letters]
     return [ord(letter) for letter in letters]

@@ -38,24 +38,20 @@ def say(text):
     sys.stdout.flush()
 
 
-def babble(fault, k, v):
-    """Print what no tool should; whether that was all."""
+def babble(fault, error):
+    """Print what no tool should; *error* for the fault of that name."""
     if fault == "garbage":
         sys.stdout.buffer.write(os.urandom(1 << 16))
     if fault == "long":
         for _ in range(100):
             say("a line of no interest\n" * ((1 << 20) // 22))
-    if fault == "half":
-        text = log("q4_0", k, v)
-        say(text[: text.index("Median")])
     if fault == "error":
-        say("main: failed to decode: \x1b]0;OWNED\x07\x1b[31m\n")
+        say(error)
     if fault == "deaf":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while True:
             signal.pause()
-    return fault in {"garbage", "half", "error", "silent"}
 
 
 def misbehave(fault, value, path, k, v):
@@ -97,7 +93,12 @@ def main():
         say(f"{VERSION}\n")
         return
     k, v = option(arguments, "--cache-type-k"), option(arguments, "--cache-type-v")
-    if babble(fault, k, v):
+    babble(fault, "main: failed to decode: \x1b]0;OWNED\x07\x1b[31m\n")
+    if fault in {"garbage", "error", "silent"}:
+        return
+    if fault == "half":
+        text = log("q4_0", k, v)
+        say(text[: text.index("Median")])
         return
     path = Path(option(arguments, "--kl-divergence-base"))
     is_writing = "--kl-divergence" not in arguments

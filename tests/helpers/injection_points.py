@@ -22,7 +22,7 @@ POINTS = {
     "choose a port": "codeneedle.engines.llama_cpp.server:_free_port",
     "ask for a completion": "codeneedle.engines.client:Client.complete",
     "look whether a process group lives": "codeneedle.system.processes:_has_members",
-    "wait for a tool": "codeneedle.system.processes:ends_within",
+    "wait for a tool": "codeneedle.system.orphans:ends_within",
     "read a GGUF header": "codeneedle.models.weights:read_header",
     "select runs for a report": "codeneedle.report.selection:read_runs",
     # what is written
@@ -30,7 +30,7 @@ POINTS = {
     "write a record": "codeneedle.records.store:Store.add",
     "write a setup": "codeneedle.records.store:Store.adopt",
     "write the note of a server": "codeneedle.system.orphans:_write",
-    "write a base file": "codeneedle.engines.llama_cpp.perplexity:noted",
+    "write a base file": "codeneedle.engines.llama_cpp.perplexity:watched",
     "write the answers of llama-server": (
         "codeneedle.engines.llama_cpp.installation:write_whole"
     ),

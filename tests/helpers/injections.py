@@ -10,17 +10,21 @@ import psutil
 from codeneedle.errors import CodeneedleError
 from codeneedle.records.store import CELLS, SETUP, decode_record, decode_setup
 
-TINY = """\
-[generate]
-functions = 3
-value_length = 6
-name_length = 5
-seed = 7
-"""
-"""A corpus of three functions: a cell of the built-in model takes a second."""
-
 GRID = ("--corpus", "tiny", "--types", "q8_0,q4_0", "--context", "4096")
 """Four cells."""
+
+
+def put_corpus(folder, functions=3, *, value_length=6, name_length=5):
+    """
+    Write a corpus called tiny into *folder*.
+
+    Of three functions: then a cell of the built-in model takes a second.
+    """
+    (folder / "corpora").mkdir(exist_ok=True)
+    (folder / "corpora" / "tiny.toml").write_text(
+        f"[generate]\nfunctions = {functions}\nvalue_length = {value_length}\n"
+        f"name_length = {name_length}\nseed = 7\n"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,14 @@ from pathlib import Path
 
 import msgspec
 import psutil
-from injections import Folder, Injection, error_line, processes_in, statuses
+from injections import (
+    Folder,
+    Injection,
+    error_line,
+    processes_in,
+    put_corpus,
+    statuses,
+)
 
 from codeneedle.system.files import cache_folder
 from codeneedle.system.orphans import Note
@@ -27,9 +34,6 @@ RUN = Path("sweeps/tiny/needle-nano")
 
 PATIENCE_S = 300.0
 """Longer than any command here takes, whatever else the machine does."""
-
-SHORT = "[generate]\nfunctions = 2\nvalue_length = 2\nname_length = 4\nseed = 7\n"
-"""A corpus of which a cell takes half a second."""
 
 ONE = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0")
 """A single cell."""
@@ -310,8 +314,8 @@ class Series:
     """
 
     def __init__(self, folder: Folder, *arguments: str) -> None:
-        (folder.path / "corpora").mkdir(exist_ok=True)
-        (folder.path / "corpora" / "tiny.toml").write_text(SHORT, encoding="utf-8")
+        # A cell takes half a second.
+        put_corpus(folder.path, functions=2, value_length=2, name_length=4)
         self.folder = folder
         self.path = folder.path
         self.arguments = ("sweep", *arguments)
