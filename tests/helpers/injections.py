@@ -14,17 +14,15 @@ GRID = ("--corpus", "tiny", "--types", "q8_0,q4_0", "--context", "4096")
 """Four cells."""
 
 
-def put_corpus(folder, functions=3, *, value_length=6, name_length=5):
-    """
-    Write a corpus called tiny into *folder*.
+TINY = "[generate]\nfunctions = 3\nvalue_length = 6\nname_length = 5\nseed = 7\n"
+"""A corpus of three functions: a cell of the built-in model takes a second."""
 
-    Of three functions: then a cell of the built-in model takes a second.
-    """
+
+def put_corpus(folder, *, functions=3, of=TINY):
+    """Write a corpus called tiny into *folder*."""
     (folder / "corpora").mkdir(exist_ok=True)
-    (folder / "corpora" / "tiny.toml").write_text(
-        f"[generate]\nfunctions = {functions}\nvalue_length = {value_length}\n"
-        f"name_length = {name_length}\nseed = 7\n"
-    )
+    text = of.replace("functions = 3", f"functions = {functions}")
+    (folder / "corpora" / "tiny.toml").write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
