@@ -18,6 +18,8 @@ from codeneedle.cli.options import (
     DifferenceOption,
     JsonOption,
     MarkdownOption,
+    MaxChanged,
+    MaxKld,
     MetricOption,
     ModelOption,
     OutOption,
@@ -29,8 +31,6 @@ from codeneedle.cli.options import (
     one_form,
     option,
     path,
-    percent,
-    positive,
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
@@ -240,19 +240,8 @@ def table(
 def verdict(
     name: RunName,
     *,
-    max_changed: Annotated[
-        float | None,
-        option(
-            "--max-changed",
-            "PERCENT",
-            percent,
-            "Most tokens with another first choice.",
-        ),
-    ] = None,
-    max_kld: Annotated[
-        float | None,
-        option("--max-kld", "NATS", positive, "Most KL divergence from the reference."),
-    ] = None,
+    max_changed: MaxChanged = None,
+    max_kld: MaxKld = None,
     strict_indent: StrictIndent = False,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -276,6 +265,35 @@ def verdict(
     else:
         for each in found:
             _stdout().print(verdict_view(each, cache_flags), crop=False)
+
+
+@app.command()
+def page(
+    name: RunName,
+    *,
+    max_changed: MaxChanged = None,
+    max_kld: MaxKld = None,
+    strict_indent: StrictIndent = False,
+    out: OutOption = RUNS,
+) -> None:
+    """Write one HTML file that shows everything, and print its path."""
+    from codeneedle.engines.llama_cpp.arguments import cache_flags
+    from codeneedle.report.judgement import Limits
+    from codeneedle.report.page import page as html_page
+    from codeneedle.report.selection import read_runs
+    from codeneedle.scoring.rounds import Reading
+    from codeneedle.system.files import write_whole
+
+    runs = read_runs(out, name)
+    html = html_page(
+        runs,
+        Reading(strict_indent=strict_indent),
+        Limits(max_changed=max_changed, max_kld=max_kld),
+        cache_flags,
+    )
+    file = out / (runs[0].name if len(runs) == 1 else ".") / "page.html"
+    write_whole(file, html.encode())
+    _write_verbatim(f"{file}\n")
 
 
 @app.command()

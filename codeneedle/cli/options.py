@@ -191,6 +191,16 @@ MetricOption = Annotated[
         "the headline of the first probe that ran",
     ),
 ]
+MaxChanged = Annotated[
+    float | None,
+    option(
+        "--max-changed", "PERCENT", percent, "Most tokens with another first choice."
+    ),
+]
+MaxKld = Annotated[
+    float | None,
+    option("--max-kld", "NATS", positive, "Most KL divergence from the reference."),
+]
 OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")
 ]

@@ -1,0 +1,210 @@
+"use strict";
+// Shows the runs of the JSON block. Their text is only ever set as text, never as markup.
+const runs = JSON.parse(document.getElementById("data").textContent).runs;
+const byId = (id) => document.getElementById(id);
+const scheme = window.matchMedia("(prefers-color-scheme: dark)");
+const VIRIDIS = [[0, "#440154"], [0.25, "#3b528b"], [0.5, "#21918c"], [0.75, "#5ec962"], [1, "#fde725"]];
+let run = runs[0];
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+// Plotly reads a little markup in labels: text from records must not be any.
+function plain(text) {
+  return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+function element(tag, text, className) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function options(id, labels) {
+  const select = byId(id);
+  const before = select.value;
+  select.replaceChildren(...labels.map(([value, label]) => {
+    const option = element("option", label);
+    option.value = value;
+    return option;
+  }));
+  if (labels.some(([value]) => value === before)) select.value = before;
+}
+
+function draw(id, traces, layout) {
+  const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), automargin: true };
+  Plotly.react(byId(id), traces, {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 13 },
+    margin: { l: 20, r: 20, t: 30, b: 40 }, hoverlabel: { align: "left" }, ...layout,
+    xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis },
+  }, { displayModeBar: false, responsive: true });
+}
+
+function number(value, digits) {
+  return value === null ? "–" : value.toFixed(digits);
+}
+
+function definitions(id, entries) {
+  byId(id).replaceChildren(...entries.flatMap(([word, phrase]) => [element("dt", word), element("dd", phrase)]));
+}
+
+function rows(cells, width) {
+  const found = [];
+  for (let at = 0; at < cells.length; at += width) found.push(cells.slice(at, at + width));
+  return found;
+}
+
+function showGrid() {
+  const metric = run.metrics.find((each) => each.name === byId("metric").value);
+  if (!metric) return;
+  const cells = rows(metric.cells, run.v.length);
+  const text = cells.map((row) => row.map((cell) => (cell.value === null ? plain(cell.word) : number(cell.value, metric.digits))));
+  const hover = cells.map((row, k) => row.map((cell, v) => {
+    const lines = [`K ${run.k[k]}, V ${run.v[v]}`];
+    if (cell.value === null) lines.push(cell.why);
+    else lines.push(`${metric.name} ${number(cell.value, metric.digits)}`, `n ${cell.n}`);
+    if (cell.loss) lines.push(`loss ${cell.loss} (95%)`);
+    return lines.map(plain).join("<br>");
+  }));
+  const gaps = cells.map((row) => row.map((cell) => (cell.value === null ? 1 : null)));
+  const quiet = colour("--panel");
+  byId("metric-note").textContent = `${metric.label}${metric.note ? ": " + metric.note : ""}. The reference is ${run.reference}.`;
+  const axes = { x: run.v.map(plain), y: run.k.map(plain), hoverinfo: "text", hovertext: hover, xgap: 2, ygap: 2 };
+  draw("grid", [
+    { ...axes, type: "heatmap", z: gaps, showscale: false, colorscale: [[0, quiet], [1, quiet]], text, texttemplate: "%{text}", textfont: { color: colour("--ink") } },
+    {
+      ...axes, type: "heatmap", z: cells.map((row) => row.map((cell) => cell.value)), text, texttemplate: "%{text}", hoverongaps: false,
+      colorscale: VIRIDIS, reversescale: metric.better === "lower", colorbar: { thickness: 12, outlinewidth: 0 },
+    },
+  ], {
+    height: 120 + 46 * run.k.length,
+    xaxis: { title: { text: "V" }, type: "category", side: "top", showgrid: false },
+    yaxis: { title: { text: "K" }, type: "category", autorange: "reversed", showgrid: false },
+    margin: { l: 20, r: 20, t: 50, b: 20 },
+  });
+  const head = element("tr");
+  head.append(element("th", "K \\ V"), ...run.v.map((v) => element("th", v)));
+  const body = cells.map((row, k) => {
+    const line = element("tr");
+    line.append(element("th", run.k[k]), ...row.map((cell) => element("td", cell.value === null ? `${cell.word} (${cell.why})` : number(cell.value, metric.digits))));
+    return line;
+  });
+  byId("grid-table").replaceChildren(head, ...body);
+}
+
+function showFront() {
+  const { metric, unit, points } = run.front;
+  byId("h-front").parentElement.hidden = !points.length;
+  byId("front-note").textContent = `Down and left is better. Filled points are on the front: no other pair beats them. Loss is of ${metric}${unit ? ", " + unit : ""}, against ${run.reference}; bars are 95% intervals.`;
+  const speeds = points.some((each) => each.speed !== null);
+  draw("front", [{
+    type: "scatter", mode: "markers+text", x: points.map((each) => 100 * each.memory), y: points.map((each) => each.loss),
+    text: points.map((each) => (each.onFront ? plain(each.pair) : "")), textposition: "top center", textfont: { size: 11 },
+    hoverinfo: "text", hovertext: points.map((each) => [
+      each.pair, `memory ${number(100 * each.memory, 0)}%`, `loss ${each.loss.toPrecision(3)}${each.half === null ? "" : " ± " + each.half.toPrecision(2)}`,
+      each.speed === null ? "" : `speed ${number(100 * each.speed, 0)}%`].filter(Boolean).map(plain).join("<br>")),
+    error_y: { type: "data", array: points.map((each) => each.half ?? 0), thickness: 1, width: 2, color: colour("--line") },
+    marker: {
+      size: 11, symbol: points.map((each) => (each.onFront ? "circle" : "circle-open")), line: { width: 1.5 },
+      color: speeds ? points.map((each) => 100 * (each.speed ?? 0)) : colour("--accent"), colorscale: VIRIDIS,
+      cmin: 0, showscale: speeds, colorbar: { title: { text: "speed, %" }, thickness: 12, outlinewidth: 0 },
+    },
+  }], {
+    height: 420, xaxis: { title: { text: "KV memory, % of the reference's" } }, yaxis: { title: { text: `loss of ${metric}` } },
+    margin: { l: 60, r: 20, t: 20, b: 50 },
+  });
+}
+
+function drawMap(id, title, map, z, scale) {
+  draw(id, [{
+    type: "heatmap", x: map.columns, y: map.rows, z, ...scale, showscale: false, xgap: 2, ygap: 2,
+    text: z.map((row) => row.map((value) => (value === null ? "–" : value.toFixed(2)))), texttemplate: "%{text}", hoverinfo: "text",
+  }], {
+    title: { text: plain(title), font: { size: 14 } }, height: 150 + 42 * map.rows.length,
+    xaxis: { type: "category", title: { text: "depth" }, showgrid: false }, yaxis: { type: "category", autorange: "reversed", title: { text: "tokens" }, showgrid: false },
+    margin: { l: 50, r: 10, t: 40, b: 45 },
+  });
+}
+
+function showMaps() {
+  const map = run.maps.find((each) => each.name === byId("map").value);
+  byId("maps-section").hidden = !map;
+  if (!map) return;
+  const pair = byId("map-pair").value;
+  const known = map.pairs[run.reference];
+  const chosen = map.pairs[pair];
+  const scale = { zmin: 0, zmax: map.high, colorscale: VIRIDIS };
+  byId("map-reference").hidden = !known;
+  byId("map-chosen").hidden = !chosen;
+  byId("map-difference").hidden = !known || !chosen;
+  if (known) drawMap("map-reference", `${run.reference}, the reference`, map, known, scale);
+  if (chosen) drawMap("map-chosen", pair, map, chosen, scale);
+  if (known && chosen) {
+    const change = chosen.map((row, at) => row.map((value, column) => {
+      const other = known[at][column];
+      return value === null || other === null ? null : value - other;
+    }));
+    const white = colour("--panel");
+    drawMap("map-difference", "difference", map, change, { zmin: -map.high, zmax: map.high, colorscale: [[0, colour("--bad")], [0.5, white], [1, colour("--good")]] });
+  }
+}
+
+function showAnswer() {
+  const { pairs, order, asked, leftOut } = run.answers;
+  byId("answers-section").hidden = !Object.keys(pairs).length;
+  const of = pairs[byId("answer-pair").value];
+  if (!of) return;
+  const chosen = byId("answer-function").value;
+  options("answer-function", order.filter((name) => of[name]).map((name) => [name, `${name}: ${of[name].error || of[name].matched + " of " + asked}`]));
+  const answer = of[byId("answer-function").value] ?? of[chosen];
+  if (!answer) return;
+  const whole = answer.matched === asked && !answer.rows.length;
+  byId("answer-note").textContent = [
+    answer.error && `no answer: ${answer.error}`, whole && "every line came back verbatim",
+    leftOut && `${leftOut} further answers did not fit on this page: codeneedle show has them`,
+  ].filter(Boolean).join("; ");
+  const head = element("tr");
+  head.append(element("th", "expected"), element("th", "answered"));
+  byId("answer").replaceChildren(...(answer.rows.length ? [head] : []), ...answer.rows.map(([expected, produced]) => {
+    const row = element("tr", undefined, expected === null ? "extra" : produced === null || expected !== produced ? "differs" : "");
+    row.append(element("td", expected ?? ""), element("td", produced ?? ""));
+    return row;
+  }));
+}
+
+function showMemory() {
+  const { contexts, pairs } = run.memory;
+  byId("memory-section").hidden = !contexts.length;
+  if (!contexts.length) return;
+  draw("memory", Object.entries(pairs).map(([pair, sizes]) => ({
+    type: "scatter", mode: "lines+markers", name: plain(pair), x: contexts, y: sizes, visible: pair === run.reference || pair.split("/")[0] === pair.split("/")[1] ? true : "legendonly",
+  })), {
+    height: 420, xaxis: { type: "log", title: { text: "context, tokens" }, tickvals: contexts, ticktext: contexts.map((each) => each.toLocaleString("en")) },
+    yaxis: { type: "log", title: { text: "MiB" } }, margin: { l: 60, r: 20, t: 20, b: 60 }, legend: { font: { size: 11 } },
+  });
+}
+
+function showRun() {
+  byId("name").textContent = run.name;
+  byId("headline").textContent = run.headline;
+  definitions("statements", run.statements);
+  definitions("facts", run.facts);
+  byId("command").textContent = run.command;
+  options("metric", run.metrics.map((each) => [each.name, each.name]));
+  options("map", run.maps.map((each) => [each.name, each.name]));
+  options("map-pair", [...new Set(run.maps.flatMap((each) => Object.keys(each.pairs)))].reverse().map((pair) => [pair, pair]));
+  options("answer-pair", Object.keys(run.answers.pairs).map((pair) => [pair, pair]));
+  for (const show of [showGrid, showFront, showMaps, showAnswer, showMemory]) show();
+}
+
+options("run", runs.map((each, at) => [String(at), each.name]));
+byId("runs").hidden = runs.length < 2;
+byId("run").addEventListener("change", () => { run = runs[Number(byId("run").value)]; showRun(); });
+for (const [id, show] of [["metric", showGrid], ["map", showMaps], ["map-pair", showMaps], ["answer-pair", showAnswer], ["answer-function", showAnswer]]) {
+  byId(id).addEventListener("change", show);
+}
+scheme.addEventListener("change", showRun);
+showRun();

@@ -1,0 +1,307 @@
+"""One HTML file about runs: verdict, grids, front, depths, answers, memory, facts."""
+
+import itertools
+import json
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from codeneedle.analysis import retrieval
+from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.grid import Pair
+from codeneedle.models.kv_cache import kv_bytes, usual_contexts
+from codeneedle.probes import PROBES
+from codeneedle.records.record import CellRecord, Run, Setup
+from codeneedle.report import captions
+from codeneedle.report.answers import line_pairs
+from codeneedle.report.judgement import Judged, Limits, Verdict, judge
+from codeneedle.report.plan import weights_of_run
+from codeneedle.report.table import Column, PairTable, pair_table
+from codeneedle.report.verdict import Spell, headline, statements
+from codeneedle.scoring.alignment import score
+from codeneedle.scoring.rounds import Reading, asked_rounds
+from codeneedle.text import mib, one_line, visible
+
+ANSWER_CHARACTERS = 700_000
+"""Most characters of answers on a page: the pairs that lost most go first."""
+
+DEPTH_BINS = 5
+"""Columns of the map of recall by depth."""
+
+
+def page(
+    runs: Sequence[Run], reading: Reading, limits: Limits | None, spell: Spell
+) -> str:
+    """
+    The page of *runs*, which works without a network, a server or further files.
+
+    Text of records is data on it, never markup: it is in a JSON block and is shown by
+    the text property of elements alone; a content security policy forbids requests.
+
+    Args:
+        runs: The first one is shown first.
+        reading: How stored replies are read.
+        limits: What the user can bear to lose.
+        spell: How a pair is asked for on the engine's command line.
+    """
+    shown = [
+        _run_facts(run, judge(run, reading, limits), reading, spell) for run in runs
+    ]
+    folder = files("codeneedle.report")
+    template = Environment(autoescape=True).from_string(
+        folder.joinpath("page.html.j2").read_text(encoding="utf-8")
+    )
+    return template.render(
+        title=", ".join(visible(run.name) for run in runs),
+        data=_script_json({"runs": shown}),
+        plotly=Markup(_closed(get_plotlyjs())),  # noqa: S704 - the library's own file
+        script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
+    )
+
+
+def _script_json(data: object) -> Markup:
+    """*data* for a script element: no text in it can end the element."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for special, escape in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
+        text = text.replace(special, escape)
+    return Markup(text)  # noqa: S704 - escaped above
+
+
+def _closed(script: str) -> str:
+    return script.replace("</script", "<\\/script")
+
+
+def _run_facts(
+    run: Run, found: Verdict, reading: Reading, spell: Spell
+) -> dict[str, Any]:
+    """All that the page shows of one run."""
+    table = pair_table(run, tuple(PROBES.values()), reading)
+    judged = {each.metric.name: each for each in found.judged}
+    return {
+        "name": visible(run.name),
+        "headline": headline(found, spell),
+        "statements": [list(each) for each in statements(found, spell)],
+        "reference": visible(str(found.reference)) if found.reference else "",
+        "k": list(dict.fromkeys(visible(pair.k) for pair in table.pairs)),
+        "v": list(dict.fromkeys(visible(pair.v) for pair in table.pairs)),
+        "metrics": [
+            _metric(column, table, found, judged.get(column.metric.name))
+            for column in table.columns
+            if column.has_values
+        ],
+        "front": _front(found),
+        "maps": [*_recall_maps(run, reading), *_task_maps(run)],
+        "answers": _answers(run, reading),
+        "memory": _memory(run, table),
+        "facts": [list(each) for each in captions.facts(run)],
+        "command": visible(command(run.setup)),
+    }
+
+
+def _metric(
+    column: Column, table: PairTable, found: Verdict, judged: Judged | None
+) -> dict[str, Any]:
+    """One metric of the switch: a cell per pair, with what a pointer shows of it."""
+    metric = column.metric
+    return {
+        "name": metric.name,
+        "label": captions.described(metric),
+        "better": metric.better,
+        "digits": metric.digits,
+        "isShown": column.is_shown,
+        "note": judged.silent if judged else "",
+        "cells": [_cell(column, pair, found) for pair in table.pairs],
+    }
+
+
+def _cell(column: Column, pair: Pair, found: Verdict) -> dict[str, Any]:
+    cell = column.cell(pair)
+    loss = next(
+        (s.losses.get(column.metric.name) for s in found.standings if s.pair == pair),
+        None,
+    )
+    interval = ""
+    if loss and math.isfinite(loss[1]):
+        digits = column.metric.digits + 1
+        half = captions.number(loss[1], digits=digits)
+        interval = f"{captions.number(loss[0], digits=digits)} ± {half}"
+    return {
+        "value": cell.value if cell.has_value else None,
+        "n": cell.n,
+        "loss": interval,
+        "word": "" if cell.has_value else captions.status_word(cell.status),
+        "why": visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip()),
+    }
+
+
+def _front(found: Verdict) -> dict[str, Any]:
+    """Memory against loss, and speed, of each pair that has them."""
+    names = [name for each in found.standings for name in each.losses]
+    name = names[0] if names else ""
+    unit = next((e.metric.unit for e in found.judged if e.metric.name == name), "")
+    return {
+        "metric": name,
+        "unit": unit,
+        "points": [
+            {
+                "pair": visible(str(each.pair)),
+                "memory": each.memory,
+                "loss": each.losses[name][0],
+                "half": _finite(each.losses[name][1]),
+                "speed": each.speed,
+                "onFront": each.is_on_front,
+            }
+            for each in found.standings
+            if each.memory is not None and name in each.losses
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _recall_maps(run: Run, reading: Reading) -> Iterator[dict[str, Any]]:
+    """Matched lines by depth, of each pair that recalled."""
+    pairs = {}
+    for record in _finished(run, "recall"):
+        bins: list[list[int]] = [[] for _ in range(DEPTH_BINS)]
+        for asked in asked_rounds(record, run.setup):
+            if not asked.error:
+                at = min(int(asked.needle.depth * DEPTH_BINS), DEPTH_BINS - 1)
+                bins[at].append(asked.counts(reading).matched)
+        if any(bins):
+            pairs[visible(str(record.pair))] = [[_mean(values) for values in bins]]
+    if pairs:
+        edges = [round(100 * at / DEPTH_BINS) for at in range(DEPTH_BINS + 1)]
+        yield {
+            "name": f"recall: matched lines of {ASKED_LINES}",
+            "rows": [f"{run.setup.corpus.tokens:,}"],
+            "columns": [f"{low}-{high}%" for low, high in itertools.pairwise(edges)],
+            "high": ASKED_LINES,
+            "pairs": pairs,
+        }
+
+
+def _task_maps(run: Run) -> Iterator[dict[str, Any]]:
+    """Right answers by length and depth, of each task and pair."""
+    found: dict[str, dict[str, dict[tuple[int, float], list[float]]]] = {}
+    for record in _finished(run, retrieval.NAME):
+        for outcome in retrieval.outcomes(record):
+            of_pair = found.setdefault(outcome.task, {}).setdefault(
+                visible(str(record.pair)), {}
+            )
+            place = (outcome.length, outcome.depth)
+            of_pair.setdefault(place, []).append(outcome.correct)
+    for task, pairs in found.items():
+        places = sorted({place for cells in pairs.values() for place in cells})
+        lengths = sorted({length for length, _ in places})
+        depths = sorted({depth for _, depth in places})
+        yield {
+            "name": f"{task}: share of right answers",
+            "rows": [f"{length:,}" for length in lengths],
+            "columns": [f"{depth:.0%}" for depth in depths],
+            "high": 1,
+            "pairs": {
+                pair: [
+                    [_mean(cells.get((length, depth), ())) for depth in depths]
+                    for length in lengths
+                ]
+                for pair, cells in pairs.items()
+            },
+        }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _finished(run: Run, probe: str) -> Iterator[CellRecord]:
+    return (each for each in run.records if each.probe == probe and each.has_numbers)
+
+
+def _answers(run: Run, reading: Reading) -> dict[str, Any]:
+    """
+    Answers beside expected lines: by pair and function, rows of mark and two texts.
+
+    A function that came back whole has no rows. Answers that do not fit into
+    `ANSWER_CHARACTERS` are counted.
+    """
+    rounds = [
+        (asked.counts(reading).matched, record.pair, asked)
+        for record in _finished(run, "recall")
+        for asked in asked_rounds(record, run.setup)
+    ]
+    left, left_out = ANSWER_CHARACTERS, 0
+    pairs: dict[str, dict[str, Any]] = {}
+    for matched, pair, asked in sorted(rounds, key=lambda each: each[0]):
+        of_pair = pairs.setdefault(visible(str(pair)), {})
+        rows = []
+        if asked.error or matched < ASKED_LINES:
+            scored = score(asked.needle, asked.round.reply)
+            rows = [
+                [
+                    _shown(each.expected.expected if each.expected else None),
+                    _shown(each.produced.produced if each.produced else None),
+                ]
+                for each in line_pairs(asked.needle, scored)
+            ]
+        size = sum(len(text or "") for text in itertools.chain(*rows))
+        left -= size
+        if left < 0:
+            left_out, rows = left_out + 1, []
+        of_pair[visible(asked.needle.name)] = {
+            "matched": matched,
+            "error": visible(asked.error),
+            "rows": rows,
+        }
+    order = [visible(needle.name) for needle in run.setup.needles]
+    return {"asked": ASKED_LINES, "order": order, "pairs": pairs, "leftOut": left_out}
+
+
+def _shown(line: str | None) -> str | None:
+    return None if line is None else visible(line.replace("\t", "»   "))
+
+
+def _memory(run: Run, table: PairTable) -> dict[str, Any]:
+    """Predicted KV cache of each pair by context; empty without the weights' header."""
+    weights = weights_of_run(run)
+    if weights is None:
+        return {"contexts": [], "pairs": {}}
+    contexts = usual_contexts(weights.training_context)
+    sizes: Mapping[str, list[float | None]] = {
+        visible(str(pair)): [_mib(kv_bytes(weights, pair, each)) for each in contexts]
+        for pair in table.pairs
+    }
+    return {"contexts": list(contexts), "pairs": sizes}
+
+
+def _mib(count: int | None) -> float | None:
+    return None if count is None else round(mib(count), 3)
+
+
+def command(setup: Setup) -> str:
+    """The command that sweeps this setup again, for a shell."""
+    words = ["codeneedle", "sweep", "--corpus", setup.corpus.name]
+    words += ["--model", setup.weights.name, "--context", str(setup.context)]
+    words += [
+        "--k-types",
+        ",".join(setup.types_k),
+        "--v-types",
+        ",".join(setup.types_v),
+    ]
+    words += ["--prompt-form", setup.prompt_form, "--seed", str(setup.seed)]
+    words += _if(setup.probes, ["--probe", ",".join(setup.probes)])
+    words += _if(not setup.rotation, ["--rotation", "off"])
+    words += _if(setup.server_args, ["--", *setup.server_args])
+    return shlex.join(words)
+
+
+def _if(wanted: object, words: Iterable[str]) -> list[str]:
+    return list(words) if wanted else []

@@ -1,0 +1,120 @@
+"""The page: one file, no request, hostile text stays text, and a browser shows it."""
+
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+from made_records import failed_record, made_run, made_setup
+
+from codeneedle.records.record import Status
+from codeneedle.report.page import command, page
+from codeneedle.scoring.rounds import Reading
+
+HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
+MEBIBYTE = 2**20
+
+
+def spell(pair):
+    return f"-ctk {pair.k} -ctv {pair.v}"
+
+
+def lossy(pair, at):
+    return 20 - (3 if pair.k == "q4_0" else at % 2)
+
+
+@pytest.fixture
+def run():
+    """Nine pairs, of which one failed with a hostile reason, under a hostile name."""
+    setup = made_setup(
+        types_k=("bf16", "q8_0", "q4_0"), types_v=("bf16", "q8_0", "q4_0")
+    )
+    broken = failed_record("q8_0/q4_0", Status.OUT_OF_MEMORY, HOSTILE)
+    return replace(made_run(lossy, setup=setup, failed=[broken]), name=HOSTILE)
+
+
+@pytest.fixture
+def html(run):
+    """Its page, beside a second run."""
+    other = replace(made_run(lossy), name="second/run")
+    return page([run, other], Reading(), None, spell)
+
+
+def test_it_is_one_file_without_requests_of_at_most_6_mb(html):
+    """
+    Nothing is loaded from elsewhere, and a policy forbids it.
+    """
+    markup = re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
+
+    assert len(html.encode()) <= 6 * MEBIBYTE
+    assert not re.search(r"<[^>]*(src|href)=", markup)
+    assert "default-src 'none'" in markup
+
+
+def test_text_of_records_cannot_end_the_block_that_holds_it(html):
+    """
+    A closing tag in a reason is escaped in the data, and in the title.
+    """
+    assert 3 == html.count("</script>")
+    assert "<img src=x" not in html
+
+
+def test_the_command_repeats_the_setup():
+    """
+    Types, context, prompt form, seed, rotation and further arguments, for a shell.
+    """
+    setup = made_setup(types_k=("bf16",), types_v=("q4_0",))
+    said = command(replace(setup, rotation=False, server_args=("--threads", "2")))
+
+    assert "--k-types bf16 --v-types q4_0" in said
+    assert said.endswith("--rotation off -- --threads 2")
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture
+def shown(html, tmp_path):
+    """The page in a real browser, with what it says on the console and requests."""
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="needs pip install playwright"
+    )
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium, for example Debian's package chromium")
+    file = tmp_path / "page.html"
+    file.write_text(html, encoding="utf-8")
+    with driver.sync_playwright() as browsers:
+        browser = browsers.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"]
+        )
+        tab = browser.new_page(viewport={"width": 390, "height": 800})
+        tab.said = []
+        tab.on("console", lambda message: tab.said.append(message.text))
+        tab.on("pageerror", lambda error: tab.said.append(str(error)))
+        tab.on("request", lambda request: tab.said.append(request.url))
+        tab.goto(file.as_uri())
+        tab.wait_for_selector("#grid .main-svg")
+        assert tab.said.pop(0) == file.as_uri()
+        yield tab
+        browser.close()
+
+
+def test_a_browser_shows_it_and_the_switches_work(shown):
+    """
+    No error, no request; another metric changes the cells; a gap shows its reason.
+    """
+    before = shown.inner_text("#grid")
+    shown.select_option("#metric", "hallucinated")
+    assert before != shown.inner_text("#grid")
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 390
+
+    gap = shown.evaluate("document.getElementById('grid-table').textContent")
+    assert "oom" in gap
+    assert HOSTILE in gap
+    assert "taken" != shown.title()
+
+    shown.select_option("#run", "1")
+    assert "second/run" == shown.inner_text("#name")
+    shown.emulate_media(color_scheme="dark")
+    shown.emulate_media(media="print")
+    assert [] == shown.said
