@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from codeneedle.analysis.frames import cell_value
 from codeneedle.analysis.metrics import Metric
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.installation import Tools
@@ -27,6 +28,7 @@ from codeneedle.records.record import CellRecord, Setup, Status
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
     corpus_line,
+    number,
     setup_line,
     status_word,
 )
@@ -355,18 +357,14 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
     return text
 
 
-def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float | None:
-    """The cell's value of *metric*; None where it has none."""
-    values = metric.values(record, setup, Reading())
-    if not values:
-        return None
-    return float(sum(values)) if metric.is_sum else fmean(values)
+def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float:
+    """The cell's value of *metric*; NaN where it has none."""
+    return cell_value(metric, metric.values(record, setup, Reading()))
 
 
 def _phrase(metric: Metric, record: CellRecord, progress: SweepProgress) -> str:
     value = value_of(metric, record, progress.setup)
-    shown = "-" if value is None else f"{value:.{metric.digits}f}"
-    return f"{metric.name} {shown}"
+    return f"{metric.name} {number(value, digits=metric.digits)}"
 
 
 def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
@@ -379,9 +377,7 @@ def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
     if not record.has_numbers:
         return Text(status_word(record.status), style="yellow")
     value = value_of(metric, record, progress.setup)
-    if value is None:
-        return Text("-", style="dim")
-    return Text(f"{value:.{metric.digits}f}", style=cell_style(metric, value))
+    return Text(number(value, digits=metric.digits), style=cell_style(metric, value))
 
 
 def _cell_phrase(progress: SweepProgress) -> str:

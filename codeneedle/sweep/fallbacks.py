@@ -20,8 +20,6 @@ Kernels for quantized caches cost some tens of percent; pairs without a kernel w
 reported to be 8 to 45 times slower.
 """
 
-_HOST = "CPU"
-
 Speed = Callable[[CellRecord], float | None]
 """How fast a cell read prompts, in tokens per second; None if its record has none."""
 
@@ -90,7 +88,9 @@ def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, Troub
 def _slow(
     finished: Sequence[CellRecord], speed: Speed
 ) -> Iterator[tuple[Pair, Trouble]]:
-    found = {record.pair: speed(record) for record in finished if _on_device(record)}
+    # Of those whose KV cache may be on an accelerator.
+    on_device = (each for each in finished if set(each.effective.devices) != {"CPU"})
+    found = {record.pair: speed(record) for record in on_device}
     speeds = {pair: value for pair, value in found.items() if value}
     symmetric = [pair for pair in speeds if pair.k == pair.v]
     if not symmetric:
@@ -103,11 +103,6 @@ def _slow(
                 f"{fastest} reads {speeds[fastest]:,.0f}"
             )
             yield pair, Trouble(Status.FALLBACK_CPU, reason)
-
-
-def _on_device(record: CellRecord) -> bool:
-    """Whether its KV cache may be on an accelerator."""
-    return set(record.effective.devices) != {_HOST}
 
 
 PROMPT_SPEEDS = frozenset({"prefill", "pp", "reading"})
