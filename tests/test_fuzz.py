@@ -5,7 +5,7 @@ import math
 import struct
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -100,15 +100,7 @@ def test_a_note_of_more_chunks_than_a_header_can_state_is_of_another_file(tmp_pa
     )
     base.path.write_bytes(b"_logits_" + struct.pack("<Iii", 4, 3, 1))
     note = {
-        "identity": {
-            "text_sha256": "",
-            "weights_sha256": "",
-            "llama": "",
-            "reference": "f16/f16",
-            "context": 4,
-            "chunks_asked": 1,
-            "vocabulary": 3,
-        },
+        "identity": asdict(identity),
         "chunks": 2**40,
         "size_bytes": 0,
         "fingerprint": "",

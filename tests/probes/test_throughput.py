@@ -161,10 +161,12 @@ def test_each_depth_is_measured_by_a_run_of_its_own(made_run):
 
 def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
     """
-    The cell is finished, with what was measured; nothing deeper is tried.
+    The cell is finished, with what was measured; nothing deeper is tried. A fallback
+    keeps its speeds and marks the cell.
     """
-    tool = FakeSpeed(outcome=fails_at(64))
-    found, _ = measured(made_run(tool))
+    fallback = Trouble(Status.FALLBACK_F16, "converting K and V to f16")
+    tool = FakeSpeed(outcome=fails_at(64), fallback=fallback)
+    found, cell = measured(made_run(tool))
 
     shallow, failed, skipped = found.speeds
     assert (20.0, 10.0) == shallow.tg
@@ -175,6 +177,7 @@ def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
     )
     assert ("out-of-memory", "depth 64 failed") == (skipped.status, skipped.gap)
     assert [0, 64] == [task.depth for task in tool.tasks]
+    assert fallback == cell.fallback
 
 
 @pytest.mark.parametrize(
@@ -189,17 +192,6 @@ def test_the_shallowest_depth_or_a_mismatch_ends_the_cell(made_run, depth, statu
     with pytest.raises(CellError, match="failed to"):
         PROBE.measure(cell)
     assert ("bench", str(depth)) == cell.command
-
-
-def test_a_fallback_keeps_its_speeds_and_marks_the_cell(made_run):
-    """
-    The status of the record follows from it.
-    """
-    fallback = Trouble(Status.FALLBACK_F16, "converting K and V to f16")
-    found, cell = measured(made_run(FakeSpeed(fallback=fallback)))
-
-    assert 3 == len(found.speeds)
-    assert fallback == cell.fallback
 
 
 def test_the_time_limit_grows_with_what_the_depth_before_took(made_run):
@@ -244,41 +236,25 @@ def remarks_of(*records):
 
 def test_pairs_that_overtake_at_the_same_depth_share_a_line():
     """
-    In order of precision.
+    In order of precision, some named and the others counted; failed cells and those of
+    other probes are not compared.
     """
     lines = remarks_of(
         record("f16/f16", 100, 100, 100),
         record("q4_0/q4_0", 50, 100, 150),
         record("q8_0/q8_0", 50, 100, 150),
-        record("q8_0/q4_0", 10, 10, 10),
+        *(record(f"{k}/q4_0", 10, 10) for k in ("q8_0", "q5_1", "q5_0", "q4_1")),
+        record("f16/q4_0", 10, 10),
+        replace(record("q5_1/q5_1"), status=Status.CRASHED, observation=None),
     )
 
+    never, faster = lines
     assert (
-        "writes faster than f16/f16 from 1,000 tokens: q8_0/q8_0, q4_0/q4_0",
-        "never writes faster than f16/f16: q8_0/q4_0",
-    ) == lines
-
-
-def test_of_many_pairs_only_some_are_named():
-    """
-    The others are counted.
-    """
-    types = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-    slow = [record(f"{k}/q8_0", 1, 1) for k in types]
-
-    (line,) = remarks_of(record("f16/f16", 9, 9), *slow)
-
-    assert line.endswith("q4_1/q8_0 and 1 more")
-
-
-def test_cells_without_speeds_are_not_compared():
-    """
-    Failed ones, and those of other probes.
-    """
-    failed = replace(record("q8_0/q8_0"), status=Status.CRASHED, observation=None)
-
+        "writes faster than f16/f16 from 1,000 tokens: q8_0/q8_0, q4_0/q4_0" == faster
+    )
+    assert never.startswith("never writes faster than f16/f16: f16/q4_0, q8_0/q4_0, ")
+    assert never.endswith("q5_0/q4_0 and 1 more")
     assert () == PROBE.remarks(recall_run())
-    assert () == remarks_of(record("f16/f16", 9, 9), failed)
 
 
 # The real tool
