@@ -30,6 +30,20 @@ def names_of(functions):
     return [function.name for function in functions]
 
 
+def places_of(functions):
+    """Of each its name, first line, lines of signature and body, and closing lines."""
+    return [
+        (
+            function.name,
+            function.line,
+            function.signature.count("\n") + 1,
+            len(function.body),
+            function.closing_lines,
+        )
+        for function in functions
+    ]
+
+
 def assert_verbatim(text, functions):
     """Each of *functions* consists of consecutive lines of *text*, as it says."""
     lines = text.split("\n")

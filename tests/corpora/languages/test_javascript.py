@@ -4,7 +4,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from source_files import assert_verbatim, names_of
+from source_files import assert_verbatim, names_of, places_of
 
 from codeneedle.corpora.languages import Unparsable, javascript
 from codeneedle.corpora.languages.javascript import functions
@@ -118,64 +118,34 @@ def both(text):
     return javascript._by_esprima(text), javascript._by_tree_sitter(text)
 
 
-def named(found, name):
-    (function,) = (function for function in found if function.name == name)
-    return function
-
-
 def test_both_parsers_name_every_function_by_what_holds_it():
     """
-    Declarations, variables, methods, properties and assignments, qualified.
+    Declarations, variables, methods, properties and assignments, qualified. A body lies
+    between the lines of its braces; a closing one has a line of its own, or shares one
+    that is of the body.
     """
     by_esprima, by_tree_sitter = both(ES2017)
 
     assert by_esprima == by_tree_sitter
     assert_verbatim(ES2017, by_esprima)
     assert [
-        "plain",
-        "arrow",
-        "second",
-        "Server.constructor",
-        "Server.constructor.close",
-        "Server.handle",
-        "Server.all",
-        "Server.size",
-        "Server.['computed'+1]",
-        "tools.run",
-        "tools.quoted-key",
-        "tools.deep.inner",
-        "Tools.prototype.go",
-        "Tools.prototype.go.nested",
-        "callback",
-        "one",
-    ] == names_of(by_esprima)
-
-
-@pytest.mark.parametrize(
-    ("name", "signature", "body", "closing"),
-    [
-        ("arrow", "const arrow = async (x) => {", ("  return x;",), 1),
-        ("second", "    second = function () {", ("      return 2;",), 1),
-        ("Server.handle", "  async handle(req, res) {", ("    return req;",), 1),
-        ("Server.all", "  static *all() {", ("    yield 1; }",), 0),
-        (
-            "callback",
-            "call(function callback(error,\n                       data) {",
-            ("  return data; });",),
-            0,
-        ),
-        ("one", "const one = () => { return 1; };", (), 0),
-    ],
-)
-def test_a_body_lies_between_the_lines_of_its_braces(name, signature, body, closing):
-    """
-    A closing brace has a line of its own, or shares one that is of the body.
-    """
-    function = named(functions(ES2017), name)
-
-    assert signature == function.signature
-    assert body == function.body
-    assert closing == function.closing_lines
+        ("plain", 2, 1, 1, 1),
+        ("arrow", 6, 1, 1, 1),
+        ("second", 11, 1, 1, 1),
+        ("Server.constructor", 16, 1, 4, 1),
+        ("Server.constructor.close", 18, 1, 1, 1),
+        ("Server.handle", 23, 1, 1, 1),
+        ("Server.all", 27, 1, 1, 0),
+        ("Server.size", 30, 1, 1, 1),
+        ("Server.['computed'+1]", 34, 1, 1, 1),
+        ("tools.run", 40, 1, 1, 1),
+        ("tools.quoted-key", 43, 1, 1, 1),
+        ("tools.deep.inner", 47, 1, 1, 1),
+        ("Tools.prototype.go", 53, 1, 4, 1),
+        ("Tools.prototype.go.nested", 54, 1, 1, 1),
+        ("callback", 60, 2, 1, 0),
+        ("one", 65, 1, 0, 0),
+    ] == places_of(by_esprima)
 
 
 def test_what_the_grammar_gets_wrong_is_read_by_esprima_unless_it_is_long():
@@ -208,10 +178,10 @@ def test_what_esprima_cannot_parse_is_read_by_tree_sitter():
     found = functions(NEWER)
 
     assert javascript._by_esprima(NEWER) is None
-    assert ["Box.held", "Box.#hidden", "Box.marked", "later", "default"] == [
-        function.name for function in found
-    ]
-    assert "  marked(a) {" == named(found, "Box.marked").signature
+    assert ["Box.held", "Box.#hidden", "Box.marked", "later", "default"] == (
+        names_of(found)
+    )
+    assert "  marked(a) {" == found[2].signature
     assert_verbatim(NEWER, found)
 
 
