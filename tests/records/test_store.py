@@ -147,22 +147,6 @@ def test_no_name_leads_out_of_the_root(tmp_path, name):
         run_folder(tmp_path, corpus=name, model="m")
 
 
-def test_a_damaged_record_is_a_cell_to_be_played_again(store, file):
-    """
-    One file that cannot be read hides no other, and says why it is a gap.
-    """
-    record = made_record(Pair("q8_0", "q8_0"), [made_round(SETUP.needles[0])])
-    store.add(record)
-    file.write_text('{"pair": ')
-
-    damaged, whole = store.records()
-
-    assert record == whole
-    assert PAIR == damaged.pair
-    assert Status.INTERRUPTED is damaged.status
-    assert "cannot be used" in damaged.reason
-
-
 def test_records_without_a_setup_are_not_adopted(store):
     """
     It is unknown what they were measured under.
@@ -194,17 +178,30 @@ def test_what_stands_in_the_place_of_a_record_is_put_aside(store, file):
     assert b"{" == (file.parent / aside[0]).read_bytes()
 
 
-def test_a_record_of_another_cell_is_a_gap(store, file):
+@pytest.mark.parametrize(
+    ("pair", "change", "reason"),
+    [
+        ("q8_0/q4_0", lambda _: b'{"pair": ', "cannot be used"),
+        ("q4_0/q4_0", lambda data: data, "one of q8_0/q4_0, recall"),
+    ],
+    ids=["damaged", "a copy of another cell's"],
+)
+def test_what_is_no_record_of_its_cell_is_a_gap(store, file, pair, change, reason):
     """
-    A file copied to another's name is recognised by the pair inside.
+    One file that cannot be read hides no other, and says why its cell is a gap.
     """
+    whole = made_record(Pair("q8_0", "q8_0"), [made_round(SETUP.needles[0])])
+    store.add(whole)
     store.add(RECORD)
-    (file.parent / "q4_0-q4_0.recall.json").write_bytes(file.read_bytes())
+    data = file.read_bytes()
+    file.unlink()
+    file.with_name(f"{Pair.parse(pair).slug}.recall.json").write_bytes(change(data))
 
-    copy = store.record(Pair("q4_0", "q4_0"), "recall")
+    gap = store.record(Pair.parse(pair), "recall")
 
-    assert Status.INTERRUPTED is copy.status
-    assert "one of q8_0/q4_0, recall" in copy.reason
+    assert {pair: gap, "q8_0/q8_0": whole} == {str(r.pair): r for r in store.records()}
+    assert Status.INTERRUPTED is gap.status
+    assert reason in gap.reason
 
 
 def stamped(setup, *, probe="recall"):

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -64,7 +65,7 @@ class LlamaServer:
         command: Its arguments; no secrets are among them.
         log: Its log.
         child: Its process.
-        is_too_large: Whether it exceeds its limit of memory.
+        memory_bytes: Memory of its own that it may take; None for no limit.
     """
 
     launch: Launch
@@ -72,8 +73,9 @@ class LlamaServer:
     command: tuple[str, ...]
     log: Path
     child: Child
-    is_too_large: "_MemoryLimit"
+    memory_bytes: int | None
     _peak_rss_bytes: int | None = field(default=None, init=False)
+    _was_too_large: bool = field(default=False, init=False)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -114,10 +116,16 @@ class LlamaServer:
         """As of `engine.Served`."""
         return ends_within(self.child, limit_s)
 
+    def is_too_large(self) -> bool:
+        """Whether it was ever seen with more memory of its own than it may take."""
+        if self.memory_bytes is not None and not self._was_too_large:
+            self._was_too_large = _own_memory(self.pid) > self.memory_bytes
+        return self._was_too_large
+
     def too_large(self) -> CellError | None:
-        """The error for a server beyond its limit of memory; None if it is not."""
-        limit = self.is_too_large.limit_bytes
-        if not self.is_too_large.is_exceeded or limit is None:
+        """The error for a server beyond its limit of memory; None if it was not."""
+        limit = self.memory_bytes
+        if limit is None or not self._was_too_large:
             return None
         return CellError(
             f"llama-server was stopped as it took more than {size(limit)} of memory",
@@ -184,7 +192,8 @@ def serving(
     alias = f"{launch.alias.replace(',', '-')}.{secrets.token_hex(4)}"
     launch = replace(launch, alias=alias)
     with contextlib.ExitStack() as stack:
-        served = _ready(launch, log, deadlines, silence_s, memory_bytes, stack)
+        start = partial(_started, launch, log, silence_s, memory_bytes, stack)
+        served = _ready(start, deadlines)
         try:
             yield served
         except CellError as error:
@@ -194,24 +203,17 @@ def serving(
             served.peak_rss_bytes()
 
 
-def _ready(
-    launch: Launch,
-    log: Path,
-    deadlines: "Deadlines",
-    silence_s: float,
-    memory_bytes: int | None,
-    stack: contextlib.ExitStack,
-) -> LlamaServer:
-    """Start the server, again where its port was taken; *stack* stops it."""
+def _ready(start: Callable[[], LlamaServer], deadlines: "Deadlines") -> LlamaServer:
+    """Start the server, again where its port was taken."""
     for attempt in range(1, PORT_ATTEMPTS + 1):
         deadlines.restart()
-        served = _started(launch, log, silence_s, memory_bytes, stack)
-        seen = wait(served.child, served.client, deadlines, served.is_too_large)
+        served = start()
+        seen = wait(served, deadlines)
         if seen is Readiness.READY:
             return served
         if served.child.poll() is None:
             raise served.too_large() or deadlines.missed(seen)
-        if attempt == PORT_ATTEMPTS or not is_about_the_port(read_log(log)):
+        if attempt == PORT_ATTEMPTS or not is_about_the_port(read_log(served.log)):
             break
     raise _death(served)
 
@@ -223,51 +225,32 @@ def _started(
     memory_bytes: int | None,
     stack: contextlib.ExitStack,
 ) -> LlamaServer:
+    """A server that is not ready yet; *stack* stops it."""
     port = _free_port()
     # The server's log ends with the last four characters of its key.
     api_key = f"{secrets.token_urlsafe(32)}-end"
     argv = command(launch, port=port)
     env = processes.clean(os.environ) | variables(launch, api_key=api_key)
     child = stack.enter_context(noted(argv, env=env, log=log))
-    is_too_large = _MemoryLimit(child.pid, memory_bytes)
+    served: LlamaServer
     client = stack.enter_context(
         Client(
             f"http://{HOST}:{port}",
             alias=launch.alias,
             api_key=api_key,
             silence_s=silence_s,
-            is_leaving=lambda: is_shutting_down(log) or is_too_large(),
+            is_leaving=lambda: is_shutting_down(log) or served.is_too_large(),
         )
     )
-    return LlamaServer(
+    served = LlamaServer(
         launch=launch,
         client=client,
         command=tuple(argv),
         log=log,
         child=child,
-        is_too_large=is_too_large,
+        memory_bytes=memory_bytes,
     )
-
-
-@dataclass(slots=True)
-class _MemoryLimit:
-    """
-    Whether a process was ever seen with more memory of its own than allowed.
-
-    Attributes:
-        pid: The process.
-        limit_bytes: What it may take; None for no limit.
-        is_exceeded: Whether it took more.
-    """
-
-    pid: int
-    limit_bytes: int | None
-    is_exceeded: bool = False
-
-    def __call__(self) -> bool:
-        if self.limit_bytes is not None and not self.is_exceeded:
-            self.is_exceeded = _own_memory(self.pid) > self.limit_bytes
-        return self.is_exceeded
+    return served
 
 
 FIRST_NAP_S = 0.002
@@ -345,12 +328,7 @@ def nap_after(waited_s: float) -> float:
     return min(max(FIRST_NAP_S, NAP_SHARE * waited_s), LONGEST_NAP_S)
 
 
-def wait(
-    child: Child,
-    client: Client,
-    deadlines: Deadlines,
-    is_too_large: Callable[[], bool],
-) -> Readiness:
+def wait(served: LlamaServer, deadlines: Deadlines) -> Readiness:
     """
     How far the server is once it is ready, has ended, or is out of time or memory.
 
@@ -360,13 +338,13 @@ def wait(
     began = time.monotonic()
     polled = time.monotonic()
     seen = Readiness.SILENT
-    while child.poll() is None:
+    while served.child.poll() is None:
         left_s = deadlines.left_s()
-        if left_s <= 0 or is_too_large():
+        if left_s <= 0 or served.is_too_large():
             break
         limit_s = min(SHORT_S, left_s)
-        now_seen = client.readiness(limit_s=limit_s)
-        if now_seen is Readiness.READY and child.poll() is None:
+        now_seen = served.client.readiness(limit_s=limit_s)
+        if now_seen is Readiness.READY and served.child.poll() is None:
             return now_seen
         # The last poll, with less time, sees less than the ones before.
         if now_seen is not Readiness.SILENT or limit_s == SHORT_S:

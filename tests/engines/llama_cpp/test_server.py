@@ -301,11 +301,15 @@ def test_loading_and_warming_up_have_their_own_time(log, clock):
 
 
 class Sleeper:
-    """A client and its child; at the third question a night passes for both."""
+    """A server, its client and child; at the third question a night passes for all."""
 
     def __init__(self, clock):
+        self.child = self.client = self
         self.clock = clock
         self.asked = 0
+
+    def is_too_large(self):
+        return False
 
     def poll(self):
         return None
@@ -324,5 +328,5 @@ def test_a_night_in_suspension_is_no_time_to_load(log, clock, monkeypatch):
     sleeper = Sleeper(clock)
     deadlines = Deadlines(log=log, load_s=10.0, warmup_s=5.0)
 
-    assert Readiness.READY == server.wait(sleeper, sleeper, deadlines, lambda: False)
+    assert Readiness.READY == server.wait(sleeper, deadlines)
     assert 30005.0 > deadlines.left_s() > 0
