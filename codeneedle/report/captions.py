@@ -100,7 +100,7 @@ def _settings(settings: Json) -> str:
     phrases = []
     for key, value in settings.items():
         values = value if isinstance(value, list) else [value]
-        shown = [str(each) for each in values if isinstance(each, str | int)]
+        shown = [str(each) for each in values if isinstance(each, str | int | float)]
         if shown and "sha256" not in key and key != "llama":
             phrases.append(f"{key.replace('_', ' ')} {', '.join(shown)}")
     return "; ".join(phrases)
@@ -200,7 +200,12 @@ def no_value_phrase(setup: Setup, metric: Metric) -> str:
     is_margin = metric.name.startswith("margin")
     if is_margin and setup.probes.get("recall", {}).get("speculation"):
         return f"{phrase}: drafted tokens have no probabilities (--speculate)"
-    return phrase
+    tasks = setup.probes.get("retrieval", {})
+    own, _, kind = metric.name.partition("@")[0].partition("-")
+    is_of_tasks = own == "retrieval" or own in tasks.get("tasks", ())
+    if is_of_tasks and kind in {"logp", "until"} and tasks.get("graded"):
+        return f"{phrase}: {tasks['graded']}"
+    return f"{phrase}: no task is informative" if own == "retrieval" else phrase
 
 
 def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,12 @@ from fake_engine import ByteTokenizer, FakeEngine, FakeServer, reply_to
 from made_contexts import real_context, run_context
 from made_records import made_setup
 
-from codeneedle.analysis.retrieval import DialStep, Retrieval, outcomes
+from codeneedle.analysis.retrieval import (
+    DialStep,
+    Retrieval,
+    outcomes,
+    retrieval_of,
+)
 from codeneedle.corpora.tasks import TASKS, make_texts
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, ServerGone
@@ -34,6 +39,8 @@ from codeneedle.probes.retrieval import (
     price,
 )
 from codeneedle.records.record import CellRecord, Status, from_json
+from codeneedle.records.store import Store, find_runs
+from codeneedle.sweep.runner import Runner
 
 REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")
 LAST = len(TASKS["multikey"].settings) - 1
@@ -216,6 +223,27 @@ def test_further_pairs_are_asked_the_same_and_set_no_dial(tmp_path):
     assert theirs.frozen == ours.frozen
     assert asked[-len(scored) :] == scored
     assert len(asked) >= len(scored) + DIAL_QUESTIONS
+
+
+def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
+    """
+    The second command reads it from the record on disk, through the runner and the
+    store, and asks the other pair alone.
+    """
+    store = Store(tmp_path / "corpus" / "model")
+    engines = FakeEngine(reply=nine_in_ten), FakeEngine(reply=looked_up)
+    for engine, pairs in zip(engines, ([REFERENCE], [REFERENCE, OTHER]), strict=True):
+        run = made_run(tmp_path, engine, dial=())
+        setup = replace(run.setup, types_k=("f16", "q4_0"), types_v=("f16", "q4_0"))
+        run = replace(run, setup=store.adopt(setup))
+        Runner(run=run, store=store).sweep(PROBE, pairs)
+
+    first, second = (store.record(pair, NAME) for pair in (REFERENCE, OTHER))
+    assert [[REFERENCE], [OTHER]] == [[c.pair for c in e.served] for e in engines]
+    assert retrieval_of(first).frozen == retrieval_of(second).frozen
+    assert [e.question for e in outcomes(first)] == [
+        e.question for e in outcomes(second)
+    ]
 
 
 def test_a_cell_that_failed_leaves_the_dial_to_the_next_one(tmp_path):
@@ -548,3 +576,30 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     assert [1.0] * 4 == [each.correct for each in found]
     assert all(each.until == each.tokens > 30 for each in found)
     assert all(each.asked.cached_tokens > 1400 for each in found)
+
+
+@pytest.mark.real
+def test_a_language_model_is_graded_where_answers_are_all_alike(
+    smollm2, codeneedle, tmp_path
+):
+    """
+    Two pairs of SmolLM2 on one short text: a coarser K changes the log-probability of
+    each right answer, whatever it does to the answers.
+    """
+    done = codeneedle(
+        *("sweep", "--model", str(smollm2), "--context", "2048", "--out", "runs"),
+        *("--k-types", "f16,q4_0", "--v-types", "f16", "--prompt-form", "completion"),
+        *("--probe", "retrieval", "--tasks", "multikey", "--dial", "4"),
+        *("--lengths", "250", "--depths", "0.5", "--questions", "4"),
+        *("--", "-t", "1", "--poll", "0"),
+    )
+
+    assert 0 == done.returncode, done.stderr
+    (store,) = find_runs(tmp_path / "runs", "random-bodies")
+    first, second = (store.record(Pair(k, "f16"), NAME) for k in ("f16", "q4_0"))
+    pairs = list(zip(outcomes(first), outcomes(second), strict=True))
+    assert 4 == len(pairs)
+    for ours, theirs in pairs:
+        assert ours.question == theirs.question
+        assert ours.logp < 0 > theirs.logp != ours.logp
+        assert ours.asked.cached_tokens > ours.asked.prompt_tokens - 20

@@ -6,6 +6,7 @@ from dataclasses import replace
 from made_records import failed_record, made_run, made_setup
 
 from codeneedle.analysis.frames import Cell
+from codeneedle.analysis.retrieval import METRICS
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.report import captions
@@ -60,6 +61,22 @@ def test_cells_without_margins_are_explained_where_speculation_was_on() -> None:
     ((_, why),) = captions.legend_entries(drafted, cells, margin)
     assert why.endswith("margin: drafted tokens have no probabilities (--speculate)")
     assert "speculate" not in captions.legend_entries(drafted, cells, matched)[0][1]
+
+
+def test_a_gap_of_retrieval_says_what_is_missing() -> None:
+    """
+    Probabilities that the engine does not tell, or tasks on which anything can be lost.
+    """
+    chosen = {"tasks": ["single"], "graded": "fake tells no probabilities"}
+    plain = replace(SETUP, probes={"retrieval": chosen})
+    graded = replace(SETUP, probes={"retrieval": {**chosen, "graded": ""}})
+    by_name = {metric.name: metric for metric in METRICS}
+
+    logp = captions.no_value_phrase(plain, by_name["retrieval-logp"])
+    right = captions.no_value_phrase(graded, by_name["retrieval-logp"])
+
+    assert logp.endswith("retrieval-logp: fake tells no probabilities")
+    assert right.endswith("retrieval-logp: no task is informative")
 
 
 def test_settings_of_a_probe_are_told_without_hashes_and_builds() -> None:

@@ -85,6 +85,16 @@ def test_a_new_sweep_tells_what_it_would_do():
     assert r"note: look \x1b[2J" == text.splitlines()[-1]
 
 
+def test_a_probe_tells_its_price():
+    """
+    Questions and tokens to read, before anything is measured.
+    """
+    text = " ".join(shown(planned(probes=("retrieval",)), probes=["retrieval"]).split())
+
+    assert "retrieval 120 questions and about " in text
+    assert "the first pair also sets 2 dials" in text
+
+
 def test_a_sweep_of_one_pair_that_speculates():
     """
     What speculation costs is told, where the recall probe runs and the engine can.

@@ -20,6 +20,7 @@ from codeneedle.errors import (
 from codeneedle.grid import Pair
 from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.retrieval import RetrievalSettings
 from codeneedle.sweep import plan
 from codeneedle.sweep.request import Request, Variant, pages
 
@@ -280,3 +281,17 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
     assert "random-bodies" == plan.chosen_corpus(Request(models=(Path("m.gguf"),)))
     assert () == planned().notes
     assert "bad.py" in planned(corpus="./src").notes[0]
+
+
+def test_a_probe_refuses_settings_that_do_not_fit_the_context():
+    """
+    Before anything starts; what the weights were trained for binds, unless they are
+    stretched on purpose.
+    """
+    settings = {"retrieval": RetrievalSettings(lengths=("8K",))}
+    asked = {"probes": ("retrieval",), "settings": settings}
+    stretched = FakeEngine(stretches_context=True)
+
+    with pytest.raises(BadInput, match="--lengths 8192"):
+        planned(**asked)
+    assert planned(**asked, contexts=(16384,), engine=stretched)
