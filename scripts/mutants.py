@@ -42,6 +42,7 @@ MODULES = (
     "records/store",
     "scoring/alignment",
     "scoring/rounds",
+    "scoring/tasks",
     "sweep/fallbacks",
     "sweep/runner",
 )

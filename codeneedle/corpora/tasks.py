@@ -4,13 +4,15 @@ which mixes things up would give.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
 from codeneedle.corpora.random_bodies import random_bytes
 from codeneedle.errors import BadInput, UnknownName
+from codeneedle.text import plural
 
 # 1 - first version
 TASKS_VERSION = 1
@@ -68,7 +70,8 @@ class Question:
         items: The parts of the payload that are scored; the payload alone if one.
         shape: How an answer is compared with it.
         decoys: Wrong answers, in order of their places.
-        place: Of the payload in the text, from 0 to 1; the middle of several.
+        place: Of the payload in the text, from 0 to 1; the middle one of several
+            items, or of the lines of a chain.
         budget_characters: Longest answer worth waiting for.
     """
 
@@ -129,20 +132,24 @@ class Chance:
         return list(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """
     One setting of a dial.
 
     Attributes:
         says: What it means, as a phrase.
-        count: Of what the task counts: keys, values, hops, twins, records.
+        count: Of what the task counts: keys, values, hops, twins, records, words.
         kind: Of names and values, in words of the task.
+        differ: Lines in which twins differ; how much more often common words occur.
+        lines: Of the body of a twin.
     """
 
     says: str
     count: int = 1
     kind: str = ""
+    differ: int = 0
+    lines: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +172,7 @@ class _Asked:
     begin: str
     items: tuple[str, ...]
     at: tuple[int, ...]
-    decoys: tuple[tuple[str, str, int], ...] = ()
+    decoys: Iterable[tuple[str, str, int]] = ()
     shape: Shape = Shape.ONE
     joint: str = ", "
 
@@ -178,7 +185,13 @@ class _Line:
     text: str
 
 
-_Made = tuple[list[_Line], list[_Asked]]
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What stands in a text, what is asked of it, and what fills it up."""
+
+    lines: list[_Line]
+    asked: list[_Asked]
+    filler: Iterator[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +236,7 @@ def make_texts(
     Args:
         name: A key of `TASKS`.
         dial: Number of a setting of that task, from 0, the easiest.
-        characters: Length of each text: at most 100 characters less, never more.
+        characters: Length of each text: at most 200 characters less, never more.
         depths: Places of what is asked for, from 0 to 1; ignored by a task without.
         questions: At least 1.
         seed: Any integer.
@@ -236,20 +249,20 @@ def make_texts(
     wanted = tuple(depths) * questions if task.has_depth else (0.5,) * questions
     size = task.per_text(setting)
     found = []
-    for number in range(-(-len(wanted) // size)):
+    for number in range(math.ceil(len(wanted) / size)):
         draft = _Draft(
             setting=setting,
             characters=characters,
             depths=wanted[number * size :][:size],
             chance=Chance(f"{TASKS_VERSION}:{name}:{dial}:{seed}:{number}"),
         )
-        lines, asked = task.make(draft)
-        text, places = _composed(lines, draft, name=name)
-        made = [
+        made = task.make(draft)
+        text, places = _composed(made, draft, name=name)
+        asked = [
             _question(each, f"{name}-{each.depth:.2f}-{number}-{n}", number, places)
-            for n, each in enumerate(asked)
+            for n, each in enumerate(made.asked)
         ]
-        found.append(TaskText(text=text, questions=tuple(made)))
+        found.append(TaskText(text=text, questions=tuple(asked)))
     return tuple(found)
 
 
@@ -267,10 +280,9 @@ def _setting(name: str, dial: int) -> tuple[Task, Setting]:
     return TASKS[name], settings[dial]
 
 
-def _composed(
-    lines: Sequence[_Line], draft: _Draft, *, name: str
-) -> tuple[str, list[float]]:
-    """The *lines* at their places among filler, and where each then begins, 0 to 1."""
+def _composed(made: _Made, draft: _Draft, *, name: str) -> tuple[str, list[float]]:
+    """The lines at their places among filler, and where each then begins, 0 to 1."""
+    lines = made.lines
     spare = draft.characters - sum(len(line.text) + 1 for line in lines)
     if spare < 0:
         raise BadInput(
@@ -279,17 +291,16 @@ def _composed(
             f" not fit a text of {draft.characters:,}",
             hint="Choose a greater length, or an easier setting.",
         )
-    filler = _filler(draft.chance)
-    following = next(filler)
+    following = next(made.filler, None)
     parts, length, starts = [], 0, {}
     order = sorted(range(len(lines)), key=lambda n: lines[n].place)
     for n in (*order, None):
         goal = draft.characters if n is None else lines[n].place * draft.characters
-        while length < goal and spare > len(following):
+        while following and length < goal and spare > len(following):
             parts.append(following)
             length += len(following) + 1
             spare -= len(following) + 1
-            following = next(filler)
+            following = next(made.filler, None)
         if n is not None:
             starts[n] = length
             parts.append(lines[n].text)
@@ -350,7 +361,7 @@ _VERBS = _words(
 _PREPOSITIONS = _words("near behind under beside above before after without")
 
 
-def _filler(chance: Chance) -> Iterator[str]:
+def _sentences(chance: Chance) -> Iterator[str]:
     """Sentences of 40 to 75 characters, drawn from words that no task asks for."""
     while True:
         yield (
@@ -362,6 +373,8 @@ def _filler(chance: Chance) -> Iterator[str]:
 
 
 _DIGITS = "0123456789"
+_HEX = "0123456789abcdef"
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def _number(chance: Chance, digits: int) -> str:
@@ -369,7 +382,7 @@ def _number(chance: Chance, digits: int) -> str:
 
 
 def _uuid(chance: Chance) -> str:
-    return "-".join(chance.word("0123456789abcdef", n) for n in (8, 4, 4, 4, 12))
+    return "-".join(chance.word(_HEX, n) for n in (8, 4, 4, 4, 12))
 
 
 def _invented(chance: Chance) -> str:
@@ -395,10 +408,13 @@ def _single(draft: _Draft) -> _Made:
         items=(value,),
         at=(0,),
     )
-    return [_Line(depth, f"The magic number for {key} is {value}.")], [asked]
+    line = _Line(depth, f"The magic number for {key} is {value}.")
+    return _Made([line], [asked], _sentences(draft.chance))
 
 
-# --- multikey
+# --- multikey, multivalue, multiquery, nth
+
+_ORDINALS = _words("first second third fourth fifth sixth seventh eighth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,63 +423,349 @@ class _Pairs:
 
     keys: list[str]
     values: list[str]
-    form: str
+    form: str = "The code of {} is {}."
 
     def line(self, n: int) -> str:
         return self.form.format(self.keys[n], self.values[n])
 
+    def begin(self, n: int) -> str:
+        """The line up to its value."""
+        return self.form.partition("{}")[0] + self.keys[n] + self.form.split("{}")[1]
 
-def _pairs(draft: _Draft) -> _Pairs:
-    chance, count, kind = draft.chance, draft.setting.count, draft.setting.kind
+    def others(self, wanted: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+        """The values of all but *wanted*, as decoys."""
+        for n, value in enumerate(self.values):
+            if n not in wanted:
+                yield self.keys[n], value, n
+
+
+def _pairs(draft: _Draft, count: int) -> _Pairs:
+    """Keys and values of the kind of the setting, none twice."""
+    chance, kind = draft.chance, draft.setting.kind
     if kind == "uuid":
         count = count or (draft.characters - 1) // (2 * 36 + len(" -> \n"))
         uuids = chance.different(lambda: _uuid(chance), 2 * count)
         return _Pairs(uuids[:count], uuids[count:], "{} -> {}")
-    if kind == "city":
-        keys, digits = chance.distinct(_CITIES, count), 3
-    else:
+    if kind == "word":
         keys, digits = chance.different(lambda: _invented(chance), count), 5
-    values = chance.different(lambda: _number(chance, digits), count)
-    return _Pairs(keys, values, "The code of {} is {}.")
+    else:
+        keys, digits = chance.distinct(_CITIES, count), 3
+    return _Pairs(keys, chance.different(lambda: _number(chance, digits), count))
 
 
 def _multikey(draft: _Draft) -> _Made:
-    pairs = _pairs(draft)
+    pairs = _pairs(draft, draft.setting.count)
     places = _spread(draft, len(pairs.keys))
     asked = [
         _Asked(
             depth=depth,
             key=pairs.keys[n],
-            prompt=f"What does the text above say: "
-            f"{pairs.form.format(pairs.keys[n], '...')} Answer with what stands in"
-            " place of the dots, and nothing else.",
-            begin=pairs.form.format(pairs.keys[n], "|").partition("|")[0],
+            prompt=f"What does the text above say: {pairs.begin(n)}... Answer with what"
+            " stands in place of the dots, and nothing else.",
+            begin=pairs.begin(n),
             items=(pairs.values[n],),
             at=(n,),
-            decoys=tuple(
-                (pairs.keys[other], pairs.values[other], other)
-                for other in range(len(pairs.keys))
-                if other != n
-            ),
+            decoys=pairs.others([n]),
         )
         for n, depth in enumerate(draft.depths)
     ]
     lines = [_Line(place, pairs.line(n)) for n, place in enumerate(places)]
-    return lines, asked
+    return _Made(lines, asked, _sentences(draft.chance))
 
 
 def _spread(draft: _Draft, count: int) -> list[float]:
-    """Places of *count* lines: the asked depths first, the others anywhere."""
-    if count < len(draft.depths):
+    """Places of *count* lines: the asked depths first, the others evenly."""
+    others = count - len(draft.depths)
+    if others < 0:
         raise BadInput(
             source=f"a text of {draft.characters:,} characters",
             reason=f"{draft.setting.says}: {count} lines for {len(draft.depths)}"
             " questions",
             hint="Choose a greater length, or fewer questions.",
         )
-    others = count - len(draft.depths)
-    step = 1 / max(others, 1)
-    return [*draft.depths, *((n + 0.5) * step for n in range(others))]
+    return [*draft.depths, *((n + 0.5) / others for n in range(others))]
+
+
+_APART = 0.03
+"""Distance of the lines of one group, as a share of the text."""
+
+
+def _around(depth: float, count: int) -> list[float]:
+    """Places of *count* lines whose middle is *depth*."""
+    return [depth + _APART * (n - (count - 1) / 2) for n in range(count)]
+
+
+def _multivalue(draft: _Draft) -> _Made:
+    """Two keys, so that the values of one are decoys for the other."""
+    count = draft.setting.count
+    numbers = draft.chance.different(lambda: _number(draft.chance, 3), 2 * count)
+    keys = [key for key in draft.chance.distinct(_CITIES, 2) for _ in range(count)]
+    pairs = _Pairs(keys, numbers, "One of the codes of {} is {}.")
+    lines, asked = [], []
+    for half, depth in enumerate((*draft.depths, 1 - draft.depths[0])[:2]):
+        mine = range(half * count, (half + 1) * count)
+        places = _around(depth, count)
+        lines += [_Line(p, pairs.line(n)) for p, n in zip(places, mine, strict=True)]
+        key = keys[mine[0]]
+        if half < len(draft.depths):
+            asked.append(
+                _Asked(
+                    depth=depth,
+                    key=key,
+                    prompt=f"Which are the {count} codes of {key} in the text above?"
+                    " Answer with the codes alone, separated by commas.",
+                    begin=f"The {count} codes of {key} are ",
+                    items=tuple(numbers[n] for n in mine),
+                    at=tuple(mine),
+                    decoys=pairs.others(mine),
+                    shape=Shape.ITEMS,
+                )
+            )
+    return _Made(lines, asked, _sentences(draft.chance))
+
+
+def _multiquery(draft: _Draft) -> _Made:
+    """Groups of keys that are asked at once, and as many keys that are not."""
+    count = draft.setting.count
+    groups = len(draft.depths)
+    pairs = _pairs(draft, (groups + 1) * count)
+    places = [place for depth in draft.depths for place in _around(depth, count)]
+    places += [(n + 0.5) / count for n in range(count)]
+    asked = []
+    for group, depth in enumerate(draft.depths):
+        mine = range(group * count, (group + 1) * count)
+        keys = ", ".join(pairs.keys[n] for n in mine)
+        asked.append(
+            _Asked(
+                depth=depth,
+                key=keys,
+                prompt=f"What are the codes of {keys}, by the text above? Answer with"
+                " the codes alone, in this order, separated by commas.",
+                begin=f"The codes of {keys} are ",
+                items=tuple(pairs.values[n] for n in mine),
+                at=tuple(mine),
+                decoys=pairs.others(mine),
+                shape=Shape.ITEMS,
+            )
+        )
+    lines = [_Line(place, pairs.line(n)) for n, place in enumerate(places)]
+    return _Made(lines, asked, _sentences(draft.chance))
+
+
+def _nth(draft: _Draft) -> _Made:
+    """All lines have one key; the rank of a line follows from its place."""
+    count = draft.setting.count
+    city = draft.chance.pick(_CITIES)
+    numbers = draft.chance.different(lambda: _number(draft.chance, 3), count)
+    places = _spread(draft, count)
+    order = sorted(range(count), key=lambda n: places[n])
+    ranks = {n: _ORDINALS[rank] for rank, n in enumerate(order)}
+    pairs = _Pairs([ranks[n] for n in range(count)], numbers)
+    asked = [
+        _Asked(
+            depth=depth,
+            key=ranks[n],
+            prompt=f"The text above states {count} codes of {city}, one after the"
+            f" other. Which is the {ranks[n]}? Answer with the code alone.",
+            begin=f"The {ranks[n]} code of {city} in the text above is ",
+            items=(numbers[n],),
+            at=(n,),
+            decoys=pairs.others([n]),
+        )
+        for n, depth in enumerate(draft.depths)
+    ]
+    lines = [
+        _Line(p, f"A code of {city} is {numbers[n]}.") for n, p in enumerate(places)
+    ]
+    return _Made(lines, asked, _sentences(draft.chance))
+
+
+# --- variables
+
+
+def _variables(draft: _Draft) -> _Made:
+    """Two chains of assignments; each line stands behind the one that it refers to."""
+    chance, hops = draft.chance, draft.setting.count
+    size = hops + 1
+    names = chance.different(lambda: chance.word(_LETTERS, 5), 2 * size)
+    values = chance.different(lambda: _number(chance, 5), 2)
+    depths = (*draft.depths, 1 - draft.depths[0])[:2]
+    lines, asked = [], []
+    for chain, depth in enumerate(depths):
+        own = names[chain * size : (chain + 1) * size]
+        told = [values[chain], *own]
+        texts = [f"VAR {name} = {told[n]}" for n, name in enumerate(own)]
+        at = tuple(range(chain * size, (chain + 1) * size))
+        lines += [_Line(p, t) for p, t in zip(_around(depth, size), texts, strict=True)]
+        other = names[(1 - chain) * size : (2 - chain) * size]
+        if chain >= len(draft.depths):
+            continue
+        first = (1 - chain) * size
+        if draft.setting.kind == "list":
+            asked.append(
+                _Asked(
+                    depth=depth,
+                    key=values[chain],
+                    prompt=f"Which {size} variables of the text above have the value"
+                    f" {values[chain]}, directly or by way of others? Answer with their"
+                    " names alone, separated by commas.",
+                    begin=f"The {size} variables with the value {values[chain]} are ",
+                    items=tuple(own),
+                    at=at,
+                    decoys=[
+                        (values[1 - chain], o, first + n) for n, o in enumerate(other)
+                    ],
+                    shape=Shape.ITEMS,
+                )
+            )
+        else:
+            asked.append(
+                _Asked(
+                    depth=depth,
+                    key=own[-1],
+                    prompt=f"Which number is the value of the variable {own[-1]} in the"
+                    " text above? Answer with the number alone.",
+                    begin=f"The value of {own[-1]} is the number ",
+                    items=(values[chain],),
+                    at=at,
+                    decoys=[(other[-1], values[1 - chain], first)],
+                )
+            )
+    return _Made(lines, asked, _sentences(draft.chance))
+
+
+# --- twins, ledger
+
+
+def _twins(draft: _Draft) -> _Made:
+    """Functions whose names differ in the last character, and bodies in some lines."""
+    chance, setting, family = draft.chance, draft.setting, draft.setting.count
+    keys = chance.distinct(_NOUNS, setting.lines)
+    stem = "_".join(chance.distinct(_NOUNS, 2))
+    names = [f"{stem}_{letter}" for letter in chance.distinct(_LETTERS.lower(), family)]
+    bodies = [
+        "\n".join(f'    {key} = "{told}"' for key, told in zip(keys, body, strict=True))
+        for body in _alike(draft)
+    ]
+    asked = [
+        _Asked(
+            depth=depth,
+            key=names[n],
+            prompt=f"Repeat the body of the function {names[n]} in the text above,"
+            " verbatim, and nothing else.",
+            # Up to the last blank of the indentation, which tokenizers join to a word.
+            begin=f"def {names[n]}():\n   ",
+            items=tuple(bodies[n].removeprefix("   ").split("\n")),
+            at=(n,),
+            decoys=[(names[m], bodies[m], m) for m in range(family) if m != n],
+            shape=Shape.LINES,
+            joint="\n",
+        )
+        for n, depth in enumerate(draft.depths)
+    ]
+    lines = [
+        _Line(place, f"\ndef {names[n]}():\n{bodies[n]}\n")
+        for n, place in enumerate(_spread(draft, family))
+    ]
+    return _Made(lines, asked, _sentences(chance))
+
+
+def _alike(draft: _Draft) -> Iterator[list[str]]:
+    """Values of each twin's lines: equal but for some lines, spread over the body."""
+    setting, chance = draft.setting, draft.chance
+
+    def value() -> str:
+        return f"{chance.pick(_ADJECTIVES)} {chance.pick(_ANIMALS)}"
+
+    family, differ = setting.count, setting.differ
+    values = chance.different(value, setting.lines + family * differ)
+    own = iter(values[setting.lines :])
+    changed = {n * setting.lines // differ for n in range(differ)}
+    for _ in range(family):
+        yield [next(own) if n in changed else values[n] for n in range(setting.lines)]
+
+
+def _ledger(draft: _Draft) -> _Made:
+    """Numbered records in one block whose middle is at the depth."""
+    count, chance = draft.setting.count, draft.chance
+    pairs = _pairs(draft, count)
+    records = [f"{n + 1:02}: {pairs.keys[n]} {pairs.values[n]}" for n in range(count)]
+    if draft.setting.kind == "word":
+        records = [f"{each} {chance.word(_HEX, 8)}" for each in records]
+    block = sum(len(each) + 1 for each in records)
+    (depth,) = draft.depths
+    top = max(depth - block / 2 / draft.characters, 0.0)
+    lines = [_Line(top, "The ledger:"), *(_Line(top, each) for each in records)]
+    asked = _Asked(
+        depth=depth,
+        key="the ledger",
+        prompt=f"Repeat the {count} records of the ledger in the text above, in order,"
+        " verbatim, one on a line, and nothing else.",
+        begin="The ledger:\n",
+        items=tuple(records),
+        at=tuple(range(1, count + 1)),
+        decoys=[(f"record {n + 1}", each, n + 1) for n, each in enumerate(records)],
+        shape=Shape.LINES,
+        joint="\n",
+    )
+    return _Made(lines, [asked], _sentences(chance))
+
+
+# --- common-words
+
+_RARE_WORDS = 30
+_ROW = 10
+
+
+def _common_words(draft: _Draft) -> _Made:
+    """Words in random order, of which some occur several times as often as others."""
+    chance, count, more = draft.chance, draft.setting.count, draft.setting.differ
+    words = chance.distinct([*_NOUNS, *_ANIMALS], _RARE_WORDS + count)
+    common, rare = words[:count], words[count:]
+    deck = [*rare, *(common * more)]
+    length = sum(len(word) + 1 for word in deck)
+    if length > draft.characters:
+        raise BadInput(
+            source="task common-words",
+            reason=f"{draft.setting.says}: {length:,} characters do not fit a text of"
+            f" {draft.characters:,}",
+            hint="Choose a greater length, or an easier setting.",
+        )
+    told: list[str] = []
+    decks = iter(lambda: chance.distinct(deck, len(deck)), None)
+    room = draft.characters
+    for word in itertools.chain.from_iterable(decks):
+        room -= len(word) + 1
+        if room < 0:
+            break
+        told.append(word)
+    which, begin = f"Which {count} words occur", f"The {count} words that occur"
+    if count == 1:
+        which, begin = "Which word occurs", "The word that occurs"
+    rows = [" ".join(told[n : n + _ROW]) for n in range(0, len(told), _ROW)]
+    asked = _Asked(
+        depth=draft.depths[0],
+        key="the most common words",
+        prompt=f"{which} most often in the text above? Answer with nothing else.",
+        begin=f'{begin} most often in the text above {"is" if count == 1 else "are"} "',
+        items=tuple(common),
+        at=(len(rows) // 2,),
+        decoys=[(word, word, told.index(word) // _ROW) for word in rare],
+        shape=Shape.ITEMS,
+        joint='", "',
+    )
+    return _Made([_Line(0.0, row) for row in rows], [asked], iter(()))
+
+
+# --- the list
+
+
+def _cities(*counts: int) -> tuple[Setting, ...]:
+    return tuple(Setting(f"{n} cities, three digits", n, "city") for n in counts)
+
+
+def _invented_words(*counts: int) -> tuple[Setting, ...]:
+    return tuple(Setting(f"{n} invented words, five digits", n, "word") for n in counts)
 
 
 TASKS: Mapping[str, Task] = {
@@ -473,29 +775,112 @@ TASKS: Mapping[str, Task] = {
             name="single",
             about="one magic number in unrelated sentences",
             dial="nothing: length and depth alone",
-            settings=(Setting(says="one number of five digits"),),
+            settings=(Setting("one number of five digits"),),
             make=_single,
             per_text=lambda _: 1,
         ),
         Task(
             name="multikey",
-            about="one of many keys with values of the same kind",
+            about="the value of one of many keys of the same kind",
             dial="how many keys, and how long they and their values are",
             settings=(
-                *(
-                    Setting(says=f"{n} cities, three digits", count=n, kind="city")
-                    for n in (2, 4, 6, 8, 16)
-                ),
-                *(
-                    Setting(
-                        says=f"{n} invented words, five digits", count=n, kind="word"
-                    )
-                    for n in (8, 16, 32)
-                ),
-                Setting(says="UUIDs throughout", count=0, kind="uuid"),
+                *_cities(2, 4, 6, 8, 16),
+                *_invented_words(8, 16, 32),
+                Setting("UUIDs throughout", 0, "uuid"),
             ),
             make=_multikey,
             per_text=lambda setting: setting.count or 16,
+        ),
+        Task(
+            name="multivalue",
+            about="all values of one of two keys",
+            dial="how many values each key has",
+            settings=tuple(Setting(f"{n} values", n) for n in (2, 3, 4, 6, 8)),
+            make=_multivalue,
+            per_text=lambda _: 2,
+        ),
+        Task(
+            name="multiquery",
+            about="the values of several keys, asked at once",
+            dial="how many keys are asked at once",
+            settings=(
+                *(Setting(f"{n} cities", n, "city") for n in (2, 3, 4, 8)),
+                *(Setting(f"{n} UUIDs", n, "uuid") for n in (2, 4, 8)),
+            ),
+            make=_multiquery,
+            per_text=lambda _: 2,
+        ),
+        Task(
+            name="variables",
+            about="a chain of assignments, resolved or listed",
+            dial="hops from the last name to the number",
+            settings=(
+                *(Setting(f"resolve, {plural(n, 'hop')}", n) for n in (0, 1, 2, 3, 4)),
+                *(
+                    Setting(f"list, {plural(n, 'hop')}", n, "list")
+                    for n in (1, 2, 4, 8)
+                ),
+            ),
+            make=_variables,
+            per_text=lambda _: 2,
+        ),
+        Task(
+            name="twins",
+            about="a function among others of nearly the same name and body",
+            dial="how many twins, and how few lines tell them apart",
+            settings=tuple(
+                Setting(
+                    f"{plural(n, 'function')}, {differ} of {lines} lines of their own",
+                    n,
+                    differ=differ,
+                    lines=lines,
+                )
+                for n, lines, differ in (
+                    *((1, 1, 1), (2, 1, 1), (2, 4, 4), (2, 4, 2), (4, 4, 4)),
+                    *((4, 4, 2), (4, 4, 1), (16, 4, 1), (16, 20, 2)),
+                )
+            ),
+            make=_twins,
+            per_text=lambda setting: setting.count,
+        ),
+        Task(
+            name="nth",
+            about="the n-th of several lines of the same name",
+            dial="how many there are",
+            settings=tuple(Setting(f"one of {n}", n) for n in (2, 3, 4, 6, 8)),
+            make=_nth,
+            per_text=lambda setting: setting.count,
+        ),
+        Task(
+            name="ledger",
+            about="numbered records, repeated in order",
+            dial="how many records, and how long they are",
+            settings=(
+                *(Setting(f"{n} short records", n, "city") for n in (2, 4, 8, 16)),
+                *(Setting(f"{n} records", n, "word") for n in (8, 16, 32, 64)),
+            ),
+            make=_ledger,
+            per_text=lambda _: 1,
+        ),
+        Task(
+            name="common-words",
+            about="which words occur most often",
+            dial="how many they are, and how many times as often they occur",
+            settings=tuple(
+                Setting(f"{plural(n, 'word')}, {more} times as often", n, differ=more)
+                for n, more in (
+                    (1, 30),
+                    (1, 10),
+                    (2, 10),
+                    (3, 10),
+                    (5, 10),
+                    (10, 10),
+                    (10, 4),
+                )
+            ),
+            has_depth=False,
+            make=_common_words,
+            per_text=lambda _: 1,
         ),
     )
 }
