@@ -32,7 +32,7 @@ from codeneedle.report.captions import (
     setup_line,
     status_word,
 )
-from codeneedle.report.grid import cell_style
+from codeneedle.report.grid import cell_style, value_scale
 from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.signals import unwinding_on_signals
@@ -218,6 +218,11 @@ class SweepProgress:
     is_first: bool = True
     is_ending: bool = False
 
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Of the probe, the headline first."""
+        return self.probe.metrics_of(self.setup)
+
     def note(self, event: Event) -> None:
         """Update the state."""
         match event:
@@ -313,7 +318,7 @@ def grid_view(progress: SweepProgress) -> Table:
     """K down, V across; each cell the headline metric, a status word, or a dot."""
     rows = by_precision(pair.k for pair in progress.pairs)
     columns = by_precision(pair.v for pair in progress.pairs)
-    metric = progress.probe.metrics[0]
+    metric = progress.metrics[0]
     table = Table(box=None, pad_edge=False, padding=(0, 1), title_justify="left")
     table.add_column("K \\ V", style="bold", no_wrap=True)
     for v in columns:
@@ -346,7 +351,7 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
     place = f"[{record.position:>2}/{len(progress.pairs)}]"
     text = Text(f"{place} {record.pair!s:<13} ")
     if record.has_numbers:
-        numbers = (_phrase(m, record, progress) for m in progress.probe.metrics[:4])
+        numbers = (_phrase(m, record, progress) for m in progress.metrics[:4])
         text.append("  ".join(numbers))
     else:
         text.append(f"{record.status}: {visible(record.reason)}", style="yellow")
@@ -377,7 +382,12 @@ def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
     if not record.has_numbers:
         return Text(status_word(record.status), style="yellow")
     value = value_of(metric, record, progress.setup)
-    return Text(number(value, digits=metric.digits), style=cell_style(metric, value))
+    measured = (r for r in progress.records.values() if r.has_numbers)
+    scale = value_scale(
+        metric, (value_of(metric, each, progress.setup) for each in measured)
+    )
+    style = cell_style(metric, value, scale)
+    return Text(number(value, digits=metric.digits), style=style)
 
 
 def _cell_phrase(progress: SweepProgress) -> str:

@@ -46,6 +46,10 @@ INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
 
 
+HEADLINES = {"matched", "recall-logp"}
+"""What reports show of recall where no metric is named."""
+
+
 def sweep(request: Request, console: Console, *, retry_failed: bool = False) -> int:
     """
     Sweep what *request* asks for, as far as it is not done yet.
@@ -234,7 +238,7 @@ class _Page:
 
     def _told(self, progress: SweepProgress, what: str) -> int:
         """Tell *what* became of a probe, and what comes next; the exit code."""
-        metric = progress.probe.metrics[0].name
+        metric = progress.metrics[0].name
         shown = next_commands(progress.name, metric, self.plan.request.out)
         retry = "\nsee why some have no numbers, then: --retry-failed"
         say(
@@ -253,7 +257,7 @@ def _is_comparable(run: Run) -> bool:
 def next_commands(name: str, metric: str, out: Path) -> str:
     """The commands that show *metric* of the run *name* in *out*, for a shell."""
     words = [name]
-    if metric != "matched":
+    if metric not in HEADLINES:
         words += ["--metric", metric]
     if out != DEFAULT_OUT:
         words += ["--out", str(out)]

@@ -275,7 +275,9 @@ class Client:
     def _scored_at_once(self, asked: NextTokens) -> list[Score]:
         with contextlib.suppress(Refused):  # no grammars of tokens
             reply, told = self._told(asked)
-            if asked.tokens == tuple(token.id for token in told):
+            # Of drafted tokens, no probabilities are told.
+            told_all = asked.tokens == tuple(token.id for token in told)
+            if told_all and not reply.drafted:
                 return [score_of(token.id, token, reply) for token in told]
         return self._scored_one_by_one(asked)
 

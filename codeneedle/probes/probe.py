@@ -264,6 +264,8 @@ class Probe:
         conditions: What must be equal for its records to be comparable, beside the
             rest of the setup. Checks all that can be checked before the first cell.
         more_metrics: Metrics that only these conditions have.
+        headline: Name of the metric that reports of a setup show where none is named;
+            empty for the first.
         order: Puts the pairs in the order that the probe needs; shuffled by default.
         remarks: What its records of a run say in words, a line each.
         price: What a pair takes with these settings, as a phrase for the plan; empty
@@ -281,6 +283,13 @@ class Probe:
     )
     conditions: Callable[[RunContext], Json] = lambda _run: {}
     more_metrics: Callable[[Setup], tuple[Metric, ...]] = lambda _setup: ()
+    headline: Callable[[Setup], str] = lambda _setup: ""
     order: Callable[[Sequence[Pair]], Sequence[Pair]] = lambda pairs: pairs
     remarks: Callable[[Run], tuple[str, ...]] = lambda _run: ()
     price: Callable[[Struct], str] = lambda _settings: ""
+
+    def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
+        """Its metrics under *setup*, the headline first."""
+        every = (*self.metrics, *self.more_metrics(setup))
+        first = self.headline(setup)
+        return tuple(sorted(every, key=lambda metric: metric.name != first))

@@ -2,19 +2,31 @@
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from codeneedle.analysis.recall import METRICS
+from msgspec import Meta, Struct
+
+from codeneedle.analysis import frames
+from codeneedle.analysis.recall import (
+    METRICS,
+    NAME,
+    Ask,
+    asked_of,
+    forced_metrics,
+    headline,
+)
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.engines.engine import Served
-from codeneedle.engines.messages import Chat, Completion, Reply, ServerGone
+from codeneedle.engines.messages import BadReply, Chat, Completion, Reply, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes import prompts
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import (
+    ForcedRound,
     Generation,
     Json,
     NeedleFacts,
@@ -24,9 +36,8 @@ from codeneedle.records.record import (
     as_json,
 )
 from codeneedle.scoring.alignment import answer_lines, score
+from codeneedle.scoring.rounds import Reading
 from codeneedle.text import one_line
-
-NAME = "recall"
 
 PRIMING_TOKENS = 8
 """Enough to make the server read the corpus; the reply is not scored."""
@@ -40,52 +51,113 @@ TAIL_LINES = 2
 SLACK_LINES = 8
 """Lines beyond the asked ones that an answer with slips in it may take."""
 
+CEILING_LINES = 19.95
+"""Matched lines, a mean, from which no more can be told than that nothing is lost."""
+
+FLOOR_LINES = 1.0
+"""Matched lines of the reference, a mean, up to which next to nothing can be lost."""
+
+
+class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose; None for what the run folder holds, or else both."""
+
+    ask: Annotated[
+        Ask | None,
+        Meta(
+            description="What recall asks: lines written, right lines forced, or both.",
+            extra={
+                "option": "--ask",
+                "metavar": "WRITTEN|FORCED|BOTH",
+                "default": "both, or what the run folder has",
+            },
+        ),
+    ] = None
+
 
 def measure(context: ProbeContext) -> Json:
     """
     Ask every needle of the setup, after one unscored round.
 
     That round asks for the last needle, so that each scored one finds the corpus
-    in the cache and nothing else: the same path for all.
+    in the cache and nothing else: the same path for all. Written rounds come before
+    forced ones, and are the same with and without them.
 
     Raises:
         CellError: If the server fails, or no round has an answer.
     """
-    needles = context.run.setup.needles
-    total = len(needles)
+    setup = context.run.setup
+    needles, parts = setup.needles, asked_of(setup).parts
+    asked = [(part, needle) for part in parts for needle in needles]
+    total = len(asked)
     context.step(0, total, "loading")
+    written: list[Round] = []
+    forced: list[ForcedRound] = []
     with context.serving() as served:
         asker = Asker(served, context)
         context.step(0, total, "reading the corpus")
         priming = asker.round(needles[-1], tokens=PRIMING_TOKENS)
         context.observe_fallback(served)
-        rounds = []
-        for done, needle in enumerate(needles):
-            context.step(done, total, needle.name)
-            rounds.append(asker.round(needle, tokens=needle.budget))
+        for done, (part, needle) in enumerate(asked):
+            context.step(done, total, f"{part} {needle.name}")
+            if part is Ask.WRITTEN:
+                written.append(asker.round(needle, tokens=needle.budget))
+            else:
+                forced.append(asker.forced(needle))
         asker.settle()
         context.step(total, total, "stopping")
-    _refuse_without_answers(rounds)
-    return as_json(Recall(rounds=tuple(rounds), priming=priming))
+    _refuse_without_answers([*written, *forced])
+    found = Recall(rounds=tuple(written), forced=tuple(forced), priming=priming)
+    return as_json(found)
 
 
 def conditions(run: RunContext) -> Json:
-    """How the corpus drafts its own recall: it decides which kernels run."""
+    """
+    What is asked, and how the corpus drafts its own recall: that decides which kernels
+    run.
+
+    Written recall alone is what former versions asked, and adds nothing to a setup.
+    """
+    chosen = run.settings_of(RecallSettings, NAME).ask
+    if chosen is None:
+        chosen = asked_of(run.setup) if NAME in run.setup.probes else Ask.BOTH
     speculation = run.engine.speculation
-    return {"speculation": speculation} if speculation else {}
+    return ({} if chosen is Ask.WRITTEN else {"ask": chosen.value}) | (
+        {"speculation": speculation} if speculation else {}
+    )
 
 
 def remarks(run: Run) -> tuple[str, ...]:
-    """That speculation was switched off, in runs that compared it with none."""
+    """
+    What its records do not tell: speculation that was switched off, in runs that
+    compared it with none; and written recall that no pair can change.
+    """
     trial = run.setup.trial
-    return (f"speculation is {trial.phrase}",) if trial and trial.difference else ()
+    lines = [f"speculation is {trial.phrase}"] if trial and trial.difference else []
+    cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0], Reading())
+    values = [cell.value for cell in cells if cell.has_value]
+    if values and min(values) >= CEILING_LINES:
+        lines.append(
+            f"written recall is at its ceiling: {min(values):.2f} lines of "
+            f"{ASKED_LINES} or more with each pair, which tells none from another"
+        )
+    reference = frames.reference(cells)
+    lost = frames.value_at(cells, reference) if reference else math.inf
+    if lost <= FLOOR_LINES:
+        lines.append(
+            f"written recall is at its floor: {lost:.2f} lines of {ASKED_LINES} with "
+            f"{reference}, so no pair has anything to lose"
+        )
+    return tuple(lines)
 
 
 PROBE = Probe(
     name=NAME,
     metrics=METRICS,
     measure=measure,
+    settings=RecallSettings,
     conditions=conditions,
+    more_metrics=forced_metrics,
+    headline=headline,
     remarks=remarks,
 )
 
@@ -123,6 +195,35 @@ class Asker:
             # Of drafted tokens the server tells no probabilities: some are missing.
             asked = replace(asked, logprobs=(), gaps=(), lengths=())
         return replace(asked, retries=tuple(self._retries))
+
+    def forced(self, needle: NeedleFacts) -> ForcedRound:
+        """
+        Score the right lines of *needle*.
+
+        Raises:
+            CellError: As of `round`.
+        """
+        question = self._question(needle, tokens=needle.budget)
+        blank = ForcedRound(needle=needle.name, prompt_sha256=_sha256(question))
+        right = "\n".join(needle.lines)
+        self._retries.clear()
+        try:
+            with self.context.asking():
+                found = self._retried(lambda: self.served.client.force(question, right))
+        except BadReply as error:
+            # What was written stays: a server may tell no probabilities.
+            return replace(blank, error=one_line(str(error)))
+        return replace(
+            blank,
+            logprobs=found.logprobs,
+            bounds=tuple(at for at, bound in enumerate(found.is_bound) if bound),
+            leads=found.leads,
+            ends=found.ends,
+            prompt_tokens=found.prompt_tokens,
+            cached_tokens=found.cached_tokens,
+            wall_s=found.wall_s,
+            retries=tuple(self._retries),
+        )
 
     def settle(self) -> None:
         """Wait until the server is idle, before it is stopped."""
@@ -221,7 +322,7 @@ def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
     return "the answer is empty"
 
 
-def _refuse_without_answers(rounds: list[Round]) -> None:
+def _refuse_without_answers(rounds: list[Round | ForcedRound]) -> None:
     if all(asked.error for asked in rounds):
         raise CellError(
             f"no round has an answer: {rounds[0].error}",

@@ -430,16 +430,54 @@ class Round(Generation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedRound:
+    """
+    The right lines of one needle, scored token by token.
+
+    Attributes:
+        needle: Name of the function.
+        prompt_sha256: Of the prompt's text as sent, UTF-8.
+        error: Why there are no scores; empty if there are.
+        logprobs: Per token, natural logarithm of its probability after the right
+            tokens before it.
+        bounds: Numbers of the tokens, from 0, whose log-probability is only an upper
+            bound: the server did not list them.
+        leads: Per token, its log-probability minus that of the most probable other
+            token; not negative for first choices.
+        ends: Per token, the characters of the lines, joined by newlines, that are
+            complete with it.
+        prompt_tokens: Length of the prompt before them, in tokens.
+        cached_tokens: Of these, taken from the cache.
+        wall_s: From the first request to the last answer, measured by codeneedle.
+        retries: Why earlier attempts failed before all were scored.
+    """
+
+    needle: str
+    prompt_sha256: str
+    error: str = ""
+    logprobs: tuple[float, ...] = ()
+    bounds: tuple[int, ...] = ()
+    leads: tuple[float, ...] = ()
+    ends: tuple[int, ...] = ()
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    wall_s: float = 0.0
+    retries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
     """
     The observation of the recall probe.
 
     Attributes:
-        rounds: The scored rounds, in asking order.
+        rounds: The written rounds, in asking order; empty if none were asked for.
+        forced: The right lines of the same needles, scored; likewise.
         priming: The unscored round before them.
     """
 
     rounds: tuple[Round, ...]
+    forced: tuple[ForcedRound, ...] = ()
     priming: Round | None = None
 
 

@@ -115,6 +115,8 @@ def _wide_enough(low: float, high: float, *, metric: Metric) -> Scale:
     missing = LEAST_WIDTH * max(abs(low), abs(high)) - (high - low)
     if missing > 0 and metric.bounds[0] == low:
         return Scale(low, high + missing)
+    if metric.bounds[1] == high:
+        return Scale(min(low, high - missing) if low or high else -1.0, high)
     if missing > 0:
         return Scale(low - missing / 2, high + missing / 2)
     return Scale(low, high if high > low else low + 1)

@@ -3,8 +3,10 @@
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
+from codeneedle.analysis import recall
 from codeneedle.analysis.frames import of_probe
 from codeneedle.analysis.metrics import Metric
 from codeneedle.errors import BadInput, UnknownName
@@ -35,11 +37,17 @@ class Selection:
 
     @property
     def also(self) -> tuple[Metric, ...]:
-        """The other metrics of a summary: sums of rounds, such as ``pass``."""
+        """
+        The other metrics of a summary: sums of rounds, such as ``pass``; beside forced
+        recall, what was written.
+        """
+        is_forced = self.metric in recall.FORCED
         return tuple(
             metric
             for metric in self.probe.metrics
-            if metric.is_sum and metric.better == "higher" and metric != self.metric
+            if (metric.is_sum and metric.better == "higher")
+            or (is_forced and metric == recall.METRICS[0])
+            if metric != self.metric
         )
 
 
@@ -73,7 +81,7 @@ def select(
 
 def default_metric(runs: Sequence[Run], reading: Reading) -> str:
     """
-    Name of the headline of the first probe that has a value in *runs*.
+    Name of the headline of the first probe that has a value in *runs*, newest first.
 
     Where it has none, of uninformative tasks alone, that of the first task. Without
     any value it is the headline of all probes' first.
@@ -85,7 +93,8 @@ def default_metric(runs: Sequence[Run], reading: Reading) -> str:
             for record in of_probe(run, probe.name).records
             if record.has_numbers
         ]
-        for metric in (probe.metrics[0], *_more_metrics(probe, runs)):
+        firsts = (probe.metrics_of(run.setup)[0] for run, _ in finished)
+        for metric in (*firsts, probe.metrics[0], *_more_metrics(probe, runs)):
             if any(metric.values(each, run.setup, reading) for run, each in finished):
                 return metric.name
     return next(iter(PROBES.values())).metrics[0].name
@@ -181,8 +190,9 @@ def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
 
 
 def _with_more_metrics(probe: Probe, runs: Sequence[Run]) -> Probe:
-    """*probe* with the metrics that settings of *runs* add, for exports."""
-    metrics = (*probe.metrics, *_more_metrics(probe, runs))
+    """*probe* with the metrics that settings of *runs* add, its headline first."""
+    of_runs = (probe.metrics_of(run.setup)[:1] for run in runs)
+    metrics = (*chain(*of_runs), *probe.metrics, *_more_metrics(probe, runs))
     by_name = {metric.name: metric for metric in metrics}
     return replace(probe, metrics=tuple(by_name.values()))
 

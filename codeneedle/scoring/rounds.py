@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from codeneedle.records.record import (
     BadRecord,
     CellRecord,
+    ForcedRound,
     NeedleFacts,
     Recall,
     Round,
@@ -134,6 +135,52 @@ class AskedRound:
         return asked.gaps[:own]
 
 
+@dataclass(frozen=True)
+class ForcedAnswer:
+    """
+    The right lines of a needle, as a pair scored their tokens.
+
+    Attributes:
+        needle: What they are of.
+        round: The scores; without an error.
+    """
+
+    needle: NeedleFacts
+    round: ForcedRound
+
+    @property
+    def logp(self) -> float:
+        """Mean log-probability of a token, in nats; at most 0."""
+        return math.fsum(self.round.logprobs) / len(self.round.logprobs)
+
+    @property
+    def right(self) -> float:
+        """Share of tokens that were the first choice, from 0 to 1."""
+        return sum(lead >= 0 for lead in self.round.leads) / len(self.round.leads)
+
+    @property
+    def breaks_at(self) -> int:
+        """
+        Lines, blank ones not counted, before the first token that was no first choice.
+
+        All of them where there is none. Until then greedy writing gives the same
+        tokens: it would leave the truth in the line after these.
+        """
+        scored = zip(self.round.leads, self.round.ends, strict=True)
+        first = next((end for lead, end in scored if lead < 0), None)
+        lines = self.needle.lines
+        if first is not None:
+            # A line break belongs to the line that it ends.
+            before = "\n".join(lines)[: max(0, first - 1)]
+            lines = lines[: before.count("\n")]
+        return sum(bool(line.strip()) for line in lines)
+
+    @functools.cached_property
+    def margins(self) -> Margins | None:
+        """Of all tokens; a negative lead is how far the right one was behind."""
+        return margins(self.round.leads)
+
+
 def margins(gaps: Sequence[float]) -> Margins | None:
     """The margins of an answer whose tokens have *gaps*; None if there are none."""
     if not gaps:
@@ -196,6 +243,22 @@ def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
             does not have.
     """
     return _asked_rounds(ByIdentity(record), ByIdentity(setup))
+
+
+def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:
+    """
+    The forced rounds of *record* that have scores, in asking order.
+
+    Raises:
+        BadRecord: As of `asked_rounds`.
+    """
+    needles = {needle.name: needle for needle in setup.needles}
+    rounds = [each for each in recall_of(record).forced if each.logprobs]
+    try:
+        return tuple(ForcedAnswer(needles[each.needle], each) for each in rounds)
+    except KeyError as error:
+        reason = f"its setup has no needle {error}"
+        raise BadRecord(file=_file(record), reason=reason) from error
 
 
 def recall_of(record: CellRecord) -> Recall:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from codeneedle.analysis.recall import Ask, asked_of
 from codeneedle.corpora.corpus import Corpus, fitted
 from codeneedle.corpora.needles import Function, depth_of, needle_facts
 from codeneedle.engines.engine import Engine, Tokenizer
@@ -63,12 +64,12 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
         CodeneedleError: If counting fails, or a probe finds that it cannot run.
     """
     setup, text = _fitted_setup(plan, {} if counts is None else counts)
-    plan.store.compare(setup)
+    stored = plan.store.compare(setup)
     run = RunContext(
         engine=plan.engine,
         weights=plan.weights,
         is_built_in=plan.is_built_in,
-        setup=setup,
+        setup=replace(setup, probes=stored.probes) if stored else setup,
         text=text,
         settings=plan.request.settings,
         folder=plan.store.folder,
@@ -82,6 +83,11 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
         if error.key == "recall speculation":
             option = "--no-speculate" if error.stored == "None" else "--speculate"
             error.hint = f"Go on with {option}, or choose another folder with --out."
+        if error.key == "recall ask":
+            former = asked_of(stored) if stored else Ask.WRITTEN
+            error.hint = (
+                f"Go on with --ask {former}, or choose another folder with --out."
+            )
         raise
 
 
