@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from made_records import (
+    made_forced,
     made_priming,
     made_record,
     made_reply,
@@ -12,7 +13,7 @@ from made_records import (
     made_setup,
 )
 
-from codeneedle.analysis.recall import METRICS
+from codeneedle.analysis.recall import METRICS, forced_metrics, headline
 from codeneedle.records.record import NeedleFacts, Round
 from codeneedle.scoring.rounds import Reading
 
@@ -110,3 +111,50 @@ def test_the_cell_itself_is_one_value() -> None:
     assert [3.5] == values("kv", rounds)
     assert [0.5] == values("ready", rounds)
     assert [pytest.approx(10.7)] == values("time", rounds)
+
+
+FORCED_SETUP = replace(SETUP, probes={"recall": {"ask": "both"}})
+
+
+def test_forced_lines_have_a_value_for_each_needle_that_was_scored() -> None:
+    """
+    Paired by its name; a round with an error has none.
+    """
+    lost = replace(made_forced(SECOND), error="no probabilities", logprobs=(), leads=())
+    rounds = [made_forced(FIRST, behind=[3]), lost, made_forced(THIRD, logprob=-0.25)]
+    record = made_record("q8_0/q4_0", [], forced=rounds)
+    metrics = {metric.name: metric for metric in forced_metrics(FORCED_SETUP)}
+
+    found = {
+        name: metric.values(record, FORCED_SETUP, Reading())
+        for name, metric in metrics.items()
+    }
+
+    assert [-0.5, -0.25] == found["recall-logp"]
+    assert [95, 100] == found["recall-right"]
+    assert [3, 20] == found["breaks-at"]
+    assert [pytest.approx(2.8), 3.0] == found["lead"]
+    names = metrics["recall-logp"].names
+    assert names is not None
+    assert [("", FIRST.name), ("", THIRD.name)] == names(record)
+
+
+@pytest.mark.parametrize(
+    ("probes", "expected"),
+    [
+        ({}, "matched"),
+        ({"recall": {}}, "matched"),
+        ({"recall": {"ask": "both"}}, "recall-logp"),
+        ({"recall": {"ask": "forced"}}, "recall-logp"),
+    ],
+)
+def test_forced_recall_is_the_headline_where_it_was_asked(
+    probes: dict[str, dict[str, str]], expected: str
+) -> None:
+    """
+    And its metrics exist nowhere else.
+    """
+    setup = replace(SETUP, probes=probes)
+
+    assert expected == headline(setup)
+    assert (expected == "matched") == (forced_metrics(setup) == ())

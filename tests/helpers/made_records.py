@@ -1,5 +1,6 @@
 """Makes synthetic runs: sixteen needles, any grid, replies as broken as wished."""
 
+import itertools
 import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from codeneedle.records.record import (
     CellRecord,
     CorpusFacts,
     Effective,
+    ForcedRound,
     KvBuffer,
     NeedleFacts,
     Phases,
@@ -103,6 +105,26 @@ def made_round(
     )
 
 
+def made_forced(
+    needle: NeedleFacts, *, logprob: float = -0.5, behind: Sequence[int] = ()
+) -> ForcedRound:
+    """
+    Right lines of which each is one token; in those *behind*, it is no first choice.
+    """
+    lines = range(len(needle.lines))
+    ends = itertools.accumulate(len(line) + 1 for line in needle.lines)
+    return ForcedRound(
+        needle=needle.name,
+        prompt_sha256="d0" * 32,
+        logprobs=tuple(logprob for _ in lines),
+        leads=tuple(-1.0 if at in behind else 3.0 for at in lines),
+        ends=tuple(end - 1 for end in ends),
+        prompt_tokens=9000,
+        cached_tokens=8980,
+        wall_s=0.5,
+    )
+
+
 def made_priming(needle: NeedleFacts) -> Round:
     """The round that reads the whole corpus: 9,000 tokens in 3 seconds."""
     return Round(
@@ -118,11 +140,15 @@ def made_priming(needle: NeedleFacts) -> Round:
 
 
 def made_record(
-    pair: str | Pair, rounds: Iterable[Round], *, priming: Round | None = None
+    pair: str | Pair,
+    rounds: Iterable[Round],
+    *,
+    forced: Iterable[ForcedRound] = (),
+    priming: Round | None = None,
 ) -> CellRecord:
     """A finished record of the recall probe, as it comes from disk."""
     pair = Pair.parse(pair) if isinstance(pair, str) else pair
-    recall = Recall(rounds=tuple(rounds), priming=priming)
+    recall = Recall(rounds=tuple(rounds), forced=tuple(forced), priming=priming)
     return CellRecord(
         pair=pair,
         probe="recall",

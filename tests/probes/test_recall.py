@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from fake_engine import FakeEngine, FakeServer, is_for, reply_to
+from fake_engine import FakeEngine, FakeServer, forced_to, is_for, reply_to
 from made_contexts import run_context
-from made_records import made_needle, made_setup
+from made_records import made_needle, made_run, made_setup
 
-from codeneedle.engines.messages import Chat, ServerGone
+from codeneedle.analysis.recall import Ask
+from codeneedle.engines.messages import BadReply, Chat, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import recall
@@ -19,6 +20,7 @@ from codeneedle.probes.recall import (
     SLACK_LINES,
     TAIL_LINES,
     Asker,
+    RecallSettings,
     enough_for,
     measure,
 )
@@ -129,13 +131,122 @@ def test_a_server_that_drafts_gives_no_margins(engine, tmp_path):
 
 def test_speculation_is_a_condition(tmp_path):
     """
-    It decides which kernels run; without it nothing is added to the setup.
+    It decides which kernels run.
     """
     plain = made_context(tmp_path, FakeEngine()).run
     drafting = made_context(tmp_path, FakeEngine(speculation="ngram")).run
 
-    assert {} == PROBE.conditions(plain)
-    assert {"speculation": "ngram"} == PROBE.conditions(drafting)
+    assert {"ask": "both"} == PROBE.conditions(plain)
+    assert {"ask": "both", "speculation": "ngram"} == PROBE.conditions(drafting)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "stored", "expected"),
+    [
+        (None, {}, {"ask": "both"}),
+        (None, {"recall": {}}, {}),
+        (None, {"recall": {"ask": "forced"}}, {"ask": "forced"}),
+        (None, {"divergence": {}}, {"ask": "both"}),
+        (Ask.WRITTEN, {"recall": {"ask": "both"}}, {}),
+        (Ask.FORCED, {"recall": {}}, {"ask": "forced"}),
+    ],
+)
+def test_a_folder_goes_on_with_what_it_was_asked(chosen, stored, expected, tmp_path):
+    """
+    Both where nothing was asked yet; a setup that does not say is one of lines that
+    were written, as is one of the published protocol.
+    """
+    setup = replace(made_setup(), probes=stored)
+    settings = {"recall": RecallSettings(ask=chosen)}
+
+    assert expected == PROBE.conditions(
+        run_context(tmp_path, setup=setup, settings=settings)
+    )
+
+
+# Forced recall
+
+
+def of_setup(ask):
+    """What `made_context` takes to ask so."""
+    setup = made_setup(needles=3)
+    needles = tuple(replace(each, budget=50) for each in setup.needles)
+    return replace(setup, needles=needles, probes={"recall": {"ask": ask}})
+
+
+@pytest.mark.parametrize(
+    ("ask", "written", "forced"), [("forced", 0, 3), ("both", 3, 3)]
+)
+def test_right_lines_are_scored_after_what_was_written(ask, written, forced, tmp_path):
+    """
+    Each needle's, joined as they stand in the text, with the same question.
+    """
+    engine = FakeEngine(force=lambda *asked: forced_to(*asked, is_bound=(True, False)))
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    context.run = replace(context.run, setup=of_setup(ask))
+
+    found = from_json(measure(context), Recall, file="x")
+
+    needles = made_setup(needles=3).needles
+    assert (written, forced) == (len(found.rounds), len(found.forced))
+    assert ["\n".join(needle.lines) for needle in needles] == engine.server.forced
+    assert [needle.name for needle in needles] == [r.needle for r in found.forced]
+    assert {(0,)} == {asked.bounds for asked in found.forced}
+    assert 1 + written == len(engine.server.questions)
+    if written:
+        assert [r.prompt_sha256 for r in found.rounds] == [
+            r.prompt_sha256 for r in found.forced
+        ]
+
+
+def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
+    """
+    A server may tell no probabilities; the rounds say so.
+    """
+    engine = FakeEngine(force=lambda *_: BadReply(expected="probabilities"))
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    context.run = replace(context.run, setup=of_setup("both"))
+
+    found = from_json(measure(context), Recall, file="x")
+
+    assert 3 == len(found.rounds)
+    assert all("did not answer with probabilities" in r.error for r in found.forced)
+    context.run = replace(context.run, setup=of_setup("forced"))
+    with pytest.raises(CellError, match="no round has an answer"):
+        measure(context)
+
+
+def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):
+    """
+    As a question is.
+    """
+    left = [GONE]
+    engine = FakeEngine(force=lambda *a: left.pop() if left else forced_to(*a))
+
+    scored = asker(tmp_path, engine).forced(NEEDLE)
+
+    assert 1 == len(scored.retries)
+    assert len("\n".join(NEEDLE.lines)) == len(scored.logprobs) == scored.ends[-1]
+
+
+@pytest.mark.parametrize(
+    ("matched", "words"),
+    [
+        (lambda _pair, _at: 20, "at its ceiling: 20.00 lines of 20"),
+        (lambda pair, _at: 20 if pair.k == "bf16" else 3, None),
+        (lambda _pair, _at: 1, "at its floor: 1.00 lines of 20 with bf16/bf16"),
+    ],
+)
+def test_written_recall_that_tells_nothing_says_so(matched, words):
+    """
+    Where no pair loses a line, and where the reference has none to lose.
+    """
+    said = " ".join(PROBE.remarks(made_run(matched)))
+
+    assert (words or "") in said
+    assert bool(words) == bool(said)
 
 
 @pytest.mark.parametrize(

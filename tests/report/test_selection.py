@@ -173,6 +173,23 @@ def test_a_summary_has_passes_next_to_another_metric(tmp_path):
     assert Reading(strict_indent=True) == matched.reading
 
 
+def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
+    """
+    With what was written beside it, and also where another page was only written; a
+    former run shows the lines that match.
+    """
+    former = made_run(setup=PLAIN)
+    stored(tmp_path, former, model="former")
+    setup = replace(PLAIN, probes={"recall": {"ask": "both"}})
+    stored(tmp_path, replace(former, setup=setup), model="newer")
+
+    both = select(tmp_path, "random-bodies", None)
+
+    assert "recall-logp" == both.metric.name == both.probe.metrics[0].name
+    assert ["matched", "pass"] == [metric.name for metric in both.also]
+    assert "matched" == select(tmp_path, "random-bodies/former", None).metric.name
+
+
 def test_pages_are_shown_by_one_name(tmp_path):
     """
     A prefix covers them, and so does the corpus.

@@ -7,13 +7,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_records import made_record, made_reply, made_round, made_setup
+from made_records import (
+    made_needle,
+    made_record,
+    made_reply,
+    made_round,
+    made_setup,
+)
 
-from codeneedle.records.record import BadRecord, Round
+from codeneedle.records.record import BadRecord, ForcedRound, Round
 from codeneedle.scoring import rounds
 from codeneedle.scoring.rounds import (
     AskedRound,
     Counts,
+    ForcedAnswer,
     Margins,
     Reading,
     asked_rounds,
@@ -226,3 +233,58 @@ def test_a_percentile_lies_within_the_values(values, share):
 
     assert min(values) - slack <= percentile(values, share) <= max(values) + slack
     assert (min(values), max(values)) == (percentile(values, 0), percentile(values, 1))
+
+
+def forced(*leads, lines=("ab", "", "    cd", "ef")):
+    """An answer whose tokens are characters, with these leads and then good ones."""
+    needle = replace(made_needle(), lines=lines)
+    length = len("\n".join(lines))
+    leads = (*leads, *(1.0 for _ in range(length - len(leads))))
+    return ForcedAnswer(
+        needle,
+        ForcedRound(
+            needle=needle.name,
+            prompt_sha256="",
+            logprobs=(-0.5,) * length,
+            leads=leads,
+            ends=tuple(range(1, length + 1)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong_at", "expected"),
+    [(None, 3), (0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (9, 1), (10, 1), (11, 2)],
+)
+def test_writing_would_leave_the_truth_in_the_line_of_the_first_wrong_token(
+    wrong_at, expected
+):
+    """
+    A line break belongs to the line that it ends; blank lines are not counted.
+    """
+    good = 0 if wrong_at is None else wrong_at
+    leads = (0.0,) * good if wrong_at is None else (*((0.0,) * good), -0.1)
+
+    assert expected == forced(*leads).breaks_at
+
+
+def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
+    """
+    As a line break with the indentation behind it is.
+    """
+    found = forced()
+    spanning = replace(
+        found.round, logprobs=(0, 0, 0), leads=(1, -1, 1), ends=(2, 8, 13)
+    )
+
+    assert 1 == ForcedAnswer(found.needle, spanning).breaks_at
+
+
+def test_forced_lines_are_scored_by_token():
+    """
+    The mean log-probability, the share of first choices, and the leads of all tokens.
+    """
+    found = forced(-1.0, 0.0, lines=("abcd",))
+
+    assert (-0.5, 0.75, -1.0) == (found.logp, found.right, found.margins.least)
+    assert 0.25 == found.margins.mean

@@ -12,6 +12,7 @@ from made_plans import CORPUS, made_world
 from made_plans import planned as plan_of
 from made_records import made_needle
 
+from codeneedle.analysis.recall import Ask, asked_of
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import recall
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
@@ -205,6 +206,27 @@ def test_a_run_that_speculates_and_one_that_does_not_never_mix(before, now, opti
     with pytest.raises(OtherSetup, match="another recall speculation") as caught:
         prepare(planned(recall.PROBE, engine=FakeEngine(speculation=now)))
     assert f"Go on with {option}," in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [("written", "both"), ("both", "written"), ("both", "forced")]
+)
+def test_what_was_asked_of_recall_stays_what_it_was(before, now):
+    """
+    Another question is refused, with the word that goes on; none at all goes on.
+    """
+
+    def asking(ask):
+        settings = {"recall": recall.RecallSettings(ask=ask and Ask(ask))}
+        return planned(recall.PROBE, settings=settings)
+
+    first = prepare(asking(before)).setup
+    with pytest.raises(OtherSetup, match="another recall ask") as caught:
+        prepare(asking(now))
+
+    assert f"Go on with --ask {before}," in caught.value.hint
+    assert first == prepare(asking(None)).setup
+    assert Ask(before) is asked_of(first)
 
 
 @pytest.mark.parametrize(
