@@ -224,7 +224,8 @@ def test_reports_have_every_metric_of_every_probe(priced):
 def test_a_record_tells_what_was_asked_and_what_ran(priced):
     """
     Types, context, rotation and attention come from the log; the key is nowhere. Only
-    the priming round reads the corpus, and a reply is cut soon after its answer.
+    the priming round reads the corpus, and a reply is cut soon after its answer. Lines
+    that are written right are all first choice where they are forced.
     """
     found = record(priced[0], PAIRS[1])
     effective, observation = found["effective"], found["observation"]
@@ -245,6 +246,23 @@ def test_a_record_tells_what_was_asked_and_what_ran(priced):
     for asked in rounds[:-1]:
         assert "cut" == asked["finish"]
         assert asked["reply"].count("\n") <= 20 + 8
+
+    # Written right, so all first choices: until it breaks, both are the same path.
+    for asked in observation["forced"]:
+        assert len(asked["ends"]) == len(asked["logprobs"]) > 0 <= min(asked["leads"])
+        assert [] == asked.get("bounds", [])
+    again = codeneedle("sweep", *ONE)
+    refused = codeneedle("sweep", *ONE, "--ask", "written")
+    grid = codeneedle("grid", "tiny", "--json")
+    (run,) = json.loads(grid.stdout)
+    values = next(cell["values"] for cell in run["cells"] if cell["values"])
+
+    assert "nothing to do" in again.stderr
+    assert (2, True) == (refused.returncode, "Go on with --ask both" in refused.stderr)
+    assert (20, 100, 20) == tuple(
+        values[name] for name in ("matched", "recall-right", "breaks-at")
+    )
+    assert -0.05 < values["recall-logp"] <= 0 < values["lead5"]
 
 
 @pytest.mark.real
