@@ -102,7 +102,7 @@ def measure(context: ProbeContext) -> Json:
             if part is Ask.WRITTEN:
                 written.append(asker.round(needle, tokens=needle.budget))
             else:
-                forced.append(asker.forced(needle))
+                forced.append(asker.scored(needle))
         asker.settle()
         context.step(total, total, "stopping")
     _refuse_without_answers([*written, *forced])
@@ -196,7 +196,7 @@ class Asker:
             asked = replace(asked, logprobs=(), gaps=(), lengths=())
         return replace(asked, retries=tuple(self._retries))
 
-    def forced(self, needle: NeedleFacts) -> ForcedRound:
+    def scored(self, needle: NeedleFacts) -> ForcedRound:
         """
         Score the right lines of *needle*.
 

@@ -225,7 +225,7 @@ def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):
     left = [GONE]
     engine = FakeEngine(force=lambda *a: left.pop() if left else forced_to(*a))
 
-    scored = asker(tmp_path, engine).forced(NEEDLE)
+    scored = asker(tmp_path, engine).scored(NEEDLE)
 
     assert 1 == len(scored.retries)
     assert len("\n".join(NEEDLE.lines)) == len(scored.logprobs) == scored.ends[-1]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from made_metrics import failed
-from made_records import made_run, made_setup
+from made_records import made_forced, made_record, made_run, made_setup
 from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 
 from codeneedle.analysis.throughput import ThroughputSetup
@@ -181,7 +181,12 @@ def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
     former = made_run(setup=PLAIN)
     stored(tmp_path, former, model="former")
     setup = replace(PLAIN, probes={"recall": {"ask": "both"}})
-    stored(tmp_path, replace(former, setup=setup), model="newer")
+    forced = [
+        made_record(Pair(k, k), [], forced=map(made_forced, PLAIN.needles))
+        for k in TYPES
+    ]
+    newer = replace(former, setup=setup, records=tuple(forced))
+    stored(tmp_path, newer, model="newer")
 
     both = select(tmp_path, "random-bodies", None)
 
