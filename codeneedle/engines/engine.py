@@ -459,7 +459,13 @@ class Comparison:
 
 
 class DivergenceTool(Protocol):
-    """Compares the next-token distributions of a pair with those of another."""
+    """
+    Compares the next-token distributions of a pair with those of another.
+
+    It reads chunks of a text, each from an empty cache, and scores the tokens behind
+    the first one of their second halves. Where a token begins a prompt, each chunk
+    begins with it: of the first it is one more, of the others it replaces the first.
+    """
 
     @property
     def version(self) -> str:

@@ -3,12 +3,18 @@
 from collections.abc import Iterable
 
 from codeneedle.errors import UnknownName
-from codeneedle.probes import divergence, recall, retrieval, throughput
+from codeneedle.probes import copies, divergence, recall, retrieval, throughput
 from codeneedle.probes.probe import Probe
 
 PROBES: dict[str, Probe] = {
     probe.name: probe
-    for probe in (recall.PROBE, divergence.PROBE, throughput.PROBE, retrieval.PROBE)
+    for probe in (
+        recall.PROBE,
+        divergence.PROBE,
+        copies.PROBE,
+        throughput.PROBE,
+        retrieval.PROBE,
+    )
 }
 """All probes, by name. To add one is to add its module here."""
 
