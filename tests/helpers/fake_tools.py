@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from fake_engine import FakeEngine
 
 from codeneedle.engines.engine import (
+    ChunkValues,
     Comparison,
     Estimate,
     Reference,
@@ -64,6 +65,7 @@ class FakeDivergence:
     Attributes:
         outcome: Called with each pair that is compared; its error is raised.
         reference_fallback: What the reference's own run falls back to.
+        tasks: What it was given, in order.
         calls: What it did, in order: ``write f16/f16@512``, ``compare ...``.
         checked: What it was asked to check.
         kept: References that it has, by pair and context.
@@ -71,6 +73,7 @@ class FakeDivergence:
 
     outcome: object = lambda _pair: None
     reference_fallback: object = None
+    tasks: list = field(default_factory=list)
     calls: list = field(default_factory=list)
     checked: list = field(default_factory=list)
     kept: dict = field(default_factory=dict)
@@ -99,10 +102,16 @@ class FakeDivergence:
     def compare(self, task, reference, *, log, note, progress):
         self._run("compare", task.pair, task, note)
         progress(1)
-        return Comparison(statistics=made_statistics(), tokens=255 * reference.chunks)
+        values = ChunkValues(logp=-1.5, kld=0.25, same_top=88.0)
+        return Comparison(
+            statistics=made_statistics(),
+            tokens=255 * reference.chunks,
+            by_chunk=(values,) * reference.chunks,
+        )
 
     def _run(self, what, pair, task, note, *, fallback=None):
         name = f"{what} {pair}@{task.context}"
+        self.tasks.append(task)
         self.calls.append(name)
         run = ToolRun(command=("tool", name))
         note(run)
