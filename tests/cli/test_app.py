@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from made_panels import RUN as TASKS_RUN
 from made_records import stored_run
 from started_sweeps import controls, on_terminal
 
@@ -367,3 +368,20 @@ def test_commands_wait_for_what_they_use_and_for_nothing_else(
     )
 
     assert allowed >= set(done.stdout.rpartition("loaded:")[2].split())
+
+
+def test_panels_are_printed_and_drawn(codeneedle, tmp_path):
+    """
+    The same maps in a terminal and as pictures, whose paths are printed.
+    """
+    stored_run(tmp_path / "sweeps", TASKS_RUN)
+    shown = codeneedle("panels", "random-bodies", "--difference")
+    drawn = codeneedle("heatmap", "random-bodies", "--panels", "--difference")
+    refused = codeneedle("panels", "random-bodies", "--metric", "intrusion")
+
+    assert "q4_0/f16  -2 +2" in shown.stdout, shown.stderr
+    assert ["panels-multikey-difference.png", "panels-multikey-difference.svg"] == [
+        path.rpartition("/")[2] for path in drawn.stdout.split()
+    ]
+    assert 2 == refused.returncode
+    assert "multikey-logp" in refused.stderr

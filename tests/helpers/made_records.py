@@ -221,9 +221,9 @@ def renamed(run: Run, name: str) -> Run:
     return replace(run, name=name)
 
 
-def stored_run(root: Path) -> Run:
-    """A `made_run` that is stored below *root*, as a sweep leaves it."""
-    run = made_run()
+def stored_run(root: Path, run: Run | None = None) -> Run:
+    """*run*, or a `made_run`, stored below *root* as a sweep leaves it."""
+    run = run or made_run()
     corpus, model = run.setup.corpus.name, run.setup.weights.name
     store = Store(run_folder(root, corpus=corpus, model=model))
     store.adopt(run.setup)

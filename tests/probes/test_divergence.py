@@ -124,12 +124,16 @@ def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
 def test_each_context_is_checked_by_the_tool(made_run):
     """
     Repeated contexts count once; of a text that is not asked for in chunks, as many
-    as may fit, from 2 to 8.
+    as may fit, from 2 to 8; at most 4 where the context was not asked for either and
+    is short because the text is.
     """
     tool = FakeDivergence()
+    unasked = PROBE.conditions(made_run(tool, contexts=()))
+    tool.checked.clear()
     chosen = PROBE.conditions(made_run(tool, contexts=(4096, 512, 4096)))
 
     assert ([4096, 512], [2, 8]) == (chosen["contexts"], chosen["chunks"])
+    assert ([512], [4]) == (unasked["contexts"], unasked["chunks"])
     assert [(4096, 2), (512, 8)] == [
         (each["context"], each["chunks"]) for each in tool.checked
     ]
