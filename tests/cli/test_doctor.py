@@ -1,14 +1,13 @@
 """What would run here, what is missing, and how to fix it."""
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 
 import pytest
 from gguf_files import SHAPE, gguf_bytes, write_gguf
+from printing import printed
 from programs import llama_like, script
-from rich.console import Console
 
 from codeneedle.cli import doctor
 from codeneedle.cli.doctor import (
@@ -87,10 +86,8 @@ WHOLE = Diagnosis(
 
 
 def screen(diagnosis, *, width=80):
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False, color_system=None)
-    console.print(doctor_screen(diagnosis))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    text = printed(doctor_screen(diagnosis), width=width)
+    return [line.rstrip() for line in text.splitlines()]
 
 
 def test_all_facts_are_on_the_screen():

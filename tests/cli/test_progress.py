@@ -4,6 +4,7 @@ import io
 
 import pytest
 from made_records import failed_record, made_record, made_round, made_setup
+from printing import printed
 from rich.console import Console
 
 from codeneedle.cli.progress import (
@@ -39,23 +40,16 @@ def finished(pair):
     return made_record(pair, [made_round(needle) for needle in SETUP.needles])
 
 
-def drawn(view, *, width=90) -> str:
-    """*view* as text without colours."""
-    console = Console(file=io.StringIO(), width=width)
-    console.print(view)
-    return console.file.getvalue()
-
-
 def test_the_current_cell_tells_its_round(progress):
     """
     Which cell, which round, and which function, below a grid with a place for every
     pair.
     """
-    before = drawn(live_view(progress))
+    before = printed(live_view(progress), width=90)
     progress.note(CellStarted(PAIRS[6], 7, 36))
     progress.note(CellStepped(PAIRS[6], Step(8, 16, "f_i")))
 
-    shown = drawn(live_view(progress))
+    shown = printed(live_view(progress), width=90)
 
     assert all(name in before for name in DEFAULT_TYPES)
     assert "left known after the first cell" in before
@@ -74,7 +68,7 @@ def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
     progress.note(CellEnded(failed_record(PAIRS[1], Status.OUT_OF_MEMORY)))
     progress.note(CellEnded(failed_record(PAIRS[2], Status.INTERRUPTED)))
 
-    shown = drawn(live_view(progress))
+    shown = printed(live_view(progress), width=90)
 
     assert 1 == shown.count("20.00")
     assert 1 == shown.count("oom")

@@ -1,6 +1,5 @@
 """The answers of a pair, next to the expected lines; and the content of a corpus."""
 
-import io
 import re
 from dataclasses import replace
 
@@ -15,8 +14,8 @@ from made_records import (
     renamed,
 )
 from made_retrieval import made_texts, retrieval_record
+from printing import printed
 from rich.cells import cell_len
-from rich.console import Console
 
 from codeneedle.analysis.retrieval import outcomes
 from codeneedle.corpora import corpus
@@ -43,19 +42,6 @@ SETUP = made_setup(needles=3, types_k=TYPES, types_v=TYPES)
 PAIR = Pair("q4_0", "q4_0")
 READING = Reading()
 CORPUS = "[generate]\nfunctions = 6\nvalue_length = 6\nname_length = 5\nseed = 7\n"
-
-
-def printed(*views, width=100, colour=False):
-    """What a terminal of *width* columns gets."""
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=colour,
-        color_system="truecolor" if colour else None,
-    )
-    for view in views:
-        console.print(view)
-    return console.file.getvalue()
 
 
 def shown(*runs, function=None, reading=READING, colour=False):
@@ -361,12 +347,9 @@ QUESTIONS = outcomes(TASKS_RUN.records[0])
 
 
 def task_answers(run, function=None, width=100):
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False, color_system=None)
     pair = Pair("q4_0", "q4_0")
-    for part in answers([run], pair, function, Reading(), width=width, colour=False):
-        console.print(part)
-    return " ".join(out.getvalue().split())
+    parts = answers([run], pair, function, Reading(), width=width, colour=False)
+    return " ".join(printed(*parts, width=width).split())
 
 
 def test_failure_modes_of_a_pair_are_counted_by_task():

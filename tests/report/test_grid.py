@@ -1,6 +1,5 @@
 """The grid of a run and the summary of several, on a terminal."""
 
-import io
 import math
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from made_records import (
     made_setup,
     renamed,
 )
-from rich.console import Console, RenderableType
+from printing import printed
 from rich.style import Style
 
 from codeneedle.analysis.frames import cells_frame
@@ -45,23 +44,9 @@ READING = Reading()
 SMALL = made_setup(needles=2, types_k=["bf16", "q4_0"], types_v=["bf16", "q8_0"])
 
 
-def printed(view: RenderableType, *, width: int = 140, colour: bool = False) -> str:
-    """What a terminal of *width* columns gets."""
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=colour,
-        color_system="truecolor" if colour else None,
-    )
-    # As the command prints it: a line that is too long is not cut.
-    console.print(view, crop=False)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
 def lines_of(run: Run, metric: Metric = MATCHED) -> list[str]:
     """The plain grid report of *run*, line by line, without trailing blanks."""
-    text = printed(grid(run, metric, READING))
+    text = printed(grid(run, metric, READING), width=140)
     return [line.rstrip() for line in text.splitlines()]
 
 
@@ -182,24 +167,6 @@ def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
     assert "fewer than 2 values (at least 1): q8_0/q8_0" in lines
 
 
-def test_the_grid_says_what_it_was_measured_on() -> None:
-    """
-    Model, corpus and its trimming, context, rounds, build, machine, date.
-    """
-    text = printed(grid(made_run(), MATCHED, READING))
-
-    for fact in (
-        "made-model",
-        "generated, seed 42; incompressible; 8,912 tokens",
-        "trimmed to 16 of 200 functions",
-        "12,288 tokens, 16 rounds, completion prompt",
-        "b11434-abcdef0",
-        "Xeon, 2 cores",
-        "2025-11-20",
-    ):
-        assert fact in text
-
-
 def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
     """
     It can recall incompressible text only.
@@ -215,43 +182,26 @@ def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
     )
 
 
-def test_without_colour_the_text_is_plain() -> None:
-    """
-    A pipe gets no escapes.
-    """
-    view = report([made_run()], MATCHED, [PASS], READING)
-
-    assert "\x1b" not in printed(view)
-    assert "\x1b[" in printed(view, colour=True)
-
-
-def test_a_wide_grid_is_never_folded() -> None:
-    """
-    A narrow terminal gets the same lines.
-    """
-    types = [f"type_{at}" for at in range(12)]
-    run = made_run(setup=made_setup(needles=1, types_k=types[:2], types_v=types))
-
-    rows = [
-        line
-        for line in printed(grid(run, MATCHED, READING), width=40).splitlines()
-        if line.startswith("type_")
-    ]
-
-    assert [12, 12] == [line.count("20.00") for line in rows]
-
-
 def test_each_run_has_its_row_and_its_grid() -> None:
     """
-    Several runs share the summary, in the order given.
+    Several runs share the summary, in the order given; a wide grid is never folded, and
+    a pipe gets no escapes.
     """
-    runs = [renamed(made_run(setup=SMALL), name) for name in ("b/x", "a/y")]
+    types = [f"type_{at}" for at in range(12)]
+    wide = made_run(setup=made_setup(needles=1, types_k=types[:2], types_v=types))
+    runs = [renamed(wide, name) for name in ("b/x", "a/y")]
 
-    text = printed(report(runs, MATCHED, [PASS], READING))
+    view = report(runs, MATCHED, [PASS], READING)
+    text = printed(view, width=40)
+    rows = [line for line in text.splitlines() if line.startswith("type_")]
 
     assert text.index("b/x") < text.index("a/y")
     assert 2 == text.count("K \\ V")
+    assert [12] * 4 == [line.count("20.00") for line in rows]
     assert 2 == printed(summary(runs, MATCHED, [PASS], READING)).count("20.00 - 20.00")
+    assert "\x1b" not in text
+    alone = report(runs[:1], MATCHED, [PASS], READING)
+    assert "\x1b[" in printed(alone, colour=True)
 
 
 def test_the_mark_is_on_the_pair_that_records_name() -> None:

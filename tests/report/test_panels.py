@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 from made_panels import (
@@ -18,7 +17,7 @@ from made_panels import (
 )
 from made_records import failed_record
 from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
-from rich.console import Console
+from printing import printed
 
 from codeneedle.analysis.retrieval import NAME, more_metrics
 from codeneedle.errors import BadInput
@@ -34,15 +33,7 @@ from codeneedle.report.panels import (
 
 
 def shown(run, *, metric=RIGHT, difference=False, colour=False):
-    out = StringIO()
-    Console(
-        file=out,
-        width=80,
-        highlight=False,
-        force_terminal=colour,
-        color_system="truecolor" if colour else None,
-    ).print(view([run], metric, difference=difference))
-    return out.getvalue()
+    return printed(view([run], metric, difference=difference), width=80, colour=colour)
 
 
 def panels(run, metric=RIGHT):

@@ -1,6 +1,5 @@
 """The plan of a sweep, and KV memory as predicted and as measured."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from fake_engine import FakeEngine
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 from made_plans import made_world, planned
 from made_records import failed_record, made_record, made_run, made_setup
-from rich.console import Console
+from printing import printed
 
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.grid import Pair
@@ -41,16 +40,9 @@ def world(tmp_path, monkeypatch):
     made_world(tmp_path, monkeypatch)
 
 
-def printed(view, width=80):
-    """What a terminal of *width* columns gets."""
-    console = Console(file=io.StringIO(), width=width)
-    console.print(view, crop=False)
-    return console.file.getvalue()
-
-
 def shown(plan, *, probes=("recall",), width=100):
     """The screen of *plan*, as one text."""
-    return printed(plan_view(plan, probes=probes), width)
+    return printed(plan_view(plan, probes=probes), width=width)
 
 
 def grid_of(text):
@@ -168,7 +160,7 @@ def test_a_pair_that_the_weights_cannot_take_says_why(tmp_path):
 
 def lines_of(view):
     """The lines on a terminal of 80 columns, without trailing blanks."""
-    return [line.rstrip() for line in printed(view).splitlines()]
+    return [line.rstrip() for line in printed(view, width=80).splitlines()]
 
 
 def table_of(*pairs, room=8 * GIB, weights=WEIGHTS):
@@ -243,69 +235,46 @@ def test_an_unknown_size_is_a_question_mark():
 
 def test_measured_sizes_are_next_to_the_predicted_ones():
     """
-    K and V apart, per 1,000 tokens, compute buffers, and the peak of the process.
+    K and V apart, per 1,000 tokens, compute buffers, and the peak of the process; a V
+    that was asked for as q4_0, and is as large as f16, is flagged.
     """
     record = served("f16/q4_0", k_mib=4.0, v_mib=1.12, peak_rss_bytes=64 << 20)
 
     lines = lines_of(measured_view(run_of(record), WEIGHTS))
+    off = lines_of(
+        measured_view(run_of(served("f16/q4_0", k_mib=4.0, v_mib=4.0)), WEIGHTS)
+    )
 
     expected = ["f16/q4_0", "4.00", "4.00", "1.12", "1.12", "1.250", "6.5", "64.0"]
     assert expected == lines[3].split()
     assert (
         "K and V are as predicted within the rounding of the log: 1 pair" == lines[-1]
     )
-
-
-def test_memory_on_devices_has_a_column_where_it_is_known():
-    """
-    Cells without a value have a dash.
-    """
-    known = served("bf16/q4_0", k_mib=4.0, v_mib=1.12, device_bytes=70_656 << 20)
-    unknown = served("f16/q4_0", k_mib=4.0, v_mib=1.12)
-
-    lines = lines_of(measured_view(run_of(known, unknown), WEIGHTS))
-
-    assert "device" == lines[1].split()[-1]
-    assert "peak" == lines_of(measured_view(run_of(unknown)))[1].split()[-1]
-    assert {"bf16/q4_0": "70,656", "f16/q4_0": "-"} == {
-        line.split()[0]: line.split()[-1] for line in lines[3:5]
-    }
+    assert "4.00!" == off[3].split()[3]
+    assert "! not as predicted: f16/q4_0" == off[-1]
 
 
 def test_measured_sizes_on_a_large_accelerator_fit_80_columns():
     """
-    Gigabytes of cache in 32K tokens, and a column more.
+    Gigabytes of cache in 32K tokens, and a column for memory on devices where it is
+    known of a cell; others have a dash there.
     """
-    record = served(
-        "bf16/bf16",
-        k_mib=2048.0,
-        v_mib=2048.0,
-        context=32_768,
-        peak_rss_bytes=70_000 << 20,
-        device_bytes=79_000 << 20,
-    )
+    sizes = {"k_mib": 2048.0, "v_mib": 2048.0, "context": 32_768}
+    peak, held = 70_000 << 20, 79_000 << 20
+    record = served("bf16/bf16", **sizes, peak_rss_bytes=peak, device_bytes=held)
     record = replace(record, effective=replace(record.effective, compute_mib=1250.5))
+    unknown = served("q4_0/q4_0", k_mib=4.0, v_mib=1.12)
     large = replace(
         WEIGHTS, layers=32, kv_heads=(8,) * 32, key_length=128, value_length=128
     )
 
-    lines = lines_of(measured_view(run_of(record), large))
+    lines = lines_of(measured_view(run_of(record, unknown), large))
 
     expected = [*["2,048"] * 4, "125.0", "1,250", "70,000", "79,000"]
     assert expected == lines[3].split()[1:]
-    assert 80 >= max(map(len, lines[1:4]))
-
-
-def test_a_difference_is_flagged():
-    """
-    V was asked for as q4_0, and is as large as f16.
-    """
-    record = served("f16/q4_0", k_mib=4.0, v_mib=4.0)
-
-    lines = lines_of(measured_view(run_of(record), WEIGHTS))
-
-    assert "4.00!" == lines[3].split()[3]
-    assert "! not as predicted: f16/q4_0" == lines[-1]
+    assert ("device", "-") == (lines[1].split()[-1], lines[4].split()[-1])
+    assert 80 >= max(map(len, lines[1:5]))
+    assert "peak" == lines_of(measured_view(run_of(unknown)))[1].split()[-1]
 
 
 def test_the_longest_context_of_a_pair_counts():
@@ -399,21 +368,15 @@ def on_devices(*devices):
     )
 
 
-@pytest.mark.parametrize(
-    ("devices", "where"), [((), "of this machine"), (("CUDA0 L4 (64 MiB)",), "of CUDA")]
-)
-def test_a_plan_uses_the_memory_of_devices_or_of_the_machine(devices, where):
+def test_a_plan_uses_the_memory_of_devices_or_of_the_machine():
     """
-    With accelerators, all layers are offloaded.
+    With accelerators, all layers are offloaded; one that is too small allows nothing,
+    and each pair has its row, the largest first.
     """
-    assert where == planned_memory(on_devices(*devices)).room.where
+    small = planned_memory(on_devices("CUDA0 tiny (64 MiB)"))
+    lines = lines_of(memory_view(small))
 
-
-def test_a_device_that_is_too_small_allows_nothing():
-    """
-    Each pair has its row, the largest first.
-    """
-    lines = lines_of(memory_view(planned_memory(on_devices("CUDA0 tiny (64 MiB)"))))
-
+    assert "of this machine" == planned_memory(on_devices()).room.where
+    assert "of CUDA" == small.room.where
     assert ["f16/f16", "q4_0/q4_0"] == [line.split()[0] for line in lines[3:5]]
     assert ["0", "0"] == [line.split()[-1] for line in lines[3:5]]

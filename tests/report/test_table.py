@@ -1,6 +1,5 @@
 """One row per pair with the metrics of all probes."""
 
-import io
 import math
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from made_metrics import (
     run_of_all,
 )
 from made_records import made_run
-from rich.console import Console
+from printing import printed
 
 from codeneedle.analysis.stats import half_interval
 from codeneedle.errors import BadInput, UnknownName
@@ -62,9 +61,8 @@ def shown(table):
 
 def lines_of(run=None, *, width=100, probes=PROBES, sort=None):
     """What a terminal of *width* columns gets, without trailing blanks."""
-    console = Console(file=io.StringIO(), width=width)
-    console.print(table_view([table_of(run, probes, sort=sort)]), crop=False)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+    view = table_view([table_of(run, probes, sort=sort)])
+    return [line.rstrip() for line in printed(view, width=width).splitlines()]
 
 
 def row(lines, pair):
@@ -330,9 +328,7 @@ def test_several_tables_and_a_column_wider_than_the_terminal():
     """
     Each table has what it was measured on; a number is not cut.
     """
-    console = Console(file=io.StringIO(), width=20)
-    console.print(table_view([table_of(probes=[DIVERGENCE])] * 2), crop=False)
-    text = console.file.getvalue()
+    text = printed(table_view([table_of(probes=[DIVERGENCE])] * 2), width=20)
 
     assert 2 == text.count("all metrics")
     assert 2 == " ".join(text.split()).count("4 rounds")
