@@ -316,8 +316,8 @@ def outcomes(record: CellRecord) -> tuple[Outcome, ...]:
     return _outcomes(ByIdentity(record))
 
 
-# Small: all metrics of a record are asked for before the next record.
-@functools.lru_cache(maxsize=64)
+# All records of a large grid: a live one asks for all of them several times a second.
+@functools.lru_cache(maxsize=256)
 def _outcomes(key: ByIdentity[CellRecord]) -> tuple[Outcome, ...]:
     found = retrieval_of(key.value)
     if found is None:

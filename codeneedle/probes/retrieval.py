@@ -5,7 +5,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -455,35 +455,25 @@ class _Measuring:
         return self._asked(frozen, is_gated=False)
 
     def _asked(self, frozen: Frozen, *, is_gated: bool) -> Retrieval:
-        texts: list[TextRead] = []
-        left_out = list(frozen.left_out)
+        """All texts but those left out; gated, more of them may be on the way."""
         settings = {dial.task: dial.setting for dial in frozen.dials}
-        plan = [size for size in frozen.sizes if not _is_out(size, left_out)]
-        self.total = sum(self._questions(size.task) for size in plan)
-        for size in plan:
+        left_out = list(frozen.left_out)
+        texts: list[TextRead] = []
+        for size in frozen.sizes:
+            self.total = sum(
+                self._questions(each.task)
+                for each in frozen.sizes
+                if not _is_out(each, left_out)
+            )
             if _is_out(size, left_out):
                 continue
             made = self._made(size, settings[size.task], self.chosen.questions, "")
             found = [self._read(size, text, n) for n, text in enumerate(made)]
             texts += found
             if is_gated and _fails_everywhere(found):
-                reason = (
-                    f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
-                    f"{size.length:,} tokens at every depth"
-                )
-                for longer in plan:
-                    if longer.task == size.task and longer.length > size.length:
-                        left_out.append(LeftOut(longer.task, longer.length, reason))
-                        self.total -= self._questions(size.task)
-        return Retrieval(
-            frozen=Frozen(
-                reference=frozen.reference,
-                dials=frozen.dials,
-                sizes=frozen.sizes,
-                left_out=tuple(left_out),
-            ),
-            texts=tuple(texts),
-        )
+                left_out += _beyond(size, frozen)
+        frozen = replace(frozen, left_out=tuple(left_out))
+        return Retrieval(frozen=frozen, texts=tuple(texts))
 
     def _questions(self, task: str) -> int:
         depths = len(self.chosen.depths) if TASKS[task].has_depth else 1
@@ -681,6 +671,19 @@ def fitted_characters(
 
 def _is_out(size: Fitted, left_out: Iterable[LeftOut]) -> bool:
     return (size.task, size.length) in {(each.task, each.length) for each in left_out}
+
+
+def _beyond(failed: Fitted, frozen: Frozen) -> list[LeftOut]:
+    """The greater lengths of the task that *failed*, and why they are left out."""
+    reason = (
+        f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
+        f"{failed.length:,} tokens at every depth"
+    )
+    return [
+        LeftOut(each.task, each.length, reason)
+        for each in frozen.sizes
+        if each.task == failed.task and each.length > failed.length
+    ]
 
 
 def _fails_everywhere(texts: Sequence[TextRead]) -> bool:

@@ -101,7 +101,7 @@ def _settings(settings: Json) -> str:
     for key, value in settings.items():
         values = value if isinstance(value, list) else [value]
         shown = [str(each) for each in values if isinstance(each, str | int | float)]
-        if shown and "sha256" not in key and key != "llama":
+        if any(shown) and "sha256" not in key and key != "llama":
             phrases.append(f"{key.replace('_', ' ')} {', '.join(shown)}")
     return "; ".join(phrases)
 
