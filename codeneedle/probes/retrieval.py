@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -738,10 +739,9 @@ class _Questioner(Asker):
     def forced(self, text: TaskText, asked: Question) -> Forced:
         """The right answer to *asked*, token by token."""
         question = self._asking(text, asked, tokens=1)
-        # The blank behind a beginning is part of the first token of what follows.
-        blanks = len(asked.begin) - len(asked.begin.rstrip(" "))
-        lead = " " * blanks if isinstance(question, Completion) else ""
-        right = lead + asked.payload
+        blank = asked.begin[len(_unblanked(asked.begin)) :]
+        is_completion = isinstance(question, Completion)
+        right = f"{blank}{asked.payload}" if is_completion else asked.payload
         self._retries.clear()
         with self.context.asking():
             return self._retried(lambda: self.served.client.force(question, right))
@@ -761,7 +761,7 @@ class _Questioner(Asker):
     ) -> Chat | Completion:
         run = self.context.run
         if run.setup.prompt_form == PromptForm.COMPLETION:
-            prompt = f"{text.text}\n{asked.begin.rstrip(' ')}"
+            prompt = f"{text.text}\n{_unblanked(asked.begin)}"
             return Completion(prompt=prompt, max_tokens=tokens, seed=run.setup.seed)
         said = [Message("user", f"{text.text}---\n{asked.prompt}")]
         if run.prefill_no_think:
@@ -772,6 +772,11 @@ class _Questioner(Asker):
             seed=run.setup.seed,
             template_args=NO_THINK_ARGS,
         )
+
+
+def _unblanked(begin: str) -> str:
+    """*begin* without the blank behind a word, which is a part of the next token."""
+    return begin[:-1] if re.search(r"\S $", begin) else begin
 
 
 def enough_for(asked: Question) -> Callable[[str], bool]:

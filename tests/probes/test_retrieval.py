@@ -367,6 +367,21 @@ def test_answers_are_stored_as_they_come_and_judged_when_read(tmp_path):
     ]
 
 
+def test_an_indentation_before_an_answer_stays_in_the_prompt(tmp_path):
+    """
+    A single blank behind a word goes with what follows; the rest of an indentation
+    is where the answer begins, so that both are tokenized as in the text.
+    """
+    engine = FakeEngine()
+
+    found, _ = measured(tmp_path, engine, tasks=("twins",), lengths=(1500,))
+
+    last = found.texts[-1].asked[-1]
+    assert last.begin.endswith("\n   ")
+    assert engine.server.questions[-1].prompt.endswith(f"\n{last.begin}")
+    assert last.payload == engine.server.forced[-1]
+
+
 def test_a_chat_gets_the_question_behind_the_text(tmp_path):
     """
     The bare right answer is forced; thinking is switched off.
@@ -446,6 +461,18 @@ def test_one_line_answers_a_question_of_one_line(so_far, is_enough):
     )
 
     assert is_enough == enough_for(text.questions[0])(so_far)
+
+
+def test_an_answer_of_lines_is_read_a_little_beyond_its_last():
+    """
+    Four lines are asked for; what comes behind them tells a loop from an end.
+    """
+    (text,) = make_texts(
+        "ledger", dial=1, characters=900, depths=(0.5,), questions=1, seed=1
+    )
+    enough = enough_for(text.questions[0])
+
+    assert [False, True] == [enough("1\n2\n\n3\n4\n5\n"), enough("1\n" * 6)]
 
 
 # What is refused, and what a plan says
