@@ -334,6 +334,8 @@ def _killed_with_us() -> Iterator[Callable[[int], None]]:
     A shell waits on a pipe that the kernel closes then. Linux has PR_SET_PDEATHSIG for
     this, but it spares the rest of a group, fires when the *thread* that started the
     child ends, and needs code between fork and exec, which is not safe with threads.
+    SIGKILL between the start of a child and the line that names it leaves the child to
+    the next command, which finds it by its note.
 
     Yields:
         Takes the pid of the process that leads the group.

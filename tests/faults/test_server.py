@@ -4,7 +4,6 @@ import contextlib
 import http.server
 import random
 import re
-import signal
 import threading
 from itertools import product
 
@@ -13,7 +12,7 @@ import pytest
 from injection_points import current, place
 from made_servers import fake_server
 from programs import misbehave, server
-from started_sweeps import RUN, impatient, problem, record, run, struck
+from started_sweeps import impatient, problem, record, run
 
 FAULTS = {
     "exits at once": ("die=3", "crashed", "exit code 3"),
@@ -64,7 +63,6 @@ HARMLESS = {
 
 TYPES = "f16,bf16,q8_0,q5_1,q5_0,q4_1,q4_0"
 CELLS = [f"{k}-{v}" for k, v in product(TYPES.split(","), repeat=2)]
-NUMBERS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM)
 SWEEP = ("sweep", "--corpus", "tiny", "--context", "4096")
 
 
@@ -244,34 +242,3 @@ def test_a_stranger_on_the_chosen_port_is_not_taken_for_the_server(
 
     assert port != stranger.server_port
     ledger.note("a stranger's server has the port", of=folder)
-
-
-@pytest.mark.real
-def test_the_real_server_dies_or_freezes_at_any_moment(
-    folder, ledger, times, llama_server
-):
-    """
-    Its cell has a reason or has finished; the others are untouched, and the next
-    start finishes it.
-    """
-    path = folder.path
-    command = (*SWEEP, "--k-types", "q8_0,q4_0", "--v-types", "q4_0")
-    first = impatient(path, *command, silence_s=60, load_s=60)
-    assert 0 == first.returncode, first.stderr
-    chance = random.Random(5)  # noqa: S311 - no secret
-    for at in range(times(20, quick=2)):
-        number = NUMBERS[at % len(NUMBERS)]
-        cell = path / RUN / "cells" / "q8_0-q4_0.recall.json"
-        cell.unlink()
-        folder.finished.clear()
-        folder.look()
-        told = struck(path, command, "llama-server", number, chance.random() ** 2)
-        stored = record(path, "q8_0-q4_0")
-
-        assert told.returncode == int(stored["status"] != "finished"), told.stdout
-        if stored["status"] != "finished":
-            assert stored.get("observation") is None
-            assert stored["reason"]
-            again = impatient(path, *command, "--retry-failed", silence_s=60, load_s=60)
-            assert 0 == again.returncode, again.stderr
-        ledger.note(f"the real server gets {number.name}", problem(stored), of=folder)

@@ -1,5 +1,6 @@
-"""Tools that die, hang or print garbage: a cell without numbers, and a reason."""
+"""Tools that die, hang or print garbage, and real programs that are killed."""
 
+import json
 import random
 import signal
 
@@ -10,48 +11,35 @@ from started_sweeps import RUN, impatient, problem, record, struck
 
 PROBES = {"perplexity": "divergence", "bench": "throughput"}
 FAULTS = {
-    ("perplexity", "signal=9"): ("out-of-memory", "SIGKILL"),
-    ("perplexity", "half"): ("crashed", "without complete statistics"),
-    ("perplexity", "error"): ("crashed", "failed to decode"),
-    ("perplexity", "long"): ("finished", ""),
-    ("bench", "signal=9"): ("out-of-memory", "SIGKILL"),
-    ("bench", "half"): ("crashed", "1 result lines instead of 2"),
-    ("bench", "escapes"): ("mismatched", "K is "),
-    ("bench", "long"): ("finished", ""),
-    ("bench", "deaf"): ("timed-out", "not done after"),
-    ("perplexity", "deaf"): ("timed-out", "has written nothing"),
-    ("perplexity", "die=3"): ("crashed", "exit code 3"),
-    ("perplexity", "signal=15"): ("crashed", "SIGTERM"),
-    ("perplexity", "garbage"): ("crashed", "without complete statistics"),
-    ("perplexity", "silent"): ("crashed", "without complete statistics"),
-    ("bench", "die=3"): ("crashed", "exit code 3"),
-    ("bench", "signal=15"): ("crashed", "SIGTERM"),
-    ("bench", "torn"): ("crashed", "cannot be read"),
-    ("bench", "garbage"): ("crashed", "gave no result"),
-    ("bench", "silent"): ("crashed", "0 result lines"),
-    ("bench", "error"): ("crashed", "failed to create context"),
+    ("perplexity", "is killed"): ("signal=9", "out-of-memory", "SIGKILL"),
+    ("perplexity", "prints half of its results"): ("half", "crashed", "statistics"),
+    ("perplexity", "fails, and exits with 0"): ("error", "crashed", "failed to decode"),
+    ("perplexity", "prints 100 MB"): ("long", "finished", ""),
+    ("bench", "is killed"): ("signal=9", "out-of-memory", "SIGKILL"),
+    ("bench", "prints half of its results"): ("half", "crashed", "1 result lines"),
+    ("bench", "prints terminal escapes"): ("escapes", "mismatched", "K is "),
+    ("bench", "prints 100 MB"): ("long", "finished", ""),
+    ("bench", "hangs, and ignores signals"): ("deaf", "timed-out", "not done after"),
+    ("perplexity", "hangs, and ignores signals"): ("deaf", "timed-out", "nothing"),
+    ("perplexity", "exits with an error"): ("die=3", "crashed", "exit code 3"),
+    ("perplexity", "gets SIGTERM from outside"): ("signal=15", "crashed", "SIGTERM"),
+    ("perplexity", "prints garbage"): ("garbage", "crashed", "statistics"),
+    ("perplexity", "prints nothing"): ("silent", "crashed", "statistics"),
+    ("bench", "exits with an error"): ("die=3", "crashed", "exit code 3"),
+    ("bench", "gets SIGTERM from outside"): ("signal=15", "crashed", "SIGTERM"),
+    ("bench", "ends in the middle of a line"): ("torn", "crashed", "cannot be read"),
+    ("bench", "prints garbage"): ("garbage", "crashed", "gave no result"),
+    ("bench", "prints nothing"): ("silent", "crashed", "0 result lines"),
+    ("bench", "fails, and exits with 0"): ("error", "crashed", "create context"),
 }
-"""What a tool does, the status of its cell, and words of the reason."""
-
-WORDS = {
-    "signal=9": "is killed",
-    "signal=15": "gets SIGTERM from outside",
-    "half": "prints half of its results",
-    "torn": "ends in the middle of a line",
-    "error": "fails, and exits with 0",
-    "escapes": "prints terminal escapes",
-    "long": "prints 100 MB",
-    "deaf": "hangs, and ignores signals",
-    "die=3": "exits with an error",
-    "garbage": "prints garbage",
-    "silent": "prints nothing",
-}
+"""What a tool does, as its stand-in knows it; the status of its cell, and words."""
 
 SWEEP = (
     *("sweep", "--corpus", "tiny", "--context", "4096", "--probe"),
     *("divergence,throughput", "--divergence-context", "512", "--chunks", "4"),
     *("--depths", "0", "--repetitions", "1", "--v-types", "f16"),
 )
+NUMBERS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM)
 TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "f32")
 
 
@@ -77,8 +65,8 @@ def test_each_fault_of_a_tool_costs_its_own_cell_alone(folder, ledger, times):
         cells = _cells(left)
         left = [fault for fault in left if fault not in cells]
         _play(folder, ledger, cells, (*command, ",".join(TYPES)))
-        for name, fault in cells:
-            (_file(path, cells[name, fault], PROBES[name])).unlink()
+        for (name, _), cell in cells.items():
+            (path / RUN / "cells" / f"{cell}.{PROBES[name]}.json").unlink()
         folder.finished.clear()
 
 
@@ -94,27 +82,23 @@ def _cells(left):
     return cells
 
 
-def _file(path, cell, probe):
-    return path / RUN / "cells" / f"{cell}.{probe}.json"
-
-
 def _play(folder, ledger, cells, command):
     path, chosen = folder.path, {name: {} for name in PROBES}
     for (name, fault), cell in cells.items():
-        chosen[name][cell] = fault
+        chosen[name][cell] = FAULTS[name, fault][0]
     tools(path, chosen)
     told = impatient(path, *command)
     assert 1 == told.returncode, told.stderr
     assert "\x1b" not in told.stderr
     wrong = []
     for (name, fault), cell in cells.items():
-        status, words = FAULTS[name, fault]
+        _, status, words = FAULTS[name, fault]
         stored = record(path, cell, PROBES[name])
         is_result = stored.get("observation") is not None
         is_told = status == stored["status"] and words in stored["reason"]
         if not is_told or is_result != (status == "finished"):
             wrong.append((name, fault, problem(stored)))
-        ledger.note(f"llama-{name} {WORDS[fault]}", problem(stored), of=folder)
+        ledger.note(f"llama-{name} {fault}", problem(stored), of=folder)
     assert [] == wrong
     tools(path, {name: {} for name in PROBES})
     folder.look()
@@ -123,37 +107,40 @@ def _play(folder, ledger, cells, command):
     assert 0 == folder.aftermath().cells_lost
 
 
+PROGRAMS = {
+    "llama-server": (20, "--k-types q8_0,q4_0 --v-types q4_0"),
+    "llama-perplexity": (8, "--probe divergence --divergence-context 1024 --chunks 2"),
+    "llama-bench": (8, "--probe throughput --depths 1024 --repetitions 2"),
+}
+"""How often a program is struck, and what it measures."""
+
+
 @pytest.mark.real
-@pytest.mark.parametrize("name", PROBES)
-def test_a_real_tool_that_is_killed_or_frozen_leaves_nothing_half(
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_real_program_that_is_killed_or_frozen_leaves_nothing_half(
     name, folder, ledger, times, llama_server
 ):
     """
-    At any moment: its cell has a reason or has finished, and the next start goes on.
+    At any moment: its cell has a reason or has finished, others stay, and the next
+    start goes on.
     """
-    command = (
-        *("sweep", "--corpus", "tiny", "--context", "4096", "--types", "q8_0"),
-        *("--probe", PROBES[name], "--divergence-context", "1024", "--chunks", "2"),
-        *("--depths", "1024", "--repetitions", "2"),
-    )
-    delays = random.Random(name)  # noqa: S311 - no secret
-    for at in range(times(8, quick=1)):
-        number = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)[at % 3]
-        told = struck(
-            folder.path, command, f"llama-{name}", number, delays.random() / 2
-        )
-        stored = record(folder.path, "q8_0-q8_0", PROBES[name])
-
-        assert told.returncode == int(stored["status"] != "finished"), told.stdout
-        if stored["status"] != "finished":
-            assert stored.get("observation") is None
-            assert stored["reason"]
+    path, (often, measures) = folder.path, PROGRAMS[name]
+    command = ("sweep", "--corpus", "tiny", "--context", "4096", "--types", "q8_0")
+    command = (*command, *measures.split())
+    chance = random.Random(name)  # noqa: S311 - no secret
+    for at in range(times(often, quick=1)):
+        number = NUMBERS[at % len(NUMBERS)]
+        told = struck(path, command, name, number, chance.random() ** 2)
         folder.look()
-        fault = f"the real llama-{name} gets {number.name}"
-        ledger.note(fault, problem(stored), of=folder)
-        again = impatient(
-            folder.path, *command, "--retry-failed", silence_s=60, load_s=60
-        )
+        files = sorted(path.rglob("cells/*.json"))
+        stored = [json.loads(file.read_bytes()) for file in files]
+        failed = [each for each in stored if each["status"] != "finished"]
+        saw = "".join(map(problem, failed[:1]))
+        assert told.returncode == int(bool(failed)), told.stdout
+        assert all(each["reason"] and not each.get("observation") for each in failed)
+        ledger.note(f"the real {name} gets {number.name}", saw, of=folder)
+        again = impatient(path, *command, "--retry-failed", silence_s=60, load_s=60)
         assert 0 == again.returncode, again.stderr
-        _file(folder.path, "q8_0-q8_0", PROBES[name]).unlink()
+        files[-1].unlink()
         folder.finished.clear()
+        folder.look()
