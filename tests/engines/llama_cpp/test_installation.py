@@ -159,21 +159,24 @@ def test_types_and_options_are_read_from_the_help():
 
 
 @pytest.mark.parametrize(
-    ("text", "version", "build"),
+    ("text", "help_text", "expected"),
     [
-        (VERSION, "0.6.0-dev (build 11434, commit unknown)", 11434),
-        ("warming up\nversion: 4567 (abcdef0)\n", "4567 (abcdef0)", 4567),
-        ("version: my fork\n", "my fork", None),
+        (VERSION, HELP, ("0.6.0-dev (build 11434, commit unknown)", 11434)),
+        ("warming up\nversion: 4567 (abcdef0)\n", HELP, ("4567 (abcdef0)", 4567)),
+        ("version: my fork\n", HELP, ("my fork", None)),
+        ("GNU bash, version 5.2", HELP, None),
+        (VERSION, "usage: bash", None),
+        ("", "", None),
     ],
 )
-def test_old_and_new_versions_are_read(text, version, build):
+def test_old_and_new_versions_are_told_from_other_programs(text, help_text, expected):
     """
-    The number comes before the commit, or follows the word build.
+    The number comes before the commit, or follows the word build; without a version
+    line or the option of cache types it is another program.
     """
-    found = read_help(text, HELP)
+    found = read_help(text, help_text)
 
-    assert found is not None
-    assert (version, build) == (found.version, found.build)
+    assert expected == (found and (found.version, found.build))
 
 
 def test_older_layouts_are_read():
@@ -191,17 +194,6 @@ def test_older_layouts_are_read():
     assert found is not None
     assert {"--help", "--usage", "--no-warmup", "--cache-type-k"} == found.options
     assert () == found.k_types
-
-
-@pytest.mark.parametrize(
-    ("version", "text"),
-    [("GNU bash, version 5.2", HELP), (VERSION, "usage: bash"), ("", "")],
-)
-def test_other_programs_are_not_mistaken(version, text):
-    """
-    Without a version line or the option of cache types it is another program.
-    """
-    assert read_help(version, text) is None
 
 
 @pytest.mark.real
