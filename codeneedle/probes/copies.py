@@ -10,15 +10,19 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from codeneedle.analysis.divergence import COPY as NAME
 from codeneedle.analysis.divergence import COPY_METRICS, more_metrics
+from codeneedle.analysis.metrics import Metric
+from codeneedle.analysis.recall import FORCED
+from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.corpora.random_bodies import ALPHABET, random_bytes
 from codeneedle.engines.engine import Ability, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.grid import Pair
 from codeneedle.probes.divergence import (
     Text,
     compared,
@@ -28,9 +32,13 @@ from codeneedle.probes.divergence import (
     refuse_untrained,
 )
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
-from codeneedle.records.record import Json, as_json, from_json
+from codeneedle.records.record import Json, Run, as_json, from_json
 from codeneedle.records.store import LOGS
+from codeneedle.scoring.rounds import Reading
 from codeneedle.system.files import read_regular, write_whole
+
+if TYPE_CHECKING:
+    from codeneedle.analysis.stats import Difference
 
 LAYOUT = 1
 """Version of the layout and of the words: another one is another text."""
@@ -242,6 +250,55 @@ def measure(context: ProbeContext) -> Json:
     return compared(context, texts, folder=_folder(run), probe=NAME)
 
 
+def remarks(run: Run) -> tuple[str, ...]:
+    """
+    The pairs on which kernels for prompts disagree with those for single tokens.
+
+    This probe reads through the former, forced recall through the latter, and an
+    accelerator may compute them differently. They disagree where one differs from the
+    reference, by its 95 % interval, and that of the other does not reach half of the
+    difference.
+    """
+    copied = _differences(run, NAME, COPY_METRICS)
+    recalled = _differences(run, RECALL, FORCED)
+    return tuple(
+        f"reading and writing disagree on {pair}, in nats per token from the "
+        f"reference: {NAME}-logp {copied[pair].mean:+.4f}, {RECALL}-logp "
+        f"{recalled[pair].mean:+.4f}"
+        for pair in copied
+        if pair in recalled
+        if _exceeds(copied[pair], recalled[pair])
+        or _exceeds(recalled[pair], copied[pair])
+    )
+
+
+def _differences(
+    run: Run, probe: str, metrics: Sequence[Metric]
+) -> dict[Pair, "Difference"]:
+    """By pair, of the log-probabilities that *probe* measured, to the reference's."""
+    from codeneedle.analysis import frames, stats
+
+    (metric,) = (each for each in metrics if each.name == f"{probe}-logp")
+    cells = frames.cells_frame(frames.of_probe(run, probe), metric, Reading())
+    reference = frames.reference(cells)
+    exact = [cell for cell in cells if cell.pair == reference]
+    needles = len(run.setup.needles)
+    return {
+        cell.pair: stats.cell_difference(cell, theirs, needles=needles, is_sum=False)
+        for theirs in exact
+        for cell in cells
+        if cell.has_value and cell.pair != reference
+    }
+
+
+def _exceeds(one: "Difference", other: "Difference") -> bool:
+    """Whether *one* is no chance, and *other* by its interval less than half of it."""
+    if not one.is_told:
+        return False
+    half = one.mean / 2
+    return other.high < half if half > 0 else other.low > half
+
+
 PROBE = Probe(
     name=NAME,
     metrics=COPY_METRICS,
@@ -252,6 +309,7 @@ PROBE = Probe(
     conditions=conditions,
     more_metrics=lambda setup: more_metrics(setup, NAME),
     order=most_precise_first,
+    remarks=remarks,
 )
 
 
