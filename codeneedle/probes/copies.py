@@ -20,9 +20,10 @@ from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.recall import FORCED
 from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.corpora.random_bodies import ALPHABET, random_bytes
-from codeneedle.engines.engine import Ability, Tokenizer
+from codeneedle.engines.engine import Ability, Engine, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair
+from codeneedle.models.weights import Weights
 from codeneedle.probes.divergence import (
     Text,
     compared,
@@ -36,6 +37,7 @@ from codeneedle.records.record import Json, Run, as_json, from_json
 from codeneedle.records.store import LOGS
 from codeneedle.scoring.rounds import Reading
 from codeneedle.system.files import read_regular, write_whole
+from codeneedle.text import size
 
 if TYPE_CHECKING:
     from codeneedle.analysis.stats import Difference
@@ -183,6 +185,20 @@ def check(settings: Struct, _corpus_bytes: int | None) -> None:
         )
 
 
+def notes(
+    settings: Struct, weights: Weights, engine: Engine, folder: Path
+) -> tuple[str, ...]:
+    """What the distributions of the reference will take on the disk."""
+    if not isinstance(settings, CopySettings):
+        return ()
+    tool, chunks = engine.divergence_tool(), settings.chunks or DEFAULT_CHUNKS
+    missing = sum(
+        tool.missing_bytes(folder / NAME, context=context, chunks=chunks)
+        for context in chosen_contexts(weights, settings)
+    )
+    return (f"the probe copy keeps {size(missing)} in the run folder",) * bool(missing)
+
+
 def conditions(run: RunContext) -> Json:
     """
     What *run* copies: its texts, laid out and stored in the run folder.
@@ -194,7 +210,10 @@ def conditions(run: RunContext) -> Json:
     """
     tool = run.engine.divergence_tool()
     asked = run.settings_of(CopySettings, NAME)
-    contexts, chunks = chosen_contexts(run, asked), asked.chunks or DEFAULT_CHUNKS
+    contexts, chunks = (
+        chosen_contexts(run.weights, asked),
+        asked.chunks or DEFAULT_CHUNKS,
+    )
     for context in contexts:
         refuse_untrained(run, context, option="--copy-context")
     texts = _stored_texts(run, asked, contexts)
@@ -216,9 +235,9 @@ def conditions(run: RunContext) -> Json:
     )
 
 
-def chosen_contexts(run: RunContext, asked: CopySettings) -> tuple[int, ...]:
+def chosen_contexts(weights: Weights, asked: CopySettings) -> tuple[int, ...]:
     """The contexts asked for, else one that the weights were trained for."""
-    trained = run.weights.training_context or DEFAULT_CONTEXT
+    trained = weights.training_context or DEFAULT_CONTEXT
     default = min(DEFAULT_CONTEXT, trained // 2 * 2)
     return tuple(dict.fromkeys(asked.contexts)) or (default,)
 
@@ -306,6 +325,7 @@ PROBE = Probe(
     needs=frozenset({Ability.DIVERGENCE}),
     settings=CopySettings,
     check=check,
+    notes=notes,
     conditions=conditions,
     more_metrics=lambda setup: more_metrics(setup, NAME),
     order=most_precise_first,
@@ -366,9 +386,9 @@ def _made_text(
     source = f"{NAME}:{context}:{run.setup.seed}"
     if asked.text:
         whole = _decoded(asked.text)
-        return layout.text(Cutter(tokenizer, lambda _size: whole, asked.text.name))
+        return layout.text(Cutter(tokenizer, lambda _count: whole, asked.text.name))
     made = made_words if asked.kind == "words" else made_characters
-    return layout.text(Cutter(tokenizer, lambda size: made(source, size), asked.kind))
+    return layout.text(Cutter(tokenizer, lambda count: made(source, count), asked.kind))
 
 
 def _decoded(path: Path) -> str:
@@ -382,24 +402,24 @@ def _decoded(path: Path) -> str:
         ) from error
 
 
-def made_words(seed: str, size: int) -> str:
-    """At least *size* characters of lines ``word = "word word"``."""
+def made_words(seed: str, count: int) -> str:
+    """At least *count* characters of lines ``word = "word word"``."""
     # Skipping the greatest bytes makes all words equally likely.
     fair = 256 - 256 % len(WORDS)
     chosen = (WORDS[n % len(WORDS)] for n in random_bytes(seed) if n < fair)
-    return _lines(chosen, size)
+    return _lines(chosen, count)
 
 
-def made_characters(seed: str, size: int) -> str:
-    """At least *size* characters of such lines, whose words are random characters."""
+def made_characters(seed: str, count: int) -> str:
+    """At least *count* characters of such lines, whose words are random characters."""
     fair = 256 - 256 % len(ALPHABET)
     drawn = (ALPHABET[n % len(ALPHABET)] for n in random_bytes(seed) if n < fair)
-    return _lines(map("".join, zip(*[drawn] * WORD_LENGTH, strict=False)), size)
+    return _lines(map("".join, zip(*[drawn] * WORD_LENGTH, strict=False)), count)
 
 
-def _lines(words: Iterator[str], size: int) -> str:
+def _lines(words: Iterator[str], count: int) -> str:
     made, characters = [], 0
-    while characters < size:
+    while characters < count:
         made.append(f' {next(words)} = "{next(words)} {next(words)}"\n')
         characters += len(made[-1])
     return "".join(made)
@@ -448,10 +468,10 @@ class Cutter:
         """
         # Some tokenizers put a blank before everything.
         self.separator = self.ids(SEPARATOR)[-1:]
-        needed, size, text = tokens + tokens // 2 + TRIES, tokens, ""
+        needed, count, text = tokens + tokens // 2 + TRIES, tokens, ""
         while len(self._pool) < needed:
-            before, size = len(text), START_CHARACTERS * size
-            text = self.source(size)[:size]
+            before, count = len(text), START_CHARACTERS * count
+            text = self.source(count)[:count]
             if len(text) == before:
                 break
             found = self.tokenizer.tokens(text, add_special=False)

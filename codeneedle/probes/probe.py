@@ -261,6 +261,8 @@ class Probe:
             and again with the length of the whole corpus, in bytes.
         check_context: Raises if settings do not go with a context, in tokens, or with
             what the weights were trained for; None where that does not bind.
+        notes: What a user should know before it starts: of the settings, the weights,
+            the engine and the run folder, one sentence each.
         conditions: What must be equal for its records to be comparable, beside the
             rest of the setup. Checks all that can be checked before the first cell.
         more_metrics: Metrics that only these conditions have.
@@ -280,6 +282,9 @@ class Probe:
     check: Callable[[Struct, int | None], None] = lambda _settings, _corpus_bytes: None
     check_context: Callable[[Struct, int, int | None], None] = (
         lambda _settings, _context, _trained: None
+    )
+    notes: Callable[[Struct, Weights, Engine, Path], tuple[str, ...]] = (
+        lambda _settings, _weights, _engine, _folder: ()
     )
     conditions: Callable[[RunContext], Json] = lambda _run: {}
     more_metrics: Callable[[Setup], tuple[Metric, ...]] = lambda _setup: ()

@@ -111,6 +111,7 @@ def plan(
     corpus = read(corpus_name)
     _check_settings(request, probes, corpus_bytes=len(corpus.text.encode()))
     folder = f"{model}+{request.page}" if request.page else model
+    store = _store(run_folder(request.out, corpus=corpus.name, model=folder))
     return Plan(
         request=request,
         probes=tuple(probes),
@@ -121,8 +122,18 @@ def plan(
         context=context,
         prompt_form=form,
         pairs=pairs,
-        store=_store(run_folder(request.out, corpus=corpus.name, model=folder)),
-        notes=(*engine.notes(), *notes(request, corpus)),
+        store=store,
+        notes=(
+            *engine.notes(),
+            *notes(request, corpus),
+            *(
+                note
+                for probe in probes
+                for note in probe.notes(
+                    _settings_of(request, probe), header, engine, store.folder
+                )
+            ),
+        ),
     )
 
 

@@ -281,6 +281,19 @@ def test_contexts_and_disk_are_checked_before_the_first_cell(made_run, monkeypat
         PROBE.conditions(made_run(tool, chunks=2))
 
 
+def test_what_the_reference_takes_on_the_disk_is_told_in_planning(made_run):
+    """
+    Once: nothing is said where it is there already.
+    """
+    tool = FakeDivergence()
+    run = made_run(tool)
+    told = [CopySettings(chunks=20), run.weights, run.engine, run.folder]
+
+    assert ("the probe copy keeps 19.5 KiB in the run folder",) == PROBE.notes(*told)
+    tool.kept[F16, 1024] = None
+    assert () == PROBE.notes(*told)
+
+
 # Measuring
 
 
