@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair, by_precision, most_precise
-from codeneedle.records.record import CellRecord, Run
+from codeneedle.records.record import AGAIN, CellRecord, Run
 from codeneedle.scoring.rounds import Reading
 
 NOT_RUN = ""
@@ -55,7 +55,9 @@ Cells = Sequence[Cell]
 def of_probe(run: Run, probe: str) -> Run:
     """The same run, with the records of *probe* alone."""
     return replace(
-        run, records=tuple(record for record in run.records if record.probe == probe)
+        run,
+        records=tuple(record for record in run.records if record.probe == probe),
+        again=tuple(record for record in run.records if record.probe == probe + AGAIN),
     )
 
 
@@ -122,6 +124,24 @@ def reference(cells: Cells) -> Pair | None:
     if named:
         return named[0] if len(named) == 1 and named[0] in pairs else None
     return most_precise(pairs) if pairs else None
+
+
+def floor(run: Run, metric: Metric, reading: Reading, cells: Cells) -> float:
+    """
+    How far the two values of the reference are apart; NaN if it has but one.
+
+    Args:
+        run: Narrowed to the metric's probe.
+        metric: What to compare.
+        reading: How stored replies are read.
+        cells: Of that run and metric.
+    """
+    pair = reference(cells)
+    for record in run.again:
+        if pair and record.pair == pair and record.has_numbers:
+            second = cell_value(metric, metric.values(record, run.setup, reading))
+            return abs(second - value_at(cells, pair))
+    return math.nan
 
 
 def named_references(cells: Cells) -> list[Pair]:

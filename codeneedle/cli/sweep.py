@@ -2,7 +2,7 @@
 
 import functools
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from codeneedle.sweep.prepare import (
     refuse_shared_folders,
 )
 from codeneedle.sweep.request import DEFAULT_OUT, Request, pages
-from codeneedle.sweep.runner import Event, Runner, pending
+from codeneedle.sweep.runner import Event, Runner, once_more, pending
 from codeneedle.system.orphans import end_orphans
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural
@@ -168,11 +168,28 @@ class _Page:
                     retry_failed=self.retry_failed,
                     asked_to_stop=lambda: user.asked_to_stop,
                 )
-                codes = [self._swept(runner, probe, user) for probe in plan.probes]
+                codes = [
+                    code
+                    for probe in plan.probes
+                    for code in self._swept_twice(runner, probe, user)
+                ]
         if user.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         self._tell_verdict()
         return max(codes)
+
+    def _swept_twice(
+        self, runner: Runner, probe: Probe, user: StopRequest
+    ) -> Iterator[int]:
+        """The exit codes of *probe*, and of its reference measured again."""
+        yield self._swept(runner, probe, user)
+        # The built-in model is an instrument: its tests show that it repeats itself.
+        again = None if self.plan.is_built_in else self._once_more(probe)
+        if again:
+            yield self._swept(runner, again, user)
+
+    def _once_more(self, probe: Probe) -> Probe | None:
+        return once_more(probe, self.plan.pairs, store=self.plan.store)
 
     def _tell_verdict(self) -> None:
         """What the run allows to conclude so far, if there is anything to compare."""

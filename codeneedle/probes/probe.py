@@ -271,7 +271,10 @@ class Probe:
         order: Puts the pairs in the order that the probe needs; shuffled by default.
         remarks: What its records of a run say in words, a line each.
         price: What a pair takes with these settings, as a phrase for the plan; empty
-            if there is nothing to say.
+            if there is nothing to say. The setup is that of the run folder, None in a
+            new one.
+        repeats: Whether the most precise pair is measured again after all others: its
+            two values differ by noise alone.
     """
 
     name: str
@@ -291,7 +294,8 @@ class Probe:
     headline: Callable[[Setup], str] = lambda _setup: ""
     order: Callable[[Sequence[Pair]], Sequence[Pair]] = lambda pairs: pairs
     remarks: Callable[[Run], tuple[str, ...]] = lambda _run: ()
-    price: Callable[[Struct], str] = lambda _settings: ""
+    price: Callable[[Struct, Setup | None], str] = lambda _settings, _setup: ""
+    repeats: bool = False
 
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """Its metrics under *setup*, the headline first."""

@@ -33,11 +33,12 @@ from codeneedle.records.record import (
     Recall,
     Round,
     Run,
+    Setup,
     as_json,
 )
 from codeneedle.scoring.alignment import answer_lines, score
 from codeneedle.scoring.rounds import Reading
-from codeneedle.text import one_line
+from codeneedle.text import one_line, plural
 
 PRIMING_TOKENS = 8
 """Enough to make the server read the corpus; the reply is not scored."""
@@ -110,6 +111,25 @@ def measure(context: ProbeContext) -> Json:
     return as_json(found)
 
 
+def price(settings: Struct, setup: Setup | None) -> str:
+    """What is asked of a pair, with an upper bound of the tokens once it is known."""
+    ask = _chosen(settings, setup)
+    asked = " and ".join(ask.parts)
+    if setup is None:
+        return asked
+    rounds = len(ask.parts) * len(setup.needles)
+    tokens = len(ask.parts) * sum(needle.budget for needle in setup.needles)
+    return f"{asked}: {plural(rounds, 'round')} a pair, at most {tokens:,} tokens"
+
+
+def _chosen(settings: Struct, setup: Setup | None) -> Ask:
+    """What is asked for, else what the run folder of *setup* holds, else both."""
+    chosen = settings.ask if isinstance(settings, RecallSettings) else None
+    if chosen or not setup or NAME not in setup.probes:
+        return chosen or Ask.BOTH
+    return asked_of(setup)
+
+
 def conditions(run: RunContext) -> Json:
     """
     What is asked, and how the corpus drafts its own recall: that decides which kernels
@@ -117,9 +137,7 @@ def conditions(run: RunContext) -> Json:
 
     Written recall alone is what former versions asked, and adds nothing to a setup.
     """
-    chosen = run.settings_of(RecallSettings, NAME).ask
-    if chosen is None:
-        chosen = asked_of(run.setup) if NAME in run.setup.probes else Ask.BOTH
+    chosen = _chosen(run.settings_of(RecallSettings, NAME), run.setup)
     speculation = run.engine.speculation
     return ({} if chosen is Ask.WRITTEN else {"ask": chosen.value}) | (
         {"speculation": speculation} if speculation else {}
@@ -159,6 +177,8 @@ PROBE = Probe(
     more_metrics=forced_metrics,
     headline=headline,
     remarks=remarks,
+    price=price,
+    repeats=True,
 )
 
 

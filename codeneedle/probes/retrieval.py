@@ -44,7 +44,7 @@ from codeneedle.grid import Pair, precision
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
 from codeneedle.probes.recall import Asker
-from codeneedle.records.record import CellRecord, Json, as_json, from_json
+from codeneedle.records.record import CellRecord, Json, Setup, as_json, from_json
 from codeneedle.scoring.tasks import judge
 from codeneedle.text import plural
 
@@ -302,7 +302,7 @@ def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ..
         return ()
 
 
-def price(settings: Struct) -> str:
+def price(settings: Struct, _setup: Setup | None = None) -> str:
     """What a pair takes, as a phrase for the plan."""
     if not isinstance(settings, RetrievalSettings):
         return ""
@@ -424,6 +424,7 @@ PROBE = Probe(
     order=most_precise_first,
     remarks=remarks,
     price=price,
+    repeats=True,
 )
 
 

@@ -348,6 +348,10 @@ class Setup:
     schema: int = SCHEMA
 
 
+AGAIN = "_again"
+"""Behind a probe's name in the record of a pair that it has measured once more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """
@@ -357,11 +361,13 @@ class Run:
         name: ``corpus/model``, as its folder is called.
         setup: What its records have in common.
         records: One per cell and probe that was tried, in no particular order.
+        again: Of a run that was narrowed to a probe, what it has measured once more.
     """
 
     name: str
     setup: Setup
     records: tuple[CellRecord, ...]
+    again: tuple[CellRecord, ...] = ()
 
 
 Finish = Literal["stop", "length", "cut"]

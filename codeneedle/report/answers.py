@@ -1,6 +1,7 @@
 """The answers of a pair, next to the expected lines; and the content of a corpus."""
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -20,8 +21,15 @@ from codeneedle.corpora.registry import Named
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
+from codeneedle.report.captions import number
 from codeneedle.scoring.alignment import Mark, Row, Score, score
-from codeneedle.scoring.rounds import AskedRound, Reading, asked_rounds
+from codeneedle.scoring.rounds import (
+    AskedRound,
+    ForcedAnswer,
+    Reading,
+    asked_rounds,
+    forced_answers,
+)
 from codeneedle.scoring.tasks import Mode
 from codeneedle.text import one_line, plural, size, visible, visible_lines
 
@@ -123,13 +131,40 @@ def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
     rounds = asked_rounds(record, run.setup) if record.has_numbers else ()
     for asked in rounds:
         table.add_row(*map(Text, overview_row(asked, reading)))
+    forced = forced_answers(record, run.setup) if record.has_numbers else ()
+    scores = [forced_view(forced)] if forced else []
     title = Text(f"{visible(run.name)}  {visible(str(record.pair))}", style="bold")
     if not record.has_numbers:
         why = f"{record.status}: {visible(record.reason)}"
         return Group(title, Text(why))
     answered = sum(not asked.error for asked in rounds)
     said = f"{answered} of {plural(len(rounds), 'round')} answered"
-    return Group(title, Text(said), Text(), table)
+    written: list[Text | Table] = [Text(said), Text(), table] if rounds else []
+    between = [Text()] if rounds and forced else []
+    return Group(title, *written, *between, *scores)
+
+
+def forced_view(forced: Sequence[ForcedAnswer]) -> Group:
+    """One line per needle whose right lines were scored."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("needle", overflow="fold", min_width=8)
+    for heading in ("depth", "line", "breaks at", "logp", "right %", "least lead"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for answer in forced:
+        needle, margins = answer.needle, answer.margins
+        table.add_row(
+            visible(needle.name.rpartition(".")[2]),
+            f"{needle.depth:.0%}",
+            str(needle.line),
+            str(answer.breaks_at),
+            number(answer.logp, digits=3),
+            number(100 * answer.right, digits=1),
+            number(margins.least if margins else math.nan, digits=2),
+        )
+    bounds = sum(len(answer.round.bounds) for answer in forced)
+    unlisted = f"; {plural(bounds, 'token')} of unlisted probability" if bounds else ""
+    said = f"right lines of {plural(len(forced), 'needle')} scored token by token"
+    return Group(Text(said + unlisted), Text(), table)
 
 
 OVERVIEW_HEADINGS = (

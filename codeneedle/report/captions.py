@@ -13,6 +13,7 @@ from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES
 from codeneedle.records.record import Json, Run, Setup, Status
+from codeneedle.scoring.rounds import Reading
 from codeneedle.text import plural, size, visible
 
 _SHORT_HASH = 8
@@ -217,6 +218,21 @@ def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]
             yield REFERENCE_MARK, meaning
     if note := reference_note(cells):
         yield "against", note
+
+
+def floor_entries(
+    run: Run, metric: Metric, reading: Reading, cells: Cells
+) -> list[tuple[str, str]]:
+    """The noise floor of a metric whose reference was measured twice."""
+    apart = frames.floor(run, metric, reading, cells)
+    if math.isnan(apart):
+        return []
+    # A difference that is not nothing must not look so.
+    shown = (
+        f"{apart:.{metric.digits}f}" if apart >= 10**-metric.digits else f"{apart:.1g}"
+    )
+    pair = visible(str(frames.reference(cells)))
+    return [("floor", f"{shown}: {pair}, measured twice, differs by as much")]
 
 
 def reference_note(cells: Cells) -> str:

@@ -298,7 +298,12 @@ def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
         Text(),
         *grid_lines(cells, metric),
         Text(),
-        captions.entry_table(captions.legend_entries(run.setup, cells, metric)),
+        captions.entry_table(
+            [
+                *captions.legend_entries(run.setup, cells, metric),
+                *captions.floor_entries(run, metric, reading, cells),
+            ]
+        ),
         *(Text(line) for line in unmeasured_lines(run, metric)),
         *(Text(line) for line in incomplete_lines(cells)),
         *(Text(line, style="bold") for line in captions.cautions(run.setup)),

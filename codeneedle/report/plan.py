@@ -342,11 +342,12 @@ def _facts(
         "context",
         f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
     )
-    if plan.engine.speculation and "recall" in plan.request.probes:
-        yield "recall", f"speculation {plan.engine.speculation}, so no margins"
     for probe in plan.probes:
         settings = plan.request.settings.get(probe.name, probe.settings())
-        if phrase := probe.price(settings):
+        phrase = probe.price(settings, setup)
+        if plan.engine.speculation and probe.name == "recall":
+            phrase += f"; speculation {plan.engine.speculation}, so no margins"
+        if phrase:
             yield probe.name, phrase
     engine = plan.engine.identity()
     yield engine.name, f"{engine.version}, {engine.program}"

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, most_precise
 from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.comparability import stamp
-from codeneedle.records.record import CellRecord, Json, Status, Trouble
+from codeneedle.records.record import AGAIN, CellRecord, Json, Status, Trouble
 from codeneedle.records.store import Store
 from codeneedle.sweep.fallbacks import prompt_speed, suspects
 from codeneedle.system.machine import free_disk_bytes
@@ -65,6 +65,23 @@ def pending(
         or record.status is Status.INTERRUPTED
         or (retry_failed and not record.has_numbers)
     ]
+
+
+def once_more(probe: Probe, pairs: Sequence[Pair], *, store: Store) -> Probe | None:
+    """
+    What measures the reference of *pairs* again, once *probe* is through with them.
+
+    Its record has a name of its own, so that it resumes, fails and is paid for as any
+    other cell. None if the probe repeats none, or there is nothing to compare.
+    """
+    records = [store.record(pair, probe.name) for pair in pairs]
+    finished = [each.pair for each in records if each and each.has_numbers]
+    if not probe.repeats or len(finished) < 2:  # noqa: PLR2004 - a reference and another
+        return None
+    reference = most_precise(finished)
+    return replace(
+        probe, name=f"{probe.name}{AGAIN}", order=lambda _: [reference], repeats=False
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,11 +164,15 @@ class Runner:
                 )
 
     def _stored(self, probe: Probe) -> dict[Pair, CellRecord]:
-        """The probe's records in the folder, of this grid and of earlier ones."""
-        found = {}
+        """
+        The probe's records in the folder, of this grid and of earlier ones.
+
+        A probe that measures a pair once more is given those of the first time.
+        """
+        found, name = {}, probe.name.removesuffix(AGAIN)
         for k in self.run.setup.types_k:
             for v in self.run.setup.types_v:
-                record = self.store.record(Pair(k, v), probe.name)
+                record = self.store.record(Pair(k, v), name)
                 if record is not None:
                     found[record.pair] = record
         return found

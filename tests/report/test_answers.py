@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from made_records import (
     failed_record,
+    made_forced,
     made_needle,
     made_record,
     made_round,
@@ -422,3 +423,22 @@ def test_long_answers_are_shortened_and_cannot_write_on_the_terminal():
     assert "\x1b" not in task_answers(run)
     assert "never never never..." in task_answers(run)
     assert "never " * 19 in task_answers(run, QUESTIONS[0].question)
+
+
+def test_forced_lines_are_shown_by_needle():
+    """
+    Where writing would leave the truth, beside what was written or without it.
+    """
+    setup = replace(made_setup(needles=2), probes={"recall": {"ask": "both"}})
+    first, second = setup.needles
+    forced = [made_forced(first, behind=[7]), made_forced(second)]
+    run = made_run(setup=setup)
+
+    for rounds in ([], [made_round(first)]):
+        record = made_record("q8_0/q8_0", rounds, forced=forced)
+        text = printed(rounds_overview(run, record, Reading()))
+        assert "right lines of 2 needles scored token by token" in text
+        assert bool(rounds) == ("1 of 1 round answered" in text)
+        rows = [line.split() for line in text.splitlines()[-2:]]
+        assert ["f_a", "0%", "1", "7", "-0.500", "95.0", "-1.00"] == rows[0]
+        assert "20" == rows[1][3]

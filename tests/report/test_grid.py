@@ -17,7 +17,7 @@ from made_records import (
 from printing import printed
 from rich.style import Style
 
-from codeneedle.analysis.frames import cells_frame
+from codeneedle.analysis.frames import cells_frame, of_probe
 from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.recall import METRICS
 from codeneedle.records.record import Round, Run, Status
@@ -376,3 +376,23 @@ def test_differences_are_centred_on_zero(least: float, end: float) -> None:
     gaps = [least, 0.03125, math.nan]
 
     assert Scale(-end, end) == difference_scale(METRIC["matched"], gaps, reference=20)
+
+
+def test_a_reference_that_was_measured_twice_is_the_floor():
+    """
+    The grid says how far its two values are apart; a second value alone tells nothing.
+    """
+    setup = made_setup(types_k=("q8_0", "q4_0"), types_v=("q8_0",))
+    run = made_run(setup=setup)
+    first = run.records[0]
+    second = replace(
+        made_run(lambda _pair, at: 20 if at else 12, setup=setup).records[0],
+        probe="recall_again",
+    )
+    narrowed = of_probe(replace(run, records=(*run.records, second)), "recall")
+    alone = replace(narrowed, records=run.records[1:])
+
+    assert (first.pair, run.records) == (second.pair, narrowed.records)
+    said = "floor  0.50: q8_0/q8_0, measured twice"
+    assert said in printed(grid(narrowed, MATCHED, READING))
+    assert "floor" not in printed(grid(alone, MATCHED, READING))

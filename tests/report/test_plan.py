@@ -72,7 +72,7 @@ def test_a_new_sweep_tells_what_it_would_do():
     assert "0 of 4 finished" == facts["cells"]
     assert "known after the first cell" == facts["time"]
     assert f"{', '.join(map(str, plan.pairs[:3]))}, ..." == facts["order"]
-    assert "recall" not in facts
+    assert "written and forced" == facts["recall"]
     assert "when the sweep starts" in text
     assert r"note: look \x1b[2J" == text.splitlines()[-1]
 
@@ -96,7 +96,9 @@ def test_a_sweep_of_one_pair_that_speculates():
         shown(planned(engine=engine, k_types=("q8_0",), v_types=("q4_0",)))
     )
 
-    assert "speculation ngram-simple, so no margins" == facts["recall"]
+    assert (
+        "written and forced; speculation ngram-simple, so no margins" == facts["recall"]
+    )
     assert "q8_0/q4_0" == facts["order"]
 
 

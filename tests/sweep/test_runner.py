@@ -23,6 +23,7 @@ from codeneedle.sweep.runner import (
     CellStarted,
     CellStepped,
     Runner,
+    once_more,
     pending,
 )
 
@@ -440,3 +441,25 @@ def test_the_probes_that_read_prompts_tell_how_fast():
     names = {metric.name for probe in PROBES.values() for metric in probe.metrics}
 
     assert names >= PROMPT_SPEEDS
+
+
+def test_the_reference_is_measured_once_more_after_all_others(store):
+    """
+    As a cell of its own, that is resumed; it is given what the first time found out.
+    """
+    script = Script()
+    probe = replace(script.probe, repeats=True)
+    assert once_more(probe, PAIRS, store=store) is None
+
+    walk(store, script)
+    again = once_more(probe, PAIRS, store=store)
+    given = []
+    twice = replace(again, measure=lambda cell: given.append(cell) or observation())
+    for _ in range(2):
+        made_runner(store).sweep(twice, twice.order(PAIRS))
+
+    assert [GOOD] == [cell.pair for cell in given]
+    assert set(PAIRS) == set(given[0].records)
+    assert [GOOD] == [record.pair for record in store.records("recall_again")]
+    assert len(PAIRS) == len(list(store.records("recall")))
+    assert once_more(again, PAIRS, store=store) is None
