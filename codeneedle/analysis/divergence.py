@@ -132,6 +132,11 @@ def _reference(record: CellRecord) -> str | None:
     return found.reference if found else None
 
 
+def _of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
+    """The value of each chunk."""
+    return lambda compared: [value(chunk) for chunk in compared.by_chunk]
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """A metric before it is bound to a context."""
@@ -140,6 +145,7 @@ class _Kind:
     numbers: Numbers
     spread: Spread | None = None
     is_compared: bool = True
+    by_chunk: Callable[[ChunkValues], float] | None = None
 
     def at(self, context: int | None) -> Metric:
         """The metric of one context; of the first one for None."""
@@ -154,6 +160,10 @@ class _Kind:
             error=_error(self.spread, context) if self.spread else None,
             reference=_reference if self.is_compared else None,
             names=_chunk_names(context) if self.metric.names else None,
+            is_judged=self.metric.is_judged and context is None,
+            units=_values(_of_chunks(self.by_chunk), context)
+            if self.by_chunk
+            else None,
         )
 
 
@@ -173,9 +183,13 @@ def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
 
 _KINDS: tuple[_Kind, ...] = (
     _Kind(
-        _divergence("kld", "mean KL divergence from the reference", in_table=True),
+        replace(
+            _divergence("kld", "mean KL divergence from the reference", in_table=True),
+            is_judged=True,
+        ),
         lambda compared: (compared.statistics.kld.value,),
         lambda compared: compared.statistics.kld,
+        by_chunk=lambda chunk: chunk.kld,
     ),
     _Kind(
         _divergence("kld999", "KL divergence, 99.9th percentile", in_table=True),
@@ -193,6 +207,7 @@ _KINDS: tuple[_Kind, ...] = (
         ),
         lambda compared: (compared.statistics.same_top.value,),
         lambda compared: compared.statistics.same_top,
+        by_chunk=lambda chunk: chunk.same_top,
     ),
     _Kind(
         _divergence("kld-median", "KL divergence, median"),
@@ -245,11 +260,6 @@ _copied = functools.partial(
 )
 
 
-def _of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
-    """The value of each chunk."""
-    return lambda compared: [value(chunk) for chunk in compared.by_chunk]
-
-
 _COPY_KINDS: tuple[_Kind, ...] = (
     _Kind(
         _copied(
@@ -269,6 +279,7 @@ _COPY_KINDS: tuple[_Kind, ...] = (
             better="higher",
             bounds=(None, 0),
             in_table=False,
+            is_judged=True,
         ),
         _of_chunks(lambda chunk: chunk.logp),
         is_compared=False,

@@ -274,6 +274,7 @@ FORCED: tuple[Metric, ...] = (
         digits=3,
         values=_of_forced(lambda answer: answer.logp),
         in_table=True,
+        is_judged=True,
     ),
     _forced(
         name="recall-right",
@@ -291,6 +292,8 @@ FORCED: tuple[Metric, ...] = (
         bounds=(0, ASKED_LINES),
         digits=2,
         values=_of_forced(lambda answer: answer.breaks_at),
+        is_judged=True,
+        lost_from=1,
     ),
     _forced(
         name="lead",

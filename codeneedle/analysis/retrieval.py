@@ -473,6 +473,7 @@ METRICS: tuple[Metric, ...] = (
         name=f"{NAME}-logp",
         label="log-probability of the right answer per token, informative tasks",
         in_table=True,
+        is_judged=True,
     ),
     _mode(Mode.INTRUSION),
     *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION}),

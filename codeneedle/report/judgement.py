@@ -238,8 +238,9 @@ class Scored:
             for pair in table.pairs
             if column.cell(pair).has_value
         }
-        self.units = max(map(len, self._cells.values()), default=0)
         self.reference = column.reference or table.reference
+        self._names = list(self._cells.get(self.reference or table.pairs[0], {}))
+        self.units = len(self._names)
 
     @property
     def sign(self) -> int:
@@ -249,14 +250,14 @@ class Scored:
     @property
     def silent(self) -> str:
         """Why the metric has no say; empty if it has."""
-        if self.units < FEWEST_UNITS:
-            return "has a single number per pair, so nothing is known of its noise"
         if self.reference not in self._cells:
             return "has no value for the reference"
+        if self.units < FEWEST_UNITS:
+            return "has a single number per pair, so nothing is known of its noise"
         low, high = self.metric.bounds
         if low is None or high is None:
             return ""
-        value = float(np.mean(self._cells[self.reference]))
+        value = float(np.mean(list(self._cells[self.reference].values())))
         worst = high if self.metric.better == "lower" else low
         if abs(value - worst) <= FLOOR_SHARE * (high - low):
             return (
@@ -267,10 +268,10 @@ class Scored:
 
     def of(self, pair: Pair) -> Numbers | None:
         """The units of *pair*, higher is better; None where they are not whole."""
-        values = self._cells.get(pair)
-        if values is None or len(values) != self.units:
+        values = self._cells.get(pair, {})
+        if not self._names or values.keys() != set(self._names):
             return None
-        return np.array(values) * self.sign
+        return np.array([values[name] for name in self._names]) * self.sign
 
     def losses(self, pair: Pair) -> tuple[float, float] | None:
         """Mean loss of *pair* against the reference, and half of its interval."""
@@ -343,17 +344,29 @@ class Scored:
         }
 
 
-def _units(column: Column, table: PairTable, pair: Pair) -> Sequence[float]:
+def _units(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
+    """
+    The value of each unit of *pair*, by name: a needle, a chunk, or a text.
+
+    Questions of one text share what makes the text hard: their mean is one unit.
+    """
     record = table.records[pair, column.probe]
-    metric = column.metric
-    read = metric.units or metric.values
-    return tuple(read(record, table.run.setup, table.reading))
+    metric, facts = column.metric, (record, table.run.setup, table.reading)
+    whole = metric.units(*facts) if metric.units else ()
+    values = whole or metric.values(*facts)
+    if whole or metric.names is None:
+        return {str(at): value for at, value in enumerate(values)}
+    by_text: dict[str, list[float]] = {}
+    for (text, name), value in zip(metric.names(record), values, strict=True):
+        by_text.setdefault(text or name, []).append(value)
+    return {name: math.fsum(each) / len(each) for name, each in by_text.items()}
 
 
 def _answered(column: Column, table: PairTable, pair: Pair) -> float:
-    """Share of the units of *pair* that have an answer."""
-    units = len(_units(column, table, pair))
-    return column.cell(pair).n / units if units else 0.0
+    """Share of the needles of *pair* that have an answer."""
+    if column.metric.lost_from is None or column.metric.units is None:
+        return 1.0
+    return column.cell(pair).n / max(len(_units(column, table, pair)), 1)
 
 
 def _standings(
@@ -584,7 +597,7 @@ def _loss_word(name: str) -> str:
 
 def _upper_loss(column: Column, table: PairTable, pair: Pair) -> float:
     """Upper bound of a loss at 95 %, over chunks where they are stored."""
-    units = np.array(_units(column, table, pair))
+    units = np.array(list(_units(column, table, pair).values()))
     if column.metric.name == "top1":
         units = 100 - units
     mean, half = verdict.mean_interval(units, alpha=2 * ALPHA)
