@@ -1,6 +1,6 @@
 # codeneedle: what a newcomer needs, each in one word.
 #
-#   make sweep    the main job, on the built-in model, from nothing
+#   make sweep    the main job, on a small language model, from nothing
 #   make test     every test, the ones on the real llama-server included
 
 PYTHON ?= python3
@@ -26,10 +26,15 @@ setup: $(READY) ## Make the virtual environment and install the package
 llama: setup ## Build llama.cpp into the cache folder, unless there is one
 	@$(BIN)/codeneedle llama
 
-sweep: llama ## Sweep the 6x6 grid on the built-in model, show grid and heatmap
-	@$(BIN)/codeneedle sweep --corpus random-bodies-mini || test $$? -eq 1
-	@$(BIN)/codeneedle grid random-bodies-mini
-	@$(BIN)/codeneedle heatmap random-bodies-mini
+sweep: llama ## Sweep the 6x6 grid on a small language model, show grid and heatmap
+	@if $(BIN)/codeneedle fetch smollm2 >/dev/null; then \
+	  asked=gradient; run=random-bodies-mini/smollm2; \
+	else \
+	  echo "make sweep: without that model, the built-in one is swept" >&2; \
+	  asked='--corpus random-bodies-mini'; run=random-bodies-mini/needle-nano; \
+	fi; \
+	$(BIN)/codeneedle sweep $$asked || test $$? -eq 1 || exit; \
+	$(BIN)/codeneedle grid $$run && $(BIN)/codeneedle heatmap $$run
 
 test: llama ## Run every test, the ones on the real llama-server included
 	@$(BIN)/pytest --cov --cov-report=term $(PYTEST_ARGS)

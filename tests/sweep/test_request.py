@@ -106,7 +106,10 @@ def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
 # Sweep files
 
 
-SHIPPED = ["asymmetric", "corners", "kv-grid", "price", "retrieval-depths"]
+SHIPPED = [
+    *("asymmetric", "corners", "gradient"),
+    *("kv-grid", "price", "retrieval-depths"),
+]
 ROOT = Path(__file__).parents[2]
 
 
@@ -459,3 +462,15 @@ def test_a_sweep_file_that_misspells_a_model_is_refused():
         models(("smolm",), source="models")
 
     assert "'smollm2'" in caught.value.hint
+
+
+def test_the_sweep_of_make_forces_the_lines_of_a_real_model(tmp_path):
+    """
+    The whole default grid, in completion form, on weights that have a name.
+    """
+    found = Request(**read_sweep_file("gradient", folder=tmp_path))
+
+    assert (SMOLLM2.path,) == found.models
+    assert (DEFAULT_TYPES, DEFAULT_TYPES) == (found.k_types, found.v_types)
+    assert PromptForm.COMPLETION is found.prompt_form
+    assert "forced" == found.settings["recall"].ask
