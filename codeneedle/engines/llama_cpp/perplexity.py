@@ -401,14 +401,16 @@ class Perplexity:
         # Builds from an archive state number 0: their age is unknown.
         build = self.build or FIRST_WIDE_BUILD
         values = row_values(self.model.weights.vocabulary)
-        if context * values >= 2**31 and build < FIRST_WIDE_BUILD:
+        most = (2**31 - 1) // values
+        if context > most and build < FIRST_WIDE_BUILD:
             raise ToolMissing(
                 tool=PERPLEXITY,
                 reason=f"of build {build} crashes at a context of {context:,}: "
                 f"{context:,} x {values:,} (vocabulary) = {context * values:,} is not "
                 "below 2^31",
-                hint=f"Use --divergence-context {(2**31 - 1) // values} or less, or a "
-                f"llama.cpp of build {FIRST_WIDE_BUILD} or later: 'codeneedle llama'.",
+                hint=f"Use --divergence-context {most} or less, likewise "
+                f"--copy-context, or a llama.cpp of build {FIRST_WIDE_BUILD} or later: "
+                "'codeneedle llama'.",
             )
 
 
