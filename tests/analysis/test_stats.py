@@ -241,6 +241,32 @@ def test_a_border_at_zero_is_not_moved_by_rounding(scale):
     assert 0.0 == compared(abs(gaps), nothing).low
 
 
+def test_named_observations_are_compared_by_name_and_drawn_by_text():
+    """
+    What only one of two cells has does not count, and questions of one text are not
+    independent; of a single text they are all there is, and without names needles are.
+    """
+
+    def cell(observed):
+        facts = {"names": tuple(observed), "observations": tuple(observed.values())}
+        return frames.Cell(pair=PAIRS[0], status="finished", value=0.0, **facts)
+
+    def differ(ours, theirs, *, is_sum=False):
+        return stats.cell_difference(ours, theirs, needles=2, is_sum=is_sum)
+
+    one = {("t1", "a"): 1.0, ("t1", "b"): 2.0}
+    ours = cell(one | {("t2", "a"): 4.0, ("t3", "c"): 9.0})
+    theirs = cell({("t2", "a"): 1.0, ("t1", "b"): 0.0, ("t1", "a"): 0.0})
+    bare = replace(cell(one), names=())
+
+    assert stats.Difference(mean=2.0, low=2.0, high=2.0) == differ(ours, theirs)
+    total = stats.Difference(mean=6.0, low=6.0, high=6.0)
+    assert total == differ(ours, theirs, is_sum=True)
+    alone = stats.Difference(mean=1.5, low=1.0, high=2.0)
+    assert alone == differ(cell(one), theirs)
+    assert 0.0 == differ(bare, bare).mean
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [([3.0], [2.0]), ([3.0], [2.0, 2.0])])
 def test_single_numbers_have_no_interval(ours, theirs):
     """
