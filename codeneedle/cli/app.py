@@ -391,6 +391,10 @@ def gen_corpus(
     value_len: Annotated[int, typer.Option(help="Characters of each literal.")] = 24,
     lines: Annotated[int, typer.Option(help="Lines of each function's body.")] = 20,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 42,
+    twins: Annotated[
+        int, typer.Option(help="Functions of nearly the same name and body.")
+    ] = 1,
+    differ: Annotated[int, typer.Option(help="Lines in which twins differ.")] = 1,
     out: Annotated[
         Path | None,
         option(
@@ -406,7 +410,14 @@ def gen_corpus(
     from codeneedle.corpora.random_bodies import Knobs, write
     from codeneedle.corpora.registry import generated_path
 
-    knobs = Knobs(functions=functions, value_length=value_len, lines=lines, seed=seed)
+    knobs = Knobs(
+        functions=functions,
+        value_length=value_len,
+        lines=lines,
+        seed=seed,
+        twins=twins,
+        differ=differ,
+    )
     _write_verbatim(f"{write(knobs, generated_path(knobs, out))}\n")
 
 

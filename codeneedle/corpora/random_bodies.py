@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_letters, digits
@@ -35,6 +35,9 @@ _KEYWORDS = frozenset({
 INDENT = 4
 """Default blanks before a body line, as PEP 8 has it."""
 
+TWIN_NAME = 9
+"""Least characters of a twin's name: one more than the longest keyword."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
@@ -48,6 +51,11 @@ class Knobs:
         name_length: Characters of each name; at least 1.
         seed: Any integer of 64 bits.
         indent: Blanks before each body line; at least 1.
+        twins: Size of the families whose names differ in the last character (the
+            last two, of more than 62) and whose bodies differ in some lines; 1 for
+            functions that have nothing in common.
+        differ: Lines in which twins differ, spread evenly over the body: a single
+            one is in the middle; from 1 to *lines*.
 
     Raises:
         BadInput: If a knob is out of its range, if the names are too
@@ -60,6 +68,8 @@ class Knobs:
     name_length: int = 16
     seed: int = 42
     indent: int = INDENT
+    twins: int = 1
+    differ: int = 1
 
     def __post_init__(self) -> None:
         for knob, least, most in (
@@ -69,6 +79,8 @@ class Knobs:
             ("value_length", 1, MAX_BYTES),
             ("name_length", 1, MAX_BYTES),
             ("indent", 1, MAX_BYTES),
+            ("twins", 1, len(ALPHABET) ** 2),
+            ("differ", 1, self.lines if self.twins > 1 else 1),
         ):
             if not least <= getattr(self, knob) <= most:
                 raise BadInput(
@@ -83,6 +95,13 @@ class Knobs:
                 reason=f"these knobs make {self.size_bytes / 1e6:.0f} MB,"
                 f" the limit is {MAX_BYTES / 1e6:.0f} MB",
                 hint="Choose fewer functions or lines, or shorter names and literals.",
+            )
+        if self.twins > 1 and self.name_length < TWIN_NAME:
+            raise BadInput(
+                source="random bodies",
+                key="name_length",
+                reason="names of twins are longer than any keyword",
+                hint=f"name_length must be at least {TWIN_NAME}, or twins 1.",
             )
         names = self.functions * (self.lines + 1)
         # At most half of those that exist, so that unused ones are found quickly.
@@ -111,6 +130,7 @@ class Knobs:
             # Only if it is not the default: the header is part of the text, and
             # texts of earlier versions must keep their bytes.
             f"{f' indent={self.indent}' if self.indent != INDENT else ''}"
+            f"{f' twins={self.twins} differ={self.differ}' if self.twins > 1 else ''}"
         )
 
 
@@ -135,6 +155,9 @@ def text_of(knobs: Knobs) -> str:
        name that the text already has, is dropped and drawn anew.
     4. In reading order: the name of a function, then the name and the literal of
        each of its lines.
+    5. Of twins: what their names begin with, then the name and the literal of each
+       line of the first; then, for each twin in turn, of the lines in which twins
+       differ. Their names end with the characters of `ALPHABET` in order.
 
     A character of `ALPHABET` carries log2(62) = 5.954 bits, the first one of a
     name log2(52) = 5.700 bits; the default line of 40 random characters 237.9.
@@ -145,16 +168,51 @@ def text_of(knobs: Knobs) -> str:
         functions continue the text of fewer.
     """
     stream = random_bytes(knobs.seed)
-    names = _names(stream, length=knobs.name_length)
+    functions = _twins(knobs, stream) if knobs.twins > 1 else _strangers(knobs, stream)
     indent = " " * knobs.indent
     parts = [f"{HEADER}{knobs}\n"]
-    for _ in range(knobs.functions):
-        parts.append(f"\n\ndef {next(names)}():\n")
-        for _ in range(knobs.lines):
-            name = next(names)
-            literal = _draw(stream, ALPHABET, knobs.value_length)
-            parts.append(f'{indent}{name} = "{literal}"\n')
+    for name, lines in itertools.islice(functions, knobs.functions):
+        parts.append(f"\n\ndef {name}():\n")
+        parts += [f'{indent}{own} = "{literal}"\n' for own, literal in lines]
     return "".join(parts)
+
+
+_Function = tuple[str, Iterable[tuple[str, str]]]
+
+
+def _strangers(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
+    """Name and lines of each function; nothing in common. Without an end."""
+    names = _names(stream, length=knobs.name_length)
+    while True:
+        name = next(names)
+        yield name, [_line(knobs, names, stream) for _ in range(knobs.lines)]
+
+
+def _twins(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
+    """The same of families, one after the other."""
+    endings = [*ALPHABET]
+    if knobs.twins > len(endings):
+        endings = list(map("".join, itertools.product(ALPHABET, repeat=2)))
+    stems = _names(stream, length=knobs.name_length - len(endings[0]))
+    names = _names(stream, length=knobs.name_length)
+    lines, differ = knobs.lines, knobs.differ
+    own = {(2 * n + 1) * lines // (2 * differ) for n in range(differ)}
+    while True:
+        stem = next(stems)
+        shared = [_line(knobs, names, stream) for _ in range(knobs.lines)]
+        for ending in endings[: knobs.twins]:
+            yield (
+                f"{stem}{ending}",
+                [
+                    _line(knobs, names, stream) if n in own else line
+                    for n, line in enumerate(shared)
+                ],
+            )
+
+
+def _line(knobs: Knobs, names: Iterator[str], stream: Iterator[int]) -> tuple[str, str]:
+    name = next(names)
+    return name, _draw(stream, ALPHABET, knobs.value_length)
 
 
 def random_bytes(seed: int | str) -> Iterator[int]:

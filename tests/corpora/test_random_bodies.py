@@ -2,9 +2,11 @@
 
 import ast
 import hashlib
+import itertools
 import keyword
 import lzma
 import math
+import operator
 import re
 import zlib
 
@@ -96,6 +98,50 @@ def test_every_keyword_of_this_python_is_avoided():
     assert {*keyword.kwlist, "match", "case", "type"} <= random_bodies._KEYWORDS
 
 
+@given(
+    knobs=st.builds(
+        Knobs,
+        functions=st.integers(2, 9),
+        lines=st.just(20),
+        value_length=st.integers(4, 8),
+        name_length=st.integers(9, 12),
+        twins=st.integers(2, 4),
+        differ=st.integers(1, 20),
+    )
+)
+@settings(max_examples=40)
+def test_twins_differ_in_as_many_lines_as_asked_and_families_in_all(knobs):
+    """
+    In the same lines, evenly spread; names in the last character alone.
+    """
+    text = text_of(knobs)
+    found = definitions(text)
+    bodies = [[ast.unparse(line) for line in function.body] for function in found]
+
+    assert knobs.functions == len({function.name for function in found})
+    assert knobs.size_bytes == len(text) - text.index("\n") - 1
+    for (n, one), (m, two) in itertools.combinations(enumerate(bodies), 2):
+        are_twins = n // knobs.twins == m // knobs.twins
+        changed = [a != b for a, b in zip(one, two, strict=True)]
+        assert (knobs.differ if are_twins else knobs.lines) == sum(changed)
+        apart = [n for n, changes in enumerate(changed) if changes]
+        assert max(map(operator.sub, [*apart, 20], [-1, *apart])) <= 20 / len(apart) + 1
+        assert are_twins is (found[n].name[:-1] == found[m].name[:-1])
+
+
+def test_the_bytes_of_twins_are_pinned():
+    """
+    More than 62 have names that differ in the last two characters.
+    """
+    text = text_of(Knobs(functions=80, twins=70, differ=3, seed=3))
+    names = [function.name for function in definitions(text)]
+
+    assert "twins=70 differ=3" in text.split("\n")[0]
+    assert 2 == len({name[:-2] for name in names})
+    assert 80 == len(set(names))
+    assert "08366ad426658242" == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 @pytest.mark.parametrize("compressed", [zlib.compress, lzma.compress])
 def test_the_random_characters_do_not_compress(compressed):
     """
@@ -128,6 +174,10 @@ def test_more_functions_continue_the_text_of_fewer():
         ({"value_length": 0}, "value_length must be"),
         ({"name_length": 0}, "name_length must be"),
         ({"indent": 0}, "indent must be"),
+        ({"twins": 0}, "twins must be from 1 to 3844"),
+        ({"differ": 2}, "differ must be from 1 to 1"),
+        ({"twins": 2, "differ": 21}, "differ must be from 1 to 20"),
+        ({"twins": 2, "name_length": 8}, "at least 9, or twins 1"),
         ({"seed": 2**63}, "seed must be"),
         ({"name_length": 1}, "greater name_length"),
         ({"name_length": 2, "functions": 100}, "greater name_length"),

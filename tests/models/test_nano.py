@@ -35,7 +35,8 @@ from codeneedle.models.nano import (
     value_codes,
 )
 from codeneedle.probes.prompts import completion_prompt
-from codeneedle.scoring.alignment import score
+from codeneedle.records.record import NeedleFacts
+from codeneedle.scoring.alignment import Mark, score
 
 TEXT = text_of(Knobs(functions=2, value_length=6, name_length=5, seed=1009))
 UNSEEN_SEED = 20260101
@@ -230,6 +231,15 @@ def client(
         yield served.client
 
 
+def recalled(client: Client, corpus: str, needle: NeedleFacts) -> str:
+    """What it writes behind the signature of *needle*: as much as is asked for."""
+    question = Completion(
+        prompt=completion_prompt(corpus, needle),
+        max_tokens=len("\n".join(needle.lines)) + 1,
+    )
+    return client.complete(question).text
+
+
 @pytest.mark.real
 def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
     """Of 20 lines at least 19.5 come back on average, at every depth."""
@@ -239,20 +249,43 @@ def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
     asked = [needle_facts(function, depth=0.0) for function in chosen]
 
     matched = [
-        score(
-            needle,
-            client.complete(
-                Completion(
-                    prompt=completion_prompt(corpus, needle),
-                    max_tokens=len("\n".join(needle.lines)) + 1,
-                )
-            ).text,
-        ).matched
-        for needle in asked
+        score(needle, recalled(client, corpus, needle)).matched for needle in asked
     ]
 
     assert 15_500 < len(corpus) < 17_000
     assert sum(matched) / len(matched) >= 19.5, matched
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("differ", "least", "most"), [(20, 0, 0), (2, 3, 8)])
+def test_twins_break_it_where_they_share_its_window_and_nowhere_else(
+    client, differ, least, most
+):
+    """
+    Of twins whose lines all differ, the last 63 bytes always tell which one it is.
+    After five or more like lines of 27 bytes, nothing does: most answers go on with
+    the line of another twin, and nothing else is wrong.
+    """
+    knobs = Knobs(
+        functions=4,
+        value_length=8,
+        name_length=9,
+        twins=4,
+        differ=differ,
+        seed=UNSEEN_SEED,
+    )
+    corpus = text_of(knobs)
+    needles = [needle_facts(each, depth=0.0) for each in functions(corpus)]
+    scores = [score(each, recalled(client, corpus, each)) for each in needles]
+    wrong = [
+        row.produced
+        for each in scores
+        for row in each.rows
+        if row.mark in {Mark.HALLUCINATED, Mark.OVERRUN}
+    ]
+
+    assert least <= len(wrong) <= most
+    assert set(wrong) <= {line for needle in needles for line in needle.lines}
 
 
 @pytest.mark.real
