@@ -45,7 +45,7 @@ from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
 from codeneedle.probes.recall import Asker
 from codeneedle.records.record import CellRecord, Json, Setup, as_json, from_json
-from codeneedle.scoring.tasks import judge
+from codeneedle.scoring.tasks import is_enough, judge
 from codeneedle.text import plural
 
 # 1 - first version
@@ -75,9 +75,6 @@ PRIMING_TOKENS = 1
 ANSWER_FACTOR = 1.5
 ANSWER_EXTRA_TOKENS = 48
 """A reply may have so many times the tokens of the right answer, and so many more."""
-
-EXTRA_LINES = 2
-"""Lines behind an answer of several lines that are still read."""
 
 TOLERANCE = 0.03
 """How much shorter than its length a text may be; it is never longer on purpose."""
@@ -740,9 +737,7 @@ class _Questioner(Asker):
     def forced(self, text: TaskText, asked: Question) -> Forced:
         """The right answer to *asked*, token by token."""
         question = self._asking(text, asked, tokens=1)
-        blank = asked.begin[len(_unblanked(asked.begin)) :]
-        is_completion = isinstance(question, Completion)
-        right = f"{blank}{asked.payload}" if is_completion else asked.payload
+        right = f"{asked.begin[len(_unblanked(asked.begin)) :]}{asked.payload}"
         self._retries.clear()
         with self.context.asking():
             return self._retried(lambda: self.served.client.force(question, right))
@@ -750,25 +745,27 @@ class _Questioner(Asker):
     def _sent(self, text: TaskText, asked: Question, *, tokens: int) -> Reply:
         question = self._asking(text, asked, tokens=tokens)
         client = self.served.client
+        enough = enough_for(asked, self.context.run.setup.prompt_form)
         self._retries.clear()
         with self.context.asking():
             if isinstance(question, Chat):
-                return self._retried(lambda: client.chat(question))
-            enough = enough_for(asked)
+                return self._retried(lambda: client.chat(question, enough=enough))
             return self._retried(lambda: client.complete(question, enough=enough))
 
     def _asking(
         self, text: TaskText, asked: Question, *, tokens: int
     ) -> Chat | Completion:
-        run = self.context.run
+        run, begin = self.context.run, _unblanked(asked.begin)
         if run.setup.prompt_form == PromptForm.COMPLETION:
-            prompt = f"{text.text}\n{_unblanked(asked.begin)}"
+            prompt = f"{text.text}\n{begin}"
             return Completion(prompt=prompt, max_tokens=tokens, seed=run.setup.seed)
-        said = [Message("user", f"{text.text}---\n{asked.prompt}")]
-        if run.prefill_no_think:
-            said.append(Message("assistant", NO_THINK_PREFILL))
+        thought = NO_THINK_PREFILL if run.prefill_no_think else ""
         return Chat(
-            messages=tuple(said),
+            messages=(
+                Message("user", f"{text.text}---\n{asked.prompt}"),
+                # Small models go on with the text where no answer is begun.
+                Message("assistant", f"{thought}{begin}"),
+            ),
             max_tokens=tokens,
             seed=run.setup.seed,
             template_args=NO_THINK_ARGS,
@@ -780,18 +777,19 @@ def _unblanked(begin: str) -> str:
     return begin[:-1] if re.search(r"\S $", begin) else begin
 
 
-def enough_for(asked: Question) -> Callable[[str], bool]:
+def enough_for(asked: Question, form: str) -> Callable[[str], bool]:
     """
-    A judge of a completion so far: true once reading on would tell nothing more.
+    A judge of a reply so far: true once reading on would tell nothing more.
 
-    That is after the first line that is not blank; where the right answer has
-    several, after as many lines and `EXTRA_LINES` more.
+    Args:
+        asked: What it answers.
+        form: Of the prompt. A completion has answered with its first line that is
+            not blank; behind it, the text goes on. A chat may begin with a preamble.
     """
-    lines = asked.payload.count("\n") + 1
-    extra = EXTRA_LINES if asked.shape is Shape.LINES else 0
-    return functools.partial(_has_lines, count=lines + extra)
+    if form == PromptForm.COMPLETION and asked.shape is not Shape.LINES:
+        return _has_a_line
+    return functools.partial(is_enough, asked)
 
 
-def _has_lines(so_far: str, *, count: int) -> bool:
-    complete = so_far.rpartition("\n")[0]
-    return sum(bool(line.strip()) for line in complete.split("\n")) >= count
+def _has_a_line(so_far: str) -> bool:
+    return any(line.strip() for line in so_far.split("\n")[:-1])

@@ -384,7 +384,8 @@ def test_an_indentation_before_an_answer_stays_in_the_prompt(tmp_path):
 
 def test_a_chat_gets_the_question_behind_the_text(tmp_path):
     """
-    The bare right answer is forced; thinking is switched off.
+    Its answer is begun for it, as small models go on with the text otherwise; the
+    rest is forced.
     """
     engine = FakeEngine()
 
@@ -393,8 +394,10 @@ def test_a_chat_gets_the_question_behind_the_text(tmp_path):
     question = engine.server.questions[-1]
     assert isinstance(question, Chat)
     last = found.texts[-1].asked[-1]
-    assert question.messages[0].content.endswith(f"---\n{last.prompt}")
-    assert last.payload == engine.server.forced[-1]
+    asked, begun = question.messages
+    assert asked.content.endswith(f"---\n{last.prompt}")
+    assert f"{begun.content} " == last.begin
+    assert f" {last.payload}" == engine.server.forced[-1]
 
 
 def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path):
@@ -454,13 +457,18 @@ def test_texts_get_as_long_as_asked_for(tokenizer):
 )
 def test_one_line_answers_a_question_of_one_line(so_far, is_enough):
     """
-    Blank lines before it do not count.
+    Blank lines before it do not count; a chat may begin with something else.
     """
     (text,) = make_texts(
         "single", dial=0, characters=500, depths=(0.5,), questions=1, seed=1
     )
 
-    assert is_enough == enough_for(text.questions[0])(so_far)
+    completion = enough_for(text.questions[0], PromptForm.COMPLETION)
+    chat = enough_for(text.questions[0], PromptForm.CHAT)
+
+    assert is_enough == completion(so_far)
+    assert not chat(so_far)
+    assert chat(f"Sure:\n{text.questions[0].payload}\n")
 
 
 def test_an_answer_of_lines_is_read_a_little_beyond_its_last():
@@ -470,9 +478,9 @@ def test_an_answer_of_lines_is_read_a_little_beyond_its_last():
     (text,) = make_texts(
         "ledger", dial=1, characters=900, depths=(0.5,), questions=1, seed=1
     )
-    enough = enough_for(text.questions[0])
+    enough = enough_for(text.questions[0], PromptForm.COMPLETION)
 
-    assert [False, True] == [enough("1\n2\n\n3\n4\n5\n"), enough("1\n" * 6)]
+    assert [False, True] == [enough("1\n2\n\n3\n4\n"), enough("1\n" * 5)]
 
 
 # What is refused, and what a plan says
