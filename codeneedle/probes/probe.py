@@ -298,7 +298,9 @@ class Probe:
     repeats: bool = False
 
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
-        """Its metrics under *setup*, the headline first."""
-        every = (*self.metrics, *self.more_metrics(setup))
-        first = self.headline(setup)
+        """Its metrics under *setup*, the headline first, what belongs to it next."""
+        first, more = self.headline(setup), self.more_metrics(setup)
+        if not first:
+            return (*self.metrics, *more)
+        every = (*self.metrics[:1], *more, *self.metrics[1:])
         return tuple(sorted(every, key=lambda metric: metric.name != first))

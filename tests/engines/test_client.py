@@ -1,6 +1,7 @@
 """The HTTP client, against a server that misbehaves on request, and the real one."""
 
 import os
+import random
 
 import httpcore
 import pytest
@@ -366,3 +367,50 @@ def test_the_real_server_refuses_a_prompt_that_is_too_long(real):
         real.complete(Completion(prompt="x" * 3000, max_tokens=1))
 
     assert (3001, 2048) == (caught.value.prompt_tokens, caught.value.context)
+
+
+WORDS = "apple river stone cloud paper glass wheel tiger house green".split()  # noqa: SIM905
+
+
+def words_of(name):
+    """A function of eight lines of words that nothing else tells."""
+    words = iter(random.Random(name).choices(WORDS, k=24))  # noqa: S311 - seeded
+    lines = (
+        f'    {a} = "{b} {c}"\n' for a, b, c in zip(words, words, words, strict=True)
+    )
+    return f"def {name}():\n{''.join(lines)}"
+
+
+@pytest.mark.real
+def test_a_coarse_k_costs_a_language_model_some_of_its_recall(
+    llama_server, smollm2, tmp_path
+):
+    """
+    The right lines are less probable after a K in four bits, though it would write
+    them with neither cache.
+    """
+    names = WORDS[:4]
+    text = "\n".join(map(words_of, names))
+    means = {}
+    for pair in (Pair("f16", "f16"), Pair("q4_0", "f16")):
+        launch = Launch(
+            binary=llama_server,
+            weights=smollm2,
+            alias="smollm2",
+            context=1024,
+            pair=pair,
+            options=ask(llama_server).options,
+            threads=1,
+        )
+        with serving(launch, log=tmp_path / f"{pair.slug}.log") as served:
+            found = [
+                served.client.force(
+                    Completion(prompt=f"{text}\n\ndef {name}():\n", max_tokens=99),
+                    words_of(name).partition("\n")[2].rstrip("\n"),
+                )
+                for name in names
+            ]
+        logprobs = [logprob for forced in found for logprob in forced.logprobs]
+        means[str(pair)] = sum(logprobs) / len(logprobs)
+
+    assert means["q4_0/f16"] < means["f16/f16"] - 0.03, means
