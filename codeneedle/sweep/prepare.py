@@ -313,7 +313,7 @@ def _setup(
 ) -> Setup:
     return Setup(
         prompt_version=PROMPT_VERSION,
-        prompt_form=plan.prompt_form,
+        prompt_form=plan.prompt_form.value,
         thinking=thinking_phrase(plan),
         corpus=corpus,
         needles=needles,

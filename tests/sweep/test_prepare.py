@@ -235,7 +235,10 @@ def test_what_was_asked_of_recall_stays_what_it_was(before, now):
         ({"contexts": (4096,)}, "another context: 8192, now 4096"),
         ({"seed": 7}, "another seed: 42, now 7"),
         ({"server_args": ("-t", "1")}, "another number of server_args: 0, now 2"),
-        ({"prompt_form": PromptForm.CHAT}, "another prompt_form"),
+        (
+            {"prompt_form": PromptForm.CHAT},
+            "another prompt_form: 'completion', now 'chat'",
+        ),
         ({"rotations": (False,)}, "another rotation: True, now False"),
         (
             {"engine": FakeEngine(version="0.7.0")},
