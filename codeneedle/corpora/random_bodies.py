@@ -72,6 +72,13 @@ class Knobs:
     differ: int = 1
 
     def __post_init__(self) -> None:
+        if self.differ > 1 and self.twins == 1:
+            raise BadInput(
+                source="random bodies",
+                key="differ",
+                reason="there are no twins that could differ",
+                hint="Set twins, the size of a family, to 2 or more as well.",
+            )
         for knob, least, most in (
             ("seed", -(2**63), 2**63 - 1),
             ("functions", 1, MAX_BYTES),
@@ -80,7 +87,7 @@ class Knobs:
             ("name_length", 1, MAX_BYTES),
             ("indent", 1, MAX_BYTES),
             ("twins", 1, len(ALPHABET) ** 2),
-            ("differ", 1, self.lines if self.twins > 1 else 1),
+            ("differ", 1, self.lines),
         ):
             if not least <= getattr(self, knob) <= most:
                 raise BadInput(

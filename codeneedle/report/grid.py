@@ -361,10 +361,10 @@ def _columns(metric: Metric, also: Sequence[Metric]) -> list[Metric]:
 
 
 def _heading(metric: Metric, runs: Sequence[Run]) -> str:
-    """``matched /20``, ``pass /16``; without a bound that the runs do not share."""
+    """``matched /20``, ``pass /16``; without a bound of 0, or that runs differ in."""
     high = metric.bounds[1]
     needles = {len(run.setup.needles) for run in runs}
-    if high is None or (metric.is_sum and len(needles) != 1):
+    if not high or (metric.is_sum and len(needles) != 1):
         return metric.name
     most = high * needles.pop() if metric.is_sum else high
     prefix = "" if metric.is_sum else "avg "

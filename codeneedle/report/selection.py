@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from codeneedle.analysis import recall
-from codeneedle.analysis.frames import of_probe
+from codeneedle.analysis.frames import cells_frame, of_probe
 from codeneedle.analysis.metrics import Metric
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import PROBES
@@ -47,7 +47,15 @@ class Selection:
             for metric in self.probe.metrics
             if (metric.is_sum and metric.better == "higher")
             or (is_forced and metric == recall.METRICS[0])
-            if metric != self.metric
+            if metric != self.metric and self._has_values(metric)
+        )
+
+    def _has_values(self, metric: Metric) -> bool:
+        """Whether any cell of any run has a value: forced recall alone writes none."""
+        return any(
+            cell.has_value
+            for run in self.runs
+            for cell in cells_frame(run, metric, self.reading)
         )
 
 

@@ -175,7 +175,7 @@ def test_more_functions_continue_the_text_of_fewer():
         ({"name_length": 0}, "name_length must be"),
         ({"indent": 0}, "indent must be"),
         ({"twins": 0}, "twins must be from 1 to 3844"),
-        ({"differ": 2}, "differ must be from 1 to 1"),
+        ({"differ": 2}, "Set twins"),
         ({"twins": 2, "differ": 21}, "differ must be from 1 to 20"),
         ({"twins": 2, "name_length": 8}, "at least 9, or twins 1"),
         ({"seed": 2**63}, "seed must be"),

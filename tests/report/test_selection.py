@@ -175,8 +175,8 @@ def test_a_summary_has_passes_next_to_another_metric(tmp_path):
 
 def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
     """
-    With what was written beside it, and also where another page was only written; a
-    former run shows the lines that match.
+    With what was written beside it where a run has written; a former run shows the
+    lines that match.
     """
     former = made_run(setup=PLAIN)
     stored(tmp_path, former, model="former")
@@ -192,6 +192,7 @@ def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
 
     assert "recall-logp" == both.metric.name == both.probe.metrics[0].name
     assert ["matched", "pass"] == [metric.name for metric in both.also]
+    assert () == select(tmp_path, "random-bodies/newer", None).also
     assert "matched" == select(tmp_path, "random-bodies/former", None).metric.name
 
 
