@@ -414,17 +414,19 @@ def test_what_was_planted_where_files_are_written_is_replaced(
         (run / name).unlink(missing_ok=True)
         PLANTED[fault](run / name, victim)
 
-    swept, drawn = codeneedle("sweep", *GRID), codeneedle("heatmap", "tiny")
+    swept = codeneedle("sweep", *GRID)
+    drawn = codeneedle("heatmap", "tiny", "--metric", "matched")
 
     assert 0 == swept.returncode, swept.stderr
     assert 0 == drawn.returncode, drawn.stderr
     assert ["victim"] == [path.name for path in victim.parent.iterdir()]
     assert "precious" == victim.read_text()
     assert ["finished"] * 4 == statuses(done.path)
-    assert (run / "heatmap-matched.png").read_bytes().startswith(b"\x89PNG")
     for name in WRITTEN:
         assert not (run / name).is_symlink()
+        assert not (run / name).is_fifo()
         ledger.note(f"{fault} in the place of a file that is written", of=done)
+    assert (run / "heatmap-matched.png").read_bytes().startswith(b"\x89PNG")
 
 
 def lock_with(make):

@@ -143,11 +143,12 @@ def test_a_full_disk_takes_no_report_and_no_corpus(
     if times(2, quick=1) == 2:
         series.complete()
         picture = series.path / RUN / "heatmap-matched.png"
-        assert 0 == ended(series.path, "heatmap", "tiny")[0]
+        draw = ("heatmap", "tiny", "--metric", "matched")
+        assert 0 == ended(series.path, *draw)[0]
         before = picture.read_bytes()
         faults = [at("draw a picture", 1, "fill_disk")]
         fault = "the disk is full: a picture"
-        refused(series, ledger, fault, "heatmap", "tiny", faults=faults)
+        refused(series, ledger, fault, *draw, faults=faults)
         assert before == picture.read_bytes()
         (series.path / "filler").unlink()
     fill_disk(series.path)

@@ -32,7 +32,7 @@ POINTS = {
     "write the note of a server": "codeneedle.system.orphans:_write",
     "write a base file": "codeneedle.engines.llama_cpp.perplexity:watched",
     "write the answers of llama-server": (
-        "codeneedle.engines.llama_cpp.installation:write_whole"
+        "codeneedle.engines.llama_cpp.installation:write_note"
     ),
     "draw a picture": "codeneedle.report.heatmap:paint",
     # what is replaced
