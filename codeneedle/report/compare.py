@@ -18,10 +18,13 @@ from codeneedle.records.comparability import differences
 from codeneedle.records.record import Run, Setup
 from codeneedle.report.captions import NO_VALUE_WORD, number
 from codeneedle.report.export import json_text, or_null
-from codeneedle.report.judgement import SPEEDS, Scored, scored_metrics
+from codeneedle.report.judgement import Scored, scored_metrics
 from codeneedle.report.table import Column, pair_table
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import visible
+
+BY_PRODUCTS = ("decode",)
+"""Metrics that are compared although tables leave them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,7 @@ def compare(first: Run, second: Run, reading: Reading) -> Comparison:
     for column in ours.columns:
         other = others.get(column.metric.name)
         name = column.metric.name
-        is_shown = column.is_shown or name in SPEEDS
+        is_shown = column.is_shown or name in BY_PRODUCTS
         if other is None or not (is_shown and column.has_values):
             continue
         both = (scored[0][name], scored[1][name]) if name in tested else None

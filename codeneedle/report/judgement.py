@@ -38,8 +38,8 @@ FEWEST_UNITS = 2
 
 AXES = ("K", "V")
 
-SPEEDS = ("tg", "decode")
-"""Metrics of writing speed: the first one that was measured counts."""
+SPEEDS = ("tg",)
+"""Metrics of writing speed that advice may rest on; by-products of recall are none."""
 
 MEMORY = "kv"
 

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.verdict import AxisFinding
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
@@ -48,6 +49,8 @@ def headline(found: Verdict, spell: Spell) -> str:
     """What to set, with what it saves."""
     if found.reference is None:
         return "Nothing can be said: no cell of this run has numbers."
+    if found.run.setup.weights.name == BUILT_IN:
+        return "Nothing to set: the built-in model is an instrument."
     chosen = next((each for each in found.advice if each.pair), None)
     if chosen is None or chosen.pair is None or chosen.pair == found.reference:
         return f"Keep: {spell(found.reference)}"
@@ -114,14 +117,19 @@ def _judged_lines(each: Judged) -> Iterator[str]:
 
 
 def _costs_phrase(each: Judged, types: Sequence[str], finding: AxisFinding) -> str:
-    digits = max(each.metric.digits, 2)
     costs = [
-        f"{visible(types[cost.index])} costs {number(cost.loss, digits=digits)}"
+        f"{visible(types[cost.index])} costs {_amount(cost.loss, each.metric)}"
         for cost in finding.costs
     ]
     unit = f" {each.metric.unit}" if each.metric.unit else ""
     named = f": {', '.join(costs)}{unit}" if costs else ", but no single type is shown"
     return f"{named} (n {finding.needles}, p {_p(finding.p)})"
+
+
+def _amount(value: float, metric: Metric) -> str:
+    """*value* with the decimals of *metric*; two digits where these are all 0."""
+    digits = max(metric.digits, 2)
+    return number(value, digits=digits) if round(value, digits) else f"{value:.2g}"
 
 
 def _p(p: float) -> str:
@@ -130,9 +138,8 @@ def _p(p: float) -> str:
 
 def _least_phrase(each: Judged, axis: str) -> str:
     found = each.least.get(axis, {})
-    digits = max(each.metric.digits, 2)
     parts = [
-        f"{number(size, digits=digits)}{'' if kind == 'shift' else f' {kind}'}"
+        f"{_amount(size, each.metric)}{'' if kind == 'shift' else f' {kind}'}"
         if math.isfinite(size)
         else f"no {kind} effect that was tried"
         for kind, size in found.items()

@@ -47,6 +47,21 @@ def test_it_says_what_costs_and_what_was_not_found_with_the_least_effect():
     assert any("V matters: q4_0 costs 3.00 lines (n 16, p " in line for line in both)
 
 
+def test_a_cost_too_small_for_its_decimals_has_two_digits():
+    """
+    It was shown, so it is not printed as 0.00.
+    """
+    found = judged(lambda pair, at: 20 - (pair.v == "q4_0") - at % 2)
+    [each] = found.judged
+    tiny = [
+        replace(axis, costs=tuple(replace(c, loss=1.2e-5) for c in axis.costs))
+        for axis in each.axes
+    ]
+    found = replace(found, judged=(replace(each, axes=tuple(tiny)),))
+
+    assert any("costs 1.2e-05 lines" in line for _, line in statements(found, spell))
+
+
 def test_without_numbers_it_says_so():
     """
     A run whose cells all failed has no reference, and no recommendation.
@@ -64,6 +79,7 @@ def test_the_built_in_model_is_called_an_instrument():
     words = [word for word, _ in statements(judged(name="needle-nano"), spell)]
 
     assert "instrument" in words
+    assert "Nothing to set" in headline(judged(name="needle-nano"), spell)
     assert "instrument" not in dict(statements(judged(), spell))
 
 
