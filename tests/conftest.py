@@ -1,6 +1,7 @@
 """Fixtures that every test may ask for."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,11 @@ from codeneedle.models.pretrained import SMOLLM2, fetch
 from codeneedle.system.files import CACHE_VARIABLE, cache_folder
 
 Completed = subprocess.CompletedProcess[str]
+
+# Started by nohup or in the background, we would hand ignored signals on to every
+# program of a test that is to end by one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A busy machine is no defect.
 settings.register_profile("unhurried", deadline=None)
