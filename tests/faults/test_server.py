@@ -129,7 +129,9 @@ def _assert_measured_memory_is_of_finished_cells(folder, ledger, cells):
         pair, status = cell.replace("-", "/"), FAULTS.get(name, ("", "finished"))[1]
         assert (pair in shown) == (status == "finished"), name
         if status != "finished":
-            assert pair in left_out
+            assert status in left_out
+            # Of one reason, four pairs are named and the others counted.
+            assert pair in left_out or " more " in left_out
             ledger.note(f"memory of a cell that is {status}", of=folder)
 
 
