@@ -1,6 +1,7 @@
 """Everything shown on stderr while something runs: a live grid, bars, plain lines."""
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -351,8 +352,7 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
     place = f"[{record.position:>2}/{len(progress.pairs)}]"
     text = Text(f"{place} {record.pair!s:<13} ")
     if record.has_numbers:
-        numbers = (_phrase(m, record, progress) for m in progress.metrics[:4])
-        text.append("  ".join(numbers))
+        text.append("  ".join(_numbers(record, progress)[:4]))
     else:
         text.append(f"{record.status}: {visible(record.reason)}", style="yellow")
     text.append(f"  {duration(record.phases.total_s)}")
@@ -367,9 +367,14 @@ def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float:
     return cell_value(metric, metric.values(record, setup, Reading()))
 
 
-def _phrase(metric: Metric, record: CellRecord, progress: SweepProgress) -> str:
-    value = value_of(metric, record, progress.setup)
-    return f"{metric.name} {number(value, digits=metric.digits)}"
+def _numbers(record: CellRecord, progress: SweepProgress) -> list[str]:
+    """Each metric that has a value, with it: forced recall alone writes no lines."""
+    values = ((m, value_of(m, record, progress.setup)) for m in progress.metrics)
+    return [
+        f"{metric.name} {number(value, digits=metric.digits)}"
+        for metric, value in values
+        if not math.isnan(value)
+    ]
 
 
 def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
