@@ -18,7 +18,7 @@ from codeneedle.records.comparability import differences
 from codeneedle.records.record import Run, Setup
 from codeneedle.report.captions import NO_VALUE_WORD, number
 from codeneedle.report.export import json_text, or_null
-from codeneedle.report.judgement import Scored, scored_metrics
+from codeneedle.report.judgement import UnitScores, scored_metrics
 from codeneedle.report.table import Column, pair_table
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import visible
@@ -117,7 +117,7 @@ def compare(first: Run, second: Run, reading: Reading) -> Comparison:
 def _change(
     ours: Column,
     theirs: Column,
-    scored: tuple[Scored, Scored] | None,
+    scored: tuple[UnitScores, UnitScores] | None,
     setups: tuple[Setup, Setup],
     tested: int,
 ) -> Change:
@@ -144,7 +144,9 @@ def _change(
     )
 
 
-def _gaps(scored: tuple[Scored, Scored], pairs: Sequence[Pair]) -> Numbers | None:
+def _gaps(
+    scored: tuple[UnitScores, UnitScores], pairs: Sequence[Pair]
+) -> Numbers | None:
     """What each unit gains, averaged over *pairs*; None where they do not match."""
     total, count = None, 0
     for pair in pairs:

@@ -38,10 +38,12 @@ FEWEST_UNITS = 2
 
 AXES = ("K", "V")
 
-SPEEDS = ("tg",)
-"""Metrics of writing speed that advice may rest on; by-products of recall are none."""
+NOTHING_LOST, WITHIN_LIMIT = "nothing lost", "within the limit"
+SHOWN_GOALS = (NOTHING_LOST, WITHIN_LIMIT)
+"""Goals that a pair reaches only by a certificate, or by an upper bound."""
 
-MEMORY = "kv"
+SPEED = "tg"
+"""The writing speed that advice may rest on: by-products of recall are too noisy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +100,17 @@ class Judged:
         return Pair(self.types[0][self.odd.k], self.types[1][self.odd.v])
 
     def costing(self) -> set[tuple[str, str]]:
-        """Axis and type of all that costs."""
-        return {
-            (axis, types[cost.index])
-            for axis, types, finding in zip(AXES, self.types, self.axes, strict=False)
-            for cost in finding.costs
-        }
+        """
+        Axis and type of all that costs.
+
+        All but the finest type of an axis that matters without a type being shown.
+        """
+        found = set()
+        for axis, types, finding in zip(AXES, self.types, self.axes, strict=False):
+            costly = [types[cost.index] for cost in finding.costs]
+            if finding.matters:
+                found |= {(axis, name) for name in costly or types[1:]}
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +152,11 @@ class Advice:
     goal: str
     pair: Pair | None
     reason: str
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it rests on what was shown, not on what was not found."""
+        return self.pair is not None and self.goal in SHOWN_GOALS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,16 +230,16 @@ def judge(
     return replace(found, advice=tuple(_advice(found, table, limits or Limits())))
 
 
-def scored_metrics(table: PairTable) -> dict[str, "Scored"]:
+def scored_metrics(table: PairTable) -> dict[str, "UnitScores"]:
     """The judged metrics of *table* that have a value, by name."""
     return {
-        column.metric.name: Scored(column, table)
+        column.metric.name: UnitScores(column, table)
         for column in table.columns
         if column.metric.is_judged and column.has_values
     }
 
 
-class Scored:
+class UnitScores:
     """The units of one metric in every cell, higher is better."""
 
     def __init__(self, column: Column, table: PairTable) -> None:
@@ -370,7 +382,7 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> float:
 
 
 def _standings(
-    table: PairTable, scored: Mapping[str, Scored], certifying: Scored | None
+    table: PairTable, scored: Mapping[str, UnitScores], certifying: UnitScores | None
 ) -> tuple[Standing, ...]:
     tried = {record.pair for record in table.run.records}
     pairs = [pair for pair in table.pairs if pair in tried]
@@ -379,8 +391,8 @@ def _standings(
     return tuple(
         Standing(
             pair=pair,
-            memory=_share(table, (MEMORY,), pair),
-            speed=_share(table, SPEEDS, pair),
+            memory=_memory(table, pair),
+            speed=_share(table, SPEED, pair),
             losses={
                 name: loss
                 for name, each in scored.items()
@@ -411,7 +423,7 @@ def _trouble(table: PairTable, pair: Pair, metrics: Sequence[str]) -> str:
 
 
 def _certificate(
-    certifying: Scored | None, pair: Pair, *, comparisons: int
+    certifying: UnitScores | None, pair: Pair, *, comparisons: int
 ) -> Certificate | None:
     if certifying is None or certifying.reference is None:
         return None
@@ -426,17 +438,26 @@ def _certificate(
     )
 
 
-def _share(table: PairTable, names: Sequence[str], pair: Pair) -> float | None:
-    """Its value as a share of the reference's, of the first metric that has one."""
-    by_name = {column.metric.name: column for column in table.columns}
-    for name in names:
-        column = by_name.get(name)
-        if column and column.has_values and table.reference:
-            whole = column.cell(table.reference).value
-            share = column.cell(pair).value / whole if whole else math.nan
-            if math.isfinite(share):
-                return share
+def _memory(table: PairTable, pair: Pair) -> float | None:
+    """The KV cache of *pair* by the reference's, as one probe measured both."""
+    for probe in table.probes:
+        ours = table.records.get((pair, probe))
+        whole = table.records.get((table.reference or pair, probe))
+        if ours and whole and ours.effective.context == whole.effective.context:
+            size, of = ours.effective.kv_mib, whole.effective.kv_mib
+            if size is not None and of:
+                return size / of
     return None
+
+
+def _share(table: PairTable, name: str, pair: Pair) -> float | None:
+    """The value of *pair* as a share of the reference's; None where there is none."""
+    column = next((c for c in table.columns if c.metric.name == name), None)
+    if column is None or table.reference is None:
+        return None
+    whole = column.cell(table.reference).value
+    share = column.cell(pair).value / whole if whole else math.nan
+    return share if math.isfinite(share) else None
 
 
 def _with_front(standings: Sequence[Standing], reference: Pair) -> tuple[Standing, ...]:
@@ -479,10 +500,12 @@ def _advice(found: Verdict, table: PairTable, limits: Limits) -> Iterator[Advice
         yield _within(smaller, table, limits)
     free = [s for s in smaller if s.certificate and s.certificate.verdict == "free"]
     yield _nothing_lost(found, smaller, free)
-    candidates = [s for s in smaller if not _is_shown_worse(found, s)]
+    candidates = [s for s in smaller if _shows_no_loss(found, s)]
     if not smaller:
         yield Advice(
-            goal="least memory", pair=None, reason="no smaller cache was measured"
+            goal="least memory",
+            pair=None,
+            reason="no smaller cache was measured, or no log tells its size",
         )
     elif candidates:
         yield Advice(
@@ -495,8 +518,8 @@ def _advice(found: Verdict, table: PairTable, limits: Limits) -> Iterator[Advice
         yield Advice(
             goal="least memory",
             pair=None,
-            reason="every smaller cache loses something; state what you can bear: "
-            "--max-changed 2% or --max-kld 0.01",
+            reason="of every smaller cache a loss was seen, or nothing could be; state "
+            "what you can bear: --max-changed 2% or --max-kld 0.01",
         )
     speeds = [s for s in [*candidates, found.standing(_known(found))] if s.speed]
     if speeds:
@@ -513,22 +536,30 @@ def _known(found: Verdict) -> Pair:
     return found.reference
 
 
-def _is_shown_worse(found: Verdict, standing: Standing) -> bool:
-    """Whether a certificate, an axis or an odd cell speaks against a pair."""
+def _shows_no_loss(found: Verdict, standing: Standing) -> bool:
+    """
+    Whether a pair was compared with the reference and nothing speaks against it.
+
+    Against it speaks an interval without zero, a certificate, its type of K or of V,
+    or that it is odd. A pair that no metric could compare has shown nothing.
+    """
     certificate = standing.certificate
-    if certificate and certificate.verdict == "costs":
-        return True
     sides = {("K", standing.pair.k), ("V", standing.pair.v)}
-    return any(
-        sides & each.costing() or each.odd_pair == standing.pair
-        for each in found.judged
+    return (
+        bool(standing.losses)
+        and all(loss <= half for loss, half in standing.losses.values())
+        and not (certificate and certificate.verdict == "costs")
+        and not any(
+            sides & each.costing() or each.odd_pair == standing.pair
+            for each in found.judged
+        )
     )
 
 
 def _nothing_lost(
     found: Verdict, smaller: Sequence[Standing], free: Sequence[Standing]
 ) -> Advice:
-    goal = "nothing lost"
+    goal = NOTHING_LOST
     if free:
         words = _lost_words(found, free[0])
         return Advice(goal=goal, pair=free[0].pair, reason=words)
@@ -568,7 +599,7 @@ def _lost_words(found: Verdict, standing: Standing) -> str:
 
 def _within(smaller: Sequence[Standing], table: PairTable, limits: Limits) -> Advice:
     """The smallest cache whose loss is surely within what the user can bear."""
-    goal = "within the limit"
+    goal = WITHIN_LIMIT
     by_name = {column.metric.name: column for column in table.columns}
     missing = [name for name in limits.by_metric if name not in by_name]
     if missing:

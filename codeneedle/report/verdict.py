@@ -51,10 +51,10 @@ def headline(found: Verdict, spell: Spell) -> str:
         return "Nothing can be said: no cell of this run has numbers."
     if found.run.setup.weights.name == BUILT_IN:
         return "Nothing to set: the built-in model is an instrument."
-    chosen = next((each for each in found.advice if each.pair), None)
-    if chosen is None or chosen.pair is None or chosen.pair == found.reference:
-        return f"Keep: {spell(found.reference)}"
-    return f"Set: {spell(chosen.pair)}{_savings(found, chosen.pair)}"
+    chosen = next((each.pair for each in found.advice if each.is_shown), None)
+    if chosen is None:
+        return f"Keep: {spell(found.reference)}. No smaller cache was shown to be safe."
+    return f"Set: {spell(chosen)}{_savings(found, chosen)}"
 
 
 def statements(found: Verdict, spell: Spell) -> list[tuple[str, str]]:
@@ -140,12 +140,11 @@ def _least_phrase(each: Judged, axis: str) -> str:
     found = each.least.get(axis, {})
     parts = [
         f"{_amount(size, each.metric)}{'' if kind == 'shift' else f' {kind}'}"
-        if math.isfinite(size)
-        else f"no {kind} effect that was tried"
         for kind, size in found.items()
+        if math.isfinite(size)
     ]
     if not parts:
-        return ""
+        return "; with so few, large effects can hide" if found else ""
     unit = f" {each.metric.unit}" if each.metric.unit else ""
     return f"; {', '.join(parts)}{unit} would have been found 9 times in 10"
 

@@ -146,3 +146,33 @@ def test_a_limit_on_what_was_not_measured_names_the_probe_to_run():
     first = found.advice[0]
     assert ("within the limit", None) == (first.goal, first.pair)
     assert "--probe divergence" in first.reason
+
+
+def test_a_pair_that_was_seen_to_lose_is_not_recommended_although_no_axis_was_tested():
+    """
+    With one pair beside the reference there is no axis; its own interval speaks.
+    """
+    untried = ("bf16/q8_0", "bf16/q4_0", "q8_0/bf16", "q4_0/bf16")
+    setup = made_setup(types_k=TYPES, types_v=TYPES)
+
+    def advised(loss):
+        run = made_run(
+            lambda pair, at: 20 - at % 2 - loss * (pair.k == "q4_0" and at % 4 < 3),
+            setup=setup,
+            untried=(*untried, "q8_0/q8_0", "q8_0/q4_0", "q4_0/q8_0"),
+        )
+        run = replace(run, records=tuple(map(sized, run.records)))
+        return advice(judge(run, Reading()), "least memory")
+
+    assert (None, SMALLEST) == (advised(2).pair, advised(0).pair)
+    assert "a loss was seen" in advised(2).reason
+
+
+def test_what_was_not_found_is_advice_but_not_shown():
+    """
+    Only a certificate or a limit that is kept decides what to set.
+    """
+    found = judged()
+
+    assert [False, False] == [each.is_shown for each in found.advice]
+    assert advice(found, "least memory").pair is not None

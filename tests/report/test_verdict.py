@@ -103,6 +103,13 @@ def test_the_json_keeps_its_keys():
     assert {"verdict", "lost", "of", "upper", "more"} == set(pair["certificate"])
 
 
+def test_what_is_not_shown_to_be_safe_is_not_what_to_set():
+    """
+    Sixteen clean functions certify nothing: the headline keeps the reference.
+    """
+    assert headline(judged(), spell).startswith("Keep: -ctk bf16 -ctv bf16. No smaller")
+
+
 def test_hostile_names_stay_text():
     """
     Control characters and markup of a run's name reach neither terminal nor Markdown.
