@@ -297,7 +297,7 @@ SWEEP_OPTIONS = {
         "--probe",
         "LIST",
         words,
-        "What to measure: recall, divergence, throughput, retrieval.",
+        "What to measure: recall, divergence, copy, throughput, retrieval.",
         "recall",
     ),
     "contexts": _valued(

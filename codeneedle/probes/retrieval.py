@@ -250,7 +250,8 @@ def check_context(settings: Struct, context: int, trained: int | None) -> None:
     """
     if not isinstance(settings, RetrievalSettings):
         return
-    length, room = lengths_of(settings)[-1], answer_room(settings)
+    shortest, *_ = lengths = lengths_of(settings)
+    length, room = lengths[-1], answer_room(settings)
     needed = length + room
     if trained and length > trained:
         raise BadInput(
@@ -262,13 +263,15 @@ def check_context(settings: Struct, context: int, trained: int | None) -> None:
     if needed > context:
         enough = -(-needed // 256) * 256
         fits = not trained or enough <= trained
+        left = (context if fits else trained or context) - room
+        less = f"lengths up to {left}" if left >= shortest else "fewer --tasks"
         raise BadInput(
             source=f"--lengths {length}",
             reason=f"with question and answer it needs {needed:,} tokens, the context "
             f"has {context:,}",
-            hint=f"Use --context {enough}, or lengths up to {max(1, context - room)}."
+            hint=f"Use --context {enough}, or {less}."
             if fits
-            else f"Use lengths up to {max(1, trained or context) - room}.",
+            else f"These weights were trained for {trained:,} tokens: use {less}.",
         )
 
 

@@ -231,6 +231,11 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
     assert all(name.startswith("--no-") for [name] in flags.values())
 
 
+def test_help_names_each_probe(codeneedle):
+    shown = codeneedle("sweep", "--help").stdout
+    assert ", ".join(PROBES) in " ".join(shown.split())
+
+
 def test_help_and_shells_name_the_models(codeneedle):
     """
     With a letter that no name begins with, a shell completes paths as ever.

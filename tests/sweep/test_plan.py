@@ -295,3 +295,15 @@ def test_a_probe_refuses_settings_that_do_not_fit_the_context():
     with pytest.raises(BadInput, match="--lengths 8192"):
         planned(**asked)
     assert planned(**asked, contexts=(16384,), engine=stretched)
+
+
+def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():
+    """
+    The longest ledger alone takes more than 1,024 tokens: no text is short enough.
+    """
+    asked = {"tasks": ("ledger",), "lengths": ("512",)}
+    settings = {"retrieval": RetrievalSettings(**asked)}
+
+    with pytest.raises(BadInput) as stopped:
+        planned(probes=("retrieval",), settings=settings, contexts=(1024,))
+    assert "fewer --tasks" in stopped.value.hint
