@@ -39,8 +39,8 @@ DEFAULT_CHUNKS = 8
 
 FEW_CHUNKS = 4
 """
-Where nothing is asked and the text is short, so that its context is, too: 36 pairs of
-a model of 135 million parameters then take 12 minutes on two cores.
+Where nothing is asked and the text is short: its context is so short that it has these.
+36 pairs of a model of 135 million parameters then take 10 minutes on two cores.
 """
 
 BYTES_PER_TOKEN = 4
@@ -190,7 +190,7 @@ def chosen_contexts(
     trained = run.weights.training_context or DEFAULT_CONTEXT
     context = min(DEFAULT_CONTEXT, trained, run.setup.context)
     tokens = text_size // (1 if run.is_built_in else BYTES_PER_TOKEN)
-    while 2 * context > tokens and context // 2 >= SMALLEST_DEFAULT_CONTEXT:
+    while FEW_CHUNKS * context > tokens and context // 2 >= SMALLEST_DEFAULT_CONTEXT:
         context //= 2
     return (context,)
 

@@ -133,7 +133,7 @@ def test_each_context_is_checked_by_the_tool(made_run):
     chosen = PROBE.conditions(made_run(tool, contexts=(4096, 512, 4096)))
 
     assert ([4096, 512], [2, 8]) == (chosen["contexts"], chosen["chunks"])
-    assert ([512], [4]) == (unasked["contexts"], unasked["chunks"])
+    assert ([256], [4]) == (unasked["contexts"], unasked["chunks"])
     assert [(4096, 2), (512, 8)] == [
         (each["context"], each["chunks"]) for each in tool.checked
     ]
@@ -145,16 +145,17 @@ def test_each_context_is_checked_by_the_tool(made_run):
 @pytest.mark.parametrize(
     ("size", "changes", "expected"),
     [
-        (5000, {}, 512),
-        (50_000, {}, 4096),
-        (50_000, {"weights": made_weights(training_context=2048)}, 2048),
+        (5000, {}, 256),
+        (70_000, {}, 4096),
+        (70_000, {"weights": made_weights(training_context=2048)}, 2048),
         (500, {}, 256),
-        (9000, {"is_built_in": True}, 4096),
+        (9000, {}, 512),
+        (9000, {"is_built_in": True}, 2048),
     ],
 )
 def test_the_default_context_suits_text_and_weights(made_run, size, changes, expected):
     """
-    4096 tokens where the text most likely has twice as many, and less otherwise; a
+    4096 tokens where the text most likely has four times as many, and less otherwise; a
     token of the built-in model is a byte.
     """
     run = made_run(corpus="x" * size, contexts=(), changes=changes)
