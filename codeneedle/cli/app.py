@@ -111,7 +111,7 @@ def plan(context: typer.Context) -> None:
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request)
     for planned in plans:
-        _stdout().print(plan_view(planned, probes=request.probes), crop=False)
+        _stdout().print(plan_view(planned), crop=False)
 
 
 @app.command()

@@ -183,13 +183,11 @@ class _Page:
     ) -> Iterator[int]:
         """The exit codes of *probe*, and of its reference measured again."""
         yield self._swept(runner, probe, user)
-        # The built-in model is an instrument: its tests show that it repeats itself.
-        again = None if self.plan.is_built_in else self._once_more(probe)
+        if not self.plan.repeated(probe):
+            return
+        again = once_more(probe, self.plan.pairs, store=self.plan.store)
         if again:
             yield self._swept(runner, again, user)
-
-    def _once_more(self, probe: Probe) -> Probe | None:
-        return once_more(probe, self.plan.pairs, store=self.plan.store)
 
     def _tell_verdict(self) -> None:
         """What the run allows to conclude so far, if there is anything to compare."""

@@ -22,7 +22,7 @@ from codeneedle.models.kv_cache import (
     room_of,
 )
 from codeneedle.models.weights import Weights, read_header
-from codeneedle.records.record import CellRecord, Run, Setup, Status
+from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     NO_VALUE_WORD,
     corpus_line,
@@ -306,36 +306,69 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
 DONE_MARK = "+"
 """Behind the size of a cell that has finished."""
 
+TWICE_MARK = "="
+"""Behind that of the cell that is measured again after all others."""
+
 FIRST_PAIRS = 3
 """Pairs of the running order that are shown."""
 
 
-def plan_view(plan: Plan, *, probes: Sequence[str]) -> RenderableType:
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """
+    The cells of a plan's first probe.
+
+    Attributes:
+        records: Of those that were tried, by pair.
+        repeated: The pair that is measured again after all others; None for none.
+        again: The record of that; None if it was not tried.
+        total: How many there are, the repeated one included.
+    """
+
+    records: dict[Pair, CellRecord]
+    repeated: Pair | None
+    again: CellRecord | None
+    total: int
+
+    @property
+    def tried(self) -> list[CellRecord]:
+        """All records."""
+        return [*self.records.values(), *([self.again] if self.again else [])]
+
+
+def plan_view(plan: Plan) -> RenderableType:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
-        plan: A checked plan.
-        probes: Names of the probes to run; finished cells are those of the first.
+        plan: A checked plan; finished cells are those of its first probe.
     """
-    stored = (plan.store.record(pair, probes[0]) for pair in plan.pairs)
-    records = {record.pair: record for record in stored if record}
-    setup = plan.store.setup()
+    cells, setup = _cells_of(plan), plan.store.setup()
     return Group(
-        entry_table(_facts(plan, setup, records), style="dim"),
+        entry_table(_facts(plan, setup, cells), style="dim"),
         Text(),
         Text(f"predicted KV cache at {plan.context:,} tokens, MiB", style="bold"),
-        _grid(plan, records),
-        *(Text(visible(line)) for line in _legend(plan, records)),
+        _grid(plan, cells),
+        *(Text(visible(line)) for line in _legend(plan, cells)),
         Text(),
         memory_view(planned_memory(plan)),
         *(Text(visible(f"note: {note}"), style="yellow") for note in plan.notes),
     )
 
 
-def _facts(
-    plan: Plan, setup: Setup | None, records: dict[Pair, CellRecord]
-) -> Iterator[tuple[str, str]]:
+def _cells_of(plan: Plan) -> _Cells:
+    probe = plan.probes[0]
+    stored = (plan.store.record(pair, probe.name) for pair in plan.pairs)
+    repeated = plan.repeated(probe)
+    return _Cells(
+        records={record.pair: record for record in stored if record},
+        repeated=repeated,
+        again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
+        total=len(plan.pairs) + bool(repeated),
+    )
+
+
+def _facts(plan: Plan, setup: Setup | None, cells: _Cells) -> Iterator[tuple[str, str]]:
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
     yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
     yield (
@@ -352,8 +385,8 @@ def _facts(
     engine = plan.engine.identity()
     yield engine.name, f"{engine.version}, {engine.program}"
     yield "records", str(plan.store.folder)
-    yield "cells", _cells(plan, records)
-    yield "time", _time(plan, records)
+    yield "cells", _finished(cells)
+    yield "time", _time(cells)
     yield "order", _order(plan)
 
 
@@ -367,21 +400,26 @@ def _corpus_estimate(plan: Plan) -> str:
     )
 
 
-def _cells(plan: Plan, records: dict[Pair, CellRecord]) -> str:
-    finished = sum(record.has_numbers for record in records.values())
-    failed = len(records) - finished
-    finished_of = f"{finished} of {len(plan.pairs)} finished"
-    return f"{finished_of}, {failed} without numbers" if failed else finished_of
+def _finished(cells: _Cells) -> str:
+    finished = sum(record.has_numbers for record in cells.tried)
+    failed = len(cells.tried) - finished
+    return "".join(
+        (
+            f"{finished} of {cells.total} finished",
+            f", {failed} without numbers" if failed else "",
+            f"; {cells.repeated} counts twice" if cells.repeated else "",
+        )
+    )
 
 
-def _time(plan: Plan, records: dict[Pair, CellRecord]) -> str:
-    spent = [r.phases.total_s for r in records.values() if r.has_numbers]
+def _time(cells: _Cells) -> str:
+    spent = [r.phases.total_s for r in cells.tried if r.has_numbers]
     if not spent:
         return "known after the first cell"
     mean = sum(spent) / len(spent)
     # An interrupted cell runs again.
-    done = sum(r.status is not Status.INTERRUPTED for r in records.values())
-    left = len(plan.pairs) - done
+    done = sum(r.status is not Status.INTERRUPTED for r in cells.tried)
+    left = cells.total - done
     remaining = f"about {duration(mean * left)} left" if left else "nothing left"
     return f"{remaining}, {duration(mean)} a cell"
 
@@ -391,33 +429,36 @@ def _order(plan: Plan) -> str:
     return first if len(plan.pairs) <= FIRST_PAIRS else f"{first}, ..."
 
 
-def _grid(plan: Plan, records: dict[Pair, CellRecord]) -> Table:
+def _grid(plan: Plan, cells: _Cells) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("K \\ V", style="bold", no_wrap=True)
     columns = by_precision(plan.request.v_types)
     for v in columns:
         table.add_column(v, justify="right", no_wrap=True, min_width=8)
     for k in by_precision(plan.request.k_types):
-        table.add_row(k, *(_cell(plan, Pair(k, v), records) for v in columns))
+        table.add_row(k, *(_cell(plan, Pair(k, v), cells) for v in columns))
     return table
 
 
-def _cell(plan: Plan, pair: Pair, records: dict[Pair, CellRecord]) -> str:
+def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
     if misfit(plan.weights, pair):
         return "cannot"
-    record = records.get(pair)
+    record = cells.records.get(pair)
     if record and not record.has_numbers:
         return status_word(record.status)
     predicted = kv_bytes(plan.weights, pair, plan.context)
     shown = "?" if predicted is None else f"{mib(predicted):,.1f}"
-    return f"{shown}{DONE_MARK if record else ' '}"
+    twice = TWICE_MARK if pair == cells.repeated else " "
+    return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if record else ' '}"
 
 
-def _legend(plan: Plan, records: dict[Pair, CellRecord]) -> Iterator[str]:
-    if any(record.has_numbers for record in records.values()):
+def _legend(plan: Plan, cells: _Cells) -> Iterator[str]:
+    if any(record.has_numbers for record in cells.tried):
         yield f"{DONE_MARK} finished"
+    if cells.repeated:
+        yield f"{TWICE_MARK} measured first and last: two values that differ by noise"
     reasons = {misfit(plan.weights, pair) for pair in plan.pairs} - {None}
     yield from (f"cannot: {reason}" for reason in sorted(filter(None, reasons)))
-    for record in records.values():
+    for record in cells.tried:
         if not record.has_numbers:
             yield f"{record.pair} {record.status}: {record.reason}"

@@ -12,7 +12,7 @@ from codeneedle.corpora import corpus as corpora
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import CacheTypes, Engine, ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable, UnknownName
-from codeneedle.grid import Pair, shuffled_grid
+from codeneedle.grid import Pair, most_precise, shuffled_grid
 from codeneedle.models import nano, weights
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
@@ -72,6 +72,13 @@ class Plan:
     def is_built_in(self) -> bool:
         """Whether the built-in model is used."""
         return self.request.model is None
+
+    def repeated(self, probe: Probe) -> Pair | None:
+        """The pair that *probe* measures again after all others; None for none."""
+        # The built-in model is an instrument: its tests show that it repeats itself.
+        if self.is_built_in or not probe.repeats or not self.pairs[1:]:
+            return None
+        return most_precise(self.pairs)
 
 
 def plan(

@@ -16,7 +16,14 @@ from codeneedle.grid import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import Room, predicted
 from codeneedle.models.weights import weights_of
-from codeneedle.records.record import Effective, KvBuffer, Phases, Status, WeightsFacts
+from codeneedle.records.record import (
+    AGAIN,
+    Effective,
+    KvBuffer,
+    Phases,
+    Status,
+    WeightsFacts,
+)
 from codeneedle.report.plan import (
     measured,
     measured_view,
@@ -40,9 +47,9 @@ def world(tmp_path, monkeypatch):
     made_world(tmp_path, monkeypatch)
 
 
-def shown(plan, *, probes=("recall",), width=100):
+def shown(plan, *, width=100):
     """The screen of *plan*, as one text."""
-    return printed(plan_view(plan, probes=probes), width=width)
+    return printed(plan_view(plan), width=width)
 
 
 def grid_of(text):
@@ -69,7 +76,7 @@ def test_a_new_sweep_tells_what_it_would_do():
 
     assert "8,192 tokens, completion prompt" == facts["context"]
     assert "sweeps/tiny/model" == facts["records"]
-    assert "0 of 4 finished" == facts["cells"]
+    assert "0 of 5 finished; q8_0/q8_0 counts twice" == facts["cells"]
     assert "known after the first cell" == facts["time"]
     assert f"{', '.join(map(str, plan.pairs[:3]))}, ..." == facts["order"]
     assert "written and forced" == facts["recall"]
@@ -81,7 +88,7 @@ def test_a_probe_tells_its_price():
     """
     Questions and tokens to read, before anything is measured.
     """
-    text = " ".join(shown(planned(probes=("retrieval",)), probes=["retrieval"]).split())
+    text = " ".join(shown(planned(probes=("retrieval",))).split())
 
     assert "retrieval 120 questions and about " in text
     assert "the first pair also sets 2 dials" in text
@@ -114,7 +121,7 @@ def test_the_grid_predicts_memory(width):
     )
     found = grid_of(shown(plan, width=width))
 
-    assert ["16.0", "10.2"] == found["f16"]
+    assert ["16.0=", "10.2"] == found["f16"]
     assert ["12.2", "6.5"] == found["q8_0"]
     assert ["?", "?"] == found["turbo3"]
 
@@ -133,18 +140,40 @@ def test_what_is_done_is_marked_and_tells_what_is_left():
     text = shown(plan, width=200)
     facts, grid = facts_of(text), grid_of(text)
 
-    assert "1 of 4 finished, 1 without numbers" == facts["cells"]
-    assert "about 20.0 s left, 10.0 s a cell" == facts["time"]
+    assert facts["cells"].startswith("1 of 5 finished, 1 without numbers; ")
+    assert "about 30.0 s left, 10.0 s a cell" == facts["time"]
     assert "8,912 tokens; trimmed to 16 of 200 functions" in facts["corpus"]
-    assert "8.5+" == grid["q8_0"][0]
+    assert "8.5=+" == grid["q8_0"][0]
     assert "oom" in grid["q4_0"][1].lower()
     assert "q4_0/q4_0 out-of-memory: no room" in text
     assert "+ finished" in text
-    assert "0 of 4" in facts_of(shown(plan, probes=("throughput", "recall")))["cells"]
+    other = facts_of(shown(planned(probes=("throughput", "recall"))))
+    assert "0 of 4 finished" == other["cells"]
     plan.store.add(failed_record("q4_0/q4_0", Status.INTERRUPTED, "stopped"))
-    assert "about 30.0 s left, 10.0 s a cell" == facts_of(shown(plan))["time"]
+    assert "about 40.0 s left, 10.0 s a cell" == facts_of(shown(plan))["time"]
     one = replace(plan, pairs=(Pair("q8_0", "q8_0"),))
     assert "nothing left, 10.0 s a cell" == facts_of(shown(one))["time"]
+
+
+def test_the_reference_counts_twice_and_its_repeat_is_priced():
+    """
+    The most precise pair is measured again after all others, unless it is alone or the
+    model is the built-in one.
+    """
+    plan = planned()
+    again = replace(made_record("q8_0/q8_0", []), probe=f"recall{AGAIN}")
+    plan.store.adopt(SETUP)
+    plan.store.add(replace(again, phases=Phases(measure_s=20.0)))
+
+    text = shown(plan)
+
+    assert "1 of 5 finished; q8_0/q8_0 counts twice" == facts_of(text)["cells"]
+    assert "about 1:20 left, 20.0 s a cell" == facts_of(text)["time"]
+    assert ["8.5=", "6.5"] == grid_of(text)["q8_0"]
+    assert "= measured first and last" in text
+    built_in = shown(planned(models=()))
+    assert "0 of 4 finished" == facts_of(built_in)["cells"]
+    assert ["8.5", "6.5"] == grid_of(built_in)["q8_0"]
 
 
 def test_a_pair_that_the_weights_cannot_take_says_why(tmp_path):
