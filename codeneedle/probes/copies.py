@@ -323,6 +323,7 @@ PROBE = Probe(
     metrics=COPY_METRICS,
     measure=measure,
     needs=frozenset({Ability.DIVERGENCE}),
+    reads_corpus=lambda _settings: False,
     settings=CopySettings,
     check=check,
     notes=notes,

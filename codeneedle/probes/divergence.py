@@ -291,6 +291,11 @@ def reference_of(records: Mapping[Pair, CellRecord]) -> Pair | None:
     return None
 
 
+def reads_corpus(settings: Struct) -> bool:
+    """Whether distributions are compared on the corpus, not on a text of the user's."""
+    return not (isinstance(settings, DivergenceSettings) and settings.text)
+
+
 def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:
     """
     The running order: the reference first, then those that would take its place.
@@ -305,6 +310,7 @@ PROBE = Probe(
     metrics=METRICS,
     measure=measure,
     needs=frozenset({Ability.DIVERGENCE}),
+    reads_corpus=reads_corpus,
     settings=DivergenceSettings,
     check=check,
     conditions=conditions,

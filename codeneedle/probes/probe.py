@@ -254,6 +254,8 @@ class Probe:
         measure: Measures a cell; returns the observation that is stored. Raises a
             `CellError` if it cannot.
         needs: What an engine must be able to do, beside answering.
+        reads_corpus: Whether it reads the corpus with these settings. Where no probe
+            does, the corpus is neither counted nor fitted, and there are no needles.
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
             names.
@@ -281,6 +283,7 @@ class Probe:
     metrics: tuple[Metric, ...]
     measure: Callable[[ProbeContext], Json]
     needs: frozenset[Ability] = frozenset()
+    reads_corpus: Callable[[Struct], bool] = lambda _settings: True
     settings: type[Struct] = NoSettings
     check: Callable[[Struct, int | None], None] = lambda _settings, _corpus_bytes: None
     check_context: Callable[[Struct, int, int | None], None] = (

@@ -416,6 +416,7 @@ PROBE = Probe(
     name=NAME,
     metrics=METRICS,
     measure=measure,
+    reads_corpus=lambda _settings: False,
     settings=RetrievalSettings,
     check=check,
     check_context=check_context,

@@ -106,6 +106,11 @@ def conditions(run: RunContext) -> Json:
     )
 
 
+def needs_depth_of_corpus(settings: Struct) -> bool:
+    """Whether one of the depths is the length of the corpus, as by default."""
+    return not (isinstance(settings, ThroughputSettings) and settings.depths)
+
+
 def chosen_depths(run: RunContext, asked: tuple[int, ...]) -> tuple[int, ...]:
     """
     Depths to measure at, in tokens, ascending.
@@ -238,6 +243,7 @@ PROBE = Probe(
     metrics=METRICS,
     measure=measure,
     needs=frozenset({Ability.SPEED}),
+    reads_corpus=needs_depth_of_corpus,
     settings=ThroughputSettings,
     conditions=conditions,
     more_metrics=more_metrics,

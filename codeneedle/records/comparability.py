@@ -38,13 +38,30 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
 
 
 def widened(stored: Setup, wanted: Setup) -> Setup:
-    """The stored setup with the types and probes of both: it grows, never shrinks."""
+    """
+    The stored setup with the types and probes of both: it grows, never shrinks.
+
+    Its corpus is counted and has needles from the first probe on that reads it.
+    """
     return replace(
-        stored,
+        _counted(stored, wanted),
         probes={**stored.probes, **wanted.probes},
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
     )
+
+
+def _counted(stored: Setup, wanted: Setup) -> Setup:
+    """*stored*, with what *wanted* has counted of a corpus that no probe had read."""
+    if stored.corpus.is_counted:
+        return stored
+    counted = replace(
+        wanted.corpus,
+        source_sha256=stored.corpus.source_sha256,
+        sample_k=stored.corpus.sample_k,
+        sample_seed=stored.corpus.sample_seed,
+    )
+    return replace(stored, corpus=counted, needles=wanted.needles)
 
 
 def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
@@ -54,6 +71,7 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
     Raises:
         OtherSetup: Naming the first difference, and both values.
     """
+    stored = _counted(stored, wanted)
     for field in fields(Setup):
         if field.name in _NOT_COMPARED:
             continue

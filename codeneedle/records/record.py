@@ -259,7 +259,7 @@ class CorpusFacts:
         source_sha256: Of the whole text, before fitting.
         sample_k: Needles wanted.
         sample_seed: Seed of the choice.
-        tokens: Its length by the server's tokenizer.
+        tokens: Its length by the server's tokenizer; 0 if it was not counted.
         functions: Functions with enough lines in the text as sent.
         functions_before: The same before fitting; larger if it was trimmed.
     """
@@ -275,6 +275,11 @@ class CorpusFacts:
     tokens: int
     functions: int
     functions_before: int
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it was counted and fitted: it is not where no probe reads it."""
+        return self.tokens > 0
 
     @property
     def is_trimmed(self) -> bool:

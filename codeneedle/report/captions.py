@@ -22,22 +22,25 @@ _SHORT_HASH = 8
 def setup_line(setup: Setup) -> str:
     """The model, the corpus and how it is asked, on one line."""
     return visible(
-        f"{setup.weights.name} on {setup.corpus.name}: "
-        f"context {plural(setup.context, 'token')}, "
-        f"{plural(len(setup.needles), 'round')}, {setup.prompt_form} prompt"
+        f"{setup.weights.name} on {setup.corpus.name}: context {_asked(setup)}"
     )
+
+
+def _asked(setup: Setup) -> str:
+    """``8,192 tokens, 16 rounds, chat prompt``; without needles no rounds."""
+    needles = len(setup.needles)
+    rounds = [plural(needles, "round")] if needles else []
+    context = plural(setup.context, "token")
+    return ", ".join([context, *rounds, f"{setup.prompt_form} prompt"])
 
 
 def corpus_line(setup: Setup) -> str:
     """The corpus as it was sent, on one line."""
     corpus = setup.corpus
-    parts = [
-        f"{corpus.name}: {corpus.origin}",
-        corpus.kind,
-        plural(corpus.tokens, "token"),
-        _functions_sent(setup),
-    ]
-    return visible("; ".join(parts))
+    sent = ["not read by these probes"]
+    if corpus.is_counted:
+        sent = [plural(corpus.tokens, "token"), _functions_sent(setup)]
+    return visible("; ".join([f"{corpus.name}: {corpus.origin}", corpus.kind, *sent]))
 
 
 def _functions_sent(setup: Setup) -> str:
@@ -68,10 +71,7 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
     """What *run* was measured on: a word and a phrase for each fact."""
     setup = run.setup
     weights = f"{setup.weights.name}, {size(setup.weights.size_bytes)}, "
-    asked = (
-        f"{plural(setup.context, 'token')}, {plural(len(setup.needles), 'round')}, "
-        f"{setup.prompt_form} prompt{'' if setup.rotation else ', rotation off'}"
-    )
+    asked = f"{_asked(setup)}{'' if setup.rotation else ', rotation off'}"
     lines = [
         ("model", f"{weights}sha256 {setup.weights.sha256[:_SHORT_HASH]}"),
         ("corpus", corpus_line(setup)),

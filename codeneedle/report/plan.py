@@ -392,11 +392,14 @@ def _facts(plan: Plan, setup: Setup | None, cells: _Cells) -> Iterator[tuple[str
 
 def _corpus_estimate(plan: Plan) -> str:
     corpus = plan.corpus
+    named = f"{corpus.name}: {corpus.origin}; {corpus.kind}"
+    if not plan.reads_corpus:
+        return f"{named}; not read by these probes"
     functions = plural(len(corpus.functions), "function")
     return (
-        f"{corpus.name}: {corpus.origin}; {corpus.kind}; {size(corpus.size_bytes)}, "
-        f"{functions} of 20 lines or more; when the sweep starts, its tokens are "
-        "counted and it is trimmed to the context if necessary"
+        f"{named}; {size(corpus.size_bytes)}, {functions} of 20 lines or more; when "
+        "the sweep starts, its tokens are counted and it is trimmed to the context if "
+        "necessary"
     )
 
 

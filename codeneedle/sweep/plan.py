@@ -73,6 +73,14 @@ class Plan:
         """Whether the built-in model is used."""
         return self.request.model is None
 
+    @property
+    def reads_corpus(self) -> bool:
+        """Whether a probe reads the corpus, so that it must fit the context."""
+        return any(
+            probe.reads_corpus(_settings_of(self.request, probe))
+            for probe in self.probes
+        )
+
     def repeated(self, probe: Probe) -> Pair | None:
         """The pair that *probe* measures again after all others; None for none."""
         # The built-in model is an instrument: its tests show that it repeats itself.

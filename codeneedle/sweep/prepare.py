@@ -50,6 +50,7 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
     """
     Fit the corpus to the context, choose needles, and store the setup.
 
+    Where no probe reads the corpus, it is taken as it is, and there are no needles.
     A run folder that was made from the same text is asked first, so that a
     resumed sweep starts no server just to count.
 
@@ -149,10 +150,12 @@ def machine_phrase(engine: Engine) -> str:
 
 
 def _fitted_setup(plan: Plan, counts: Counts) -> tuple[Setup, str]:
-    stored = plan.store.setup()
-    if stored is not None:
+    stored, reads = plan.store.setup(), plan.reads_corpus
+    if stored is not None and (stored.corpus.is_counted or not reads):
         text = plan.corpus.text[: stored.corpus.characters]
         return _renewed(plan, stored), text
+    if not reads:
+        return _setup(plan, corpus=_facts(plan, plan.corpus), needles=()), ""
     key = _count_key(plan)
     if key not in counts:
         log = plan.store.folder / LOGS / "counting.log"
@@ -251,20 +254,24 @@ def _counted(
         replace(needle, budget=budget)
         for needle, budget in zip(chosen, budgets, strict=True)
     )
-    facts = CorpusFacts(
-        name=corpus.name,
-        origin=corpus.origin,
-        kind=corpus.kind,
-        sha256=corpus.sha256,
-        characters=len(corpus.text),
+    return _facts(plan, corpus, tokens=tokens), tuple(needles), corpus.text
+
+
+def _facts(plan: Plan, sent: Corpus, *, tokens: int = 0) -> CorpusFacts:
+    """Of what is *sent* of the plan's corpus; without *tokens*, it is not counted."""
+    return CorpusFacts(
+        name=sent.name,
+        origin=sent.origin,
+        kind=sent.kind,
+        sha256=sent.sha256,
+        characters=len(sent.text),
         source_sha256=plan.corpus.sha256,
-        sample_k=corpus.sample_k,
-        sample_seed=corpus.sample_seed,
+        sample_k=sent.sample_k,
+        sample_seed=sent.sample_seed,
         tokens=tokens,
-        functions=len(corpus.functions),
+        functions=len(sent.functions),
         functions_before=len(plan.corpus.functions),
     )
-    return facts, tuple(needles), corpus.text
 
 
 def _refuse_lost_text(

@@ -14,8 +14,10 @@ from made_records import made_needle
 
 from codeneedle.analysis.recall import Ask, asked_of
 from codeneedle.errors import BadInput, RequestError
-from codeneedle.probes import recall
+from codeneedle.probes import PROBES, recall
+from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.throughput import ThroughputSettings
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.sweep.prepare import (
     PromptCounter,
@@ -149,6 +151,49 @@ def test_what_was_counted_is_not_counted_again():
         prepare(planned(engine=other, page=page, contexts=contexts), counts)
 
     assert (2, 2) == (engine.counted, other.counted)
+
+
+def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
+    """
+    No function of it would fit this context. A probe that does read it counts it then,
+    and the folder goes on with both, in either order.
+    """
+    engine, blind = FakeEngine(), made_probe("other", reads_corpus=lambda _: False)
+    few = planned(blind, engine=engine, contexts=(256,))
+
+    ready = prepare(few)
+
+    assert ("", ()) == (ready.text, ready.setup.needles)
+    assert (0, False) == (engine.counted, ready.setup.corpus.is_counted)
+    assert ready.setup == prepare(few).setup
+    with pytest.raises(RequestError):
+        prepare(planned(contexts=(256,)))
+    alone = prepare(planned(blind, out=Path("both"))).setup
+    both = prepare(planned(out=Path("both")))
+    plain = prepare(planned(out=Path("plain")))
+    assert plain.setup.corpus == both.setup.corpus
+    assert (plain.text, plain.setup.needles) == (both.text, both.setup.needles)
+    assert alone.identity == both.setup.identity
+    assert both.setup == prepare(planned(blind, out=Path("both"))).setup
+
+
+@pytest.mark.parametrize(
+    ("settings", "reads"),
+    [
+        ({}, ("recall", "divergence", "throughput")),
+        ({"divergence": DivergenceSettings(text=Path("t"))}, ("recall", "throughput")),
+        ({"throughput": ThroughputSettings(depths=(0,))}, ("recall", "divergence")),
+    ],
+)
+def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings, reads):
+    """
+    Retrieval and copies make theirs; the others can be given one, or other depths.
+    """
+    found = tuple(
+        name for name in PROBES if planned(PROBES[name], settings=settings).reads_corpus
+    )
+
+    assert set(reads) == set(found)
 
 
 def test_each_probe_adds_its_conditions_to_the_folder():
