@@ -12,6 +12,7 @@ from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.verdict import AxisFinding
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
+from codeneedle.probes import copies
 from codeneedle.report import captions
 from codeneedle.report.captions import named_pairs, number
 from codeneedle.report.export import json_text, or_null, plain, table_lines
@@ -69,6 +70,7 @@ def statements(found: Verdict, spell: Spell) -> list[tuple[str, str]]:
         entries += [(each.metric.name, line) for line in _judged_lines(each)]
     entries += _undecided(found)
     entries += [("not judged", line) for line in _troubles(found)]
+    entries += [("finding", line) for line in copies.remarks(found.run)]
     if found.run.setup.weights.name == BUILT_IN:
         entries.append(("instrument", INSTRUMENT_NOTE))
     return entries

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_tools import FakeDivergence, ToolEngine, made_statistics
+from fake_tools import FakeDivergence, ToolEngine
 from made_contexts import real_context, run_context
-from made_records import failed_record, made_forced, made_record, made_setup
+from made_copies import copied, run_of_copies
+from made_records import made_setup
 
-from codeneedle.analysis.divergence import Compared, Divergence
-from codeneedle.engines.engine import ChunkValues, ModelSpec
+from codeneedle.analysis.divergence import Divergence
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.messages import TokenPiece
@@ -30,7 +31,7 @@ from codeneedle.probes.copies import (
     made_words,
 )
 from codeneedle.probes.probe import ProbeContext
-from codeneedle.records.record import Run, Status, as_json, from_json
+from codeneedle.records.record import from_json
 from codeneedle.scoring.rounds import Reading
 from codeneedle.system import machine
 
@@ -327,29 +328,6 @@ def test_a_stored_text_that_changed_is_refused(made_run):
 # Remarks
 
 
-def copied(pair, logps):
-    """A record of the probe, of *pair* with a log-probability for each chunk."""
-    values = [ChunkValues(logp=logp, kld=0.0, same_top=100.0) for logp in logps]
-    compared = Compared(
-        context=256,
-        chunks=len(values),
-        tokens=127 * len(values),
-        seconds=1.0,
-        base_seconds=1.0,
-        reference_ppl=4.0,
-        statistics=made_statistics(),
-        by_chunk=tuple(values),
-    )
-    found = Divergence(reference="f16/f16", contexts=(compared,))
-    return replace(
-        failed_record(pair),
-        probe=NAME,
-        status=Status.FINISHED,
-        reason="",
-        observation=as_json(found),
-    )
-
-
 @pytest.mark.parametrize(
     ("copy_loss", "recall_loss", "disagree"),
     [
@@ -367,23 +345,7 @@ def test_pairs_on_which_reading_and_writing_disagree_are_told(
     """
     Where one path loses significantly, and the other by its interval less than half.
     """
-    setup = made_setup(needles=4, types_k=("f16", "q4_0"), types_v=("f16",))
-    records = [
-        record
-        for pair, by in (("f16/f16", 0), ("q4_0/f16", 1))
-        for record in (
-            copied(pair, [-1 - 0.1 * at - by * copy_loss for at in range(8)]),
-            made_record(
-                pair,
-                [],
-                forced=[
-                    made_forced(needle, logprob=-1 - 0.1 * at - by * recall_loss)
-                    for at, needle in enumerate(setup.needles)
-                ],
-            ),
-        )
-    ]
-    run = Run(name="made", setup=setup, records=tuple(records))
+    run = run_of_copies(copy_loss, recall_loss)
 
     found = PROBE.remarks(run)
     assert disagree == bool(found)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+from made_copies import run_of_copies
 from made_records import made_run, made_setup
 from rich.console import Console
 
@@ -60,6 +61,18 @@ def test_a_cost_too_small_for_its_decimals_has_two_digits():
     found = replace(found, judged=(replace(each, axes=tuple(tiny)),))
 
     assert any("costs 1.2e-05 lines" in line for _, line in statements(found, spell))
+
+
+def test_copies_and_recall_that_disagree_are_a_finding():
+    """
+    Kernels for prompts and those for single tokens may treat a pair differently.
+    """
+    found = judge(run_of_copies(0.2, 0.0), Reading())
+    alike = judge(run_of_copies(0.2, 0.2), Reading())
+
+    said = dict(statements(found, spell))["finding"]
+    assert "reading and writing disagree on q4_0/f16" in said
+    assert "finding" not in dict(statements(alike, spell))
 
 
 def test_without_numbers_it_says_so():
