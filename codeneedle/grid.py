@@ -33,6 +33,13 @@ BLOCK_SIZE: dict[str, int] = {
 }
 """Values per quantization block; a head size must be a multiple of it."""
 
+FULL_PRECISION = frozenset({"auto", "none", "default", "float16", "bfloat16", "fp16"})
+"""What engines other than llama.cpp call a cache that is not quantized."""
+
+FULL_BITS = 16.0
+
+_NUMBER = re.compile(r"\d+")
+
 DEFAULT_TYPES = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """The six types of the published 6x6 grids, most precise first."""
 
@@ -40,7 +47,7 @@ DEFAULT_TYPES = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 @dataclass(frozen=True, slots=True, order=True)
 class Pair:
     """
-    A K cache type with a V cache type, spelled as llama.cpp spells them.
+    A K cache type with a V cache type, spelled as the engine spells them.
 
     Attributes:
         k: Element type of the K cache.
@@ -99,16 +106,31 @@ def _safe(cache_type: str) -> str:
     return re.sub(r"[^\w.]|^\.", "_", cache_type, flags=re.ASCII)[:60]
 
 
+def bits(cache_type: str) -> float | None:
+    """
+    Storage per cached value, in bits; None if neither we nor its name tell.
+
+    Of llama.cpp's types it is exact. Of the types of forks and other engines it is the
+    first number of the name, without scales: 8 of ``fp8_e4m3``, 4 of ``kv4``.
+    """
+    if cache_type in BITS_PER_ELEMENT:
+        return BITS_PER_ELEMENT[cache_type]
+    name = cache_type.lower()
+    if name in FULL_PRECISION:
+        return FULL_BITS
+    number = _NUMBER.search(name)
+    return float(number[0]) if number and 0 < float(number[0]) <= FULL_BITS else None
+
+
 def precision(cache_type: str) -> tuple[float, int]:
     """
-    Sort key of a cache type, most precise first; types we do not know come last.
+    Sort key of a cache type, most precise first; types of unknown `bits` come last.
 
-    Types of equal size keep the order of `BITS_PER_ELEMENT`.
+    Types of equal size keep the order of `BITS_PER_ELEMENT`; others come after those.
     """
-    known = list(BITS_PER_ELEMENT)
-    if cache_type not in known:
-        return (0.0, len(known))
-    return (-BITS_PER_ELEMENT[cache_type], known.index(cache_type))
+    known, size = list(BITS_PER_ELEMENT), bits(cache_type)
+    place = known.index(cache_type) if cache_type in known else len(known)
+    return (0.0 if size is None else -size, place)
 
 
 def by_precision(types: Iterable[str]) -> list[str]:
@@ -123,7 +145,12 @@ def most_precise(pairs: Iterable[Pair]) -> Pair:
     Raises:
         ValueError: If there are no pairs.
     """
-    return min(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
+
+    def key(pair: Pair) -> tuple[object, ...]:
+        # The name decides between types of equal size: never the running order.
+        return (*precision(pair.k), pair.k, *precision(pair.v), pair.v)
+
+    return min(pairs, key=key)
 
 
 def shuffled_grid(

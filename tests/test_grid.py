@@ -37,9 +37,36 @@ def test_types_are_ordered_by_precision_and_unknown_ones_come_last():
     """
     A fork's types are accepted, after all that are known.
     """
-    assert ["f32", "bf16", "q8_0", "q4_0", "turbo3"] == by_precision(
-        ["turbo3", "q4_0", "bf16", "q8_0", "f32", "q4_0"]
+    assert ["f32", "bf16", "q8_0", "q4_0", "turbo"] == by_precision(
+        ["turbo", "q4_0", "bf16", "q8_0", "f32", "q4_0"]
     )
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        ("auto", "fp8", "turboquant_4bit_nc"),
+        ("bf16", "fp8_e5m2", "fp4_e2m1"),
+        ("f16", "kv8", "kv6", "kv4", "kv2"),
+        ("FP16", "Q8", "6", "4"),
+        ("f16", "q8_0", "q6_1", "q3_0"),
+    ],
+)
+def test_types_of_other_engines_are_ordered_by_the_bits_in_their_names(types):
+    """
+    vLLM, SGLang, MLX, TabbyAPI and forks of llama.cpp spell types in ways of their own.
+    """
+    assert list(types) == by_precision(reversed(types))
+    assert Pair(types[0], types[0]) == most_precise(Pair(t, t) for t in types[::-1])
+
+
+def test_the_reference_among_types_of_equal_size_does_not_depend_on_their_order():
+    """
+    A sweep that goes on another day must not change its reference.
+    """
+    pairs = [Pair("fp8_e5m2", "fp8_e5m2"), Pair("fp8_e4m3", "fp8_e4m3")]
+
+    assert most_precise(pairs) == most_precise(reversed(pairs))
 
 
 def test_the_most_precise_pair_is_the_reference():

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from codeneedle.analysis.frames import Cell, Cells
-from codeneedle.grid import BITS_PER_ELEMENT, Pair
+from codeneedle.grid import Pair, bits
 
 Numbers = npt.NDArray[np.float64]
 
@@ -113,8 +113,9 @@ def gradient(cells: Cells) -> Gradient:
         Spearman's rho is Pearson's on midranks. p = (1 + hits) / (1 + orders):
         Phipson & Smyth, Permutation P-values Should Never Be Zero, 2010.
     """
-    known = [cell for cell in cells if cell.has_value and _is_sized(cell.pair)]
-    x = _centred_ranks([_bits(cell.pair) for cell in known])
+    sized = [(cell, _bits(cell.pair)) for cell in cells if cell.has_value]
+    known = [cell for cell, size in sized if size is not None]
+    x = _centred_ranks([size for _, size in sized if size is not None])
     y = _centred_ranks([cell.value for cell in known])
     scale = math.sqrt(float(x @ x) * float(y @ y))
     if len(known) < FEWEST_CELLS or not scale:
@@ -134,12 +135,9 @@ def _shuffled_products(x: Numbers, y: Numbers) -> Numbers:
     return products
 
 
-def _is_sized(pair: Pair) -> bool:
-    return pair.k in BITS_PER_ELEMENT and pair.v in BITS_PER_ELEMENT
-
-
-def _bits(pair: Pair) -> float:
-    return BITS_PER_ELEMENT[pair.k] + BITS_PER_ELEMENT[pair.v]
+def _bits(pair: Pair) -> float | None:
+    k, v = bits(pair.k), bits(pair.v)
+    return None if k is None or v is None else k + v
 
 
 def _centred_ranks(values: Sequence[float]) -> Numbers:

@@ -16,6 +16,7 @@ from codeneedle.cli.options import (
     CorpusName,
     CsvOption,
     DifferenceOption,
+    EngineOption,
     JsonOption,
     MarkdownOption,
     MaxChanged,
@@ -34,6 +35,7 @@ from codeneedle.cli.options import (
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
+from codeneedle.records.record import ENGINE
 from codeneedle.text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -425,13 +427,14 @@ def gen_corpus(
 def doctor(
     model: ModelOption = None,
     llama_server: ServerOption = None,
+    engine: EngineOption = ENGINE,
     *,
     json: JsonOption = False,
 ) -> int:
     """Show what would run here, what is missing, and how to fix it."""
     from codeneedle.cli.doctor import diagnose, doctor_json, doctor_screen
 
-    found = diagnose(llama_server=llama_server, model=model)
+    found = diagnose(engine=engine, llama_server=llama_server, model=model)
     if json:
         _write(doctor_json(found))
     else:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from codeneedle import __version__
+from codeneedle.cli.engines import offered
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.build import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
@@ -20,6 +21,7 @@ from codeneedle.models import nano, pretrained, weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.weights import Weights
+from codeneedle.records.record import ENGINE
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Request
 from codeneedle.system import machine, orphans
@@ -97,6 +99,7 @@ class Diagnosis:
         machine: Processor, memory, system.
         cache: The cache folder.
         cache_free_bytes: Free space there.
+        engine: What would serve the model.
         tools: The programs of llama.cpp; None if there are none.
         server: What llama-server says about itself; None if it does not answer.
         model: The weights; None if there are none.
@@ -107,6 +110,7 @@ class Diagnosis:
     machine: MachineFacts
     cache: Path
     cache_free_bytes: int
+    engine: str
     tools: Tools | None
     server: ServerFacts | None
     model: Model | None
@@ -120,21 +124,37 @@ class Diagnosis:
 
 
 def diagnose(
-    *, llama_server: Path | None = None, model: Path | None = None
+    *,
+    engine: str = ENGINE,
+    llama_server: Path | None = None,
+    model: Path | None = None,
 ) -> Diagnosis:
     """
     Check everything that a sweep needs; whatever is missing becomes a problem.
 
     Args:
+        engine: What serves the model; of others than llama.cpp, only whether its
+            programs are there is checked.
         llama_server: The value of ``--llama-server``.
         model: Path of the weights; None for the built-in model.
+
+    Raises:
+        UnknownName: If there is no such engine.
     """
     problems: list[Problem] = []
-    tools = _found(lambda: installation.find(llama_server=llama_server), problems)
+    asked = Request(engine=engine, llama_server=llama_server)
+    offer, is_llama = offered(asked), engine == ENGINE
+    _found(lambda: None if is_llama else offer.find(asked), problems)
+    tools = (
+        _found(lambda: installation.find(llama_server=llama_server), problems)
+        if is_llama
+        else None
+    )
     server = _found(lambda: installation.ask(tools.server), problems) if tools else None
     found = _found(lambda: _model(model), problems)
     facts = machine.facts()
-    types = tuple(_type(name, server, found) for name in DEFAULT_TYPES)
+    names = DEFAULT_TYPES if is_llama else ()
+    types = tuple(_type(name, server, found) for name in names)
     problems += _program_problems(tools, server)
     problems += _type_problems(types)
     problems += _memory_problems(found, server, facts)
@@ -143,6 +163,7 @@ def diagnose(
         machine=facts,
         cache=cache_folder(),
         cache_free_bytes=machine.free_disk_bytes(cache_folder()),
+        engine=engine,
         tools=tools,
         server=server,
         model=found,
@@ -250,6 +271,7 @@ def doctor_json(diagnosis: Diagnosis) -> str:
         "machine": diagnosis.machine,
         "cache": diagnosis.cache,
         "cache_free_bytes": diagnosis.cache_free_bytes,
+        "engine": diagnosis.engine,
         "programs": _programs(diagnosis.tools, diagnosis.server),
         "model": _model_facts(diagnosis.model),
         "models": [_offer_facts(each) for each in pretrained.MODELS.values()],
@@ -316,16 +338,22 @@ def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     for word, phrase in (
-        *_program_lines(diagnosis.tools, diagnosis.server),
+        *_engine_lines(diagnosis),
         *_machine_lines(diagnosis),
         *_model_lines(diagnosis.model),
         *_offer_lines(),
     ):
         style = "red" if phrase == MISSING else ""
         facts.add_row(word, Text(visible(phrase), style=style))
-    return Group(
-        facts, Text(), _type_table(diagnosis), Text(), *_problem_lines(diagnosis)
-    )
+    types = (Text(), _type_table(diagnosis)) if diagnosis.types else ()
+    return Group(facts, *types, Text(), *_problem_lines(diagnosis))
+
+
+def _engine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    if diagnosis.engine == ENGINE:
+        yield from _program_lines(diagnosis.tools, diagnosis.server)
+    else:
+        yield "engine", diagnosis.engine
 
 
 def _program_lines(

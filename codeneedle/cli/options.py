@@ -11,8 +11,10 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from codeneedle.cli.engines import ENGINES, settings_of_engines
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import DEFAULT_TYPES, by_precision
+from codeneedle.records.record import ENGINE
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Request
@@ -217,6 +219,8 @@ def _model_option(read: Reader) -> Any:
     )
 
 
+_ENGINE_HELP = f"What serves the model: {', '.join(ENGINES)}."
+EngineOption = Annotated[str, option("--engine", "NAME", word, _ENGINE_HELP)]
 ModelOption = Annotated[Path | None, _model_option(_model)]
 ServerOption = Annotated[
     Path | None,
@@ -284,12 +288,13 @@ SWEEP_OPTIONS = {
         f"the environment's {CORPUS}, or what suits the model",
     ),
     "models": Annotated[str | None, _model_option(_models)],
+    "engine": _valued("--engine", "NAME", word, _ENGINE_HELP, ENGINE),
     "types": _valued(
         "--types",
         "LIST",
         type_list,
         "Cache types of K and V, separated by commas.",
-        ",".join(DEFAULT_TYPES),
+        f"{','.join(DEFAULT_TYPES)}, or what suits the engine",
     ),
     "k_types": _valued("--k-types", "LIST", type_list, "Cache types of K alone."),
     "v_types": _valued("--v-types", "LIST", type_list, "Cache types of V alone."),
@@ -356,13 +361,13 @@ class SweepCommand(TyperCommand):
     """
     A command that takes a `Request` as its context's object.
 
-    Its options are `SWEEP_OPTIONS`, the settings of all probes, and its own; what
-    follows ``--`` goes to llama-server.
+    Its options are `SWEEP_OPTIONS`, the settings of all probes and engines, and its
+    own; what follows ``--`` goes to llama-server.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters; the probes are imported only for this."""
-        shared = _params(SWEEP_OPTIONS | _options_of_probes())
+        shared = _params(SWEEP_OPTIONS | _options_of_settings())
         return [*shared, *super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -393,12 +398,12 @@ def _params(annotations: Mapping[str, Any]) -> list[Any]:
     return list(get_command(app).params)
 
 
-def _options_of_probes() -> dict[str, Any]:
+def _options_of_settings() -> dict[str, Any]:
     """
-    Annotations by ``probe__field``, as the settings of each probe describe them.
+    Annotations by ``probe__field``, as settings of probes and engines describe them.
 
     They are read as texts; `sweep.request.overruled` checks and converts them. An
-    option of several probes is called after all of them, and described by the last.
+    option of several is called after all of them, and described by the last.
     """
     from msgspec.structs import fields
 
@@ -406,17 +411,18 @@ def _options_of_probes() -> dict[str, Any]:
 
     names: dict[str, str] = {}
     made = {}
-    for probe in PROBES.values():
-        for field in fields(probe.settings):
+    kinds = {probe.name: probe.settings for probe in PROBES.values()}
+    for name, kind in (kinds | settings_of_engines()).items():
+        for field in fields(kind):
             (described,) = field.type.__metadata__
             flag = described.extra["option"]
-            own = f"{probe.name}__{field.name}"
+            own = f"{name}__{field.name}"
             names[flag] = f"{names[flag]}__{own}" if flag in names else own
-            made[flag] = _of_probe(described)
+            made[flag] = _of_settings(described)
     return {names[flag]: annotation for flag, annotation in made.items()}
 
 
-def _of_probe(described: Any) -> Any:
+def _of_settings(described: Any) -> Any:
     """The annotation of a setting as its metadata describes it."""
     extra, text = described.extra, described.description
     flag, default = extra["option"], extra.get("default", "")
@@ -470,22 +476,26 @@ def request_of(given: Mapping[str, Any]) -> "Request":
     both = chosen.pop("types", None)
     if both:
         chosen = {"k_types": both, "v_types": both} | chosen
-    stored = read_sweep_file(sweep) if sweep else {}
+    engines = settings_of_engines()
+    stored = read_sweep_file(sweep, engines=engines) if sweep else {}
     corpus = os.environ.get(CORPUS)
     named = {"corpus": corpus} if corpus else {}
     asked = {**named, **stored, **chosen}
-    probes = asked.get("probes", Request().probes)
-    of_probes: dict[str, dict[str, Any]] = {}
+    used = (
+        *asked.get("probes", Request().probes),
+        asked.get("engine", Request().engine),
+    )
+    of_each: dict[str, dict[str, Any]] = {}
     for name in given.keys() - chosen.keys() - {"sweep", "model", "types"}:
-        probe, field = _owner(name, probes)
-        of_probes.setdefault(probe, {})[field] = given[name]
-    settings = overruled(stored.pop("settings", {}), of_probes)
+        owner, field = _owner(name, used)
+        of_each.setdefault(owner, {})[field] = given[name]
+    settings = overruled(stored.pop("settings", {}), of_each, engines=engines)
     return Request(**asked | {"settings": settings})
 
 
-def _owner(name: str, probes: Sequence[str]) -> tuple[str, str]:
+def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
     """
-    The probe and the field that an option of `_options_of_probes` sets.
+    The probe or engine, and the field, that an option of `_options_of_settings` sets.
 
     Of several, the one that is asked for, or else the first.
 
@@ -494,7 +504,7 @@ def _owner(name: str, probes: Sequence[str]) -> tuple[str, str]:
     """
     parts = name.split("__")
     owners = list(zip(parts[::2], parts[1::2], strict=True))
-    asked = [owner for owner in owners if owner[0] in probes]
+    asked = [owner for owner in owners if owner[0] in used]
     if len(asked) > 1:
         raise BadInput(
             source=f"--{asked[0][1]}",

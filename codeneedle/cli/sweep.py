@@ -2,12 +2,13 @@
 
 import functools
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from codeneedle.cli.engines import offered
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
@@ -18,10 +19,7 @@ from codeneedle.cli.progress import (
     working,
 )
 from codeneedle.corpora.corpus import load
-from codeneedle.engines.engine import Engine, ModelSpec
-from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.arguments import cache_flags
-from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
 from codeneedle.models.weights import sha256
@@ -65,10 +63,11 @@ def sweep(request: Request, console: Console, *, retry_failed: bool = False) -> 
     """
     try:
         with unwinding_on_signals():
-            # Before a download: a missing llama-server would end the sweep, too.
-            installation.find(llama_server=request.llama_server)
+            # Before a download: a missing program would end the sweep, too.
+            request = offered(request).suited(request)
+            offered(request).find(request)
             ensure_models(console, request.models)
-            checking = "checking llama-server, weights and corpus"
+            checking = f"checking {request.engine}, weights and corpus"
             with working(console, checking) as tell:
                 plans = checked(request, tell)
             note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
@@ -91,29 +90,20 @@ def planned(request: Request) -> list[Plan]:
     """
     The plans of all pages of *request*.
 
-    llama-server is looked for first: that takes no time, and reading a corpus does.
+    The engine is looked for first: that takes no time, and reading a corpus does.
+
+    Raises:
+        CodeneedleError: If it is not there, or as `planning.plan`.
     """
-    engine_for = llama_cpp(request.llama_server)
+    offer = offered(request)
+    request = offer.suited(request)
+    engine_for = offer.engine_for(request)
     # A corpus that several pages share is read once.
     read = functools.cache(load)
     return [
-        planning.plan(page, engine_for=engine_for, read=read) for page in pages(request)
+        planning.plan(page, engine_for=engine_for, read=read, weights_at=offer.weights)
+        for page in pages(request)
     ]
-
-
-def llama_cpp(llama_server: Path | None) -> Callable[[ModelSpec], Engine]:
-    """
-    Makes engines of the llama.cpp that is installed.
-
-    Args:
-        llama_server: The value of ``--llama-server``.
-
-    Raises:
-        MachineError: If there is none, or it does not run.
-    """
-    tools = installation.find(llama_server=llama_server)
-    facts = installation.ask(tools.server)
-    return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
 
 
 def checked(request: Request, tell: Tell) -> list[Plan]:

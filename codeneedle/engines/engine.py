@@ -21,7 +21,7 @@ from codeneedle.engines.messages import (
     TokenPiece,
 )
 from codeneedle.errors import CellError
-from codeneedle.grid import Pair
+from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Status, Trouble
 
@@ -81,11 +81,14 @@ class CacheTypes:
         k: Types of K, as the engine spells them; empty if it does not tell.
         v: Types of V; likewise.
         pairs: The pairs that exist; None if each K type goes with each V type.
+        usual: The types of a grid for which the user names none; empty if they must be
+            named.
     """
 
     k: tuple[str, ...] = ()
     v: tuple[str, ...] = ()
     pairs: frozenset[Pair] | None = None
+    usual: tuple[str, ...] = DEFAULT_TYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +101,14 @@ class EngineIdentity:
         version: As its server states it.
         program: Where it is; two of the same version are the same engine.
         devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
+        arguments: What else must be equal: the options of a sweep that ask for it.
     """
 
     name: str
     version: str
     program: str
     devices: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
 
 class Tokenizer(Protocol):

@@ -8,7 +8,7 @@ import msgspec
 
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair, by_precision
-from codeneedle.records.record import CellRecord, ForeignRecord, Json, Setup
+from codeneedle.records.record import ENGINE, CellRecord, ForeignRecord, Json, Setup
 
 _NOT_COMPARED = frozenset(
     {"created", "types_k", "types_v", "probes", "identity", "trial", "schema"}
@@ -117,6 +117,8 @@ def identity(setup: Setup) -> str:
         field.name: getattr(setup, field.name)
         for field in fields(Setup)
         if field.name not in _NOT_COMPARED
+        # Older setups have no engine, and keep their name.
+        if field.name != "engine" or setup.engine != ENGINE
     }
     return _hash({**facts, "corpus": replace(setup.corpus, origin="")})
 

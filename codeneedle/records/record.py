@@ -18,6 +18,9 @@ Json = dict[str, Any]
 # 2 - files are sealed with a checksum, and records name their setup
 SCHEMA = 2
 
+ENGINE = "llama.cpp"
+"""What serves the model where nothing else is said, as in all older records."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvBuffer:
@@ -315,12 +318,13 @@ class Setup:
         corpus: The text that is sent.
         needles: In asking order.
         weights: The model.
-        llama: Build of llama-server, as it states it.
+        llama: Build of llama-server, or version of another engine, as it states it.
         machine: Processor, memory, devices and system, as a phrase.
         context: Context size, in tokens.
         rotation: Whether quantized values were rotated, if possible.
         server_args: Further arguments of the user's for llama-server.
         seed: Seed of sampling and of the running order.
+        engine: What served the model.
         types_k: K types, as asked for; not compared.
         types_v: V types, as asked for; not compared.
         created: When the run folder was made, ISO 8601; not compared.
@@ -347,6 +351,7 @@ class Setup:
     types_v: tuple[str, ...]
     created: str
     rotation: bool = True
+    engine: str = ENGINE
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
     trial: Trial | None = None

@@ -77,7 +77,7 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("corpus", corpus_line(setup)),
         ("context", asked),
         *probe_settings(run),
-        ("llama.cpp", " ".join([setup.llama, *setup.server_args])),
+        (setup.engine, " ".join([setup.llama, *setup.server_args])),
         ("machine", setup.machine),
         ("date", dates(run)),
     ]

@@ -501,13 +501,13 @@ def _significant(run: Run, cells: Cells, reference: Pair, metric: Metric) -> set
 
 def run_notes(run: Run) -> tuple[str, ...]:
     """What *run* was measured on, a line each."""
-    said = dict(captions.facts(run))
+    said, engine = dict(captions.facts(run)), run.setup.engine
     return (
         visible(run.name),
         f"{said['model']}  |  context {said['context']}",
         said["corpus"],
         *(f"{name}: {phrase}" for name, phrase in captions.probe_settings(run)),
-        f"llama.cpp {said['llama.cpp']}  |  {said['machine']}  |  {said['date']}",
+        f"{engine} {said[engine]}  |  {said['machine']}  |  {said['date']}",
         *captions.cautions(run.setup),
     )
 

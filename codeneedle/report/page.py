@@ -17,7 +17,7 @@ from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
 from codeneedle.probes import PROBES
-from codeneedle.records.record import CellRecord, Run, Setup
+from codeneedle.records.record import ENGINE, CellRecord, Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.answers import line_pairs
 from codeneedle.report.judgement import Judged, Limits, Verdict, judge
@@ -299,6 +299,8 @@ def command(setup: Setup) -> str:
     words += ["--prompt-form", setup.prompt_form, "--seed", str(setup.seed)]
     words += _if(setup.probes, ["--probe", ",".join(setup.probes)])
     words += _if(not setup.rotation, ["--rotation", "off"])
+    if setup.engine != ENGINE:
+        return shlex.join([*words, "--engine", setup.engine, *setup.server_args])
     words += _if(setup.server_args, ["--", *setup.server_args])
     return shlex.join(words)
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import Struct
@@ -94,6 +94,7 @@ def plan(
     *,
     engine_for: EngineFor,
     read: Callable[[str], Corpus] = corpora.load,
+    weights_at: Callable[[Path], Weights] = weights.read_header,
 ) -> Plan:
     """
     Check *request* against the engine, the weights, the disk and the corpus.
@@ -104,6 +105,7 @@ def plan(
         request: One page of what a user asked for.
         engine_for: Makes the engine.
         read: Makes a corpus of its name or path.
+        weights_at: Reads what the model's path leads to.
 
     Raises:
         RequestError: If it can be mended by asking otherwise.
@@ -111,12 +113,13 @@ def plan(
     """
     probes = probes_named(request.probes)
     _check_settings(request, probes, corpus_bytes=None)
-    header = weights.read_header(request.model or nano.built_in_model())
+    header = weights_at(request.model or nano.built_in_model())
     model = weights.short_name(header.path) if request.model else nano.NAME
     form = request.prompt_form or default_form(request, header)
     _refuse_prefill(request, form)
     engine = engine_for(_spec(request, header, model, form))
     _refuse_missing_abilities(engine, probes)
+    request = _with_types(request, engine)
     pairs = _pairs(request, engine.cache_types())
     context = chosen_context(request, header, stretched=engine.stretches_context)
     trained = None if engine.stretches_context else header.training_context
@@ -250,6 +253,27 @@ def _refuse_missing_abilities(engine: Engine, probes: Sequence[Probe]) -> None:
     for probe in probes:
         for ability in sorted(probe.needs):
             engine.require(ability)
+
+
+def _with_types(request: Request, engine: Engine) -> Request:
+    """
+    *request* with the engine's usual types where the user named none.
+
+    Raises:
+        BadInput: If it has none.
+    """
+    usual = engine.cache_types().usual
+    if not usual and not (request.k_types and request.v_types):
+        raise BadInput(
+            source="--types",
+            reason=f"the engine {engine.name} does not tell its cache types",
+            hint="Name them, the most precise one first: --types auto,fp8",
+        )
+    return replace(
+        request,
+        k_types=request.k_types or usual,
+        v_types=request.v_types or usual,
+    )
 
 
 def _pairs(request: Request, types: CacheTypes) -> tuple[Pair, ...]:

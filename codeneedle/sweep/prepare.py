@@ -318,6 +318,7 @@ def _needles(corpus: Corpus) -> list[NeedleFacts]:
 def _setup(
     plan: Plan, *, corpus: CorpusFacts, needles: tuple[NeedleFacts, ...]
 ) -> Setup:
+    identity = plan.engine.identity()
     return Setup(
         prompt_version=PROMPT_VERSION,
         prompt_form=plan.prompt_form.value,
@@ -329,10 +330,11 @@ def _setup(
             sha256=weights.sha256(plan.weights),
             size_bytes=plan.weights.size_bytes,
         ),
-        llama=plan.engine.identity().version,
+        engine=plan.engine.name,
+        llama=identity.version,
         machine=machine_phrase(plan.engine),
         context=plan.context,
-        server_args=plan.request.server_args,
+        server_args=(*identity.arguments, *plan.request.server_args),
         rotation=plan.request.rotation,
         seed=plan.request.seed,
         types_k=plan.request.k_types,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -14,10 +15,11 @@ import msgspec.structs
 
 from codeneedle.corpora.registry import NAME
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
-from codeneedle.grid import DEFAULT_TYPES, by_precision
+from codeneedle.grid import by_precision
 from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.records.record import ENGINE
 from codeneedle.system.files import expanded
 
 _Value = TypeVar("_Value")
@@ -51,6 +53,7 @@ class Request:
     Attributes:
         corpus: Name or path of the text.
         models: Paths of weights, None or none at all for the built-in model.
+        engine: Name of what serves the model.
         k_types: Types of the grid's rows.
         v_types: Types of its columns.
         probes: Names of what measures.
@@ -65,8 +68,8 @@ class Request:
         server_args: Further arguments for llama-server; a page's own come last.
         llama_server: Path of the binary.
         out: Folder of all run folders.
-        settings: What was chosen for each probe, by its name; one that is not
-            there has its defaults.
+        settings: What was chosen for each probe and for the engine, by its name; one
+            that is not there has its defaults.
         skip_fallback: Whether a cell that falls back ends before it is measured.
         speculate: Whether the text drafts its own recall, where the engine can.
         page: What this page is called; empty if it is the only one.
@@ -74,8 +77,9 @@ class Request:
 
     corpus: str | None = None
     models: tuple[Path | None, ...] = ()
-    k_types: tuple[str, ...] = DEFAULT_TYPES
-    v_types: tuple[str, ...] = DEFAULT_TYPES
+    engine: str = ENGINE
+    k_types: tuple[str, ...] = ()
+    v_types: tuple[str, ...] = ()
     probes: tuple[str, ...] = ("recall",)
     contexts: tuple[int, ...] = ()
     rotations: tuple[bool, ...] = (True,)
@@ -160,6 +164,7 @@ def _names(
 _Names = tuple[str, ...]
 
 KEYS: dict[str, Any] = {
+    "engine": str,
     "corpus": str,
     "models": _Names,
     "types": _Names,
@@ -183,19 +188,27 @@ The keys of a sweep file, with their types; each may be left out.
 
 They are fields of a `Request`, but for ``types``, which are those of both axes, for
 ``rotation`` (``["on", "off"]`` tries both), for ``variants``, which are arguments by
-name, and for the table of each probe.
+name, and for the table of each probe. The table of each engine comes to them.
 """
 
-_LAYOUT = msgspec.defstruct(
-    "SweepFile", [(name, kind, msgspec.UNSET) for name, kind in KEYS.items()]
-)
+Kinds = Mapping[str, type[msgspec.Struct]]
+"""Classes of settings, by the name of what they are for."""
+
+NO_KINDS: Kinds = MappingProxyType({})
+
+_PROBE_KINDS: Kinds = {name: probe.settings for name, probe in PROBES.items()}
 
 
-def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> dict[str, Any]:
+def read_sweep_file(
+    name: str, *, folder: Path = Path("sweeps"), engines: Kinds = NO_KINDS
+) -> dict[str, Any]:
     """
     The fields of a `Request` that the sweep file called *name* gives.
 
-    It is one in *folder*, else one of the package.
+    Args:
+        name: A file in *folder*, else one of the package.
+        folder: Where to look first.
+        engines: The settings of engines: a table of each may be there.
 
     Raises:
         UnknownName: If there is none of that name.
@@ -211,43 +224,51 @@ def read_sweep_file(name: str, *, folder: Path = Path("sweeps")) -> dict[str, An
         raise BadInput(
             source=file, reason=f"is not TOML: {error}", hint="Mend that line."
         ) from error
-    refuse_unknown(table, KEYS, source=file)
-    for probe in PROBES.keys() & table.keys():
-        if isinstance(table[probe], dict):
-            known = PROBES[probe].settings.__struct_fields__
-            refuse_unknown(table[probe], known, source=file, key=probe)
+    keys, kinds = {**KEYS, **engines}, {**_PROBE_KINDS, **engines}
+    refuse_unknown(table, keys, source=file)
+    for part in kinds.keys() & table.keys():
+        if isinstance(table[part], dict):
+            known = kinds[part].__struct_fields__
+            refuse_unknown(table[part], known, source=file, key=part)
     _refuse_empty(table, file=file)
+    layout = msgspec.defstruct(
+        "SweepFile", [(key, kind, msgspec.UNSET) for key, kind in keys.items()]
+    )
     try:
-        read = msgspec.convert(table, type=_LAYOUT, dec_hook=_path_of)
+        read = msgspec.convert(table, type=layout, dec_hook=_path_of)
     except msgspec.ValidationError as error:
         raise BadInput(
             source=file,
             reason=str(error),
             hint=value_hint(str(error), otherwise="Give that key another value."),
         ) from error
-    given = {key: getattr(read, key) for key in KEYS if key in table}
+    given = {key: getattr(read, key) for key in keys if key in table}
     _refuse_unsafe(given.get("variants", ()), file=file)
-    return _fields(given)
+    settings = {name: given.pop(name) for name in kinds if name in given}
+    return _fields(given) | {"settings": settings}
 
 
 def overruled(
     settings: Mapping[str, msgspec.Struct],
     given: Mapping[str, Mapping[str, object]],
+    *,
+    engines: Kinds = NO_KINDS,
 ) -> dict[str, msgspec.Struct]:
     """
-    *settings* of probes, with the fields that options give in place of theirs.
+    *settings* of probes and engines, with what options give in place of theirs.
 
     Args:
-        settings: By name of the probe.
-        given: The values of fields or their texts, by name of the probe and of the
-            field.
+        settings: By name of the probe or engine.
+        given: The values of fields or their texts, by name of the probe or engine and
+            of the field.
+        engines: The settings of engines.
 
     Raises:
         BadInput: If a value cannot be; it names the option.
     """
     found = dict(settings)
     for name, values in given.items():
-        kind = PROBES[name].settings
+        kind = {**_PROBE_KINDS, **engines}[name]
         try:
             checked = msgspec.convert(
                 dict(values), type=kind, strict=False, dec_hook=_path_of
@@ -292,7 +313,6 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
     chosen = {"k_types": both, "v_types": both} | given if both else given
     if "rotation" in chosen:
         chosen["rotations"] = chosen.pop("rotation")
-    chosen["settings"] = {name: chosen.pop(name) for name in PROBES if name in chosen}
     readers: dict[str, Callable[[Any], Any]] = {
         "models": lambda words: models(words, source="models"),
         "k_types": lambda types: tuple(by_precision(types)),

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from fake_engine import FakeEngine
-from made_plans import TYPES, asking, made_world, planned
+from made_plans import TWO, TYPES, asking, made_world, planned
 
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import (
@@ -149,6 +149,19 @@ def test_an_engine_says_which_types_and_pairs_it_has():
 
     assert ("q6_0",) == planned(engine=silent, k_types=("q6_0",)).request.k_types
     assert same == set(planned(engine=paired).pairs)
+
+
+def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
+    """
+    One that tells none must be told: a default would be refused by its server.
+    """
+    usual = FakeEngine(types=CacheTypes(usual=("f16", "kv8")))
+    silent = FakeEngine(types=CacheTypes(usual=()))
+
+    assert ("f16", "kv8") == planned(engine=usual, k_types=()).request.k_types
+    assert TWO == planned(engine=silent).request.k_types
+    with pytest.raises(BadInput, match="fake does not tell its cache types"):
+        planned(engine=silent, k_types=())
 
 
 @pytest.mark.parametrize(
