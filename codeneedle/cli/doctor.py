@@ -110,7 +110,7 @@ class Diagnosis:
     machine: MachineFacts
     cache: Path
     cache_free_bytes: int
-    engine: str
+    engine: str = ENGINE
     tools: Tools | None
     server: ServerFacts | None
     model: Model | None

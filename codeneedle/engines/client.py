@@ -1,4 +1,4 @@
-"""The HTTP client: requests to a server on loopback, with bounds on time and size."""
+"""The HTTP client: requests with bounds on time and size; llama-server's endpoints."""
 
 import contextlib
 import itertools
@@ -47,6 +47,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.records.record import Json
 from codeneedle.system.processes import AwakeClock
+from codeneedle.text import harmless
 
 SHORT_S = 5.0
 """Time limit for connecting on loopback, and for one question about readiness."""
@@ -83,19 +84,19 @@ def never(_so_far: str) -> bool:
     return False
 
 
-class Client:
+class Connection:
     """
-    Talks to one server, one request at a time.
+    Sends requests to one server, one at a time.
 
-    A context manager; a call after its end fails.
+    A context manager; a call after its end fails. Redirects are refused: the key is
+    for this server alone.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        alias: str,
-        api_key: str,
+        api_key: str = "",
         silence_s: float = SILENCE_S,
         is_leaving: Callable[[], bool] = lambda: False,
         transport: httpx.BaseTransport | None = None,
@@ -104,26 +105,25 @@ class Client:
         Prepare the connection; nothing is sent yet.
 
         Args:
-            url: ``http://127.0.0.1:PORT``.
-            alias: Name by which our server identifies itself.
-            api_key: Sent in the Authorization header, and nowhere else.
+            url: ``http://127.0.0.1:PORT``, or an ``https`` one, whose certificate is
+                checked.
+            api_key: Sent in the Authorization header, and nowhere else; none if empty.
             silence_s: How long the server may be without an event, in seconds.
             is_leaving: Whether the server has been told to shut down; checked while
                 a reply is awaited.
             transport: For tests.
         """
-        self._alias = alias
         self._silence_s = silence_s
+        self._api_key = api_key
         self._deadline = _Deadline(is_leaving)
+        key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        is_tls = url.startswith("https:")
         self._http = httpx.Client(
             base_url=url,
-            headers={
-                "Authorization": f"Bearer {api_key}",
-                "Accept-Encoding": "identity",
-            },
+            headers={**key, "Accept-Encoding": "identity"},
             trust_env=False,
             follow_redirects=False,
-            transport=transport or _Transport(self._deadline),
+            transport=transport or _Transport(self._deadline, is_tls=is_tls),
         )
 
     def __enter__(self) -> Self:
@@ -136,6 +136,131 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         self._http.close()
+
+    def _reply(
+        self,
+        path: str,
+        question: Chat | Completion | NextTokens,
+        read: Callable[[Json], StreamEvent],
+        enough: Callable[[str], bool],
+    ) -> Reply:
+        started = time.perf_counter()
+        with self._sent(
+            "POST", path, question.body(), limit_s=self._silence_s
+        ) as response:
+            reply = reply_of(
+                self._events(response),
+                read=read,
+                enough=enough,
+                max_tokens=question.max_tokens,
+            )
+        return replace(reply, wall_s=round(time.perf_counter() - started, 4))
+
+    def _events(self, response: httpx.Response) -> Iterator[Json]:
+        """The events of a stream; comments, which servers send as pings, are none."""
+        self._deadline.extend()
+        for line in lines(response.iter_raw()):
+            kind, _, data = line.partition(b":")
+            if kind in _NO_EVENTS:
+                continue
+            if kind not in {b"data", b"error"}:
+                found = line.decode(errors="replace")
+                raise BadReply(expected="events", found=found)
+            # Pings do not count: a server whose computation hangs sends them, too.
+            self._deadline.extend()
+            if data.strip() == b"[DONE]":
+                continue
+            event = parsed(data, expected="an event")
+            if kind == b"error" or "error" in event:
+                raise refusal(data, code=response.status_code)
+            yield event
+
+    def _answer(
+        self, method: str, path: str, layout: type[_Layout], body: Json | None = None
+    ) -> _Layout:
+        answer = self._ask(method, path, body, limit_s=self._silence_s)
+        return shaped(answer, layout, expected=f"what {path} should say")
+
+    def _ask(
+        self, method: str, path: str, body: Json | None = None, *, limit_s: float
+    ) -> Json:
+        """The whole answer to a request for which no tokens are generated."""
+        with self._sent(method, path, body, limit_s=limit_s) as response:
+            data = whole(response.iter_raw())
+        return parsed(data, expected=f"what {path} should say")
+
+    @contextlib.contextmanager
+    def _sent(
+        self, method: str, path: str, body: Json | None, *, limit_s: float
+    ) -> Iterator[httpx.Response]:
+        """
+        A response whose headers have come; an error response is raised.
+
+        Args:
+            method: Of HTTP.
+            path: Of the endpoint.
+            body: Sent as JSON.
+            limit_s: Time limit for all of it, unless the deadline is extended.
+        """
+        self._deadline.start(limit_s)
+        timeout = httpx.Timeout(limit_s, connect=min(SHORT_S, limit_s))
+        try:
+            with self._http.stream(method, path, json=body, timeout=timeout) as answer:
+                if not answer.is_success:
+                    raise self._refusal(answer)
+                yield answer
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            raise ServerSilent(silence_s=limit_s) from error
+        except httpx.TransportError as error:
+            raise ServerGone(reason=str(error) or type(error).__name__) from error
+
+    def _refusal(self, answer: httpx.Response) -> Refused:
+        """The error that *answer* states; never with the key, which it may quote."""
+        stated = beginning(answer.iter_raw())
+        if self._api_key:
+            stated = stated.replace(self._api_key.encode(), b"***")
+        if answer.is_redirect:
+            where = answer.headers.get("location", "nowhere")
+            return Refused(
+                code=answer.status_code, kind="redirect", message=harmless(where)
+            )
+        error = refusal(stated, code=answer.status_code)
+        error.retry_after = answer.headers.get("retry-after", "")
+        return error
+
+
+class Client(Connection):
+    """Talks to one llama-server, one request at a time."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        alias: str,
+        api_key: str,
+        silence_s: float = SILENCE_S,
+        is_leaving: Callable[[], bool] = lambda: False,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """
+        As of `Connection`.
+
+        Args:
+            url: ``http://127.0.0.1:PORT``.
+            alias: Name by which our server identifies itself.
+            api_key: That it was started with.
+            silence_s: As of `Connection`.
+            is_leaving: Likewise.
+            transport: Likewise.
+        """
+        self._alias = alias
+        super().__init__(
+            url,
+            api_key=api_key,
+            silence_s=silence_s,
+            is_leaving=is_leaving,
+            transport=transport,
+        )
 
     def readiness(self, *, limit_s: float = SHORT_S) -> Readiness:
         """
@@ -322,84 +447,6 @@ class Client:
         """
         self.complete(Completion(prompt="\n", max_tokens=1))
 
-    def _reply(
-        self,
-        path: str,
-        question: Chat | Completion | NextTokens,
-        read: Callable[[Json], StreamEvent],
-        enough: Callable[[str], bool],
-    ) -> Reply:
-        started = time.perf_counter()
-        with self._sent(
-            "POST", path, question.body(), limit_s=self._silence_s
-        ) as response:
-            reply = reply_of(
-                self._events(response),
-                read=read,
-                enough=enough,
-                max_tokens=question.max_tokens,
-            )
-        return replace(reply, wall_s=round(time.perf_counter() - started, 4))
-
-    def _events(self, response: httpx.Response) -> Iterator[Json]:
-        """The events of a stream; comments, which servers send as pings, are none."""
-        self._deadline.extend()
-        for line in lines(response.iter_raw()):
-            kind, _, data = line.partition(b":")
-            if kind in _NO_EVENTS:
-                continue
-            if kind not in {b"data", b"error"}:
-                found = line.decode(errors="replace")
-                raise BadReply(expected="events", found=found)
-            # Pings do not count: a server whose computation hangs sends them, too.
-            self._deadline.extend()
-            if data.strip() == b"[DONE]":
-                continue
-            event = parsed(data, expected="an event")
-            if kind == b"error" or "error" in event:
-                raise refusal(data, code=response.status_code)
-            yield event
-
-    def _answer(
-        self, method: str, path: str, layout: type[_Layout], body: Json | None = None
-    ) -> _Layout:
-        answer = self._ask(method, path, body, limit_s=self._silence_s)
-        return shaped(answer, layout, expected=f"what {path} should say")
-
-    def _ask(
-        self, method: str, path: str, body: Json | None = None, *, limit_s: float
-    ) -> Json:
-        """The whole answer to a request for which no tokens are generated."""
-        with self._sent(method, path, body, limit_s=limit_s) as response:
-            data = whole(response.iter_raw())
-        return parsed(data, expected=f"what {path} should say")
-
-    @contextlib.contextmanager
-    def _sent(
-        self, method: str, path: str, body: Json | None, *, limit_s: float
-    ) -> Iterator[httpx.Response]:
-        """
-        A response whose headers have come; an error response is raised.
-
-        Args:
-            method: Of HTTP.
-            path: Of the endpoint.
-            body: Sent as JSON.
-            limit_s: Time limit for all of it, unless the deadline is extended.
-        """
-        self._deadline.start(limit_s)
-        timeout = httpx.Timeout(limit_s, connect=min(SHORT_S, limit_s))
-        try:
-            with self._http.stream(method, path, json=body, timeout=timeout) as answer:
-                if not answer.is_success:
-                    stated = beginning(answer.iter_raw())
-                    raise refusal(stated, code=answer.status_code)
-                yield answer
-        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
-            raise ServerSilent(silence_s=limit_s) from error
-        except httpx.TransportError as error:
-            raise ServerGone(reason=str(error) or type(error).__name__) from error
-
 
 def _tokenizing(content: str | list[str | int], *, add_special: bool = True) -> Json:
     return {"content": content, "add_special": add_special, "parse_special": True}
@@ -503,16 +550,22 @@ class _Deadline:
 
 class _Transport(httpx.HTTPTransport):
     """
-    Plain HTTP whose reads obey a `_Deadline`.
+    HTTP whose reads obey a `_Deadline`.
 
     A read timeout of httpx starts again with each byte, so it never fires for a
     server that sends its headers a byte at a time.
     """
 
-    def __init__(self, deadline: _Deadline) -> None:
-        # An empty context: no TLS on loopback, so no certificates are loaded.
-        super().__init__(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    def __init__(self, deadline: _Deadline, *, is_tls: bool) -> None:
+        # An empty context without TLS: loading certificates takes time.
+        context = (
+            ssl.create_default_context()
+            if is_tls
+            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        )
+        super().__init__(verify=context)
         self._pool = httpcore.ConnectionPool(
+            ssl_context=context,
             # A new connection per request: the server closes idle ones, and a
             # request sent at that moment would be lost.
             max_keepalive_connections=0,
@@ -544,6 +597,10 @@ class _Stream(httpcore.NetworkStream):
             self._deadline.check()
             with contextlib.suppress(httpcore.ReadTimeout):
                 return self._stream.read(max_bytes, timeout=self._deadline.poll_s)
+
+    def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        """Encrypt, as httpcore does."""
+        return _Stream(self._stream.start_tls(*args, **kwargs), self._deadline)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send *buffer*."""

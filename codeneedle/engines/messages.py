@@ -258,7 +258,10 @@ class Refused(CellError):  # noqa: N818 - named after the fact
         code: HTTP status.
         kind: The server's type of the error, such as ``invalid_request_error``.
         message: What it said.
+        retry_after: When to ask again, as it says it in HTTP; mostly empty.
     """
+
+    retry_after: str = ""
 
     def __init__(self, *, code: int, kind: str, message: str) -> None:
         super().__init__(

@@ -178,9 +178,38 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def used_bytes(pid: int) -> int | None:
+def group_rss_bytes(group: int) -> int | None:
     """
-    Memory that process *pid* holds on all NVIDIA devices together, in bytes.
+    Resident memory of all processes of a process group, in bytes; None if it is gone.
+
+    What they share is counted for each of them.
+    """
+    found = [rss for pid in group_pids(group) if (rss := _rss_bytes(pid)) is not None]
+    return sum(found) if found else None
+
+
+def group_pids(group: int) -> list[int]:
+    """The processes of the process group *group*, in ascending order."""
+    return [pid for pid in psutil.pids() if _group_of(pid) == group]
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:  # it has ended, or belongs to another user
+        return None
+
+
+def _rss_bytes(pid: int) -> int | None:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return None
+
+
+def used_bytes(*pids: int) -> int | None:
+    """
+    Memory that the processes *pids* hold on all NVIDIA devices together, in bytes.
 
     Takes up to some seconds. None if unknown: without nvidia-smi, on macOS (where
     resident size includes it), and in containers with pids of their own.
@@ -195,7 +224,7 @@ def used_bytes(pid: int) -> int | None:
     if answer.returncode:
         return None
     # One line per process and device.
-    sizes = [size for owner, size in _lines(answer.stdout) if owner == pid]
+    sizes = [size for owner, size in _lines(answer.stdout) if owner in pids]
     return sum(sizes) * _MIB if sizes else None
 
 

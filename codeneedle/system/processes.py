@@ -10,6 +10,7 @@ import os
 import resource
 import selectors
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -219,6 +220,14 @@ def ends_within(child: Child, limit_s: float) -> bool:
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(limit_s)
     return child.poll() is not None
+
+
+def free_port(host: str) -> int:
+    """A port of *host*, an address of this machine, that is free at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def stop(child: Child) -> None:

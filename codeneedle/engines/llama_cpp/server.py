@@ -3,7 +3,6 @@
 import contextlib
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -39,7 +38,7 @@ from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Child, ends_within
+from codeneedle.system.processes import Child, ends_within, free_port
 from codeneedle.text import size
 
 LOAD_TIMEOUT_S = 1800.0
@@ -226,7 +225,7 @@ def _started(
     stack: contextlib.ExitStack,
 ) -> LlamaServer:
     """A server that is not ready yet; *stack* stops it."""
-    port = _free_port()
+    port = free_port(HOST)
     # The server's log ends with the last four characters of its key.
     api_key = f"{secrets.token_urlsafe(32)}-end"
     argv = command(launch, port=port)
@@ -426,14 +425,6 @@ def _death(served: LlamaServer) -> ServerDied:
         log=served.log,
         log_text=read_log(served.log),
     )
-
-
-def _free_port() -> int:
-    """A port that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _own_memory(pid: int) -> int:
