@@ -13,6 +13,7 @@ from outcomes import outcome
 
 from codeneedle.corpora.registry import CorpusFile, read_corpus_file
 from codeneedle.errors import BadInput, RequestError, UnknownName
+from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
@@ -316,7 +317,7 @@ def test_rotation_is_on_or_off():
 @pytest.mark.parametrize(
     ("name", "types", "probes", "depths"),
     [
-        ("kv-grid", (), ("recall",), None),
+        ("kv-grid", DEFAULT_TYPES, ("recall",), None),
         ("corners", ("bf16", "q4_0"), ("recall",), None),
         (
             "asymmetric",
@@ -324,7 +325,7 @@ def test_rotation_is_on_or_off():
             ("recall", "throughput"),
             (0, 4096, 16384, 32768),
         ),
-        ("price", (), ("recall", "divergence", "throughput"), None),
+        ("price", DEFAULT_TYPES, ("recall", "divergence", "throughput"), None),
     ],
 )
 def test_shipped_sweeps_are_what_their_comments_say(
@@ -470,7 +471,6 @@ def test_the_sweep_of_make_forces_the_lines_of_a_real_model(tmp_path):
     found = Request(**read_sweep_file("gradient", folder=tmp_path))
 
     assert (SMOLLM2.path,) == found.models
-    # The engine's usual ones.
-    assert ((), ()) == (found.k_types, found.v_types)
+    assert (DEFAULT_TYPES, DEFAULT_TYPES) == (found.k_types, found.v_types)
     assert PromptForm.COMPLETION is found.prompt_form
     assert "forced" == found.settings["recall"].ask
