@@ -32,6 +32,9 @@ from codeneedle.text import plural, visible
 NAMED_FILES = 20
 """Files that are named where they are left out; there may be thousands."""
 
+BLOCK = 8
+"""Functions that are asked for at once where pairs are undecided."""
+
 FIRST_TRIED_CHARACTERS = 1 << 16
 """Length of the first text that is tried whether it fits; doubled while it does."""
 
@@ -93,6 +96,24 @@ class Corpus:
             seed=self.sample_seed,
             line_count=self.line_count,
         )
+
+    def further(self, limit: int) -> list[Function]:
+        """
+        Functions to ask for beyond the `chosen`, at most *limit*, in asking order.
+
+        Each `BLOCK` of them is spread over the text as the chosen ones are.
+        """
+        found: list[Function] = []
+        asked = {function.line for function in self.chosen()}
+        rest = [each for each in self.functions if each.line not in asked]
+        while rest and len(found) < limit:
+            block = needles.choose(
+                rest, k=BLOCK, seed=self.sample_seed, line_count=self.line_count
+            )
+            found += block
+            asked |= {function.line for function in block}
+            rest = [each for each in rest if each.line not in asked]
+        return found[:limit]
 
 
 def _shortened(path: str, length: int = 120) -> str:

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, TypeVar
 
@@ -87,28 +87,63 @@ def measure(context: ProbeContext) -> Json:
         CellError: If the server fails, or no round has an answer.
     """
     setup = context.run.setup
-    needles, parts = setup.needles, asked_of(setup).parts
-    asked = [(part, needle) for part in parts for needle in needles]
-    total = len(asked)
-    context.step(0, total, "loading")
-    written: list[Round] = []
-    forced: list[ForcedRound] = []
+    whole = [(part, n) for part in asked_of(setup).parts for n in setup.needles]
+    return measure_blocks(context, iter([whole]))
+
+
+Block = Sequence[tuple[Ask, NeedleFacts]]
+"""What is asked without looking at the answers: parts and needles, in order."""
+
+
+def measure_blocks(
+    context: ProbeContext,
+    blocks: Iterator[Block],
+    *,
+    former: Recall | None = None,
+    keep: Callable[[Recall], None] = lambda _found: None,
+) -> Json:
+    """
+    Ask *blocks* of one server, as `measure` does, behind what was answered before.
+
+    Args:
+        context: The cell.
+        blocks: Asked for the next one only when the one before is through.
+        former: What a server of this cell answered before.
+        keep: Called with all that was answered, after each answer.
+
+    Raises:
+        CellError: As of `measure`.
+    """
+    found = former or Recall(rounds=(), starts=0)
+    context.step(0, 1, "loading")
     with context.serving() as served:
         asker = Asker(served, context)
-        context.step(0, total, "reading the corpus")
-        priming = asker.round(needles[-1], tokens=PRIMING_TOKENS)
+        context.step(0, 1, "reading the corpus")
+        last = context.run.setup.needles[-1]
+        priming = asker.round(last, tokens=PRIMING_TOKENS)
         context.observe_fallback(served)
-        for done, (part, needle) in enumerate(asked):
-            context.step(done, total, f"{part} {needle.name}")
-            if part is Ask.WRITTEN:
-                written.append(asker.round(needle, tokens=needle.budget))
-            else:
-                forced.append(asker.scored(needle))
+        found = replace(
+            found, priming=found.priming or priming, starts=found.starts + 1
+        )
+        for block in blocks:
+            for done, (part, needle) in enumerate(block):
+                context.step(done, len(block), f"{part} {needle.name}")
+                found = _with_answer(asker, part, needle, found)
+                keep(found)
         asker.settle()
-        context.step(total, total, "stopping")
-    _refuse_without_answers([*written, *forced])
-    found = Recall(rounds=tuple(written), forced=tuple(forced), priming=priming)
+        context.step(1, 1, "stopping")
+    _refuse_without_answers([*found.rounds, *found.forced])
     return as_json(found)
+
+
+def _with_answer(
+    asker: "Asker", part: Ask, needle: NeedleFacts, found: Recall
+) -> Recall:
+    """*found*, and the answer to one more question."""
+    if part is Ask.WRITTEN:
+        written = asker.round(needle, tokens=needle.budget)
+        return replace(found, rounds=(*found.rounds, written))
+    return replace(found, forced=(*found.forced, asker.scored(needle)))
 
 
 def price(settings: Struct, setup: Setup | None) -> str:

@@ -11,7 +11,18 @@ from codeneedle.grid import Pair, by_precision
 from codeneedle.records.record import ENGINE, CellRecord, ForeignRecord, Json, Setup
 
 _NOT_COMPARED = frozenset(
-    {"created", "types_k", "types_v", "probes", "identity", "trial", "schema"}
+    {
+        "created",
+        "types_k",
+        "types_v",
+        "probes",
+        "identity",
+        "trial",
+        "further",
+        "finalists",
+        "words",
+        "schema",
+    }
 )
 _DIGITS = 16
 
@@ -39,15 +50,19 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
 
 def widened(stored: Setup, wanted: Setup) -> Setup:
     """
-    The stored setup with the types and probes of both: it grows, never shrinks.
+    The stored setup with the types, probes and finalists of both: it grows.
 
-    Its corpus is counted and has needles from the first probe on that reads it.
+    Its corpus is counted and has needles from the first probe on that reads it. Of
+    what was typed, the last is kept.
     """
     return replace(
         _counted(stored, wanted),
         probes={**stored.probes, **wanted.probes},
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
+        further=max(stored.further, wanted.further, key=len),
+        finalists=tuple(dict.fromkeys((*stored.finalists, *wanted.finalists))),
+        words=wanted.words or stored.words,
     )
 
 

@@ -3,7 +3,7 @@ The stored data model: setups, cell records, rounds, phases and effective server
 settings.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
@@ -118,6 +118,16 @@ class Phases:
         """Time not spent on probing, in seconds: the cost of a fresh server."""
         waits = (self.between_s, self.ready_s, self.start_s, self.stop_s)
         return sum(phase or 0.0 for phase in waits)
+
+    def after(self, former: "Phases") -> "Phases":
+        """Those of a cell that took another server before: *former* and these."""
+        sums = {
+            each.name: round(ours + theirs, 4)
+            for each in fields(self)
+            if (ours := getattr(self, each.name)) is not None
+            if (theirs := getattr(former, each.name)) is not None
+        }
+        return replace(self, **sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +343,13 @@ class Setup:
         identity: `comparability.identity` of the setup as first stored; empty
             before. Not compared.
         trial: Of speculation, in setups of former versions. Not compared.
+        further: Functions beyond the needles, in the order in which pairs that are
+            undecided are asked for them; empty before. Follows from the corpus. Not
+            compared.
+        finalists: Pairs, as ``K/V``, that were chosen to be decided, before their
+            needles were asked. Not compared.
+        words: What was typed after ``codeneedle sweep``, without what one command
+            alone is about; empty in setups of former versions. Not compared.
         schema: Version of this layout.
     """
 
@@ -355,7 +372,15 @@ class Setup:
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
     trial: Trial | None = None
+    further: tuple[NeedleFacts, ...] = ()
+    finalists: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     schema: int = SCHEMA
+
+    @property
+    def every_needle(self) -> tuple[NeedleFacts, ...]:
+        """The needles, and behind them the further ones."""
+        return (*self.needles, *self.further)
 
 
 AGAIN = "_again"
@@ -489,12 +514,14 @@ class Recall:
     Attributes:
         rounds: The written rounds, in asking order; empty if none were asked for.
         forced: The right lines of the same needles, scored; likewise.
-        priming: The unscored round before them.
+        priming: The unscored round before them, of the first server.
+        starts: Servers that it took; each read the text once.
     """
 
     rounds: tuple[Round, ...]
     forced: tuple[ForcedRound, ...] = ()
     priming: Round | None = None
+    starts: int = 1
 
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact

@@ -261,7 +261,7 @@ def _answers(run: Run, reading: Reading) -> dict[str, Any]:
             "error": visible(asked.error),
             "rows": rows,
         }
-    order = [visible(needle.name) for needle in run.setup.needles]
+    order = [visible(needle.name) for needle in run.setup.every_needle]
     return {"asked": ASKED_LINES, "order": order, "pairs": pairs, "leftOut": left_out}
 
 

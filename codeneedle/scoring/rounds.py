@@ -252,7 +252,7 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     Raises:
         BadRecord: As of `asked_rounds`.
     """
-    needles = {needle.name: needle for needle in setup.needles}
+    needles = {needle.name: needle for needle in setup.every_needle}
     rounds = [each for each in recall_of(record).forced if each.logprobs]
     try:
         return tuple(ForcedAnswer(needles[each.needle], each) for each in rounds)
@@ -299,7 +299,7 @@ def _recall_of(key: ByIdentity[CellRecord]) -> Recall:
 def _asked_rounds(
     record: ByIdentity[CellRecord], setup: ByIdentity[Setup]
 ) -> tuple[AskedRound, ...]:
-    needles = {needle.name: needle for needle in setup.value.needles}
+    needles = {needle.name: needle for needle in setup.value.every_needle}
     try:
         return tuple(
             AskedRound(needles[asked.needle], asked)

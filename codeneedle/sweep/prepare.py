@@ -6,6 +6,7 @@ chosen, the setup stored.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from codeneedle.analysis.recall import Ask, asked_of
 from codeneedle.corpora.corpus import Corpus, fitted
@@ -92,6 +93,45 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
         raise
 
 
+def with_further(plan: Plan, run: RunContext, limit: int) -> RunContext:
+    """
+    *run* with functions to ask for beyond its needles, *limit* with these, stored.
+
+    They follow from the corpus as it is sent. A server is started to count their
+    tokens, unless they are stored.
+
+    Args:
+        plan: The page of *run*; its store is locked.
+        run: As it was prepared.
+        limit: Functions of the text, at most; there may be fewer.
+    """
+    corpus = _sent(plan.corpus, run.text)
+    wanted = corpus.further(limit - len(run.setup.needles))
+    if len(wanted) <= len(run.setup.further):
+        return run
+    lines = corpus.line_count
+    facts = [
+        needle_facts(function, depth=round(depth_of(function, line_count=lines), 4))
+        for function in wanted
+    ]
+    with plan.engine.tokenizing(log=_counting_log(plan)) as tokenizer:
+        budgets = PromptCounter(tokenizer, plan).budgets(facts)
+    further = tuple(
+        replace(needle, budget=budget)
+        for needle, budget in zip(facts, budgets, strict=True)
+    )
+    return replace(run, setup=plan.store.adopt(replace(run.setup, further=further)))
+
+
+def _sent(corpus: Corpus, text: str) -> Corpus:
+    """*corpus* as far as *text* goes, with which it begins."""
+    shorter = replace(corpus, text=text)
+    end = shorter.line_count
+    return replace(
+        shorter, functions=tuple(each for each in corpus.functions if each.end <= end)
+    )
+
+
 def refuse_other_setup(plan: Plan) -> None:
     """
     Stop if the run folder is one of another setup, or was trimmed and must not be.
@@ -158,15 +198,20 @@ def _fitted_setup(plan: Plan, counts: Counts) -> tuple[Setup, str]:
         return _setup(plan, corpus=_facts(plan, plan.corpus), needles=()), ""
     key = _count_key(plan)
     if key not in counts:
-        log = plan.store.folder / LOGS / "counting.log"
-        try:
-            log.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FolderUnusable(folder=log.parent, reason=str(error)) from error
-        with plan.engine.tokenizing(log=log) as tokenizer:
+        with plan.engine.tokenizing(log=_counting_log(plan)) as tokenizer:
             counts[key] = _counted(plan, PromptCounter(tokenizer, plan))
     facts, needles, text = counts[key]
     return _setup(plan, corpus=facts, needles=needles), text
+
+
+def _counting_log(plan: Plan) -> Path:
+    """The log of the server that counts tokens; its folder exists."""
+    log = plan.store.folder / LOGS / "counting.log"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderUnusable(folder=log.parent, reason=str(error)) from error
+    return log
 
 
 def _count_key(plan: Plan) -> tuple[object, ...]:

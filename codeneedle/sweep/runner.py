@@ -135,24 +135,7 @@ class Runner:
         ):
             if self.asked_to_stop():
                 return
-            position = pairs.index(pair) + 1
-            tell(CellStarted(pair, position, len(pairs)))
-            cell = self._context(pair, records, tell)
-            started = now()
-            try:
-                record = self._measured(probe, cell)
-            except KeyboardInterrupt:
-                reason = "stopped before it was through"
-                record = _record(probe, cell, Status.INTERRUPTED, reason=reason)
-                record = replace(record, position=position, started=started)
-                self.store.add(record)
-                tell(CellEnded(record))
-                raise
-            finally:
-                self._previous_end = cell.previous_end
-            record = replace(record, position=position, started=started)
-            self._refuse_full_disk(record)
-            self._keep(probe, record, records, tell)
+            record = self._cell(probe, pair, pairs, records, tell)
             failures = _alike(failures, record)
             has_numbers = any(
                 records[each].has_numbers for each in pairs if each in records
@@ -162,6 +145,52 @@ class Runner:
                     f"the first {GIVE_UP_AFTER} cells failed alike: {failures[0]}",
                     hint="Mend that, then run the same command with --retry-failed.",
                 )
+
+    def again(
+        self,
+        probe: Probe,
+        pair: Pair,
+        pairs: Sequence[Pair],
+        *,
+        tell: Callable[[Event], None] = lambda _event: None,
+    ) -> CellRecord:
+        """
+        Measure *pair*, one of *pairs*, whatever its record says, and replace that.
+
+        Raises:
+            CodeneedleError: As of `sweep`.
+            KeyboardInterrupt: As it came.
+        """
+        return self._cell(probe, pair, pairs, self._stored(probe), tell)
+
+    def _cell(
+        self,
+        probe: Probe,
+        pair: Pair,
+        pairs: Sequence[Pair],
+        records: dict[Pair, CellRecord],
+        tell: Callable[[Event], None],
+    ) -> CellRecord:
+        """Measure *pair*, and store its record."""
+        position = pairs.index(pair) + 1
+        tell(CellStarted(pair, position, len(pairs)))
+        cell = self._context(pair, records, tell)
+        started = now()
+        try:
+            record = self._measured(probe, cell)
+        except KeyboardInterrupt:
+            reason = "stopped before it was through"
+            record = _record(probe, cell, Status.INTERRUPTED, reason=reason)
+            record = replace(record, position=position, started=started)
+            self.store.add(record)
+            tell(CellEnded(record))
+            raise
+        finally:
+            self._previous_end = cell.previous_end
+        record = replace(record, position=position, started=started)
+        self._refuse_full_disk(record)
+        self._keep(probe, record, records, tell)
+        return records[pair]
 
     def _stored(self, probe: Probe) -> dict[Pair, CellRecord]:
         """

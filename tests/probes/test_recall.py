@@ -369,3 +369,27 @@ def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
 
     assert {False} == verdicts
     assert 1 == len(looks)
+
+
+def test_a_further_server_adds_to_what_was_answered_before(tmp_path):
+    """
+    It reads the text once more and asks what is new alone; each answer is told at once.
+    """
+    engine = FakeEngine()
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    first, *rest = context.run.setup.needles
+    told = []
+
+    former = recall.measure_blocks(context, iter([[(Ask.WRITTEN, first)]]))
+    former = from_json(former, Recall, file="x")
+    blocks = iter([[(Ask.WRITTEN, rest[0])], [(Ask.FORCED, rest[1])]])
+    both = recall.measure_blocks(context, blocks, former=former, keep=told.append)
+    found = from_json(both, Recall, file="x")
+
+    assert (1, 2) == (former.starts, found.starts)
+    assert former.priming == found.priming
+    assert [first.name, rest[0].name] == [each.needle for each in found.rounds]
+    assert [rest[1].name] == [each.needle for each in found.forced]
+    assert [(2, 0), (2, 1)] == [(len(r.rounds), len(r.forced)) for r in told]
+    assert 4 == len(engine.server.questions)

@@ -51,6 +51,7 @@ def test_the_first_difference_is_named_with_both_values(changes, said):
         {"created": "later"},
         {"probes": {}},
         {"probes": {"divergence": {"chunks": 4}}},
+        {"finalists": ("q8_0/q8_0",), "further": SETUP.needles[:1], "words": ("x",)},
     ],
 )
 def test_types_dates_and_further_probes_do_not_differ(changes):
@@ -64,3 +65,6 @@ def test_types_dates_and_further_probes_do_not_differ(changes):
     assert {*SETUP.types_k, *wanted.types_k} == set(both.types_k)
     assert {*SETUP.types_v, *wanted.types_v} == set(both.types_v)
     assert {**SETUP.probes, **wanted.probes} == both.probes
+    grown = (both.further, both.finalists, both.words)
+    assert (wanted.further, wanted.finalists, wanted.words) == grown
+    assert grown[:2] == (widened(both, SETUP).further, widened(both, SETUP).finalists)

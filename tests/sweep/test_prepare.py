@@ -26,6 +26,7 @@ from codeneedle.sweep.prepare import (
     refuse_other_setup,
     refuse_shared_folders,
     thinking_phrase,
+    with_further,
 )
 
 RECALL = made_probe("recall")
@@ -379,3 +380,28 @@ def test_a_chat_is_counted_as_the_template_renders_it():
 
     assert completion < plain < prefilled
     assert [NO_THINK_ARGS] * 2 == tokenizer.template_args
+
+
+def test_further_functions_are_counted_once_and_spread_over_the_text():
+    """
+    They are others than the needles; each eight of them reach from top to end.
+    """
+    text = CORPUS.replace("functions = 6", "functions = 60")
+    Path("corpora", "many.toml").write_text(text, encoding="utf-8")
+    engine = FakeEngine(stretches_context=True)
+    plan = planned(corpus="many", contexts=(65536,), engine=engine)
+    run = prepare(plan)
+
+    longer = with_further(plan, run, 40).setup
+    again = with_further(plan, prepare(plan), 40).setup
+
+    assert 24 == len(longer.further)
+    assert longer == again == plan.store.setup()
+    assert 2 == engine.counted
+    assert 40 == len({needle.name for needle in longer.every_needle})
+    assert all(needle.budget for needle in longer.further)
+    for at in range(0, 24, 8):
+        depths = [needle.depth for needle in longer.further[at : at + 8]]
+        assert min(depths) < 0.3
+        assert max(depths) > 0.7
+    assert 60 - 16 == len(with_further(plan, run, 96).setup.further)

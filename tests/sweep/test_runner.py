@@ -463,3 +463,17 @@ def test_the_reference_is_measured_once_more_after_all_others(store):
     assert [GOOD] == [record.pair for record in store.records("recall_again")]
     assert len(PAIRS) == len(list(store.records("recall")))
     assert once_more(again, PAIRS, store=store) is None
+
+
+def test_a_finished_cell_is_measured_again_where_that_is_asked_for(store):
+    """
+    Its record is replaced; a sweep would not touch it.
+    """
+    walk(store, Script(), pairs=[GOOD])
+    script = Script(lambda _cell: observation(prompt_ms=1.0))
+
+    record = made_runner(store).again(script.probe, GOOD, PAIRS)
+
+    assert [GOOD] == script.measured
+    assert store.record(GOOD, "recall") == record
+    assert 1.0 == record.observation["priming"]["prompt_ms"]
