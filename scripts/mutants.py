@@ -33,7 +33,7 @@ GOAL = 0.85
 LIMIT_S = 120
 
 MODULES = (
-    "analysis/stats",
+    "analysis/verdict",
     "corpora/needles",
     "engines/llama_cpp/log",
     "models/kv_cache",

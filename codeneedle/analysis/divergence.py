@@ -114,10 +114,10 @@ def _error(
 
 def _chunk_names(
     context: int | None = None,
-) -> Callable[[CellRecord], Sequence[tuple[str, str]]]:
+) -> Callable[[CellRecord, Setup], Sequence[tuple[str, str]]]:
     """The chunks at *context*: each is a text of its own."""
 
-    def names(record: CellRecord) -> list[tuple[str, str]]:
+    def names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
         found = divergence_of(record)
         compared = found.at(context) if found else None
         chunks = len(compared.by_chunk) if compared else 0
@@ -178,6 +178,7 @@ def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
         values=_values(lambda _: ()),
         in_table=in_table,
         floor=True,
+        noun="chunks",
     )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,7 +27,6 @@ class Cell:
         value: The mean or sum of its observations; NaN where there is none.
         observations: What the value comes from, one per round where there are rounds.
         against: The pair that the record was measured against, if it names one.
-        names: Text and name of each observation, where they have any.
     """
 
     pair: Pair
@@ -35,7 +35,6 @@ class Cell:
     value: float = math.nan
     observations: tuple[float, ...] = ()
     against: str = ""
-    names: tuple[tuple[str, str], ...] = ()
 
     @property
     def n(self) -> int:
@@ -104,6 +103,40 @@ def k_types(cells: Cells) -> list[str]:
 def v_types(cells: Cells) -> list[str]:
     """The types across it."""
     return list(dict.fromkeys(cell.pair.v for cell in cells))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """
+    The values of a grid, as one row of the published table has them.
+
+    Attributes:
+        mean: Mean over cells; NaN without any.
+        sd: Standard deviation over cells, dividing by their number: a grid is
+            the whole population. The published figures (15.97 +/- 0.16 for one
+            cell of 15 among 36) come from this form alone.
+        low: The smallest.
+        high: The largest.
+        cells: Cells that have a value.
+    """
+
+    mean: float
+    sd: float
+    low: float
+    high: float
+    cells: int
+
+
+def spread(cells: Cells) -> Spread:
+    """Summarise the values of a `cells_frame`."""
+    values = [cell.value for cell in cells if cell.has_value] or [math.nan]
+    return Spread(
+        mean=statistics.fmean(values),
+        sd=math.nan if math.isnan(values[0]) else statistics.pstdev(values),
+        low=min(values),
+        high=max(values),
+        cells=sum(cell.has_value for cell in cells),
+    )
 
 
 def most_observations(cells: Cells) -> int:
@@ -193,5 +226,4 @@ def _cell(
         value=cell_value(metric, values),
         observations=values,
         against=reference_named_by(metric, record),
-        names=tuple(metric.names(record)) if metric.names else (),
     )

@@ -38,12 +38,12 @@ class Metric:
             most precise pair.
         names: Text and name of each observation of a record, by which observations
             of two records are paired; None where they are paired by their order.
-        is_judged: Whether the verdict tests it, unit by unit: a unit is a needle, a
-            chunk or a question, and the same in every cell.
+        is_judged: Whether the verdict tests it, unit by unit: a unit is a function, a
+            chunk or a text, and the same in every cell.
+        noun: What its units are.
         lost_from: A unit is lost that has this much less than with the reference;
             None where that says nothing.
-        units: The value of every unit, in the order of the setup, 0 for a missing
-            answer; None where `values` are that.
+        units: The value of every unit, in their order; None where `values` are that.
     """
 
     name: str
@@ -60,8 +60,9 @@ class Metric:
     floor: bool = False
     error: Callable[[CellRecord, Setup, Reading], float | None] | None = None
     reference: Callable[[CellRecord], str | None] | None = None
-    names: Callable[[CellRecord], Sequence[tuple[str, str]]] | None = None
+    names: Callable[[CellRecord, Setup], Sequence[tuple[str, str]]] | None = None
     is_judged: bool = False
+    noun: Literal["functions", "chunks", "texts"] = "functions"
     lost_from: float | None = None
     units: Callable[[CellRecord, Setup, Reading], Sequence[float]] | None = None
 

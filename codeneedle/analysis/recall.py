@@ -73,21 +73,49 @@ LOST_LINES = 4
 Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
 
 
-def _of_answers(number: Callable[[Counts], float]) -> Values:
-    """One value for each round that has an answer."""
+def unanswered(record: CellRecord, setup: Setup) -> frozenset[str]:
+    """
+    Names of the needles of which *record* lacks an answer, written or forced.
+
+    Raises:
+        BadRecord: As of `asked_rounds`.
+    """
+    written = (each.needle.name for each in asked_rounds(record, setup) if each.error)
+    forced = (each.needle for each in recall_of(record).forced if not each.logprobs)
+    return frozenset((*written, *forced))
+
+
+def _of_answers(
+    number: Callable[[Counts], float], *, missing: float | None = None
+) -> Values:
+    """
+    One value for each round that has an answer.
+
+    Args:
+        number: Of an answer.
+        missing: The value of a round without one, where any round has one; None: it
+            has no value.
+    """
 
     def values(record: CellRecord, setup: Setup, reading: Reading) -> list[float]:
-        return [float(number(counts)) for counts in counts_of(record, setup, reading)]
+        answers = counts_of(record, setup, reading)
+        if missing is None or not answers:
+            return [float(number(counts)) for counts in answers]
+        return [
+            missing if asked.error else float(number(asked.counts(reading)))
+            for asked in asked_rounds(record, setup)
+        ]
 
     return values
 
 
-def _matched_of_all(record: CellRecord, setup: Setup, reading: Reading) -> list[float]:
-    """Matched lines of every round; a missing answer has none."""
-    return [
-        0.0 if asked.error else float(asked.counts(reading).matched)
-        for asked in asked_rounds(record, setup)
-    ]
+def _round_names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
+    return [("", each.needle) for each in recall_of(record).rounds]
+
+
+def _margin_names(record: CellRecord, setup: Setup) -> list[tuple[str, str]]:
+    rounds = (each for each in asked_rounds(record, setup) if not each.error)
+    return [("", each.needle.name) for each in rounds if each.margins]
 
 
 def _of_gaps(number: Callable[[Margins], float]) -> Values:
@@ -108,9 +136,20 @@ def _of_forced(number: Callable[[ForcedAnswer], float]) -> Values:
     return values
 
 
-def _forced_names(record: CellRecord) -> list[tuple[str, str]]:
+def _forced_names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
     rounds = (each for each in recall_of(record).forced if each.logprobs)
     return [("", each.needle) for each in rounds]
+
+
+def _breaks_at(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+    """Right lines of every needle, 0 of one without scores where any has some."""
+    found = {each.needle.name: each.breaks_at for each in forced_answers(record, setup)}
+    rounds = recall_of(record).forced if found else ()
+    return [float(found.get(each.needle, 0)) for each in rounds]
+
+
+def _all_forced_names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
+    return [("", each.needle) for each in recall_of(record).forced]
 
 
 def _errors(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
@@ -165,11 +204,11 @@ METRICS: tuple[Metric, ...] = (
         label=f"matched lines of {ASKED_LINES}",
         better="higher",
         bounds=(0, ASKED_LINES),
-        values=_of_answers(lambda counts: counts.matched),
+        values=_of_answers(lambda counts: counts.matched, missing=0),
+        names=_round_names,
         in_table=True,
         is_judged=True,
         lost_from=LOST_LINES,
-        units=_matched_of_all,
     ),
     _rounds(
         name="pass",
@@ -189,7 +228,7 @@ METRICS: tuple[Metric, ...] = (
         label=f"missing lines of {ASKED_LINES}",
         better="lower",
         bounds=(0, ASKED_LINES),
-        values=_of_answers(lambda counts: counts.missing),
+        values=_of_answers(lambda counts: counts.missing, missing=ASKED_LINES),
     ),
     _lines(
         name="bonus",
@@ -209,7 +248,9 @@ METRICS: tuple[Metric, ...] = (
         name="margin",
         label="smallest gap to the runner-up token",
         values=_of_gaps(lambda margins: margins.least),
+        names=_margin_names,
         in_table=True,
+        is_judged=True,
     ),
     _gap(
         name="margin5",
@@ -291,7 +332,8 @@ FORCED: tuple[Metric, ...] = (
         unit="lines",
         bounds=(0, ASKED_LINES),
         digits=2,
-        values=_of_forced(lambda answer: answer.breaks_at),
+        values=_breaks_at,
+        names=_all_forced_names,
         is_judged=True,
         lost_from=1,
     ),

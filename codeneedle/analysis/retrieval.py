@@ -402,7 +402,7 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
     def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
         return [value for _, value in of(record)]
 
-    def names(record: CellRecord) -> list[tuple[str, str]]:
+    def names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
         return [(each.text, each.question) for each, _ in of(record)]
 
     return Metric(
@@ -414,6 +414,7 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
         digits=2,
         values=values,
         names=names,
+        noun="texts",
     )
 
 
@@ -461,12 +462,17 @@ def _reading_speeds(
     ]
 
 
+LOST_ANSWERS = 0.5
+"""A text is lost of which this share of right answers is lost."""
+
 METRICS: tuple[Metric, ...] = (
     replace(
         _right(_is_informative),
         name=NAME,
         label="right answers, informative tasks",
         in_table=True,
+        is_judged=True,
+        lost_from=LOST_ANSWERS,
     ),
     replace(
         _logp(_is_informative),

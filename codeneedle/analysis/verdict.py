@@ -11,6 +11,7 @@ nats, or minus the divergence of a chunk. Arrays of scores have the shape
 cell has no numbers. An answer that is missing counts 0 and must be filled in before.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ PERMUTATIONS = 2_000
 """Random relabellings that an observed statistic is compared with."""
 
 _FEW_PERMUTATIONS = 200
-"""The same where only power is estimated."""
+"""The same where only power is estimated; more where alpha is very small."""
 
 LOST_SHARE = 0.10
 """The smallest share of lost needles that is of interest."""
@@ -74,12 +75,16 @@ class AxisFinding:
     Attributes:
         p: Of the maximum over contrasts; NaN where it cannot be computed.
         costs: The types that cost, the coarsest first; empty unless `matters`.
+        split: Place of the first of the coarser types in the largest contrast.
+        gap: What those score less than the finer ones, in the unit of the score.
         needles: Needles that it rests on.
         alpha: The chance of a false alarm that was chosen before.
     """
 
     p: float
     costs: tuple[TypeCost, ...] = ()
+    split: int = 0
+    gap: float = 0.0
     needles: int = 0
     alpha: float = AXIS_ALPHA
 
@@ -159,16 +164,26 @@ def axis_finding(
     needles, types = table.shape
     if needles < 2 or types < 2:  # noqa: PLR2004 - one value cannot be compared
         return AxisFinding(p=math.nan, needles=needles, alpha=alpha)
+    p, split = _tested(table, seed=seed, permutations=permutations)
+    costs = tuple(_costs(table, alpha=alpha)) if p <= alpha else ()
+    gap = float(table.mean(axis=0) @ _contrasts(types)[:, split - 1])
+    return AxisFinding(
+        p=p, costs=costs, split=split, gap=gap, needles=needles, alpha=alpha
+    )
+
+
+def _tested(table: Numbers, *, seed: int, permutations: int) -> tuple[float, int]:
+    """P of the largest contrast of a `type_table`, and where it splits the types."""
+    needles, types = table.shape
     contrasts = _contrasts(types)
     values = np.stack([table, _ranks(table)])
-    observed = _largest_contrast(values[np.newaxis], values, contrasts)[0]
+    by_place = _standardised(values[np.newaxis], values, contrasts)[0].max(axis=0)
     chance = np.random.default_rng(seed)
     order = chance.random((permutations, needles, types)).argsort(axis=2)
     shuffled = np.take_along_axis(values[np.newaxis], order[:, np.newaxis], axis=3)
-    hits = (_largest_contrast(shuffled, values, contrasts) >= observed - _SLACK).sum()
-    p = (1 + int(hits)) / (1 + permutations)
-    costs = tuple(_costs(table, alpha=alpha, seed=seed)) if p <= alpha else ()
-    return AxisFinding(p=p, costs=costs, needles=needles, alpha=alpha)
+    largest = _standardised(shuffled, values, contrasts).max(axis=(1, 2))
+    hits = int((largest >= by_place.max() - _SLACK).sum())
+    return (1 + hits) / (1 + permutations), int(by_place.argmax()) + 1
 
 
 def type_table(scores: Numbers, axis: int) -> Numbers:
@@ -282,16 +297,18 @@ def upper_share(lost: int, needles: int) -> float:
     return float(betaincinv(lost + 1, needles - lost, 1 - ALPHA))
 
 
-def mean_interval(losses: Numbers, *, alpha: float = ALPHA) -> tuple[float, float]:
+def mean_interval(
+    losses: Sequence[float] | Numbers, *, alpha: float = ALPHA
+) -> tuple[float, float]:
     """
     The mean of *losses* and the half-width of its two-sided interval, by Student's t.
 
     The half-width is infinite for fewer than two losses.
     """
-    mean, count = float(losses.mean()), len(losses)
+    mean, count = float(np.mean(losses)), len(losses)
     if count < 2:  # noqa: PLR2004 - one value has no spread
         return mean, math.inf
-    error = float(losses.std(ddof=1)) / math.sqrt(count)
+    error = float(np.std(losses, ddof=1)) / math.sqrt(count)
     return mean, float(stdtrit(count - 1, 1 - alpha / 2)) * error
 
 
@@ -357,6 +374,7 @@ def detectable(
     Returns:
         One of *sizes*, ascending; infinite if the largest is not enough.
     """
+    permutations = max(_FEW_PERMUTATIONS, math.ceil(4 / alpha))
     low, high = 0, len(sizes)
     while low < high:
         middle = (low + high) // 2
@@ -367,9 +385,9 @@ def detectable(
             shown = with_effect(
                 null, axis, kind=kind, size=sizes[middle], chance=chance
             )
-            found += axis_finding(
-                shown, axis, alpha=alpha, seed=trial, permutations=_FEW_PERMUTATIONS
-            ).matters
+            table = type_table(shown, axis)
+            p, _ = _tested(table, seed=trial, permutations=permutations)
+            found += p <= alpha
         low, high = (low, middle) if found >= 0.9 * trials else (middle + 1, high)
     return sizes[low] if low < len(sizes) else math.inf
 
@@ -406,11 +424,9 @@ def _contrasts(types: int) -> Numbers:
     return columns
 
 
-def _largest_contrast(
-    tables: Numbers, observed: Numbers, contrasts: Numbers
-) -> Numbers:
+def _standardised(tables: Numbers, observed: Numbers, contrasts: Numbers) -> Numbers:
     """
-    The largest standardised contrast of each set of tables.
+    The standardised contrasts of each set of tables, shape (sets, kinds, contrasts).
 
     Args:
         tables: Shape (sets, kinds, needles, types).
@@ -423,9 +439,8 @@ def _largest_contrast(
     deviations = np.sqrt(np.outer(spread, (contrasts**2).sum(axis=0)))
     sums = tables.sum(axis=2) @ contrasts
     safe = np.where(deviations > _SLACK, deviations, 1.0)
-    standardised = np.where(deviations > _SLACK, sums / safe, 0.0)
-    largest: Numbers = standardised.max(axis=(1, 2))
-    return largest
+    standardised: Numbers = np.where(deviations > _SLACK, sums / safe, 0.0)
+    return standardised
 
 
 def _ranks(table: Numbers) -> Numbers:
@@ -437,19 +452,19 @@ def _ranks(table: Numbers) -> Numbers:
     return ranks
 
 
-def _costs(table: Numbers, *, alpha: float, seed: int) -> list[TypeCost]:
+def _costs(table: Numbers, *, alpha: float) -> list[TypeCost]:
     """Types that cost, from the coarsest on, up to the first that is not shown to."""
     found = []
     for index in range(table.shape[1] - 1, 0, -1):
         losses = table[:, 0] - table[:, index]
-        p = sign_flip_p(losses, seed=seed)
+        p = sign_flip_p(losses)
         if p > alpha:
             break
         found.append(TypeCost(index=index, loss=float(losses.mean()), p=p))
     return found
 
 
-def sign_flip_p(losses: Numbers, *, seed: int = 0) -> float:
+def sign_flip_p(losses: Numbers) -> float:
     """
     One-sided p of a mean loss above zero: share of sign flips with as large a sum.
 
@@ -458,14 +473,20 @@ def sign_flip_p(losses: Numbers, *, seed: int = 0) -> float:
     sizes = np.abs(losses[losses != 0])
     if not len(sizes):
         return 1.0
-    observed = losses.sum() - _SLACK
-    if len(sizes) <= _EXACT_FLIPS:
-        signs = np.array(list(product((1.0, -1.0), repeat=len(sizes))))
-        return float((signs @ sizes >= observed).mean())
-    chance = np.random.default_rng(seed)
-    signs = chance.choice((1.0, -1.0), size=(10 * PERMUTATIONS, len(sizes)))
-    hits = int((signs @ sizes >= observed).sum())
-    return (1 + hits) / (1 + 10 * PERMUTATIONS)
+    signs = _signs(len(sizes))
+    hits = int((signs @ sizes >= losses.sum() - _SLACK).sum())
+    extra = int(len(sizes) > _EXACT_FLIPS)  # the observed signs, in a sample
+    return (hits + extra) / (len(signs) + extra)
+
+
+@functools.lru_cache(maxsize=8)
+def _signs(count: int) -> Numbers:
+    """All signs of *count* losses, or a sample of them; a row per flip."""
+    if count <= _EXACT_FLIPS:
+        return np.array(list(product((1.0, -1.0), repeat=count)))
+    chance = np.random.default_rng(0)
+    flipped = chance.integers(0, 2, size=(10 * PERMUTATIONS, count))
+    return 1.0 - 2.0 * flipped.astype(np.float64)
 
 
 def _residuals(tables: Numbers) -> Numbers:

@@ -137,12 +137,13 @@ def grid(
     if csv:
         _write(export.grid_csv(it.runs, it.probe.metrics, it.reading))
     elif json:
-        _write(export.grid_json(it.runs, it.probe.metrics, it.reading))
+        _write(export.grid_json(it.runs, it.probe.metrics, it.reading, it.verdicts))
     elif markdown:
-        _write(export.grid_markdown(it.runs, it.metric, it.also, it.reading))
+        shown = (it.runs, it.metric, it.also, it.reading, it.verdicts)
+        _write(export.grid_markdown(*shown))
     else:
-        report = grid_module.report(it.runs, it.metric, it.also, it.reading)
-        _stdout().print(report, crop=False)
+        shown = (it.runs, it.metric, it.also, it.reading, it.verdicts)
+        _stdout().print(grid_module.report(*shown), crop=False)
 
 
 @app.command()
@@ -169,7 +170,7 @@ def heatmap(
 
     wanted = "retrieval" if panels and metric == "matched" else metric
     it = select(out, name, wanted, strict_indent=strict_indent)
-    for run in it.runs:
+    for run, found in zip(it.runs, it.verdicts, strict=True):
         folder = out / run.name
         pictures = (
             draw_panels(run, it.metric, difference=difference, folder=folder)
@@ -180,6 +181,7 @@ def heatmap(
                 it.reading,
                 difference=difference,
                 zoom=zoom,
+                found=found,
                 folder=folder,
             )
         )
@@ -271,29 +273,33 @@ def verdict(
 
 @app.command()
 def page(
-    name: RunName,
+    names: Annotated[
+        list[str],
+        argument("NAME...", "A corpus, corpus/model, how it begins, or a run folder."),
+    ],
     *,
     max_changed: MaxChanged = None,
     max_kld: MaxKld = None,
     strict_indent: StrictIndent = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Write one HTML file that shows everything, and print its path."""
+    """Write one HTML file of one or more runs, and print its path."""
     from codeneedle.engines.llama_cpp.arguments import cache_flags
     from codeneedle.report.judgement import Limits
     from codeneedle.report.page import page as html_page
-    from codeneedle.report.selection import read_runs
+    from codeneedle.report.selection import runs_named
     from codeneedle.scoring.rounds import Reading
     from codeneedle.system.files import write_whole
 
-    runs = read_runs(out, name)
+    runs, folder = runs_named(out, names)
     html = html_page(
         runs,
         Reading(strict_indent=strict_indent),
         Limits(max_changed=max_changed, max_kld=max_kld),
         cache_flags,
     )
-    file = out / (runs[0].name if len(runs) == 1 else ".") / "page.html"
+    file = folder / "page.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, html.encode())
     _write_verbatim(f"{file}\n")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import frames
+from codeneedle.analysis import frames, recall
 from codeneedle.analysis.frames import Cells
 from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair
@@ -289,12 +289,28 @@ def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
     return [f"no cell was measured for {metric.name}{hint}"]
 
 
-def incomplete_lines(cells: Cells) -> list[str]:
-    """A line for the cells whose value rests on fewer observations than others."""
+def incomplete_lines(run: Run, cells: Cells) -> list[str]:
+    """
+    A line for cells whose value rests on fewer observations than others, and one for
+    missing answers of recall, which count as nothing recalled.
+
+    Args:
+        run: Narrowed to the probe of *cells*.
+        cells: Of one metric.
+    """
     most = frames.most_observations(cells)
     incomplete = [cell for cell in cells if 0 < cell.n < most]
-    if not incomplete:
-        return []
-    fewest = min(cell.n for cell in incomplete)
-    pairs = named_pairs([cell.pair for cell in incomplete])
-    return [f"fewer than {most} values (at least {fewest}): {pairs}"]
+    lines = []
+    if incomplete:
+        fewest = min(cell.n for cell in incomplete)
+        pairs = named_pairs([cell.pair for cell in incomplete])
+        lines.append(f"fewer than {most} values (at least {fewest}): {pairs}")
+    finished = (r for r in run.records if r.probe == recall.NAME and r.has_numbers)
+    missing = {r.pair: len(recall.unanswered(r, run.setup)) for r in finished}
+    if any(missing.values()):
+        silent = named_pairs([pair for pair, count in missing.items() if count])
+        lines.append(
+            "functions without an answer, which count as nothing recalled (at most "
+            f"{max(missing.values())} of {len(run.setup.needles)}): {silent}"
+        )
+    return lines

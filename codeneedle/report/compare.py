@@ -57,7 +57,8 @@ class Change:
         if self.refused:
             return self.refused
         if math.isnan(self.p):
-            return "not tested: the two do not share needles or chunks"
+            unpaired = "not tested: the two do not share needles or chunks"
+            return unpaired if self.metric.is_judged else "not tested"
         if self.p > self.alpha:
             return "no difference shown"
         return (
@@ -176,15 +177,19 @@ def _are_paired(first: Setup, second: Setup) -> bool:
     ]
 
 
+CHANGE_HEADING = ["metric", "change", "95%", "p", "the second is"]
+"""Above the `change_rows`."""
+
+
 def compare_view(found: Comparison) -> RenderableType:
     """Setups, then metrics over all pairs, then pair by pair."""
     names = [_name(found.first), _name(found.second)]
     parts: list[RenderableType] = [
         Text(f"{names[1]} compared with {names[0]}", style="bold"),
         Text(),
-        _table(["setup", "first", "second"], _setup_rows(found)),
+        _table(["setup", "first", "second"], setup_rows(found)),
         Text(),
-        _table(["metric", "change", "95%", "p", "the second is"], _change_rows(found)),
+        _table(CHANGE_HEADING, change_rows(found)),
     ]
     for change in found.changes:
         if not change.refused:
@@ -237,13 +242,15 @@ def _name(run: Run) -> str:
     return visible(run.name)
 
 
-def _setup_rows(found: Comparison) -> list[list[str]]:
+def setup_rows(found: Comparison) -> list[list[str]]:
+    """What differs in the setups: a name, and the value in each."""
     if not found.setups:
         return [["nothing differs", "", ""]]
     return [[visible(each) for each in row] for row in found.setups]
 
 
-def _change_rows(found: Comparison) -> Iterator[list[str]]:
+def change_rows(found: Comparison) -> Iterator[list[str]]:
+    """What changed, a row per metric, or why it is not compared."""
     for each in found.changes:
         digits = max(each.metric.digits, 2)
         is_tested = math.isfinite(each.p)

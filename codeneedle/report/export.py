@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from codeneedle.analysis import frames, stats
+from codeneedle.analysis import frames
 from codeneedle.analysis.frames import Cell, Cells
 from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair
@@ -21,16 +21,20 @@ from codeneedle.report.captions import (
     legend_entries,
     unmeasured_lines,
 )
-from codeneedle.report.grid import CORNER, grid_texts, summary_headings, summary_row
+from codeneedle.report.grid import (
+    CORNER,
+    grid_texts,
+    judged_entries,
+    summary_headings,
+    summary_row,
+)
+from codeneedle.report.judgement import Verdict
 from codeneedle.report.table import (
     HEADING,
-    SEPARATION_NOTE,
+    VERDICT,
     Column,
     PairTable,
-    Separation,
     cell_texts,
-    separation_rows,
-    separations,
     table_legend,
     title,
 )
@@ -60,22 +64,33 @@ def grid_csv(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -
     return text.getvalue()
 
 
-def grid_json(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -> str:
+def grid_json(
+    runs: Sequence[Run],
+    metrics: Sequence[Metric],
+    reading: Reading,
+    found: Sequence[Verdict],
+) -> str:
     """
     A list of runs: setup without the needles' text, metrics, and a cell per pair.
 
-    Values are unrounded; null where there is none.
+    Values are unrounded; null where there is none. *found* has a verdict on each run.
     """
-    return json_text([_run_object(run, metrics, reading) for run in runs])
+    both = zip(runs, found, strict=True)
+    return json_text([_run_object(run, metrics, reading, on) for run, on in both])
 
 
 def grid_markdown(
-    runs: Sequence[Run], metric: Metric, also: Sequence[Metric], reading: Reading
+    runs: Sequence[Run],
+    metric: Metric,
+    also: Sequence[Metric],
+    reading: Reading,
+    found: Sequence[Verdict],
 ) -> str:
     """The summary, then each grid with its legend, as GitHub renders tables."""
-    rows = [summary_row(run, metric, also, reading) for run in runs]
+    both = list(zip(runs, found, strict=True))
+    rows = [summary_row(run, metric, also, reading, on) for run, on in both]
     parts = [table_lines([summary_headings(runs, metric, also), *rows])]
-    parts += [_grid_part(run, metric, reading) for run in runs]
+    parts += [_grid_part(run, metric, reading, on) for run, on in both]
     return "\n".join(parts) + "\n"
 
 
@@ -90,7 +105,7 @@ def _keys(cell: Cell) -> tuple[str, str, str, str]:
 
 
 def _run_object(
-    run: Run, metrics: Sequence[Metric], reading: Reading
+    run: Run, metrics: Sequence[Metric], reading: Reading, found: Verdict
 ) -> dict[str, Any]:
     columns = frames.cells_frames(run, metrics, reading)
     reference = frames.reference(columns[metrics[0].name])
@@ -99,7 +114,7 @@ def _run_object(
         "setup": _setup_object(run),
         "reading": msgspec.to_builtins(reading),
         "reference": str(reference) if reference else None,
-        "gradient": {name: _gradient(cells) for name, cells in columns.items()},
+        "gradient": {name: found.axis_words(name) or None for name in columns},
         "metrics": [_metric_object(metric) for metric in metrics],
         "cells": [_cell_object(columns, row) for row in _rows(columns)],
     }
@@ -119,15 +134,6 @@ def _setup_object(run: Run) -> dict[str, Any]:
     """The setup, with the names of its needles instead of their text."""
     setup: dict[str, Any] = msgspec.to_builtins(run.setup)
     return {**setup, "needles": [needle.name for needle in run.setup.needles]}
-
-
-def _gradient(cells: Cells) -> dict[str, Any]:
-    found = stats.gradient(cells)
-    return {
-        "words": found.words,
-        "rho": or_null(found.rho),
-        "p": or_null(found.p),
-    }
 
 
 def _cell_object(names: Iterable[str], row: Sequence[Cell]) -> dict[str, Any]:
@@ -150,16 +156,20 @@ def _field(value: float) -> float | str:
     return value if math.isfinite(value) else ""
 
 
-def _grid_part(run: Run, metric: Metric, reading: Reading) -> str:
+def _grid_part(run: Run, metric: Metric, reading: Reading, found: Verdict) -> str:
     cells = frames.cells_frame(run, metric, reading)
     rows = [
         [k, *(text.plain.strip() for text in row)]
         for k, row in zip(frames.k_types(cells), grid_texts(cells, metric), strict=True)
     ]
-    entries = [*legend_entries(run.setup, cells, metric), *captions.facts(run)]
+    entries = [
+        *legend_entries(run.setup, cells, metric),
+        *judged_entries(found, metric),
+        *captions.facts(run),
+    ]
     sentences = [
         *unmeasured_lines(run, metric),
-        *incomplete_lines(cells),
+        *incomplete_lines(run, cells),
         *captions.cautions(run.setup),
     ]
     return "\n".join(
@@ -209,7 +219,7 @@ def table_csv(tables: Sequence[PairTable]) -> str:
     metrics = list(columns.values())
     statuses = [f"{probe} {what}" for probe in probes for what in ("status", "reason")]
     values = [heading for metric in metrics for heading in _headings(metric)]
-    writer.writerow(["run", "k", "v", "reference", *statuses, *values])
+    writer.writerow(["run", "k", "v", "reference", VERDICT, *statuses, *values])
     for table in tables:
         by_name = {column.metric.name: column for column in table.columns}
         for pair in table.pairs:
@@ -217,6 +227,7 @@ def table_csv(tables: Sequence[PairTable]) -> str:
                 [
                     *map(field, (table.run.name, pair.k, pair.v)),
                     int(pair == table.reference),
+                    table.words.get(pair, ""),
                     *(field(w) for p in probes for w in _status(table, pair, p)),
                     *(
                         _field(value)
@@ -230,7 +241,7 @@ def table_csv(tables: Sequence[PairTable]) -> str:
 
 def table_json(tables: Sequence[PairTable]) -> str:
     """
-    A list of runs: setup without the needles' text, metrics, rows, separation.
+    A list of runs: setup without the needles' text, metrics, and rows.
 
     Values are unrounded; null where there is none.
     """
@@ -238,7 +249,7 @@ def table_json(tables: Sequence[PairTable]) -> str:
 
 
 def table_markdown(tables: Sequence[PairTable]) -> str:
-    """Each table with its legend and its significant differences, for GitHub."""
+    """Each table with its legend, for GitHub."""
     return "\n".join(_table_part(table) for table in tables)
 
 
@@ -271,7 +282,6 @@ def _table_object(table: PairTable) -> dict[str, Any]:
         "sorted_by": table.sorted_by,
         "metrics": [_column_object(column) for column in table.columns],
         "rows": [_row_object(table, pair) for pair in table.pairs],
-        "separation": [_separation_object(e) for e in separations(table)],
     }
 
 
@@ -293,6 +303,7 @@ def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
     return {
         "k": pair.k,
         "v": pair.v,
+        "verdict": table.words.get(pair, ""),
         "probes": {
             probe: {"status": status, "reason": reason}
             for probe, (status, reason) in statuses.items()
@@ -304,32 +315,20 @@ def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
     }
 
 
-def _separation_object(each: Separation) -> dict[str, Any]:
-    return {
-        "metric": each.metric.name,
-        "pairs": each.compared,
-        "significant": each.significant,
-        "largest": str(each.largest.pair),
-        "difference": each.largest.difference,
-        "noise": or_null(each.largest.noise),
-    }
-
-
 def _table_part(table: PairTable) -> str:
-    rows = [[HEADING, *(column.metric.name for column in table.shown)]]
+    last = [VERDICT] if table.words else []
+    rows = [[HEADING, *(column.metric.name for column in table.shown), *last]]
     rows += [_texts(table, pair) for pair in table.pairs]
-    found = separations(table)
     entries = [*table_legend(table), *captions.facts(table.run)]
     parts = [f"### {plain(title(table))}\n", table_lines(rows)]
     sentences = [*table.remarks, *captions.cautions(table.run.setup)]
     parts += [f"- {plain(line)}" for line in sentences]
     parts += [f"- {plain(word)}: {plain(phrase)}" for word, phrase in entries]
-    if found:
-        parts += ["", table_lines(separation_rows(found)), plain(SEPARATION_NOTE)]
     return "\n".join(parts) + "\n"
 
 
 def _texts(table: PairTable, pair: Pair) -> list[str]:
     mark = REFERENCE_MARK if pair == table.reference else ""
     texts = (" ".join(cell_texts(column, pair)).strip() for column in table.shown)
-    return [f"{visible(str(pair))}{mark}", *texts]
+    last = [table.words.get(pair, "")] if table.words else []
+    return [f"{visible(str(pair))}{mark}", *texts, *last]

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import frames, stats
+from codeneedle.analysis import frames
 from codeneedle.analysis.frames import Cell, Cells
 from codeneedle.analysis.metrics import Metric
 from codeneedle.records.record import Run
@@ -24,6 +25,9 @@ from codeneedle.report.captions import (
 )
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import visible
+
+if TYPE_CHECKING:
+    from codeneedle.report.judgement import Verdict
 
 CORNER = "K \\ V"
 """Top left corner of a grid: K types go down, V types across."""
@@ -191,25 +195,34 @@ def text_colour(red: float, green: float, blue: float) -> str:
 
 
 def report(
-    runs: Sequence[Run], metric: Metric, also: Sequence[Metric], reading: Reading
+    runs: Sequence[Run],
+    metric: Metric,
+    also: Sequence[Metric],
+    reading: Reading,
+    found: Sequence["Verdict"],
 ) -> RenderableType:
     """
     The summary of all *runs*, then the grid of each with what it was measured on.
 
     Args:
         runs: In the order to show; records of one probe each.
-        metric: Shown as a grid, and in the summary with its range and gradient.
+        metric: Shown as a grid, and in the summary with its range and types that cost.
         also: Further metrics of the summary, before *metric*.
         reading: How stored replies are read.
+        found: The verdict on each run.
     """
-    parts: list[RenderableType] = [summary(runs, metric, also, reading)]
-    for run in runs:
-        parts += [Text(), grid(run, metric, reading)]
+    parts: list[RenderableType] = [summary(runs, metric, also, reading, found)]
+    for run, on in zip(runs, found, strict=True):
+        parts += [Text(), grid(run, metric, reading, on)]
     return Group(*parts)
 
 
 def summary(
-    runs: Sequence[Run], metric: Metric, also: Sequence[Metric], reading: Reading
+    runs: Sequence[Run],
+    metric: Metric,
+    also: Sequence[Metric],
+    reading: Reading,
+    found: Sequence["Verdict"],
 ) -> RenderableType:
     """
     One row per run, in the form of the published table.
@@ -222,7 +235,10 @@ def summary(
         heading.replace(" (mean", "\n(mean")
         for heading in summary_headings(runs, metric, also)[1:]
     ]
-    rows = [summary_row(run, metric, also, reading) for run in runs]
+    rows = [
+        summary_row(run, metric, also, reading, on)
+        for run, on in zip(runs, found, strict=True)
+    ]
     columns = list(zip(headings, *(row[1:] for row in rows), strict=True))
     widths = [_width(column) for column in columns]
     if len(rows) == 1:
@@ -269,27 +285,33 @@ def summary_headings(
 
 
 def summary_row(
-    run: Run, metric: Metric, also: Sequence[Metric], reading: Reading
+    run: Run,
+    metric: Metric,
+    also: Sequence[Metric],
+    reading: Reading,
+    found: "Verdict",
 ) -> list[str]:
-    """The cells of `summary` for one run."""
+    """The cells of `summary` for one run; *found* is the verdict on it."""
     columns = _columns(metric, also)
     tables = frames.cells_frames(run, columns, reading)
     cells = tables[metric.name]
-    spread = stats.spread(cells)
+    spread = frames.spread(cells)
     digits = max(metric.digits, SUMMARY_DIGITS)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     value_range = f"{low} - {high}" if spread.cells else NO_VALUE_WORD
     return [
         visible(run.name),
         _of_all(spread.cells, len(cells)),
-        *(_mean_and_sd(each, stats.spread(tables[each.name])) for each in columns),
+        *(_mean_and_sd(each, frames.spread(tables[each.name])) for each in columns),
         value_range,
-        stats.gradient(cells).words,
+        visible(found.axis_words(metric.name)) or NO_VALUE_WORD,
     ]
 
 
-def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
-    """Heading, grid, legend, cautions, and what it was measured on."""
+def grid(
+    run: Run, metric: Metric, reading: Reading, found: "Verdict"
+) -> RenderableType:
+    """Heading, grid, legend, verdict, cautions, and what it was measured on."""
     cells = frames.cells_frame(run, metric, reading)
     described = captions.described(metric) + captions.combined(metric, cells)
     heading = Text(f"{visible(run.name)}: {described}", style="bold")
@@ -302,14 +324,24 @@ def grid(run: Run, metric: Metric, reading: Reading) -> RenderableType:
             [
                 *captions.legend_entries(run.setup, cells, metric),
                 *captions.floor_entries(run, metric, reading, cells),
+                *judged_entries(found, metric),
             ]
         ),
         *(Text(line) for line in unmeasured_lines(run, metric)),
-        *(Text(line) for line in incomplete_lines(cells)),
+        *(Text(line) for line in incomplete_lines(run, cells)),
         *(Text(line, style="bold") for line in captions.cautions(run.setup)),
         Text(),
         captions.facts_table(run),
     )
+
+
+def judged_entries(found: "Verdict", metric: Metric) -> list[tuple[str, str]]:
+    """What the verdict says of K and V by *metric*; nothing where it is not judged."""
+    # A live grid needs no statistics: they take a second to load.
+    from codeneedle.report.verdict import judged_lines
+
+    lines = (judged_lines(j) for j in found.judged if j.metric.name == metric.name)
+    return [("verdict", line) for each in lines for line in each]
 
 
 def grid_lines(cells: Cells, metric: Metric) -> list[Text]:
@@ -371,7 +403,7 @@ def _heading(metric: Metric, runs: Sequence[Run]) -> str:
     return f"{prefix}{metric.name} /{most:g}"
 
 
-def _mean_and_sd(metric: Metric, spread: stats.Spread) -> str:
+def _mean_and_sd(metric: Metric, spread: frames.Spread) -> str:
     if not spread.cells:
         return NO_VALUE_WORD
     digits = max(metric.digits, SUMMARY_DIGITS)

@@ -20,15 +20,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from codeneedle.analysis import frames, stats
+from codeneedle.analysis import frames
 from codeneedle.analysis.frames import Cells
 from codeneedle.analysis.metrics import Metric
-from codeneedle.analysis.stats import CONFIDENCE
 from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
+    incomplete_lines,
     number,
     reference_note,
     status_word,
@@ -41,6 +41,7 @@ from codeneedle.report.grid import (
     text_colour,
     value_scale,
 )
+from codeneedle.report.judgement import COSTS, Verdict
 from codeneedle.scoring.rounds import Reading
 from codeneedle.system.files import write_whole
 from codeneedle.text import visible
@@ -365,6 +366,7 @@ def draw(
     *,
     difference: bool = False,
     zoom: bool = False,
+    found: Verdict,
     folder: Path,
 ) -> tuple[Path, Path]:
     """
@@ -377,6 +379,7 @@ def draw(
         difference: Whether to draw each pair's value less the reference's; the files
             are then called ``heatmap-METRIC-difference``.
         zoom: Whether the colours span the values, not the metric's natural bounds.
+        found: The verdict on the run: pairs that cost by *metric* are bold.
         folder: Where the files go; made if it does not exist.
 
     Returns:
@@ -386,9 +389,9 @@ def draw(
         FolderUnusable: If the disk refuses.
     """
     picture = (
-        differences_picture(run, metric, reading)
+        differences_picture(run, metric, reading, found)
         if difference
-        else values_picture(run, metric, reading, zoom=zoom)
+        else values_picture(run, metric, reading, found, zoom=zoom)
     )
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
     return drawn(functools.partial(paint, picture), folder=folder, name=name)
@@ -413,33 +416,36 @@ def drawn(
 
 
 def values_picture(
-    run: Run, metric: Metric, reading: Reading, *, zoom: bool = False
+    run: Run, metric: Metric, reading: Reading, found: Verdict, *, zoom: bool = False
 ) -> Picture:
     """The value of every pair: lighter is better, or higher where neither is."""
     cells = frames.cells_frame(run, metric, reading)
+    bold = _costly(cells, metric, found)
     values = [cell.value for cell in cells]
     labels = [number(value, digits=metric.digits) for value in values]
     return Picture(
         k_types=tuple(frames.k_types(cells)),
         v_types=tuple(frames.v_types(cells)),
-        squares=_squares(cells, values, labels, bold=()),
+        squares=_squares(cells, values, labels, bold=bold),
         scale=value_scale(
             metric, values, rounds=frames.most_observations(cells), zoom=zoom
         ),
         colours=f"lighter is {'lower' if metric.better == 'lower' else 'higher'}",
         caption=metric.unit or metric.name,
         title=_capital(metric.label + captions.combined(metric, cells)),
-        notes=_notes(run, metric, cells),
+        notes=_notes(run, metric, cells, bold),
         reference=frames.reference(cells),
     )
 
 
-def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
-    """Every pair's value less the reference's; bold where it is significant."""
+def differences_picture(
+    run: Run, metric: Metric, reading: Reading, found: Verdict
+) -> Picture:
+    """Every pair's value less the reference's."""
     cells = frames.cells_frame(run, metric, reading)
     reference = frames.reference(cells)
     if reference is None:
-        return values_picture(run, metric, reading)
+        return values_picture(run, metric, reading, found)
     base = frames.value_at(cells, reference)
     differences = [cell.value - base for cell in cells]
     scale = difference_scale(
@@ -447,9 +453,7 @@ def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
     )
     labels = [number(each, digits=metric.digits, sign=True) for each in differences]
     k_types, v_types = frames.k_types(cells), frames.v_types(cells)
-    bold: set[Pair] = set()
-    if has_labels(k_types, v_types):
-        bold = _significant(run, cells, reference, metric)
+    bold = _costly(cells, metric, found)
     base_label = number(base, digits=metric.digits)
     return Picture(
         k_types=tuple(k_types),
@@ -459,7 +463,7 @@ def differences_picture(run: Run, metric: Metric, reading: Reading) -> Picture:
         colours="around zero",
         caption=f"difference, {metric.unit or metric.name}",
         title=f"{_capital(metric.label)}: difference from {reference} ({base_label})",
-        notes=(*_notes(run, metric, cells), *([BOLD_NOTE] if bold else [])),
+        notes=_notes(run, metric, cells, bold),
         reference=reference,
     )
 
@@ -486,17 +490,9 @@ def _word(status: str) -> str:
     return status_word(status) if status else "not run"
 
 
-def _significant(run: Run, cells: Cells, reference: Pair, metric: Metric) -> set[Pair]:
-    """The pairs of whose difference to *reference* the interval excludes 0."""
-    theirs = next(cell for cell in cells if cell.pair == reference)
-    compare = functools.partial(
-        stats.cell_difference,
-        theirs=theirs,
-        needles=len(run.setup.needles),
-        is_sum=metric.is_sum,
-    )
-    others = [cell for cell in cells if cell.has_value and cell.pair != reference]
-    return {cell.pair for cell in others if compare(cell).is_told}
+def _costly(cells: Cells, metric: Metric, found: Verdict) -> set[Pair]:
+    """The pairs that cost by *metric*, as the verdict says."""
+    return {c.pair for c in cells if found.word(c.pair, metric.name) == COSTS}
 
 
 def run_notes(run: Run) -> tuple[str, ...]:
@@ -512,19 +508,22 @@ def run_notes(run: Run) -> tuple[str, ...]:
     )
 
 
-def _notes(run: Run, metric: Metric, cells: Cells) -> tuple[str, ...]:
+def _notes(
+    run: Run, metric: Metric, cells: Cells, bold: Collection[Pair]
+) -> tuple[str, ...]:
     return (
         *run_notes(run),
         *map(_capital, unmeasured_lines(run, metric)),
+        *map(_capital, incomplete_lines(run, cells)),
         *filter(None, [_capital(reference_note(cells))]),
+        *([BOLD_NOTE] if bold else []),
     )
 
 
 BOLD_NOTE = (
-    f"Bold: the {CONFIDENCE:.0%} interval of the difference excludes 0; this happens "
-    f"to about 1 pair in {1 / (1 - CONFIDENCE):.0f} by chance alone."
+    "Bold: the pair costs, as codeneedle verdict judges it (5% error over the grid)."
 )
-"""Below a heatmap of differences with bold labels."""
+"""Below a heatmap with bold labels."""
 
 
 def _capital(label: str) -> str:

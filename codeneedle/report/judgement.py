@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from codeneedle.analysis import verdict
+from codeneedle.analysis import recall, verdict
 from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.verdict import (
     ALPHA,
@@ -39,11 +39,21 @@ FEWEST_UNITS = 2
 AXES = ("K", "V")
 
 NOTHING_LOST, WITHIN_LIMIT = "nothing lost", "within the limit"
+LEAST_MEMORY, FASTEST = "least memory", "fastest"
 SHOWN_GOALS = (NOTHING_LOST, WITHIN_LIMIT)
 """Goals that a pair reaches only by a certificate, or by an upper bound."""
 
 SPEED = "tg"
 """The writing speed that advice may rest on: by-products of recall are too noisy."""
+
+RANKING = ("kld", "recall-logp", "copy-logp", "retrieval-logp")
+"""Metrics by which pairs are ranked: each has a gradient where answers have none."""
+
+SIZES = ("top1", "copy-ppl", "copy-top1", "recall-right")
+"""Metrics whose values people understand; none of them is tested."""
+
+COSTS, FREE, UNDECIDED, NOT_JUDGED = "costs", "free", "undecided", "not judged"
+"""What `Verdict.word` says of a pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +88,7 @@ class Judged:
         reference: Mean of the reference.
         axes: One finding for each of `AXES`.
         odd: A cell that its types do not explain; left out of the axes.
+        incomplete: Pairs that lack answers which the reference has: not compared.
         least: For each axis, the smallest effects that would have been found 9 times
             in 10, by kind; empty where the axis matters.
         silent: Why the metric has no say; empty if it has.
@@ -91,6 +102,17 @@ class Judged:
     odd: OddCell | None = None
     least: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     silent: str = ""
+    incomplete: tuple[Pair, ...] = ()
+
+    @property
+    def votes(self) -> bool:
+        """Whether a cost of it is one: a distance is above zero for any rounding."""
+        return not self.silent and not self.metric.floor
+
+    def charges(self, pair: Pair) -> bool:
+        """Whether *pair* is odd, or its type of K or of V costs."""
+        sides = {("K", pair.k), ("V", pair.v)}
+        return pair == self.odd_pair or bool(sides & self.costing())
 
     @property
     def odd_pair(self) -> Pair | None:
@@ -103,13 +125,14 @@ class Judged:
         """
         Axis and type of all that costs.
 
-        All but the finest type of an axis that matters without a type being shown.
+        Where an axis matters without a single type being shown, the coarser types of
+        its largest contrast.
         """
         found = set()
         for axis, types, finding in zip(AXES, self.types, self.axes, strict=False):
             costly = [types[cost.index] for cost in finding.costs]
             if finding.matters:
-                found |= {(axis, name) for name in costly or types[1:]}
+                found |= {(axis, name) for name in costly or types[finding.split :]}
         return found
 
 
@@ -124,6 +147,9 @@ class Standing:
         speed: Of writing, likewise.
         losses: By metric, the mean loss against the reference and the half-width of
             its 95 % interval, over units; in the metric's unit.
+        seen: Metrics by which this pair alone is less than the reference, p at most
+            5 %; of the whole grid that says nothing.
+        sizes: Its values of the metrics of `SIZES`.
         certificate: Of lost units; None where no metric can tell.
         trouble: Why nothing is said of its quality; empty if something is.
         is_on_front: Whether no other pair is as good in all and better in something.
@@ -133,6 +159,8 @@ class Standing:
     memory: float | None
     speed: float | None
     losses: Mapping[str, tuple[float, float]]
+    seen: tuple[str, ...] = ()
+    sizes: Mapping[str, float] = field(default_factory=dict)
     certificate: Certificate | None = None
     trouble: str = ""
     is_on_front: bool = False
@@ -171,6 +199,7 @@ class Verdict:
         standings: One for each pair with a record, most precise first.
         advice: The recommendations, the first one first.
         certified: The metric behind the certificates; None where none can be given.
+        ranking: Name of the metric by which pairs are ranked; empty without any.
     """
 
     run: Run
@@ -179,10 +208,60 @@ class Verdict:
     standings: tuple[Standing, ...] = ()
     advice: tuple[Advice, ...] = ()
     certified: Metric | None = None
+    ranking: str = ""
 
     def standing(self, pair: Pair) -> Standing:
         """What is known of *pair*, which has a record."""
         return next(each for each in self.standings if each.pair == pair)
+
+    def word(self, pair: Pair, metric: str = "") -> str:
+        """
+        What tables, grids, pictures and the page say of *pair*.
+
+        `FREE` by its certificate; `COSTS` by its certificate, its types, or because
+        it is odd; `UNDECIDED`; `NOT_JUDGED` where its cell is missing or unreliable.
+        Empty for the reference, and where no metric has a say.
+
+        Args:
+            pair: Any pair of the grid.
+            metric: Name of the only metric to ask; all that vote if empty.
+        """
+        asked = [
+            each
+            for each in self.judged
+            if (each.metric.name == metric if metric else each.votes)
+            if not each.silent
+        ]
+        if not asked or pair == self.reference:
+            return ""
+        standing = next((each for each in self.standings if each.pair == pair), None)
+        if standing is None or standing.trouble or not standing.losses:
+            return NOT_JUDGED
+        certifies = self.certified and metric in {"", self.certified.name}
+        certificate = standing.certificate if certifies else None
+        if certificate and certificate.verdict != UNDECIDED:
+            return certificate.verdict
+        return COSTS if any(each.charges(pair) for each in asked) else UNDECIDED
+
+    def axis_words(self, metric: str) -> str:
+        """
+        Which types of K and V cost by *metric*: ``none``, or ``V: q4_0, q4_1``.
+
+        ``not tested`` where it has no say or both axes have gaps; empty where the
+        metric is none that is judged.
+        """
+        each = next((j for j in self.judged if j.metric.name == metric), None)
+        if each is None:
+            return ""
+        if all(math.isnan(finding.p) for finding in each.axes):
+            return "not tested"
+        costly = {axis: [t for a, t in each.costing() if a == axis] for axis in AXES}
+        parts = [
+            f"{axis}: {', '.join(sorted(types, key=kinds.index))}"
+            for (axis, types), kinds in zip(costly.items(), each.types, strict=True)
+            if types
+        ]
+        return "; ".join(parts) or "none"
 
 
 def judge(
@@ -219,15 +298,27 @@ def judge(
     )
     certifying = next((e for e in speaking if e.metric.lost_from is not None), None)
     standings = _standings(table, scored, certifying)
-    standings = _with_front(standings, reference)
+    ranking = _ranking([each.metric.name for each in speaking])
     found = Verdict(
         run=run,
         reference=reference,
         judged=judged,
-        standings=standings,
+        standings=_with_front(standings, reference, ranking),
         certified=certifying.metric if certifying else None,
+        ranking=ranking,
     )
     return replace(found, advice=tuple(_advice(found, table, limits or Limits())))
+
+
+def _ranking(names: Sequence[str]) -> str:
+    return next((name for name in (*RANKING, *names) if name in names), "")
+
+
+def words_of(table: PairTable) -> dict[Pair, str]:
+    """What the verdict on the run of *table* says of each pair, where it says any."""
+    found = judge(table.run, table.reading, with_power=False)
+    words = {pair: found.word(pair) for pair in table.pairs}
+    return {pair: word for pair, word in words.items() if word}
 
 
 def scored_metrics(table: PairTable) -> dict[str, "UnitScores"]:
@@ -251,8 +342,17 @@ class UnitScores:
             if column.cell(pair).has_value
         }
         self.reference = column.reference or table.reference
-        self._names = list(self._cells.get(self.reference or table.pairs[0], {}))
+        missing = _missing(column, table, self.reference)
+        # What the reference did not answer cannot be lost, and is no evidence.
+        self._names = [
+            name
+            for name in self._cells.get(self.reference or table.pairs[0], {})
+            if name not in missing
+        ]
         self.units = len(self._names)
+        self._is_reliable = len(missing) <= (1 - ANSWERED_SHARE) * (
+            len(missing) + self.units
+        )
 
     @property
     def sign(self) -> int:
@@ -263,9 +363,14 @@ class UnitScores:
     def silent(self) -> str:
         """Why the metric has no say; empty if it has."""
         if self.reference not in self._cells:
-            return "has no value for the reference"
+            return "the reference has no value"
+        if not self._is_reliable:
+            return (
+                f"the reference has an answer for {self.units} {self.metric.noun} "
+                "only, so nothing can be compared with it"
+            )
         if self.units < FEWEST_UNITS:
-            return "has a single number per pair, so nothing is known of its noise"
+            return "a single number per pair, so nothing is known of its noise"
         low, high = self.metric.bounds
         if low is None or high is None:
             return ""
@@ -281,18 +386,25 @@ class UnitScores:
     def of(self, pair: Pair) -> Numbers | None:
         """The units of *pair*, higher is better; None where they are not whole."""
         values = self._cells.get(pair, {})
-        if not self._names or values.keys() != set(self._names):
+        if not self._names or not values.keys() >= set(self._names):
             return None
         return np.array([values[name] for name in self._names]) * self.sign
 
-    def losses(self, pair: Pair) -> tuple[float, float] | None:
-        """Mean loss of *pair* against the reference, and half of its interval."""
+    def losses(self, pair: Pair) -> Numbers | None:
+        """Loss of each unit of *pair* against the reference; None if not whole."""
         ours = self.of(pair)
         theirs = self.of(self.reference) if self.reference else None
-        if ours is None or theirs is None:
-            return None
         # A distance from the reference is a loss as it stands; its floor is noise.
-        return verdict.mean_interval(theirs - ours)
+        return None if ours is None or theirs is None else theirs - ours
+
+    @property
+    def incomplete(self) -> tuple[Pair, ...]:
+        """Pairs with a value that lack units of the reference."""
+        return tuple(pair for pair in self._cells if self.of(pair) is None)
+
+    def table(self) -> Numbers:
+        """The units of every pair: (K types, V types, units); NaN where not whole."""
+        return self._scores(self._types())
 
     def judged(self, *, metrics: int, with_power: bool) -> Judged:
         """Test both axes, with an even share of the false alarms."""
@@ -306,6 +418,7 @@ class UnitScores:
         )
         if self.silent:
             return base
+        base = replace(base, incomplete=self.incomplete)
         scores = self._scores(types)
         odd = verdict.odd_cell(scores, alpha=ODD_ALPHA / metrics)
         if odd is not None:
@@ -368,17 +481,19 @@ def _units(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
     values = whole or metric.values(*facts)
     if whole or metric.names is None:
         return {str(at): value for at, value in enumerate(values)}
+    names = metric.names(record, table.run.setup)
     by_text: dict[str, list[float]] = {}
-    for (text, name), value in zip(metric.names(record), values, strict=True):
+    for (text, name), value in zip(names, values, strict=True):
         by_text.setdefault(text or name, []).append(value)
     return {name: math.fsum(each) / len(each) for name, each in by_text.items()}
 
 
-def _answered(column: Column, table: PairTable, pair: Pair) -> float:
-    """Share of the needles of *pair* that have an answer."""
-    if column.metric.lost_from is None or column.metric.units is None:
-        return 1.0
-    return column.cell(pair).n / max(len(_units(column, table, pair)), 1)
+def _missing(column: Column, table: PairTable, pair: Pair | None) -> frozenset[str]:
+    """Names of the units of *pair* without an answer."""
+    record = table.records.get((pair, column.probe)) if pair else None
+    if column.probe != recall.NAME or record is None or not record.has_numbers:
+        return frozenset()
+    return recall.unanswered(record, table.run.setup)
 
 
 def _standings(
@@ -386,17 +501,35 @@ def _standings(
 ) -> tuple[Standing, ...]:
     tried = {record.pair for record in table.run.records}
     pairs = [pair for pair in table.pairs if pair in tried]
-    troubles = {pair: _trouble(table, pair, list(scored)) for pair in pairs}
+    troubles = {pair: _trouble(table, pair) for pair in pairs}
     judged = [pair for pair in pairs if not troubles[pair] and pair != table.reference]
+    losses = {
+        pair: {
+            name: values
+            for name, each in scored.items()
+            if not each.silent and (values := each.losses(pair)) is not None
+        }
+        for pair in pairs
+    }
     return tuple(
         Standing(
             pair=pair,
             memory=_memory(table, pair),
             speed=_share(table, SPEED, pair),
             losses={
-                name: loss
-                for name, each in scored.items()
-                if not each.silent and (loss := each.losses(pair))
+                name: verdict.mean_interval(values)
+                for name, values in losses[pair].items()
+            },
+            seen=tuple(
+                name
+                for name, values in losses[pair].items()
+                if not scored[name].metric.floor
+                if verdict.sign_flip_p(values) <= ALPHA
+            ),
+            sizes={
+                column.metric.name: column.cell(pair).value
+                for column in table.columns
+                if column.metric.name in SIZES and column.cell(pair).has_value
             },
             certificate=_certificate(certifying, pair, comparisons=len(judged))
             if pair in judged
@@ -407,18 +540,18 @@ def _standings(
     )
 
 
-def _trouble(table: PairTable, pair: Pair, metrics: Sequence[str]) -> str:
+def _trouble(table: PairTable, pair: Pair) -> str:
     """Why nothing is said of the quality of *pair*."""
     records = [table.records.get((pair, probe)) for probe in table.probes]
     failed = [each for each in records if each and not each.has_numbers]
     if failed:
         return visible(f"{failed[0].status.value}: {failed[0].reason}")
-    for column in table.columns:
-        if column.metric.name in metrics and pair in column.cells:
-            record = table.records.get((pair, column.probe))
-            if record and _answered(column, table, pair) < ANSWERED_SHARE:
-                share = _answered(column, table, pair)
-                return f"unreliable: {share:.0%} of its rounds have an answer"
+    asked = len(table.run.setup.needles)
+    record = table.records.get((pair, recall.NAME))
+    missing = recall.unanswered(record, table.run.setup) if record else ()
+    if len(missing) > (1 - ANSWERED_SHARE) * asked:
+        answered = asked - len(missing)
+        return f"unreliable: {answered} of {asked} functions have an answer"
     return ""
 
 
@@ -460,26 +593,26 @@ def _share(table: PairTable, name: str, pair: Pair) -> float | None:
     return share if math.isfinite(share) else None
 
 
-def _with_front(standings: Sequence[Standing], reference: Pair) -> tuple[Standing, ...]:
+def _with_front(
+    standings: Sequence[Standing], reference: Pair, ranking: str
+) -> tuple[Standing, ...]:
     """Mark the pairs that no other one beats in loss, memory and speed."""
-    sound = [s for s in standings if not s.trouble and s.memory is not None]
+    sound = [
+        each
+        for each in standings
+        if not each.trouble and each.memory is not None
+        if not ranking or ranking in each.losses
+    ]
     if not sound:
         return tuple(standings)
-    names = [
-        name
-        for name in next(s for s in sound).losses
-        if all(name in each.losses for each in sound)
-    ][:1]
     costs, margins = [], []
     for each in sound:
         is_reference = each.pair == reference
         certificate = each.certificate
         upper = 0.0 if is_reference or not certificate else certificate.upper
-        loss = [each.losses[name] for name in names]
-        costs.append(
-            [upper, *(at for at, _ in loss), each.memory or 1.0, -(each.speed or 0.0)]
-        )
-        margins.append([0.0, *(half for _, half in loss), 0.0, SPEED_MARGIN])
+        loss, half = each.losses.get(ranking, (0.0, 0.0))
+        costs.append([upper, loss, each.memory or 1.0, -(each.speed or 0.0)])
+        margins.append([0.0, half, 0.0, SPEED_MARGIN])
     rows = verdict.pareto_front(np.array(costs), np.array(margins))
     front = {sound[row].pair for row in rows}
     return tuple(replace(s, is_on_front=s.pair in front) for s in standings)
@@ -490,76 +623,75 @@ SPEED_MARGIN = 0.03
 
 
 def _advice(found: Verdict, table: PairTable, limits: Limits) -> Iterator[Advice]:
-    """The recommendations, the one to follow first."""
+    """The recommendations, the one to follow first; none twice."""
     sound = [each for each in found.standings if not each.trouble]
     smaller = sorted(
         (s for s in sound if s.memory is not None and s.memory < 1),
         key=lambda s: (s.memory, s.pair.k),
     )
-    if limits.by_metric:
-        yield _within(smaller, table, limits)
-    free = [s for s in smaller if s.certificate and s.certificate.verdict == "free"]
-    yield _nothing_lost(found, smaller, free)
-    candidates = [s for s in smaller if _shows_no_loss(found, s)]
-    if not smaller:
-        yield Advice(
-            goal="least memory",
-            pair=None,
-            reason="no smaller cache was measured, or no log tells its size",
+    offers = [_within(smaller, table, limits)] if limits.by_metric else []
+    offers += [
+        _nothing_lost(found, smaller),
+        _least_memory(found, smaller),
+        *_fastest(found, sound),
+    ]
+    told: set[Pair] = set()
+    for offer in offers:
+        if offer.pair is None or offer.pair not in told:
+            yield offer
+        told |= {offer.pair} if offer.pair else set()
+
+
+def _least_memory(found: Verdict, smaller: Sequence[Standing]) -> Advice:
+    candidates = [s.pair for s in smaller if _shows_no_loss(found, s)]
+    if candidates:
+        reason = (
+            "the smallest cache of which no loss was shown; that is no proof that "
+            "nothing is lost"
         )
-    elif candidates:
-        yield Advice(
-            goal="least memory",
-            pair=candidates[0].pair,
-            reason="the smallest cache of which no loss was shown; that is no proof "
-            "that nothing is lost",
+    elif smaller:
+        reason = (
+            "of every smaller cache a loss was seen, or nothing could be; state "
+            "what you can bear: --max-changed 2% or --max-kld 0.01"
         )
     else:
-        yield Advice(
-            goal="least memory",
-            pair=None,
-            reason="of every smaller cache a loss was seen, or nothing could be; state "
-            "what you can bear: --max-changed 2% or --max-kld 0.01",
-        )
-    speeds = [s for s in [*candidates, found.standing(_known(found))] if s.speed]
-    if speeds:
-        yield Advice(
-            goal="fastest",
-            pair=max(speeds, key=lambda s: s.speed or 0).pair,
-            reason="writes fastest of those of which no loss was shown",
-        )
+        reason = "no smaller cache was measured, or no log tells its size"
+    pair = candidates[0] if candidates else None
+    return Advice(goal=LEAST_MEMORY, pair=pair, reason=reason)
 
 
-def _known(found: Verdict) -> Pair:
-    if found.reference is None:  # judge() gives no advice without one
-        raise ValueError("there is no reference")
-    return found.reference
+def _fastest(found: Verdict, sound: Sequence[Standing]) -> Iterator[Advice]:
+    """The fastest pair that is not worse, if it is faster than the reference."""
+    speeds = {
+        s.pair: s.speed
+        for s in sound
+        if s.speed is not None and _shows_no_loss(found, s)
+    }
+    best = max(speeds, key=lambda pair: speeds[pair], default=None)
+    if best and speeds[best] > 1 + SPEED_MARGIN:
+        reason = "writes fastest of those of which no loss was shown"
+        yield Advice(goal=FASTEST, pair=best, reason=reason)
 
 
 def _shows_no_loss(found: Verdict, standing: Standing) -> bool:
     """
     Whether a pair was compared with the reference and nothing speaks against it.
 
-    Against it speaks an interval without zero, a certificate, its type of K or of V,
-    or that it is odd. A pair that no metric could compare has shown nothing.
+    Against it speaks that it costs, or that it alone is seen to be less. A pair that
+    only distances could compare has shown nothing.
     """
-    certificate = standing.certificate
-    sides = {("K", standing.pair.k), ("V", standing.pair.v)}
+    voting = {each.metric.name for each in found.judged if each.votes}
     return (
-        bool(standing.losses)
-        and all(loss <= half for loss, half in standing.losses.values())
-        and not (certificate and certificate.verdict == "costs")
-        and not any(
-            sides & each.costing() or each.odd_pair == standing.pair
-            for each in found.judged
-        )
+        standing.pair != found.reference
+        and bool(voting & standing.losses.keys())
+        and not standing.seen
+        and found.word(standing.pair) != COSTS
     )
 
 
-def _nothing_lost(
-    found: Verdict, smaller: Sequence[Standing], free: Sequence[Standing]
-) -> Advice:
+def _nothing_lost(found: Verdict, smaller: Sequence[Standing]) -> Advice:
     goal = NOTHING_LOST
+    free = [each for each in smaller if found.word(each.pair) == FREE]
     if free:
         words = _lost_words(found, free[0])
         return Advice(goal=goal, pair=free[0].pair, reason=words)
@@ -581,8 +713,9 @@ def _nothing_lost(
     return Advice(
         goal=goal,
         pair=None,
-        reason=f"not shown of any pair: it takes {min(more)} more functions, none of "
-        f"them lost, to show that fewer than {LOST_SHARE:.0%} are",
+        reason=f"not shown of any pair: it takes {min(more)} more "
+        f"{found.certified.noun}, none of them lost, to show that fewer than "
+        f"{LOST_SHARE:.0%} are",
     )
 
 
@@ -591,7 +724,7 @@ def _lost_words(found: Verdict, standing: Standing) -> str:
     if certificate is None or found.certified is None:
         return ""
     return (
-        f"{certificate.lost} of {certificate.needles} lost "
+        f"{certificate.lost} of {certificate.needles} {found.certified.noun} lost "
         f"{found.certified.lost_from:g} {found.certified.unit} or more; fewer than "
         f"{LOST_SHARE:.0%} do ({ALPHA:.0%} error over the whole grid)"
     )

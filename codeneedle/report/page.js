@@ -1,9 +1,11 @@
 "use strict";
 // Shows the runs of the JSON block. Their text is only ever set as text, never as markup.
-const runs = JSON.parse(document.getElementById("data").textContent).runs;
+const { runs, comparison } = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const scheme = window.matchMedia("(prefers-color-scheme: dark)");
+const isNarrow = () => window.innerWidth < 600;
 const VIRIDIS = [[0, "#440154"], [0.25, "#3b528b"], [0.5, "#21918c"], [0.75, "#5ec962"], [1, "#fde725"]];
+const SIDES = ["middle right", "top center", "bottom center"];
 let run = runs[0];
 
 function colour(name) {
@@ -61,29 +63,35 @@ function showGrid() {
   const metric = run.metrics.find((each) => each.name === byId("metric").value);
   if (!metric) return;
   const cells = rows(metric.cells, run.v.length);
-  const text = cells.map((row) => row.map((cell) => (cell.value === null ? plain(cell.word) : number(cell.value, metric.digits))));
+  const text = cells.map((row) => row.map((cell) => {
+    const shown = cell.value === null ? plain(cell.word) : number(cell.value, metric.digits);
+    return cell.verdict === "costs" ? `<b>${shown}</b>` : shown;
+  }));
   const hover = cells.map((row, k) => row.map((cell, v) => {
     const lines = [`K ${run.k[k]}, V ${run.v[v]}`];
     if (cell.value === null) lines.push(cell.why);
     else lines.push(`${metric.name} ${number(cell.value, metric.digits)}`, `n ${cell.n}`);
     if (cell.loss) lines.push(`loss ${cell.loss} (95%)`);
+    if (cell.verdict) lines.push(`verdict: ${cell.verdict}`);
     return lines.map(plain).join("<br>");
   }));
   const gaps = cells.map((row) => row.map((cell) => (cell.value === null ? 1 : null)));
   const quiet = colour("--panel");
-  byId("metric-note").textContent = `${metric.label}${metric.note ? ": " + metric.note : ""}. The reference is ${run.reference}.`;
+  byId("metric-note").textContent = `${metric.label}${metric.note ? ": " + metric.note : ""}. The reference is ${run.reference}.${metric.cells.some((cell) => cell.verdict === "costs") ? " Bold: the pair costs by this metric, as the verdict says." : ""}`;
   const axes = { x: run.v.map(plain), y: run.k.map(plain), hoverinfo: "text", hovertext: hover, xgap: 2, ygap: 2 };
   draw("grid", [
     { ...axes, type: "heatmap", z: gaps, showscale: false, colorscale: [[0, quiet], [1, quiet]], text, texttemplate: "%{text}", textfont: { color: colour("--ink") } },
     {
       ...axes, type: "heatmap", z: cells.map((row) => row.map((cell) => cell.value)), text, texttemplate: "%{text}", hoverongaps: false,
-      colorscale: VIRIDIS, reversescale: metric.better === "lower", colorbar: { thickness: 12, outlinewidth: 0 },
+      colorscale: VIRIDIS, reversescale: metric.better === "lower", showscale: !isNarrow(), colorbar: { thickness: 12, outlinewidth: 0 },
+      textfont: { size: isNarrow() ? 9 : 13 },
     },
   ], {
     height: 120 + 46 * run.k.length,
-    xaxis: { title: { text: "V" }, type: "category", side: "top", showgrid: false },
-    yaxis: { title: { text: "K" }, type: "category", autorange: "reversed", showgrid: false },
-    margin: { l: 20, r: 20, t: 50, b: 20 },
+    xaxis: { title: { text: "V" }, type: "category", side: "top", showgrid: false, tickangle: 0 },
+    yaxis: { title: { text: isNarrow() ? "" : "K" }, type: "category", autorange: "reversed", showgrid: false },
+    margin: isNarrow() ? { l: 5, r: 5, t: 50, b: 10 } : { l: 20, r: 20, t: 50, b: 20 },
+    ...(isNarrow() ? { font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 11 } } : {}),
   });
   const head = element("tr");
   head.append(element("th", "K \\ V"), ...run.v.map((v) => element("th", v)));
@@ -99,13 +107,16 @@ function showFront() {
   const { metric, unit, points } = run.front;
   byId("h-front").parentElement.hidden = !points.length;
   byId("front-note").textContent = `Down and left is better. Filled points are on the front: no other pair beats them. Loss is of ${metric}${unit ? ", " + unit : ""}, against ${run.reference}; bars are 95% intervals.`;
+  // Neighbours on the front get their labels on different sides.
+  const front = points.filter((each) => each.onFront).sort((a, b) => a.memory - b.memory);
   const speeds = points.some((each) => each.speed !== null);
   draw("front", [{
     type: "scatter", mode: "markers+text", x: points.map((each) => 100 * each.memory), y: points.map((each) => each.loss),
-    text: points.map((each) => (each.onFront ? plain(each.pair) : "")), textposition: "top center", textfont: { size: 11 },
+    text: points.map((each) => (each.onFront ? plain(each.pair) : "")), textfont: { size: isNarrow() ? 9 : 11 },
+    textposition: points.map((each) => SIDES[front.indexOf(each) % SIDES.length] ?? "top center"),
     hoverinfo: "text", hovertext: points.map((each) => [
       each.pair, `memory ${number(100 * each.memory, 0)}%`, `loss ${each.loss.toPrecision(3)}${each.half === null ? "" : " ± " + each.half.toPrecision(2)}`,
-      each.speed === null ? "" : `speed ${number(100 * each.speed, 0)}%`].filter(Boolean).map(plain).join("<br>")),
+      each.speed === null ? "" : `speed ${number(100 * each.speed, 0)}%`, each.verdict].filter(Boolean).map(plain).join("<br>")),
     error_y: { type: "data", array: points.map((each) => each.half ?? 0), thickness: 1, width: 2, color: colour("--line") },
     marker: {
       size: 11, symbol: points.map((each) => (each.onFront ? "circle" : "circle-open")), line: { width: 1.5 },
@@ -179,12 +190,33 @@ function showMemory() {
   const { contexts, pairs } = run.memory;
   byId("memory-section").hidden = !contexts.length;
   if (!contexts.length) return;
-  draw("memory", Object.entries(pairs).map(([pair, sizes]) => ({
-    type: "scatter", mode: "lines+markers", name: plain(pair), x: contexts, y: sizes, visible: pair === run.reference || pair.split("/")[0] === pair.split("/")[1] ? true : "legendonly",
+  const isShown = (pair) => pair === run.reference || pair.split("/")[0] === pair.split("/")[1];
+  const shown = Object.entries(pairs).filter(([pair]) => !isNarrow() || isShown(pair));
+  draw("memory", shown.map(([pair, sizes]) => ({
+    type: "scatter", mode: "lines+markers", name: plain(pair), x: contexts, y: sizes, visible: isShown(pair) ? true : "legendonly",
   })), {
     height: 420, xaxis: { type: "log", title: { text: "context, tokens" }, tickvals: contexts, ticktext: contexts.map((each) => each.toLocaleString("en")) },
-    yaxis: { type: "log", title: { text: "MiB" } }, margin: { l: 60, r: 20, t: 20, b: 60 }, legend: { font: { size: 11 } },
+    yaxis: { type: "log", dtick: "D2", tickformat: "~g", title: { text: "MiB" } }, margin: { l: 60, r: 20, t: 20, b: 60 },
+    legend: isNarrow() ? { orientation: "h", y: -0.3, font: { size: 10 } } : { font: { size: 11 } },
   });
+}
+
+function fill(id, [heading, ...lines]) {
+  const head = element("tr");
+  head.append(...heading.map((word) => element("th", word)));
+  byId(id).replaceChildren(head, ...lines.map((line) => {
+    const row = element("tr");
+    row.append(...line.map((word) => element("td", word)));
+    return row;
+  }));
+}
+
+function showComparison() {
+  byId("comparison-section").hidden = !comparison.names;
+  if (!comparison.names) return;
+  byId("comparison-note").textContent = `The first is ${comparison.names[0]}, the second ${comparison.names[1]}. Both change by what stands in the first table; each metric is the mean over the pairs of both.`;
+  fill("setups", comparison.setups);
+  fill("changes", comparison.changes);
 }
 
 function showRun() {
@@ -207,4 +239,5 @@ for (const [id, show] of [["metric", showGrid], ["map", showMaps], ["map-pair", 
   byId(id).addEventListener("change", show);
 }
 scheme.addEventListener("change", showRun);
+showComparison();
 showRun();

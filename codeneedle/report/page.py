@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
+from msgspec.structs import fields
 from plotly.offline import get_plotlyjs
 
 from codeneedle.analysis import retrieval
@@ -20,6 +21,13 @@ from codeneedle.probes import PROBES
 from codeneedle.records.record import ENGINE, CellRecord, Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.answers import line_pairs
+from codeneedle.report.compare import (
+    CHANGE_HEADING,
+    Comparison,
+    change_rows,
+    compare,
+    setup_rows,
+)
 from codeneedle.report.judgement import Judged, Limits, Verdict, judge
 from codeneedle.report.plan import weights_of_run
 from codeneedle.report.table import Column, PairTable, pair_table
@@ -45,7 +53,7 @@ def page(
     the text property of elements alone; a content security policy forbids requests.
 
     Args:
-        runs: The first one is shown first.
+        runs: The first one is shown first; of two, the second is compared with it.
         reading: How stored replies are read.
         limits: What the user can bear to lose.
         spell: How a pair is asked for on the engine's command line.
@@ -53,16 +61,30 @@ def page(
     shown = [
         _run_facts(run, judge(run, reading, limits), reading, spell) for run in runs
     ]
+    both = _comparison(compare(runs[0], runs[1], reading)) if len(runs) == PAIR else {}
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
         folder.joinpath("page.html.j2").read_text(encoding="utf-8")
     )
     return template.render(
         title=", ".join(visible(run.name) for run in runs),
-        data=_script_json({"runs": shown}),
+        data=_script_json({"runs": shown, "comparison": both}),
         plotly=Markup(_closed(get_plotlyjs())),  # noqa: S704 - the library's own file
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
+
+
+PAIR = 2
+"""Runs that are compared with each other on a page."""
+
+
+def _comparison(found: Comparison) -> dict[str, Any]:
+    """Names, what differs in the setups, and the changes by metric."""
+    return {
+        "names": [visible(found.first.name), visible(found.second.name)],
+        "setups": [["setup", "first", "second"], *setup_rows(found)],
+        "changes": [CHANGE_HEADING, *change_rows(found)],
+    }
 
 
 def _script_json(data: object) -> Markup:
@@ -135,6 +157,7 @@ def _cell(column: Column, pair: Pair, found: Verdict) -> dict[str, Any]:
         "value": cell.value if cell.has_value else None,
         "n": cell.n,
         "loss": interval,
+        "verdict": found.word(pair, column.metric.name),
         "word": "" if cell.has_value else captions.status_word(cell.status),
         "why": visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip()),
     }
@@ -142,8 +165,7 @@ def _cell(column: Column, pair: Pair, found: Verdict) -> dict[str, Any]:
 
 def _front(found: Verdict) -> dict[str, Any]:
     """Memory against loss, and speed, of each pair that has them."""
-    names = [name for each in found.standings for name in each.losses]
-    name = names[0] if names else ""
+    name = found.ranking
     unit = next((e.metric.unit for e in found.judged if e.metric.name == name), "")
     return {
         "metric": name,
@@ -156,6 +178,7 @@ def _front(found: Verdict) -> dict[str, Any]:
                 "half": _finite(each.losses[name][1]),
                 "speed": each.speed,
                 "onFront": each.is_on_front,
+                "verdict": found.word(each.pair) or "the reference",
             }
             for each in found.standings
             if each.memory is not None and name in each.losses
@@ -298,11 +321,28 @@ def command(setup: Setup) -> str:
     ]
     words += ["--prompt-form", setup.prompt_form, "--seed", str(setup.seed)]
     words += _if(setup.probes, ["--probe", ",".join(setup.probes)])
+    words += itertools.chain.from_iterable(_chosen(setup))
     words += _if(not setup.rotation, ["--rotation", "off"])
     if setup.engine != ENGINE:
         return shlex.join([*words, "--engine", setup.engine, *setup.server_args])
     words += _if(setup.server_args, ["--", *setup.server_args])
     return shlex.join(words)
+
+
+def _chosen(setup: Setup) -> Iterator[list[str]]:
+    """The options of probes with what *setup* holds, but for paths of texts."""
+    for name, stored in setup.probes.items():
+        settings = fields(PROBES[name].settings) if name in PROBES else ()
+        for field in settings:
+            flag = field.type.__metadata__[0].extra["option"]
+            value = stored.get(field.name)
+            if field.name == "text" or value in (None, "", [], "default"):
+                continue
+            if isinstance(value, bool):
+                yield [flag.split("/")[0 if value else 1]]
+                continue
+            values = value if isinstance(value, list) else [value]
+            yield [flag, ",".join(dict.fromkeys(map(str, values)))]
 
 
 def _if(wanted: object, words: Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
+from codeneedle.report.judgement import Verdict, judge, words_of
 from codeneedle.report.table import PairTable, pair_table
 from codeneedle.scoring.rounds import Reading
 
@@ -25,15 +26,22 @@ class Selection:
 
     Attributes:
         runs: The runs, newest first, each with the records of *probe* alone.
+        whole: The same with the records of all probes.
         probe: The probe of the metric, with the metrics that only these runs have.
         metric: The metric to show.
         reading: How stored replies are read.
     """
 
     runs: tuple[Run, ...]
+    whole: tuple[Run, ...]
     probe: Probe
     metric: Metric
     reading: Reading
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The verdict on each run, without the effects that it could have found."""
+        return [judge(run, self.reading, with_power=False) for run in self.whole]
 
     @property
     def also(self) -> tuple[Metric, ...]:
@@ -81,6 +89,7 @@ def select(
     probe, chosen = metric_named(metric or default_metric(found, reading), found)
     return Selection(
         runs=tuple(of_probe(run, probe.name) for run in found),
+        whole=tuple(found),
         probe=_with_more_metrics(probe, found),
         metric=chosen,
         reading=reading,
@@ -139,7 +148,7 @@ def pair_tables(
             tables.append(build(run))
     if unknown and not any(table.sorted_by for table in tables):
         raise unknown
-    return tables
+    return [replace(table, words=words_of(table)) for table in tables]
 
 
 def read_runs(root: Path, name: str) -> list[Run]:
@@ -174,6 +183,29 @@ def one_run(root: Path, name: str) -> Run:
             hint=f"Name one: {', '.join(run.name for run in found)}.",
         )
     return found[0]
+
+
+def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
+    """
+    The runs of all *names*, each once, and the folder that a file about them goes to.
+
+    That is the run folder of a single run in *root*, and *root* itself for others.
+
+    Args:
+        root: Folder of all run folders.
+        names: Corpora, ``corpus/model``, prefixes, or run folders.
+
+    Raises:
+        BadInput: If one of them names nothing.
+    """
+    found: dict[tuple[str, str], Run] = {}
+    for name in names:
+        is_folder = (Path(name) / SETUP).is_file()
+        for run in [one_run(root, name)] if is_folder else read_runs(root, name):
+            found.setdefault((run.name, run.setup.created), run)
+    runs = list(found.values())
+    alone = root / runs[0].name
+    return runs, alone if len(runs) == 1 and alone.is_dir() else root
 
 
 def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:

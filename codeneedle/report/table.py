@@ -3,13 +3,12 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import frames, stats
+from codeneedle.analysis import frames
 from codeneedle.analysis.frames import Cell
 from codeneedle.analysis.metrics import Metric
 from codeneedle.errors import BadInput, UnknownName
@@ -90,6 +89,7 @@ class PairTable:
             compared with another pair say so.
         sorted_by: Name of the metric that orders the rows; None: precision does.
         remarks: Sentences of the probes about the run.
+        words: What the verdict on the run says of each pair, where it says any.
         reading: How stored replies are read.
     """
 
@@ -101,6 +101,7 @@ class PairTable:
     reference: Pair | None
     sorted_by: str | None
     remarks: tuple[str, ...] = ()
+    words: Mapping[Pair, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> tuple[Column, ...]:
@@ -215,126 +216,8 @@ def _sorting_column(sort: str, columns: Sequence[Column]) -> Column:
     return by_name[sort]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """
-    One pair compared with the reference.
-
-    Attributes:
-        pair: The pair.
-        difference: Its value less the reference's, in the metric's unit.
-        noise: Half of the 95 % interval of the difference, or the noise floor; NaN
-            if unknown.
-        is_significant: Whether the difference is larger than the noise.
-    """
-
-    pair: Pair
-    difference: float
-    noise: float
-    is_significant: bool
-
-    @property
-    def times_noise(self) -> float:
-        """The difference in units of the noise; infinite where there was none."""
-        if self.noise:
-            return abs(self.difference) / self.noise
-        return math.inf if self.difference else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Separation:
-    """
-    How many pairs one metric distinguishes from the reference.
-
-    Attributes:
-        metric: The metric.
-        compared: Pairs with a value, the reference not counted.
-        significant: How many of these differ significantly; None where the noise
-            is unknown.
-        largest: The pair that differs most.
-    """
-
-    metric: Metric
-    compared: int
-    significant: int | None
-    largest: Comparison
-
-
-def separations(table: PairTable) -> list[Separation]:
-    """
-    How many pairs each shown metric of quality and of speed distinguishes.
-
-    Differences are judged by the noise floor where the metric has one, by the
-    observations where there are several, and by stored standard errors otherwise.
-    About one pair in twenty is significant by chance alone.
-    """
-    found = []
-    for column in table.shown:
-        if column.metric.better == "neither" or column.metric.group == "memory":
-            continue
-        compared = [
-            _compared(column, pair, column.reference, table)
-            for pair in table.pairs
-            if column.reference and column.cell(pair).has_value
-            if pair != column.reference
-        ]
-        if compared:
-            is_known = any(not math.isnan(each.noise) for each in compared)
-            significant = sum(each.is_significant for each in compared)
-            separation = Separation(
-                metric=column.metric,
-                compared=len(compared),
-                significant=significant if is_known else None,
-                largest=max(compared, key=lambda each: abs(each.difference)),
-            )
-            found.append(separation)
-    return found
-
-
-def _compared(
-    column: Column, pair: Pair, reference: Pair, table: PairTable
-) -> Comparison:
-    metric = column.metric
-    difference = column.cell(pair).value - column.reference_value
-    error = _error(column, pair, reference, table)
-    if metric.floor:
-        noise = max(abs(column.reference_value), 0.0 if math.isnan(error) else error)
-        is_significant = difference > noise
-    else:
-        found = stats.cell_difference(
-            column.cell(pair),
-            column.cell(reference),
-            needles=len(table.run.setup.needles),
-            is_sum=metric.is_sum,
-        )
-        is_single = math.isnan(found.low)
-        noise = error if is_single else (found.high - found.low) / 2
-        is_significant = abs(difference) > noise if is_single else found.is_told
-    return Comparison(
-        pair=pair, difference=difference, noise=noise, is_significant=is_significant
-    )
-
-
-def _error(column: Column, pair: Pair, reference: Pair, table: PairTable) -> float:
-    """
-    Half of the 95 % interval of the difference; NaN where errors are not stored.
-
-    Treats the two as independent. Measured on the same text they are not, so the
-    interval is too wide rather than too narrow.
-    """
-    if column.metric.error is None:
-        return math.nan
-    records = [table.records[each, column.probe] for each in (pair, reference)]
-    setup, reading = table.run.setup, table.reading
-    errors = [column.metric.error(record, setup, reading) for record in records]
-    known = [error for error in errors if error is not None]
-    return (
-        stats.NORMAL_95 * math.hypot(*known) if len(known) == len(errors) else math.nan
-    )
-
-
-HEADING = "K/V"
-"""Above the pairs."""
+HEADING, VERDICT = "K/V", "verdict"
+"""Above the pairs, and above what the verdict says of them."""
 
 GAPS = (2, 1)
 """Blanks between columns; the second where that saves a block."""
@@ -348,14 +231,17 @@ DECIMAL_BELOW = 10
 THOUSANDS_FROM = 10_000
 """Ratios from which thousands are counted."""
 
-SEPARATION_NOTE = (
-    "significant: differs from the reference by more than the noise floor, or the "
-    "95% interval of the difference excludes 0; about 1 pair in 20 does by chance"
-)
+MEANINGS = {
+    "costs": "less than with the reference was shown of it, or of its K or V type",
+    "free": "fewer than 10% of functions or texts are lost",
+    "undecided": "neither was shown; codeneedle verdict says what decides it",
+    "not judged": "without numbers, or without enough answers",
+}
+"""What the words of a verdict mean; 5 % errors over the whole grid."""
 
 
 def table_view(tables: Sequence[PairTable]) -> RenderableType:
-    """Each of *tables* with its legend, its significant differences and its facts."""
+    """Each of *tables* with its legend and its facts."""
     parts: list[RenderableType] = []
     for table in tables:
         parts += [Text(), *_view(table)] if parts else _view(table)
@@ -389,22 +275,20 @@ def table_legend(table: PairTable) -> list[tuple[str, str]]:
     entries = [(metric.name, captions.described(metric)) for metric in metrics]
     if table.reference:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
-    return [*entries, *_references(table), *_ratios(table), *_words(table)]
-
-
-def separation_rows(found: Sequence[Separation]) -> list[list[str]]:
-    """A heading, and a row per metric: how many pairs differ, and which one most."""
-    heading = ["metric", "significant", "largest", "of pair", "times noise"]
-    return [heading, *(_separation_row(each) for each in found)]
+    said = set(table.words.values())
+    return [
+        *entries,
+        *_references(table),
+        *_ratios(table),
+        *_words(table),
+        *((word, meaning) for word, meaning in MEANINGS.items() if word in said),
+    ]
 
 
 def _view(table: PairTable) -> Iterator[RenderableType]:
-    found = separations(table)
     yield Text(title(table), style="bold")
     yield from (Text(), _blocks(table), Text())
     yield captions.entry_table(table_legend(table))
-    if found:
-        yield from (Text(), _separation_table(found), Text(SEPARATION_NOTE))
     if table.remarks:
         yield from (Text(), *(Text(visible(line)) for line in table.remarks))
     cautions = captions.cautions(table.run.setup)
@@ -461,7 +345,10 @@ def _blocks(table: PairTable) -> _Blocks:
     widest = max(map(len, [HEADING, *pairs]))
     return _Blocks(
         pairs=tuple(word.ljust(widest) for word in (HEADING, *pairs)),
-        columns=tuple(_column_lines(column, table.pairs) for column in table.shown),
+        columns=(
+            *(_column_lines(column, table.pairs) for column in table.shown),
+            *_word_lines(table),
+        ),
         styles=("bold", *("bold" if mark else "" for mark in marks)),
     )
 
@@ -475,6 +362,14 @@ def _column_lines(column: Column, pairs: Sequence[Pair]) -> tuple[str, ...]:
     lines = [f"{value.rjust(left)}{gap}{ratio.rjust(right)}" for value, ratio in texts]
     width = max(map(len, (column.metric.name, *lines)))
     return tuple(line.rjust(width) for line in (column.metric.name, *lines))
+
+
+def _word_lines(table: PairTable) -> Iterator[tuple[str, ...]]:
+    """The column of the verdict, where it says anything."""
+    if table.words:
+        lines = (VERDICT, *(table.words.get(pair, "") for pair in table.pairs))
+        width = max(map(len, lines))
+        yield tuple(line.ljust(width) for line in lines)
 
 
 def _ratio_text(metric: Metric, ratio: float) -> str:
@@ -539,29 +434,6 @@ def _words(table: PairTable) -> Iterator[tuple[str, str]]:
     cells = [column.cell(pair) for column in table.shown for pair in table.pairs]
     if any(cell.status == frames.NOT_RUN for cell in cells):
         yield NOT_RUN_WORD, "not run"
-
-
-def _separation_table(found: Sequence[Separation]) -> Table:
-    heading, *rows = separation_rows(found)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for word in heading:
-        is_text = word in {"metric", "of pair"}
-        table.add_column(word, justify="left" if is_text else "right")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _separation_row(each: Separation) -> list[str]:
-    largest, significant = each.largest, each.significant
-    count = (
-        NO_VALUE_WORD if significant is None else f"{significant} of {each.compared}"
-    )
-    gap = number(largest.difference, digits=each.metric.digits, sign=True)
-    pair = _safe(largest.pair) if largest.difference else NO_VALUE_WORD
-    times = largest.times_noise
-    noise = "no noise" if math.isinf(times) else _times(times)
-    return [each.metric.name, count, gap, pair, noise]
 
 
 def _safe(pair: Pair) -> str:

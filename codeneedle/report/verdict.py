@@ -16,7 +16,14 @@ from codeneedle.probes import copies
 from codeneedle.report import captions
 from codeneedle.report.captions import named_pairs, number
 from codeneedle.report.export import json_text, or_null, plain, table_lines
-from codeneedle.report.judgement import AXES, Advice, Judged, Standing, Verdict
+from codeneedle.report.judgement import (
+    AXES,
+    UNDECIDED,
+    Advice,
+    Judged,
+    Standing,
+    Verdict,
+)
 from codeneedle.text import visible
 
 Spell = Callable[[Pair], str]
@@ -67,8 +74,9 @@ def statements(found: Verdict, spell: Spell) -> list[tuple[str, str]]:
         (each.goal, _advice_phrase(found, each, spell)) for each in found.advice
     ]
     for each in found.judged:
-        entries += [(each.metric.name, line) for line in _judged_lines(each)]
+        entries += [(each.metric.name, line) for line in judged_lines(each)]
     entries += _undecided(found)
+    entries += [("sizes", line) for line in _size_lines(found)]
     entries += [("not judged", line) for line in _troubles(found)]
     entries += [("finding", line) for line in copies.remarks(found.run)]
     if found.run.setup.weights.name == BUILT_IN:
@@ -98,10 +106,10 @@ def _advice_phrase(found: Verdict, advice: Advice, spell: Spell) -> str:
     return f"{spell(advice.pair)}{_savings(found, advice.pair)}: {advice.reason}"
 
 
-def _judged_lines(each: Judged) -> Iterator[str]:
+def judged_lines(each: Judged) -> Iterator[str]:
     """What one metric says of K and of V."""
     if each.silent:
-        yield f"has no say: {each.silent}" if "itself" in each.silent else each.silent
+        yield f"has no say: {each.silent}"
         return
     for axis, types, finding in zip(AXES, each.types, each.axes, strict=True):
         if math.isnan(finding.p):
@@ -110,6 +118,9 @@ def _judged_lines(each: Judged) -> Iterator[str]:
             yield f"{axis} matters{_costs_phrase(each, types, finding)}"
         else:
             yield f"{axis}: nothing found{_least_phrase(each, axis)}"
+    if each.incomplete:
+        lacking = named_pairs(each.incomplete)
+        yield f"left out, without all {each.units} {each.metric.noun}: {lacking}"
     if each.odd is not None and each.odd_pair:
         shortfall = number(each.odd.shortfall, digits=each.metric.digits)
         yield (
@@ -124,7 +135,11 @@ def _costs_phrase(each: Judged, types: Sequence[str], finding: AxisFinding) -> s
         for cost in finding.costs
     ]
     unit = f" {each.metric.unit}" if each.metric.unit else ""
-    named = f": {', '.join(costs)}{unit}" if costs else ", but no single type is shown"
+    named = f": {', '.join(costs)}{unit}"
+    if not costs:
+        coarser = visible(", ".join(types[finding.split :]))
+        gap = _amount(finding.gap, each.metric)
+        named = f": {coarser}, taken together, {gap}{unit} less than finer types"
     return f"{named} (n {finding.needles}, p {_p(finding.p)})"
 
 
@@ -152,20 +167,61 @@ def _least_phrase(each: Judged, axis: str) -> str:
 
 
 def _undecided(found: Verdict) -> Iterator[tuple[str, str]]:
-    open_pairs = [
-        (each.pair, each.certificate)
-        for each in found.standings
-        if each.certificate and each.certificate.verdict == "undecided"
-    ]
-    if not open_pairs:
+    """Pairs that may lose functions: how many were lost, and what would decide it."""
+    known = {each.pair: each.certificate for each in found.standings}
+    certificates = {
+        pair: each
+        for pair, each in known.items()
+        if each and each.verdict == UNDECIDED and found.word(pair) == UNDECIDED
+    }
+    if not certificates or found.certified is None:
         return
-    more = [certificate.more for _, certificate in open_pairs]
-    spread = f"{min(more)}" if min(more) == max(more) else f"{min(more)} to {max(more)}"
-    pairs = named_pairs([pair for pair, _ in open_pairs])
-    yield (
-        "undecided",
-        f"{pairs}: whether they lose functions; {spread} more functions each decide it",
+    every, noun = list(certificates.values()), found.certified.noun
+    line = (
+        f"{named_pairs(list(certificates))}: {_span([each.lost for each in every])} of "
+        f"{every[0].needles} {noun} lost, so up to "
+        f"{_span([round(100 * each.upper) for each in every])}% may be; "
+        f"{_span([each.more for each in every])} more, none of them lost, would make "
+        "a pair free"
     )
+    yield "undecided", line
+
+
+def _span(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+_SIZE_WORDS = {
+    "top1": "tokens with another first choice, of a hundred",
+    "copy-ppl": "perplexity of a copy",
+    "copy-top1": "tokens of a copy with another first choice, of a hundred",
+    "recall-right": "right tokens that were the first choice, of a hundred",
+}
+"""What the metrics of `SIZES` say; of those with another first choice, 100 less."""
+
+SIZED_PAIRS = 4
+"""Pairs of the front whose sizes are named: the largest, the smallest, and between."""
+
+
+def _size_lines(found: Verdict) -> Iterator[str]:
+    """What the pairs of the front cost, in sizes that people understand."""
+    front = [each for each in found.standings if each.is_on_front]
+    front.sort(key=lambda each: -(each.memory or 0.0))
+    others = [each for each in front if each.pair != found.reference]
+    step = max(1, math.ceil(len(others) / SIZED_PAIRS))
+    chosen = others[::-step][::-1]
+    for name, words in _SIZE_WORDS.items():
+        is_change = name.endswith("top1")
+        both = [*(e for e in found.standings if e.pair == found.reference), *chosen]
+        values = [
+            f"{visible(str(each.pair))} "
+            f"{number(abs(100 * is_change - each.sizes[name]), digits=2)}"
+            for each in (chosen if is_change else both)
+            if name in each.sizes
+        ]
+        if values:
+            yield f"{words}: {', '.join(values)}"
 
 
 def _troubles(found: Verdict) -> Iterator[str]:
@@ -179,18 +235,22 @@ def _troubles(found: Verdict) -> Iterator[str]:
 
 def front_rows(found: Verdict) -> list[list[str]]:
     """A heading, and a row for each pair that no other one beats."""
-    names = list(
-        dict.fromkeys(name for each in found.standings for name in each.losses)
-    )
+    names = [
+        name
+        for name in dict.fromkeys(n for each in found.standings for n in each.losses)
+        if name in {found.ranking, found.certified.name if found.certified else ""}
+    ]
     digits = {each.metric.name: each.metric.digits for each in found.judged}
-    heading = ["K/V", "memory", "speed", *(f"loss of {name}" for name in names), "lost"]
+    losses = [f"loss of {name}" for name in names]
+    heading = ["K/V", "memory", "speed", *losses, "lost", "verdict"]
     rows = [
         [
             visible(str(each.pair)),
             _percent(each.memory),
             _percent(each.speed),
-            *(_loss_text(each, name, digits[name] + 1) for name in names),
+            *(_loss_text(each, name, digits[name]) for name in names),
             _lost_text(each),
+            found.word(each.pair) or "reference",
         ]
         for each in found.standings
         if each.is_on_front
@@ -255,11 +315,12 @@ def verdict_json(found: Sequence[Verdict]) -> str:
     """
     A list of verdicts; null where there is no number.
 
-    Keys: ``run``, ``reference``, ``is_instrument``, ``advice`` (``goal``, ``k``,
-    ``v``, ``reason``), ``metrics`` (``name``, ``unit``, ``units``, ``reference``,
-    ``silent``, ``odd``, ``axes``: per axis ``p``, ``alpha``, ``matters``, ``costs``
-    and ``least``), ``pairs`` (``k``, ``v``, ``memory``, ``speed``, ``is_on_front``,
-    ``trouble``, ``losses`` and ``certificate``).
+    Keys: ``run``, ``reference``, ``is_instrument``, ``certified``, ``ranking``,
+    ``advice`` (``goal``, ``k``, ``v``, ``reason``), ``metrics`` (``name``, ``unit``,
+    ``units``, ``reference``, ``silent``, ``incomplete``, ``odd``, ``axes``: per axis
+    ``p``, ``alpha``, ``matters``, ``costs`` and ``least``), ``pairs`` (``k``, ``v``,
+    ``verdict``, ``memory``, ``speed``, ``is_on_front``, ``trouble``, ``losses``,
+    ``sizes`` and ``certificate``: ``verdict``, ``lost``, ``of``, ``upper``, ``more``).
     """
     return json_text([_verdict_object(each) for each in found])
 
@@ -270,12 +331,16 @@ def _verdict_object(found: Verdict) -> dict[str, Any]:
         "reference": str(found.reference) if found.reference else None,
         "is_instrument": found.run.setup.weights.name == BUILT_IN,
         "certified": found.certified.name if found.certified else None,
+        "ranking": found.ranking or None,
         "advice": [
             {**_sides(each.pair), "goal": each.goal, "reason": each.reason}
             for each in found.advice
         ],
         "metrics": [_judged_object(each) for each in found.judged],
-        "pairs": [_standing_object(each) for each in found.standings],
+        "pairs": [
+            {**_standing_object(each), "verdict": found.word(each.pair)}
+            for each in found.standings
+        ],
     }
 
 
@@ -291,6 +356,7 @@ def _judged_object(each: Judged) -> dict[str, Any]:
         "units": each.units,
         "reference": or_null(each.reference),
         "silent": each.silent,
+        "incomplete": [str(pair) for pair in each.incomplete],
         "odd": str(each.odd_pair) if each.odd_pair else None,
         "axes": {
             axis: {
@@ -316,6 +382,7 @@ def _standing_object(each: Standing) -> dict[str, Any]:
         "speed": each.speed,
         "is_on_front": each.is_on_front,
         "trouble": each.trouble,
+        "sizes": dict(each.sizes),
         "losses": {
             name: {"mean": or_null(mean), "half_width": or_null(half)}
             for name, (mean, half) in each.losses.items()

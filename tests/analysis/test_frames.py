@@ -1,5 +1,6 @@
 """Records as grids of cells."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -133,3 +134,23 @@ def test_the_reference_is_the_pair_that_records_name() -> None:
     assert ["bf16/bf16", "bf16/q8_0", "q4_0/q8_0"] == (
         list(map(str, frames.named_references(several)))
     )
+
+
+def test_the_spread_divides_by_the_number_of_cells() -> None:
+    """
+    One cell of 15 among 36 of 16 is 15.97 +/- 0.16, as published; n - 1 gives 0.17.
+    Gaps are not averaged; the spread of nothing is NaN.
+    """
+    run = made_run(lambda pair, _at: 15 if str(pair) == "q4_0/q4_0" else 16)
+    found = frames.spread(frames.cells_frame(run, MATCHED, READING))
+    some = frames.spread(
+        frames.cells_frame(small_run(untried=["q4_0/q8_0"]), MATCHED, READING)
+    )
+
+    assert ("15.97", "0.16") == (f"{found.mean:.2f}", f"{found.sd:.2f}")
+    assert (15, 16, 36) == (found.low, found.high, found.cells)
+    assert 3 == some.cells
+    nothing = frames.spread([])
+    assert math.isnan(nothing.mean)
+    assert math.isnan(nothing.sd)
+    assert 0 == nothing.cells

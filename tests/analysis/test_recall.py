@@ -13,7 +13,7 @@ from made_records import (
     made_setup,
 )
 
-from codeneedle.analysis.recall import METRICS, forced_metrics, headline
+from codeneedle.analysis.recall import METRICS, forced_metrics, headline, unanswered
 from codeneedle.records.record import NeedleFacts, Round
 from codeneedle.scoring.rounds import Reading
 
@@ -55,17 +55,23 @@ def test_each_answered_round_is_one_value() -> None:
     assert [1, 1, 0] == values("pass", rounds)
 
 
-def test_a_round_with_an_error_is_no_zero() -> None:
+def test_a_round_without_an_answer_counts_as_nothing_recalled() -> None:
     """
-    A round that failed, or has no line to score, contributes to nothing but the count
-    of errors.
+    A pair must not look better for saying less: a round that failed, or has no line to
+    score, has no matched line, and is counted apart. A cell without any answer has no
+    value.
     """
     empty = made_round(THIRD, reply="<think>what is it that")
     rounds = [made_round(FIRST), failed(SECOND), empty]
 
-    for name in ("matched", "pass", "hallucinated", "margin"):
+    assert [20, 0, 0] == values("matched", rounds)
+    assert [0, 20, 20] == values("missing", rounds)
+    for name in ("pass", "hallucinated", "margin"):
         assert 1 == len(values(name, rounds)), name
     assert [0, 1, 1] == values("errors", rounds)
+    assert [] == values("matched", rounds[1:])
+    record = made_record("q8_0/q4_0", rounds)
+    assert {SECOND.name, THIRD.name} == unanswered(record, SETUP)
 
 
 def test_the_margin_is_the_smallest_gap_of_each_round() -> None:
@@ -118,7 +124,7 @@ FORCED_SETUP = replace(SETUP, probes={"recall": {"ask": "both"}})
 
 def test_forced_lines_have_a_value_for_each_needle_that_was_scored() -> None:
     """
-    Paired by its name; a round with an error has none.
+    Paired by its name; a round with an error has none, but breaks at once.
     """
     lost = replace(made_forced(SECOND), error="no probabilities", logprobs=(), leads=())
     rounds = [made_forced(FIRST, behind=[3]), lost, made_forced(THIRD, logprob=-0.25)]
@@ -132,11 +138,11 @@ def test_forced_lines_have_a_value_for_each_needle_that_was_scored() -> None:
 
     assert [-0.5, -0.25] == found["recall-logp"]
     assert [95, 100] == found["recall-right"]
-    assert [3, 20] == found["breaks-at"]
+    assert [3, 0, 20] == found["breaks-at"]
     assert [pytest.approx(2.8), 3.0] == found["lead"]
     names = metrics["recall-logp"].names
     assert names is not None
-    assert [("", FIRST.name), ("", THIRD.name)] == names(record)
+    assert [("", FIRST.name), ("", THIRD.name)] == names(record, FORCED_SETUP)
 
 
 @pytest.mark.parametrize(

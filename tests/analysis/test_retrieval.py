@@ -13,7 +13,6 @@ from made_retrieval import (
     retrieval_record,
 )
 
-from codeneedle.analysis import frames, stats
 from codeneedle.analysis.retrieval import (
     METRICS,
     NAME,
@@ -23,7 +22,11 @@ from codeneedle.analysis.retrieval import (
     remarks,
     survival,
 )
+from codeneedle.grid import Pair
+from codeneedle.probes.retrieval import PROBE
 from codeneedle.records.record import BadRecord, Run
+from codeneedle.report.judgement import scored_metrics
+from codeneedle.report.table import pair_table
 from codeneedle.scoring.rounds import Reading
 from codeneedle.scoring.tasks import Mode
 
@@ -185,10 +188,10 @@ def test_tasks_that_are_none_are_a_bad_setup():
         more_metrics(setup_of(lengths=("long",)))
 
 
-def test_pairs_are_compared_question_by_question_and_by_text():
+def test_pairs_are_compared_text_by_text():
     """
-    Two texts lose two of six answers each: equal gaps leave no doubt, where answers
-    that are not paired would.
+    Two texts lose two of six answers each: questions of one text share what makes it
+    hard, so there are two losses of a third, not four of one.
     """
     run = Run(
         name="x/y",
@@ -198,12 +201,11 @@ def test_pairs_are_compared_question_by_question_and_by_text():
             retrieval_record("q4_0/f16", made_texts(questions=4, answer=wrong_at(0.5))),
         ),
     )
-    theirs, ours = frames.cells_frame(run, BY_NAME["retrieval"], Reading())
+    scored = scored_metrics(pair_table(run, [PROBE], Reading()))["retrieval"]
 
-    found = stats.cell_difference(ours, theirs, needles=16, is_sum=False)
+    losses = scored.losses(Pair("q4_0", "f16"))
 
-    assert (pytest.approx(-1 / 3), True) == (found.mean, found.is_told)
-    assert found.low == pytest.approx(found.high)
+    assert [pytest.approx(1 / 3)] * 2 == list(losses)
 
 
 # In words

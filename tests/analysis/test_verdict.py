@@ -70,6 +70,20 @@ def test_types_are_named_from_the_coarsest_on_until_one_is_not_shown():
     assert () == axis_finding(scores, K).costs
 
 
+def test_where_no_single_type_is_shown_the_coarser_ones_are_named_together():
+    """
+    Three needles: no sign flip has a p below 1/8, but labels of six types can be
+    permuted in many ways. The two coarsest lose half a line.
+    """
+    scores = noisy(needles=3, seed=1)
+    scores[4:] -= 0.5
+
+    finding = axis_finding(scores, K)
+
+    assert (True, (), 4) == (finding.matters, finding.costs, finding.split)
+    assert 0.5 == pytest.approx(finding.gap, abs=0.1)
+
+
 def test_a_better_coarse_type_is_no_finding():
     """
     The test is one-sided: coarser types that score more cost nothing.

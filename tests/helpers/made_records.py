@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from codeneedle.grid import DEFAULT_TYPES, Pair
+from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, Pair
 from codeneedle.records.record import (
     CellRecord,
     CorpusFacts,
@@ -177,6 +177,13 @@ def _kv(pair: Pair) -> KvBuffer:
     return KvBuffer(
         cells=12288, layers=6, k_type=pair.k, v_type=pair.v, k_mib=2.0, v_mib=1.5
     )
+
+
+def sized(record: CellRecord) -> CellRecord:
+    """The same record, with a cache as large as the bits of its types."""
+    k, v = (BITS_PER_ELEMENT[name] / 8 for name in (record.pair.k, record.pair.v))
+    buffer = replace(_kv(record.pair), k_mib=k, v_mib=v)
+    return replace(record, effective=Effective(kv=(buffer,)))
 
 
 def made_run(

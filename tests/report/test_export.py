@@ -10,6 +10,7 @@ from made_metrics import PROBES, failed, run_of_all
 from made_records import failed_record, made_run, made_setup, renamed
 
 from codeneedle.analysis.recall import METRICS
+from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.report.export import (
     grid_csv,
@@ -19,6 +20,7 @@ from codeneedle.report.export import (
     table_json,
     table_markdown,
 )
+from codeneedle.report.judgement import judge
 from codeneedle.report.table import pair_table
 from codeneedle.scoring.rounds import Reading
 
@@ -31,6 +33,7 @@ RUN = made_run(
     failed=[failed_record("q4_0/q8_0", Status.CRASHED, REASON)],
     untried=["q4_0/bf16"],
 )
+FOUND = judge(RUN, READING, with_power=False)
 
 
 def table_of(run=None, **options):
@@ -67,16 +70,14 @@ def test_a_grid_as_json_is_strict_and_complete():
     """
     Null where there is no value; setup, reference, reading and metrics are there.
     """
-    (run,) = json.loads(grid_json([RUN], METRICS, READING))
+    (run,) = json.loads(grid_json([RUN], METRICS, READING, [FOUND]))
 
     assert "bf16/bf16" == run["reference"]
     assert 12288 == run["setup"]["context"]
     assert ["f_a", "f_b"] == run["setup"]["needles"]
     assert {"strict_indent": False} == run["reading"]
     assert list(METRIC) == [metric["name"] for metric in run["metrics"]]
-    assert {"words": "too few cells", "rho": None, "p": None} == (
-        run["gradient"]["matched"]
-    )
+    assert ("none", None) == (run["gradient"]["matched"], run["gradient"]["pass"])
     assert [20.0, 20.0, None, None] == [
         cell["values"]["matched"] for cell in run["cells"]
     ]
@@ -87,7 +88,7 @@ def test_a_grid_as_markdown_has_the_summary_and_the_legend():
     """
     GitHub tables, K down and V across; a bar in a reason starts no column.
     """
-    text = grid_markdown([RUN], METRIC["matched"], [METRIC["pass"]], READING)
+    text = grid_markdown([RUN], METRIC["matched"], [METRIC["pass"]], READING, [FOUND])
     lines = text.split("\n")
 
     assert lines[0].startswith("| run | pairs | pass /2 (mean +/- sd) |")
@@ -143,12 +144,12 @@ def test_csv_of_runs_with_different_probes_shares_its_columns():
 
 def test_a_table_as_json_has_values_ratios_and_noise_floors():
     """
-    A list of runs, each with its setup, metrics, rows and significant differences.
+    A list of runs, each with its setup, metrics and rows, and their verdicts.
     """
-    [found] = json.loads(table_json([table_of(sort="tg")]))
+    words = {Pair("bf16", "q8_0"): "free"}
+    [found] = json.loads(table_json([replace(table_of(sort="tg"), words=words)]))
     second = found["rows"][1]
     metrics = {metric["name"]: metric for metric in found["metrics"]}
-    separation = {each["metric"]: each for each in found["separation"]}
 
     assert ("bf16/bf16", "tg") == (found["reference"], found["sorted_by"])
     assert ("bf16", "q8_0") == (second["k"], second["v"])
@@ -158,14 +159,7 @@ def test_a_table_as_json_has_values_ratios_and_noise_floors():
     assert ["f_a", "f_b", "f_c", "f_d"] == found["setup"]["needles"]
     assert (0.5, "bf16/bf16") == (metrics["kld"]["floor"], metrics["kld"]["against"])
     assert (None, 200.0) == (metrics["tg"]["floor"], metrics["tg"]["reference"])
-    assert {
-        "metric": "kld",
-        "pairs": 8,
-        "significant": 8,
-        "largest": "q4_0/q4_0",
-        "difference": 23.0,
-        "noise": 0.5,
-    } == separation["kld"]
+    assert "free" == second["verdict"]
 
 
 @pytest.mark.parametrize("floor", [0, 0.5])
@@ -183,5 +177,3 @@ def test_a_table_as_markdown_has_its_legend(floor):
     assert {9} == {line.replace("\\|", "").count("|") for line in rows}
     assert rows[2].startswith("| bf16/bf16\\* | 20.00 |")
     assert "- \\*: the reference, bf16/bf16" in lines
-    assert any(line.startswith("| kld | 8 of 8 | +23.0000 |") for line in lines)
-    assert "significant: differs" in text

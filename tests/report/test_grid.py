@@ -36,6 +36,7 @@ from codeneedle.report.grid import (
     text_colour,
     value_scale,
 )
+from codeneedle.report.judgement import Verdict, judge
 from codeneedle.scoring.rounds import Reading
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -44,9 +45,14 @@ READING = Reading()
 SMALL = made_setup(needles=2, types_k=["bf16", "q4_0"], types_v=["bf16", "q8_0"])
 
 
+def judged(run: Run) -> Verdict:
+    """The verdict on *run*."""
+    return judge(run, READING, with_power=False)
+
+
 def lines_of(run: Run, metric: Metric = MATCHED) -> list[str]:
     """The plain grid report of *run*, line by line, without trailing blanks."""
-    text = printed(grid(run, metric, READING), width=140)
+    text = printed(grid(run, metric, READING, judged(run)), width=140)
     return [line.rstrip() for line in text.splitlines()]
 
 
@@ -73,7 +79,7 @@ def test_the_summary_has_the_published_form() -> None:
         "19.86 +/- 0.82",
         "15.00 - 20.00",
         "none",
-    ] == summary_row(run, MATCHED, [PASS], READING)
+    ] == summary_row(run, MATCHED, [PASS], READING, judged(run))
     assert ["run", "pairs", "pass /2 (mean +/- sd)", "pass range"] == (
         summary_headings([small], PASS, [PASS])[:4]
     )
@@ -87,9 +93,9 @@ def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
     some = made_run(failed=[failed_record("q4_0/q4_0")], untried=["q4_1/q4_0"])
     none = replace(made_run(setup=SMALL), records=())
 
-    assert "34 of 36" == summary_row(some, MATCHED, [PASS], READING)[1]
-    assert ["0 of 4", "-", "-", "-", "too few cells"] == (
-        summary_row(none, MATCHED, [PASS], READING)[1:]
+    assert "34 of 36" == summary_row(some, MATCHED, [PASS], READING, judged(some))[1]
+    assert ["0 of 4", "-", "-", "-", "-"] == (
+        summary_row(none, MATCHED, [PASS], READING, judged(none))[1:]
     )
 
 
@@ -109,7 +115,7 @@ def test_the_grid_has_k_down_and_v_across() -> None:
         "bf16   20.00*  19.00",
         "q4_0   12.00   11.00",
     ] == lines[2:5]
-    assert "*  the reference, bf16/bf16" in lines
+    assert "*        the reference, bf16/bf16" in lines
 
 
 def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
@@ -164,7 +170,8 @@ def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
     assert ".        not run" in lines
     named = "bf16/bf16, q8_0/bf16, q5_1/bf16, q5_0/bf16 and 2 more"
     assert f"unsupp.  {named} unsupported: no kernel" in lines
-    assert "fewer than 2 values (at least 1): q8_0/q8_0" in lines
+    silent = "which count as nothing recalled (at most 1 of 2): q8_0/q8_0"
+    assert f"functions without an answer, {silent}" in lines
 
 
 def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
@@ -175,10 +182,10 @@ def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
     unseen = replace(setup, corpus=replace(setup.corpus, kind="unseen"))
 
     assert "built-in model" not in printed(
-        grid(made_run(setup=setup), MATCHED, READING)
+        grid(made_run(setup=setup), MATCHED, READING, judged(made_run(setup=setup)))
     )
     assert "built-in model can only recall" in printed(
-        grid(made_run(setup=unseen), MATCHED, READING)
+        grid(made_run(setup=unseen), MATCHED, READING, judged(made_run(setup=unseen)))
     )
 
 
@@ -190,17 +197,20 @@ def test_each_run_has_its_row_and_its_grid() -> None:
     types = [f"type_{at}" for at in range(12)]
     wide = made_run(setup=made_setup(needles=1, types_k=types[:2], types_v=types))
     runs = [renamed(wide, name) for name in ("b/x", "a/y")]
+    found = [judged(run) for run in runs]
 
-    view = report(runs, MATCHED, [PASS], READING)
+    view = report(runs, MATCHED, [PASS], READING, found)
     text = printed(view, width=40)
     rows = [line for line in text.splitlines() if line.startswith("type_")]
 
     assert text.index("b/x") < text.index("a/y")
     assert 2 == text.count("K \\ V")
     assert [12] * 4 == [line.count("20.00") for line in rows]
-    assert 2 == printed(summary(runs, MATCHED, [PASS], READING)).count("20.00 - 20.00")
+    assert 2 == printed(summary(runs, MATCHED, [PASS], READING, found)).count(
+        "20.00 - 20.00"
+    )
     assert "\x1b" not in text
-    alone = report(runs[:1], MATCHED, [PASS], READING)
+    alone = report(runs[:1], MATCHED, [PASS], READING, found[:1])
     assert "\x1b[" in printed(alone, colour=True)
 
 
@@ -211,9 +221,9 @@ def test_the_mark_is_on_the_pair_that_records_name() -> None:
     metric = replace(MATCHED, reference=lambda _: "q4_0/q8_0", floor=True)
     lines = lines_of(made_run(setup=SMALL), metric)
 
-    assert "*  the reference, q4_0/q8_0" in lines
+    assert "*        the reference, q4_0/q8_0" in lines
     assert "q4_0   20.00   20.00*" in lines
-    said = "*  noise floor 20.00: the reference compared with itself"
+    said = "*        noise floor 20.00: the reference compared with itself"
     assert said in lines
     assert said not in lines_of(made_run(setup=SMALL))
 
@@ -227,10 +237,10 @@ def test_without_one_reference_nothing_is_marked() -> None:
     run = made_run(setup=SMALL)
 
     said = "measured against bf16/bf16 or q4_0/bf16: not comparable, no noise floor"
-    assert f"against  {said}" in printed(grid(run, several, READING))
+    assert f"against  {said}" in printed(grid(run, several, READING, judged(run)))
     said = "against  measured against f16/f16, which has no value"
-    assert said in printed(grid(run, missing, READING))
-    assert "20.00*" not in printed(grid(run, several, READING))
+    assert said in printed(grid(run, missing, READING, judged(run)))
+    assert "20.00*" not in printed(grid(run, several, READING, judged(run)))
 
 
 def test_a_probe_without_records_says_what_there_is() -> None:
@@ -243,7 +253,9 @@ def test_a_probe_without_records_says_what_there_is() -> None:
 
     assert f"{said}; this run was set up for divergence (--metric kld)" in lines_of(run)
     assert said in lines_of(replace(run, setup=SMALL))
-    assert said not in printed(grid(made_run(setup=setup), MATCHED, READING))
+    assert said not in printed(
+        grid(made_run(setup=setup), MATCHED, READING, judged(made_run(setup=setup)))
+    )
 
 
 def test_several_long_names_fit_a_narrow_terminal() -> None:
@@ -253,9 +265,10 @@ def test_several_long_names_fit_a_narrow_terminal() -> None:
     names = [f"a-corpus-with-a-long-name/some-model-{at}-Q4_K_M" for at in (1, 2)]
     run = made_run(lambda pair, _at: 20 if pair.k == "bf16" else 9)
     runs = [renamed(run, name) for name in names]
-    _, *row = summary_row(run, MATCHED, [PASS], READING)
+    found = [judged(run) for run in runs]
+    _, *row = summary_row(run, MATCHED, [PASS], READING, judged(run))
 
-    text = printed(summary(runs, MATCHED, [PASS], READING), width=80)
+    text = printed(summary(runs, MATCHED, [PASS], READING, found), width=80)
     lines = [line.rstrip() for line in text.splitlines()]
 
     assert 80 >= max(map(len, lines))
@@ -393,6 +406,6 @@ def test_a_reference_that_was_measured_twice_is_the_floor():
     alone = replace(narrowed, records=run.records[1:])
 
     assert (first.pair, run.records) == (second.pair, narrowed.records)
-    said = "floor  0.50: q8_0/q8_0, measured twice"
-    assert said in printed(grid(narrowed, MATCHED, READING))
-    assert "floor" not in printed(grid(alone, MATCHED, READING))
+    said = "floor    0.50: q8_0/q8_0, measured twice"
+    assert said in "\n".join(lines_of(narrowed))
+    assert "floor" not in "\n".join(lines_of(alone))

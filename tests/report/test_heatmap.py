@@ -24,6 +24,7 @@ from codeneedle.report.heatmap import (
     paint,
     values_picture,
 )
+from codeneedle.report.judgement import Verdict, judge
 from codeneedle.scoring.rounds import Reading
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -37,6 +38,8 @@ RUN = made_run(
     untried=["q4_0/bf16"],
 )
 
+UNJUDGED = Verdict(run=RUN, reference=None)
+
 
 def words(figure: Figure) -> list[str]:
     """All text in the grid, as it is drawn."""
@@ -47,8 +50,10 @@ def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
     """
     Named after the metric, into a folder that is made if necessary.
     """
-    png, svg = draw(RUN, MATCHED, READING, folder=tmp_path / "new")
-    other, _ = draw(RUN, MATCHED, READING, difference=True, folder=tmp_path)
+    png, svg = draw(RUN, MATCHED, READING, found=UNJUDGED, folder=tmp_path / "new")
+    other, _ = draw(
+        RUN, MATCHED, READING, found=UNJUDGED, difference=True, folder=tmp_path
+    )
 
     assert ("heatmap-matched.png", "heatmap-matched.svg") == (png.name, svg.name)
     assert b"\x89PNG" == png.read_bytes()[:4]
@@ -62,8 +67,8 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     figure stays open.
     """
     before = dict(mpl.rcParams)
-    once = draw(RUN, MATCHED, READING, folder=tmp_path / "once")
-    again = draw(RUN, MATCHED, READING, folder=tmp_path / "again")
+    once = draw(RUN, MATCHED, READING, found=UNJUDGED, folder=tmp_path / "once")
+    again = draw(RUN, MATCHED, READING, found=UNJUDGED, folder=tmp_path / "again")
 
     for first, second in zip(once, again, strict=True):
         assert first.read_bytes() == second.read_bytes()
@@ -76,23 +81,28 @@ def test_cells_hold_their_number_or_their_status() -> None:
     Values with the metric's decimals; gaps say why they are gaps. Light is good, and
     the natural scale is kept unless zoomed.
     """
-    picture = values_picture(RUN, MATCHED, READING)
-    zoomed = values_picture(RUN, MATCHED, READING, zoom=True)
+    picture = values_picture(RUN, MATCHED, READING, UNJUDGED)
+    zoomed = values_picture(RUN, MATCHED, READING, UNJUDGED, zoom=True)
 
     assert ["20.00", "20.00", "20.00", "not run", "oom", "10.50"] == (
         words(paint(picture))
     )
     assert (Scale(0, 20), Scale(10.5, 20)) == (picture.scale, zoomed.scale)
     assert "lighter is higher" == picture.colours
-    assert "lighter is lower" == values_picture(RUN, METRIC["missing"], READING).colours
+    assert (
+        "lighter is lower"
+        == values_picture(RUN, METRIC["missing"], READING, UNJUDGED).colours
+    )
 
 
 def test_differences_are_signed_and_centred() -> None:
     """
-    The reference is zero, the worst pair at the end of the scale; what is significant
-    is bold, and a note says so.
+    The reference is zero, the worst pair at the end of the scale; what costs by the
+    verdict is bold, in the values too, and a note says so.
     """
-    picture = differences_picture(RUN, MATCHED, READING)
+    found = judge(RUN, READING, with_power=False)
+    picture = differences_picture(RUN, MATCHED, READING, found)
+    values = values_picture(RUN, MATCHED, READING, found)
     squares = [square for row in picture.squares for square in row]
 
     assert ["0.00", "0.00", "0.00", "not run", "oom", "-9.50"] == [
@@ -101,14 +111,16 @@ def test_differences_are_signed_and_centred() -> None:
     assert Scale(-9.5, 9.5) == picture.scale
     assert Pair("bf16", "bf16") == picture.reference
     assert [squares[-1]] == [square for square in squares if square.is_bold]
-    assert any(note.startswith("Bold: the 95% interval") for note in picture.notes)
+    assert [False, True] == [values.squares[at][-1].is_bold for at in (0, 1)]
+    for each in (picture, values):
+        assert each.notes[-1].startswith("Bold: the pair costs, as codeneedle verdict")
 
 
 def test_the_picture_says_what_it_shows_and_on_what() -> None:
     """
     Metric, model, corpus, context, build, machine and date.
     """
-    picture = values_picture(RUN, MATCHED, READING)
+    picture = values_picture(RUN, MATCHED, READING, UNJUDGED)
     notes = "\n".join(picture.notes)
 
     assert "Matched lines of 20 (mean of 16)" == picture.title
@@ -124,12 +136,12 @@ def test_a_run_without_numbers_can_be_drawn(tmp_path: Path) -> None:
     """
     empty = replace(RUN, records=())
 
-    draw(empty, MATCHED, READING, folder=tmp_path)
-    draw(empty, MATCHED, READING, difference=True, folder=tmp_path)
+    draw(empty, MATCHED, READING, found=UNJUDGED, folder=tmp_path)
+    draw(empty, MATCHED, READING, found=UNJUDGED, difference=True, folder=tmp_path)
 
     said = "No cell was measured for matched"
-    assert said == values_picture(empty, MATCHED, READING).notes[-1]
-    squares = values_picture(empty, MATCHED, READING).squares
+    assert said == values_picture(empty, MATCHED, READING, UNJUDGED).notes[-1]
+    squares = values_picture(empty, MATCHED, READING, UNJUDGED).squares
     assert all(math.isnan(square.value) for row in squares for square in row)
 
 
@@ -142,7 +154,7 @@ def test_names_are_drawn_verbatim_and_without_warnings(tmp_path: Path) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw(made_run(setup=setup), MATCHED, READING, folder=tmp_path)
+        draw(made_run(setup=setup), MATCHED, READING, found=UNJUDGED, folder=tmp_path)
 
 
 def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) -> None:
@@ -155,9 +167,11 @@ def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) ->
 
     widths = []
     for setup in (SMALL, wide):
-        png, _ = draw(made_run(setup=setup), MATCHED, READING, folder=tmp_path)
+        png, _ = draw(
+            made_run(setup=setup), MATCHED, READING, found=UNJUDGED, folder=tmp_path
+        )
         widths.append(struct.unpack(">I", png.read_bytes()[16:20])[0])
-    axes = paint(values_picture(RUN, MATCHED, READING)).axes[0]
+    axes = paint(values_picture(RUN, MATCHED, READING, UNJUDGED)).axes[0]
     figure = axes.figure
     box = axes.get_position().bounds
     inches = [box[2] * figure.get_figwidth() / 3, box[3] * figure.get_figheight() / 2]  # type: ignore[union-attr]
@@ -174,7 +188,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     taken.write_text("a file", encoding="utf-8")
 
     with pytest.raises(FolderUnusable, match="taken"):
-        draw(RUN, MATCHED, READING, folder=taken)
+        draw(RUN, MATCHED, READING, found=UNJUDGED, folder=taken)
 
 
 def test_differences_are_to_the_pair_that_records_name() -> None:
@@ -184,8 +198,8 @@ def test_differences_are_to_the_pair_that_records_name() -> None:
     one = replace(MATCHED, reference=lambda _: "q4_0/q4_0")
     several = replace(MATCHED, reference=lambda record: str(record.pair))
 
-    picture = differences_picture(RUN, one, READING)
-    other = differences_picture(RUN, several, READING)
+    picture = differences_picture(RUN, one, READING, UNJUDGED)
+    other = differences_picture(RUN, several, READING, UNJUDGED)
 
     assert Pair("q4_0", "q4_0") == picture.reference
     assert "+9.50" == picture.squares[0][0].label
@@ -200,7 +214,9 @@ def test_a_large_grid_has_small_cells_without_labels() -> None:
     """
     types = [f"made_{at:02}" for at in range(LABELLED + 1)]
     setup = made_setup(needles=1, types_k=types, types_v=types)
-    picture = values_picture(made_run(setup=setup), METRIC["matched"], READING)
+    picture = values_picture(
+        made_run(setup=setup), METRIC["matched"], READING, UNJUDGED
+    )
 
     figure = paint(picture)
     grid = figure.axes[0]

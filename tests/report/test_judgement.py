@@ -4,29 +4,33 @@ from dataclasses import replace
 
 import pytest
 from made_metrics import failed
-from made_records import made_record, made_reply, made_round, made_run, made_setup
+from made_records import (
+    made_forced,
+    made_record,
+    made_reply,
+    made_round,
+    made_run,
+    made_setup,
+    sized,
+)
+from published_runs import RUN_3, RUN_4, published_run
 
-from codeneedle.grid import BITS_PER_ELEMENT, Pair
-from codeneedle.records.record import Effective, KvBuffer
-from codeneedle.report.judgement import Limits, judge
+from codeneedle.analysis.recall import METRICS
+from codeneedle.grid import Pair
+from codeneedle.report.grid import summary_row
+from codeneedle.report.judgement import (
+    COSTS,
+    FREE,
+    NOT_JUDGED,
+    UNDECIDED,
+    Limits,
+    judge,
+)
 from codeneedle.scoring.rounds import Reading
 
+MATCHED, PASS = METRICS[:2]
 TYPES = ("bf16", "q8_0", "q4_0")
 SMALLEST = Pair("q4_0", "q4_0")
-
-
-def sized(record):
-    """The same record, with the KV sizes that its types have."""
-    k, v = (BITS_PER_ELEMENT[name] / 8 for name in (record.pair.k, record.pair.v))
-    kv = KvBuffer(
-        cells=4096,
-        layers=6,
-        k_type=record.pair.k,
-        v_type=record.pair.v,
-        k_mib=k,
-        v_mib=v,
-    )
-    return replace(record, effective=Effective(kv=(kv,)))
 
 
 def made(matched=lambda _pair, _at: 20, *, needles=16, failed=()):
@@ -35,8 +39,8 @@ def made(matched=lambda _pair, _at: 20, *, needles=16, failed=()):
     return replace(run, records=tuple(map(sized, run.records)))
 
 
-def judged(*args, limits=None, **kwargs):
-    return judge(made(*args, **kwargs), Reading(), limits)
+def judged(*args, limits=None, with_power=False, **kwargs):
+    return judge(made(*args, **kwargs), Reading(), limits, with_power=with_power)
 
 
 def advice(found, goal):
@@ -65,9 +69,11 @@ def test_a_type_that_costs_is_named_and_not_recommended():
     """
     V at q4_0 loses two lines of every function: V matters, and q8_0 is advised for it.
     """
-    found = judged(lambda pair, at: 20 - 2 * (pair.v == "q4_0") - at % 2)
+    found = judged(
+        lambda pair, at: 20 - 2 * (pair.v == "q4_0") - at % 2, with_power=True
+    )
 
-    [each] = found.judged
+    each = found.judged[0]
     assert [False, True] == [axis.matters for axis in each.axes]
     assert {("V", "q4_0")} == each.costing()
     assert set(each.least) == {"K"}
@@ -90,7 +96,9 @@ def test_missing_answers_do_not_make_a_pair_look_better(missing):
     others = [record for record in run.records if record.pair != SMALLEST]
     silenced = sized(made_record(SMALLEST, rounds))
 
-    found = judge(replace(run, records=(*others, silenced)), Reading())
+    found = judge(
+        replace(run, records=(*others, silenced)), Reading(), with_power=False
+    )
 
     standing = found.standing(SMALLEST)
     if len(missing) == 1:
@@ -98,7 +106,8 @@ def test_missing_answers_do_not_make_a_pair_look_better(missing):
         assert standing.losses["matched"][0] == pytest.approx(13 / 16)
     else:
         assert standing.certificate is None
-        assert "unreliable: 81% of its rounds" in standing.trouble
+        assert "unreliable: 13 of 16 functions have an answer" == standing.trouble
+        assert NOT_JUDGED == found.word(SMALLEST)
 
 
 def test_a_model_that_cannot_do_the_task_gives_no_certificate():
@@ -130,11 +139,15 @@ def test_enough_clean_functions_certify_the_smallest_pair():
     """
     setup = made_setup(needles=50, types_k=("bf16", "q4_0"), types_v=("bf16", "q4_0"))
     run = made_run(setup=setup)
-    found = judge(replace(run, records=tuple(map(sized, run.records))), Reading())
+    found = judge(
+        replace(run, records=tuple(map(sized, run.records))),
+        Reading(),
+        with_power=False,
+    )
 
     best = advice(found, "nothing lost")
     assert best.pair == SMALLEST
-    assert "0 of 50 lost 4 lines or more; fewer than 10% do" in best.reason
+    assert "0 of 50 functions lost 4 lines or more; fewer than 10% do" in best.reason
 
 
 def test_a_limit_on_what_was_not_measured_names_the_probe_to_run():
@@ -162,7 +175,7 @@ def test_a_pair_that_was_seen_to_lose_is_not_recommended_although_no_axis_was_te
             untried=(*untried, "q8_0/q8_0", "q8_0/q4_0", "q4_0/q8_0"),
         )
         run = replace(run, records=tuple(map(sized, run.records)))
-        return advice(judge(run, Reading()), "least memory")
+        return advice(judge(run, Reading(), with_power=False), "least memory")
 
     assert (None, SMALLEST) == (advised(2).pair, advised(0).pair)
     assert "a loss was seen" in advised(2).reason
@@ -176,3 +189,118 @@ def test_what_was_not_found_is_advice_but_not_shown():
 
     assert [False, False] == [each.is_shown for each in found.advice]
     assert advice(found, "least memory").pair is not None
+
+
+TWO = made_setup(types_k=("bf16", "q4_0"), types_v=("bf16",))
+
+
+@pytest.mark.parametrize("losses", [[1] * 4 + [0] * 12, [1, 2]])
+def test_few_losses_of_one_sign_are_no_proof(losses):
+    """
+    Four of sixteen functions lose a line, exact p 1/8 two-sided; or two of two, 1/2.
+    No word of the verdict calls that a cost, nor does the pair count as seen to lose.
+    """
+    setup = replace(TWO, needles=TWO.needles[: len(losses)])
+    run = made_run(lambda pair, at: 20 - losses[at] * (pair.k == "q4_0"), setup=setup)
+    pair = Pair("q4_0", "bf16")
+
+    found = judge(
+        replace(run, records=tuple(map(sized, run.records))),
+        Reading(),
+        with_power=False,
+    )
+
+    assert UNDECIDED == found.word(pair) == found.word(pair, "matched")
+    assert () == found.standing(pair).seen
+
+
+def test_words_are_those_of_the_certificate_the_types_and_the_cell():
+    """
+    V at q4_0 loses three lines: its pairs cost, others are undecided; the reference and
+    metrics that are not judged have no word. Fifty clean functions are free.
+    """
+    found = judged(lambda pair, at: 20 - 3 * (pair.v == "q4_0") - at % 2)
+    setup = made_setup(needles=50, types_k=("bf16", "q4_0"), types_v=("bf16",))
+    clean = judge(made_run(setup=setup), Reading(), with_power=False)
+
+    assert COSTS == found.word(Pair("q8_0", "q4_0"))
+    assert UNDECIDED == found.word(Pair("q4_0", "q8_0"))
+    assert "" == found.word(Pair("bf16", "bf16")) == found.word(SMALLEST, "kv")
+    assert ("V: q4_0", "none", "") == tuple(
+        map(found.axis_words, ("matched", "margin", "kv"))
+    )
+    assert FREE == clean.word(Pair("q4_0", "bf16"))
+
+
+def test_what_the_reference_did_not_answer_is_no_evidence():
+    """
+    It cannot be lost, so it counts for nobody; without nine answers in ten nothing is
+    compared with the reference at all.
+    """
+
+    def said(missing):
+        run = made()
+        first = run.records[0]
+        rounds = [
+            replace(made_round(needle), reply="", error="timed out")
+            if at < missing
+            else made_round(needle)
+            for at, needle in enumerate(run.setup.needles)
+        ]
+        silenced = sized(made_record(first.pair, rounds))
+        return judge(
+            replace(run, records=(silenced, *run.records[1:])),
+            Reading(),
+            with_power=False,
+        )
+
+    assert 15 == said(1).standing(SMALLEST).certificate.needles
+    assert "15 functions only" not in said(1).judged[0].silent
+    assert "an answer for 14 functions only" in said(2).judged[0].silent
+    assert "" == said(2).word(SMALLEST)
+
+
+def test_a_forced_round_without_scores_is_a_lost_function_and_is_reported():
+    """
+    Where the right lines have no scores the line breaks at once; the log-probability
+    is not compared, and the metric names the pair that it leaves out.
+    """
+    setup = replace(TWO, probes={"recall": {"ask": "forced"}})
+    records = []
+    for k in setup.types_k:
+        forced = [made_forced(needle) for needle in setup.needles]
+        if k == "q4_0":
+            forced[3] = replace(forced[3], error="HTTP 500", logprobs=(), leads=())
+        records.append(sized(made_record(Pair(k, "bf16"), [], forced=forced)))
+    run = replace(made_run(setup=setup), records=tuple(records))
+    pair = Pair("q4_0", "bf16")
+
+    found = judge(run, Reading(), with_power=False)
+
+    logp = next(each for each in found.judged if each.metric.name == "recall-logp")
+    assert 1 == found.standing(pair).certificate.lost
+    assert (pair,) == logp.incomplete
+    assert "recall-logp" not in found.standing(pair).losses
+
+
+@pytest.mark.parametrize(
+    ("grid", "row"),
+    [
+        (RUN_3, ["36", "15.97 +/- 0.16", "19.40 +/- 0.22", "18.38 - 19.62", "none"]),
+        (RUN_4, ["36", "16.00 +/- 0.00", "19.99 +/- 0.02", "19.94 - 20.00", "none"]),
+    ],
+    ids=["run 3", "run 4"],
+)
+def test_the_published_grids_give_their_summary_and_recommend_nothing(grid, row):
+    """
+    Neither grid shows that a type costs, and neither shows that a pair is free: sixteen
+    functions are too few, and the verdict says how many would do.
+    """
+    run = published_run(grid)
+    found = judge(run, Reading(), with_power=False)
+
+    assert row == summary_row(run, MATCHED, [PASS], Reading(), found)[1:]
+    assert {UNDECIDED} == {found.word(s.pair) for s in found.standings[1:]}
+    assert advice(found, "nothing lost").pair is None
+    assert "more functions" in advice(found, "nothing lost").reason
+    assert not any(each.odd for each in found.judged)

@@ -8,25 +8,23 @@ from made_metrics import (
     DIVERGENCE,
     KLD,
     PROBES,
-    TG,
     THROUGHPUT,
+    TYPES,
     failed,
     fell_back,
-    lost,
     made_metric,
     made_probe,
     run_of_all,
 )
-from made_records import made_run
+from made_records import made_run, made_setup
 from printing import printed
 
-from codeneedle.analysis.stats import half_interval
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
+from codeneedle.report.judgement import words_of
 from codeneedle.report.table import (
     pair_table,
-    separations,
     table_view,
 )
 from codeneedle.scoring.rounds import Reading
@@ -145,7 +143,6 @@ def test_a_failed_cell_leaves_gaps_in_the_columns_of_its_probe():
     reason = "q4_0/q4_0 out-of-memory (divergence): cannot allocate"
     assert f"oom      {reason}" in lines
     assert None is table_of(nothing).reference
-    assert [] == separations(table_of(nothing))
     assert "the reference" not in " ".join(lines_of(nothing))
 
 
@@ -335,91 +332,21 @@ def test_several_tables_and_a_column_wider_than_the_terminal():
     assert {"8.0000", "(16x)"} <= set(row(text.splitlines(), "q8_0/bf16"))
 
 
-def separated(run=None, probes=PROBES):
-    """The significant differences of *run*, by metric."""
-    found = separations(table_of(run, probes))
-    return {each.metric.name: each for each in found}
-
-
-def test_significant_differences_have_a_table():
+def test_the_verdict_on_each_pair_is_its_last_column_and_the_legend_explains_it():
     """
-    Quality and speed; memory has no noise, and perplexity no better end.
+    K at q4_0 loses five lines of every function: these pairs cost, also in Markdown;
+    a run without a verdict has no such column.
     """
-    lines = lines_of()
-    words = [line.split() for line in lines]
-
-    assert ["matched", "margin", "kld", "top1", "tg"] == list(separated())
-    assert ["matched", "0", "of", "8", "0.00", "-", "0.0"] in words
-    assert ["kld", "8", "of", "8", "+23.0000", "q4_0/q4_0", "46"] in words
-    assert any(line.startswith("significant: differs") for line in lines)
-
-
-def test_a_noise_floor_is_the_noise():
-    """
-    A high one hides the pairs that lost less; the reference is not compared.
-    """
-    found = separated()["kld"]
-
-    assert (8, 8) == (found.significant, found.compared)
-    assert (Pair("q4_0", "q4_0"), 23.0) == (
-        found.largest.pair,
-        found.largest.difference,
+    run = made_run(
+        lambda pair, at: 18 + at % 2 - 5 * (pair.k == "q4_0"),
+        setup=made_setup(types_k=TYPES, types_v=TYPES),
     )
-    assert 46.0 == found.largest.times_noise
-    assert 4 == separated(run_of_all(floor=12))["kld"].significant
-    named = separated(run_of_all(against="q8_0/q8_0"))["kld"]
-    assert (Pair("bf16", "bf16"), 15.0) == (
-        named.largest.pair,
-        named.largest.difference,
-    )
+    table = table_of(run)
+    said = replace(table, words=words_of(table))
+    lines = printed(table_view([said]), width=120).splitlines()
 
-
-def test_rounds_are_compared_needle_by_needle():
-    """
-    Where no round differs, no pair is significant; where all do, it is.
-    """
-    found = separated(
-        run_of_all(
-            matched=lambda pair, at: (
-                12 + at if str(pair) == "q4_0/q4_0" else 18 + at % 2
-            )
-        )
-    )
-
-    assert 1 == found["matched"].significant
-    assert (Pair("q4_0", "q4_0"), -5.0) == (
-        found["matched"].largest.pair,
-        found["matched"].largest.difference,
-    )
-    assert (0, 0.0) == (
-        found["margin"].significant,
-        found["margin"].largest.times_noise,
-    )
-
-
-def test_the_noise_of_repetitions_stored_errors_and_single_numbers():
-    """
-    Three speeds, one token per second apart, have a variance; half a percent each way
-    are 1.96 times their hypotenuse; a single number has a dash. Failures and fallbacks
-    are not compared.
-    """
-    found = separated()
-    exact = made_metric(TG.name, values=lambda r, *_: [lost(r.pair)] * 3)
-    single = made_probe("divergence", made_metric("quiet"))
-    alone = separated(probes=[single])["quiet"]
-    broken = [
-        failed("throughput", "q8_0/q8_0"),
-        fell_back("throughput", "q4_0/q4_0", tg=[1.0, 2.0]),
-    ]
-
-    assert (8, -23.0) == (found["tg"].significant, found["tg"].largest.difference)
-    expected = half_interval([199, 200, 201], [176, 177, 178])
-    assert pytest.approx(expected) == found["tg"].largest.noise
-    unvaried = separated(probes=[made_probe("throughput", exact)])["tg"]
-    assert math.inf == unvaried.largest.times_noise
-    assert 8 == found["top1"].significant
-    assert pytest.approx(1.96 * math.sqrt(0.5)) == found["top1"].largest.noise
-    assert (None, 8) == (alone.significant, alone.compared)
-    assert math.isnan(alone.largest.noise)
-    assert ["quiet", "-"] in [line.split()[:2] for line in lines_of(probes=[single])]
-    assert 6 == separated(run_of_all(changes=broken))["tg"].compared
+    assert "costs" == row(lines, "q4_0/bf16")[-1]
+    assert "undecided" == row(lines, "q8_0/q8_0")[-1]
+    assert any(line.startswith("costs ") for line in lines)
+    assert "verdict" in lines[2].split()
+    assert "verdict" not in " ".join(lines_of(run))

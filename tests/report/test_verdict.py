@@ -24,10 +24,13 @@ def spell(pair):
     return f"-ctk {pair.k} -ctv {pair.v}"
 
 
-def judged(matched=lambda _pair, _at: 20, *, name="made-model", untried=()):
+def judged(
+    matched=lambda _pair, _at: 20, *, name="made-model", untried=(), with_power=False
+):
     setup = made_setup(needles=16, types_k=TYPES, types_v=TYPES)
     setup = replace(setup, weights=replace(setup.weights, name=name))
-    return judge(made_run(matched, setup=setup, untried=untried), Reading())
+    run = made_run(matched, setup=setup, untried=untried)
+    return judge(run, Reading(), with_power=with_power)
 
 
 def costly(pair, at):
@@ -38,10 +41,9 @@ def test_it_says_what_costs_and_what_was_not_found_with_the_least_effect():
     """
     V at q4_0 costs 3.00 lines; of K it says what would have been found.
     """
-    said = dict(statements(judged(costly), spell)[::-1])
-    both = [
-        line for word, line in statements(judged(costly), spell) if word == "matched"
-    ]
+    entries = statements(judged(costly, with_power=True), spell)
+    said = dict(entries[::-1])
+    both = [line for word, line in entries if word == "matched"]
 
     assert "bf16/bf16" == said["reference"]
     assert any(line.startswith("K: nothing found; ") for line in both)
@@ -53,7 +55,7 @@ def test_a_cost_too_small_for_its_decimals_has_two_digits():
     It was shown, so it is not printed as 0.00.
     """
     found = judged(lambda pair, at: 20 - (pair.v == "q4_0") - at % 2)
-    [each] = found.judged
+    each = found.judged[0]
     tiny = [
         replace(axis, costs=tuple(replace(c, loss=1.2e-5) for c in axis.costs))
         for axis in each.axes
@@ -108,7 +110,7 @@ def test_the_json_keeps_its_keys():
         found["certified"],
     ]
     assert {"goal", "k", "v", "reason"} == set(found["advice"][0])
-    [metric] = found["metrics"]
+    metric = found["metrics"][0]
     assert metric["axes"]["V"]["matters"]
     assert {"q4_0": 3.0} == metric["axes"]["V"]["costs"]
     pair = found["pairs"][-1]
