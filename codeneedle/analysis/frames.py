@@ -14,6 +14,9 @@ from codeneedle.scoring.rounds import Reading
 NOT_RUN = ""
 """Status of a pair without a record."""
 
+OTHER_DEVICE = "measured on another device, or share of the cores, than the reference"
+"""Why a cell that has finished has no speed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -84,13 +87,17 @@ def cells_frames(
     """A `cells_frame` for each of *metrics*, by name; faster than one by one."""
     recorded = _by_pair(run.records)
     down, across = axes(run)
+    device = _device(run)
     frames: dict[str, list[Cell]] = {metric.name: [] for metric in metrics}
     distinct = {metric.name: metric for metric in metrics}.values()
     # Records outermost: what one metric computes of a record serves the others.
     for pair in itertools.starmap(Pair, itertools.product(down, across)):
         record = recorded.get(pair)
+        is_elsewhere = record is not None and record.device != device
         for metric in distinct:
             cell = _cell(pair, record, run, metric, reading)
+            if is_elsewhere and metric.group == "speed" and cell.has_value:
+                cell = Cell(pair=pair, status=cell.status, reason=OTHER_DEVICE)
             frames[metric.name].append(cell)
     return dict(frames)
 
@@ -210,6 +217,12 @@ def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
             raise ValueError(f"two records of {record.pair}: narrow the run to a probe")
         recorded[record.pair] = record
     return recorded
+
+
+def _device(run: Run) -> str:
+    """What the reference was measured on: speeds of other devices are left out."""
+    finished = {record.pair: record for record in run.records if record.has_numbers}
+    return finished[most_precise(finished)].device if finished else ""
 
 
 def _cell(

@@ -107,6 +107,22 @@ def _rotations(name: str, text: str) -> tuple[bool, ...]:
     return rotations(words(name, text))
 
 
+def _number_of_workers(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise BadInput(
+            source=name,
+            reason=f"'{text}' is not a whole number of 1 or more",
+            hint=f"Give one, for example {name} 2",
+        )
+    return int(text)
+
+
+def _share(_name: str, text: str) -> Any:
+    from codeneedle.sweep.workers import Share
+
+    return Share.parse(text)
+
+
 def _prompt_form(name: str, text: str) -> str:
     from codeneedle.probes.prompts import PromptForm
 
@@ -347,6 +363,27 @@ SWEEP_OPTIONS = {
             show_default="42",
         ),
     ],
+    "devices": _valued(
+        "--devices",
+        "LIST",
+        words,
+        "Accelerators by number; a cell on each at the same time: 0,1,2,3.",
+        "one cell at a time, on all",
+    ),
+    "workers": _valued(
+        "--workers",
+        "N",
+        _number_of_workers,
+        "Cells at the same time on the CPU; its cores are divided.",
+        "1",
+    ),
+    "shard": _valued(
+        "--shard",
+        "I/N",
+        _share,
+        "Measure one of N shares; others may use the same folder.",
+        "that of a SLURM array's task, else all",
+    ),
     "llama_server": ServerOption,
     "out": _valued("--out", "FOLDER", path, "Folder of all run folders.", str(RUNS)),
 }

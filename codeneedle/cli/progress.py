@@ -186,6 +186,25 @@ def note_lines(console: Console, lines: Iterable[str]) -> None:
 # --- a sweep
 
 
+@dataclass(slots=True)
+class RunningCell:
+    """
+    A cell that is measured now.
+
+    Attributes:
+        step: How far its probe is; None before it says.
+        started: When it began, monotonic seconds.
+    """
+
+    step: Step | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def part(self) -> float:
+        """How much of it is done, from 0 to 1."""
+        return self.step.done / self.step.total if self.step else 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class SweepProgress:
     """
@@ -197,11 +216,9 @@ class SweepProgress:
         pairs: All cells, in running order.
         probe: Which probe runs; its first metric is shown.
         records: What is on disk, by pair.
-        current: The cell that is running.
-        step: How far its probe is.
-        phase: What the cell is doing, as a phrase.
+        running: The cells that are measured now, in the order in which they began.
+        workers: How many cells are measured at the same time, at most.
         started: When this command began, monotonic seconds.
-        cell_started: When the current cell began, likewise.
         is_first: Whether to print the description of the run first.
         is_ending: Whether the sweep stops after the current cell.
     """
@@ -211,11 +228,9 @@ class SweepProgress:
     pairs: Sequence[Pair]
     probe: Probe
     records: dict[Pair, CellRecord]
-    current: Pair | None = None
-    step: Step | None = None
-    phase: str = ""
+    running: dict[Pair, RunningCell] = field(default_factory=dict)
+    workers: int = 1
     started: float = field(default_factory=time.monotonic)
-    cell_started: float = field(default_factory=time.monotonic)
     is_first: bool = True
     is_ending: bool = False
 
@@ -228,13 +243,12 @@ class SweepProgress:
         """Update the state."""
         match event:
             case CellStarted(pair=pair):
-                self.current, self.step, self.phase = pair, None, "loading"
-                self.cell_started = time.monotonic()
-            case CellStepped(step=step):
-                self.step, self.phase = step, step.what
+                self.running[pair] = RunningCell()
+            case CellStepped(pair=pair, step=step) if pair in self.running:
+                self.running[pair].step = step
             case CellEnded(record=record):
                 self.records[record.pair] = record
-                self.current, self.step = None, None
+                self.running.pop(record.pair, None)
 
     @property
     def done(self) -> int:
@@ -253,8 +267,10 @@ class SweepProgress:
         spent = [r.phases.total_s for r in self.records.values() if r.has_numbers]
         if not spent:
             return None
-        current = time.monotonic() - self.cell_started if self.current else 0.0
-        return max(0.0, fmean(spent) * (len(self.pairs) - self.done) - current)
+        now = time.monotonic()
+        current = sum(now - cell.started for cell in self.running.values())
+        whole = fmean(spent) * (len(self.pairs) - self.done)
+        return max(0.0, whole - current) / self.workers
 
 
 class SweepDisplay:
@@ -330,9 +346,13 @@ def grid_view(progress: SweepProgress) -> Table:
 
 
 def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
-    """The current cell, a bar, the time, and what Ctrl-C does next."""
-    yield Text(_cell_phrase(progress), no_wrap=True, overflow="ellipsis")
-    part = progress.step.done / progress.step.total if progress.step else 0.0
+    """The running cells, a bar, the time, and what Ctrl-C does next."""
+    if not progress.running:
+        yield Text("between cells")
+    for pair, cell in progress.running.items():
+        phrase = _cell_phrase(progress, pair, cell)
+        yield Text(phrase, no_wrap=True, overflow="ellipsis")
+    part = sum(cell.part for cell in progress.running.values())
     bar = Table.grid()
     bar.add_row(
         ProgressBar(
@@ -341,10 +361,12 @@ def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
     )
     yield bar
     yield Text(_time_phrase(progress), style="dim")
+    these = "this cell" if progress.workers == 1 else "these cells"
     if progress.is_ending:
-        yield Text("ending after this cell; Ctrl-C again ends at once", style="yellow")
+        what = f"ending after {these}; Ctrl-C again ends at once"
+        yield Text(what, style="yellow")
     else:
-        yield Text("Ctrl-C ends after this cell", style="dim")
+        yield Text(f"Ctrl-C ends after {these}", style="dim")
 
 
 def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
@@ -379,8 +401,10 @@ def _numbers(record: CellRecord, progress: SweepProgress) -> list[str]:
 
 def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
     record = progress.records.get(pair)
-    if pair == progress.current:
-        done = f"{progress.step.done}/{progress.step.total}" if progress.step else "..."
+    running = progress.running.get(pair)
+    if running:
+        step = running.step
+        done = f"{step.done}/{step.total}" if step else "..."
         return Text(done, style="bold reverse")
     if record is None or record.status is Status.INTERRUPTED:
         return Text(NOT_RUN_WORD, style="dim")
@@ -395,14 +419,12 @@ def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
     return Text(number(value, digits=metric.digits), style=style)
 
 
-def _cell_phrase(progress: SweepProgress) -> str:
-    if progress.current is None:
-        return "between cells"
-    place = progress.pairs.index(progress.current) + 1
-    where = f"cell {place} of {len(progress.pairs)}  {progress.current}"
-    if progress.step is None:
-        return f"{where}  {progress.phase}"
-    step = progress.step
+def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:
+    place = progress.pairs.index(pair) + 1
+    where = f"cell {place} of {len(progress.pairs)}  {pair}"
+    step = cell.step
+    if step is None:
+        return f"{where}  loading"
     return (
         f"{where}  round {min(step.done + 1, step.total)} of {step.total}  "
         f"{visible(step.what)}"

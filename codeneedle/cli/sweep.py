@@ -3,7 +3,7 @@
 import functools
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -36,6 +36,7 @@ from codeneedle.sweep.prepare import (
 )
 from codeneedle.sweep.request import DEFAULT_OUT, Request, pages
 from codeneedle.sweep.runner import Event, Runner, once_more, pending
+from codeneedle.sweep.workers import agreement, on_other_devices, share_of_array
 from codeneedle.system.orphans import end_orphans
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural
@@ -61,6 +62,7 @@ def sweep(request: Request, console: Console, *, retry_failed: bool = False) -> 
     Raises:
         CodeneedleError: If it cannot start, or cannot go on.
     """
+    request = replace(request, shard=request.shard or share_of_array())
     try:
         with unwinding_on_signals():
             # Before a download: a missing program would end the sweep, too.
@@ -137,7 +139,35 @@ class _Page:
             KeyboardInterrupt: If the user asked to stop and something is left.
         """
         plan = self.plan
-        with plan.store.locked():
+        shard = plan.request.shard
+        with plan.store.locked(is_shared=shard is not None):
+            if shard is not None:
+                cells = plural(len(plan.pairs), "cell")
+                note_lines(self.console, [f"share {shard} of the grid: {cells}"])
+            run = self._set_up()
+            with stop_request() as user:
+                runner = Runner(
+                    run=run,
+                    store=plan.store,
+                    retry_failed=self.retry_failed,
+                    asked_to_stop=lambda: user.asked_to_stop,
+                    workers=plan.workers,
+                    alone=plan.alone,
+                )
+                codes = [
+                    code
+                    for probe in plan.probes
+                    for code in self._swept_twice(runner, probe, user)
+                ]
+        if user.asked_to_stop and not self.is_last:
+            raise KeyboardInterrupt
+        self._tell_verdict()
+        return max(codes)
+
+    def _set_up(self) -> RunContext:
+        """The corpus fitted and the setup stored, by one of several at a time."""
+        plan = self.plan
+        with plan.store.setting_up():
             note_lines(
                 self.console,
                 (
@@ -150,34 +180,32 @@ class _Page:
                 mended = f"it is kept as {damaged}, and made anew"
                 note_lines(self.console, [f"the setup could not be read: {mended}"])
             with working(self.console, "fitting the corpus to the context"):
-                run = prepare(plan, self.counts)
-            with stop_request() as user:
-                runner = Runner(
-                    run=run,
-                    store=plan.store,
-                    retry_failed=self.retry_failed,
-                    asked_to_stop=lambda: user.asked_to_stop,
-                )
-                codes = [
-                    code
-                    for probe in plan.probes
-                    for code in self._swept_twice(runner, probe, user)
-                ]
-        if user.asked_to_stop and not self.is_last:
-            raise KeyboardInterrupt
-        self._tell_verdict()
-        return max(codes)
+                return prepare(plan, self.counts)
 
     def _swept_twice(
         self, runner: Runner, probe: Probe, user: StopRequest
     ) -> Iterator[int]:
         """The exit codes of *probe*, and of its reference measured again."""
         yield self._swept(runner, probe, user)
-        if not self.plan.repeated(probe):
-            return
-        again = once_more(probe, self.plan.pairs, store=self.plan.store)
-        if again:
-            yield self._swept(runner, again, user)
+        if self.plan.repeated(probe):
+            again = once_more(probe, self.plan.pairs, store=self.plan.store)
+            if again:
+                yield self._swept(runner, again, user)
+        yield from self._swept_elsewhere(runner, probe, user)
+
+    def _swept_elsewhere(
+        self, runner: Runner, probe: Probe, user: StopRequest
+    ) -> Iterator[int]:
+        """The same of the reference on each further kind of device."""
+        plan = self.plan
+        devices = {worker.device: worker for worker in plan.workers}
+        for other, device in on_other_devices(
+            probe, plan.pairs, store=plan.store, devices=list(devices)
+        ):
+            there = replace(runner, workers=[devices[device]])
+            yield self._swept(there, other, user)
+            said = agreement(probe, other, plan.pairs, store=plan.store)
+            note_lines(self.console, [said] if said else [])
 
     def _tell_verdict(self) -> None:
         """What the run allows to conclude so far, if there is anything to compare."""
@@ -231,6 +259,7 @@ class _Page:
             pairs=tuple(probe.order(self.plan.pairs)),
             probe=probe,
             records={},
+            workers=1 if probe.is_timed else len(self.plan.workers),
             is_first=probe is self.plan.probes[0],
         )
         # A failed cell that is measured again is not done, whatever its file says.

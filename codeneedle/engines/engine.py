@@ -47,6 +47,10 @@ class ModelSpec:
         thinking: Whether the model may think before it answers.
         speculate: Whether the text drafts its own recall, where the engine can do it.
         is_tiny: Whether the model is so small that threads cost more than they save.
+        device: The one accelerator to use, by number or name of its driver; empty for
+            all. An engine that cannot choose refuses it with the arguments.
+        threads: Share of the cores, where others compute at the same time; None for
+            the engine's own choice.
     """
 
     weights: Weights
@@ -56,6 +60,8 @@ class ModelSpec:
     thinking: bool = True
     speculate: bool = False
     is_tiny: bool = False
+    device: str = ""
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,6 +356,7 @@ PROBE = Probe(
     more_metrics=lambda setup: more_metrics(setup, NAME),
     order=most_precise_first,
     remarks=remarks,
+    leads=True,
 )
 
 

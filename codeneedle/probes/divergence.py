@@ -28,6 +28,7 @@ from codeneedle.grid import Pair, precision
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.records.record import CellRecord, Json, as_json, from_json
 from codeneedle.system import machine
+from codeneedle.system.files import locked, nap
 from codeneedle.text import plural
 from codeneedle.text import size as size_phrase
 
@@ -316,6 +317,7 @@ PROBE = Probe(
     conditions=conditions,
     more_metrics=more_metrics,
     order=most_precise_first,
+    leads=True,
 )
 
 
@@ -334,18 +336,21 @@ def _compared(
         at = min(behind + min(chunks, task.chunks), total)
         context.step(at, total, f"{what} at {task.context:,} tokens")
 
-    reference = tool.reference(task)
-    if reference is None:
-        what = f"computing the reference {task.reference}"
-        tell(what, done, 0)
-        name = f"{task.reference.slug}.{probe}-base.{task.context}.log"
-        reference = tool.write_reference(
-            task,
-            log=context.logs / name,
-            note=lambda run: context.observe_tool(_of_reference(run, task)),
-            progress=lambda chunks: tell(what, done, chunks),
-        )
-        done += task.chunks
+    # Of several workers, one computes the reference if it is missing.
+    task.folder.mkdir(parents=True, exist_ok=True)
+    with locked(task.folder / "base.lock", waiting=nap):
+        reference = tool.reference(task)
+        if reference is None:
+            what = f"computing the reference {task.reference}"
+            tell(what, done, 0)
+            name = f"{task.reference.slug}.{probe}-base.{task.context}.log"
+            reference = tool.write_reference(
+                task,
+                log=context.logs / name,
+                note=lambda run: context.observe_tool(_of_reference(run, task)),
+                progress=lambda chunks: tell(what, done, chunks),
+            )
+            done += task.chunks
     behind = done
     tell("comparing", behind, 0)
     started = time.monotonic()

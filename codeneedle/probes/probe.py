@@ -277,6 +277,9 @@ class Probe:
             new one.
         repeats: Whether the most precise pair is measured again after all others: its
             two values differ by noise alone.
+        leads: Whether the first pair that it measures decides for all others, as a
+            reference does: they wait for it.
+        is_timed: Whether it measures time, and has the machine for itself.
     """
 
     name: str
@@ -299,6 +302,8 @@ class Probe:
     remarks: Callable[[Run], tuple[str, ...]] = lambda _run: ()
     price: Callable[[Struct, Setup | None], str] = lambda _settings, _setup: ""
     repeats: bool = False
+    leads: bool = False
+    is_timed: bool = False
 
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """Its metrics under *setup*, the headline first, what belongs to it next."""

@@ -426,6 +426,7 @@ PROBE = Probe(
     remarks=remarks,
     price=price,
     repeats=True,
+    leads=True,
 )
 
 

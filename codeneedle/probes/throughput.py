@@ -248,6 +248,7 @@ PROBE = Probe(
     conditions=conditions,
     more_metrics=more_metrics,
     remarks=remarks,
+    is_timed=True,
 )
 
 

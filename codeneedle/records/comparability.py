@@ -1,6 +1,9 @@
 """Which setups are comparable: what must not differ, and what may grow."""
 
 import hashlib
+import itertools
+import re
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -168,6 +171,42 @@ def refuse_foreign(
     # Records of the first schema name no setup.
     if own and record.setup not in {"", own}:
         raise ForeignRecord(file=file, of="another setup")
+
+
+_CHANGING = re.compile(r"(?:.*_)?(?:ms|s|seconds|retries|tokens|drafted|accepted)$")
+"""
+Names of what differs from time to time in observations: durations, and counts that
+depend on when a connection broke or a cache was filled.
+"""
+
+
+def first_other(ours: CellRecord, theirs: CellRecord) -> str:
+    """
+    Where the observations of two records of one cell begin to differ; empty if nowhere.
+
+    Times are left out: ``rounds 3 reply`` for what was said and how probable it was.
+    """
+    found = _first_other(ours.observation, theirs.observation)
+    return "" if found is None else found or "the beginning"
+
+
+def _first_other(ours: object, theirs: object) -> str | None:
+    """The path of the first difference; None if there is none."""
+    parts: Iterable[tuple[object, object, object]] = ()
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = [key for key in {**ours, **theirs} if not _CHANGING.fullmatch(key)]
+        parts = ((key, ours.get(key), theirs.get(key)) for key in keys)
+    elif isinstance(ours, list) and isinstance(theirs, list):
+        parts = zip(itertools.count(1), ours, theirs, strict=False)
+        if len(ours) != len(theirs):
+            return "length"
+    elif ours != theirs:
+        return ""
+    for name, mine, other in parts:
+        found = _first_other(mine, other)
+        if found is not None:
+            return f"{name} {found}".rstrip()
+    return None
 
 
 def _hash(facts: object) -> str:

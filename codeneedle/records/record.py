@@ -204,6 +204,8 @@ class CellRecord:
         observation: Raw results of the probe; its own module decodes them.
         setup: `comparability.stamp` of the setup that it was measured under; empty
             in records of schema 1.
+        device: Device and threads that it was given, as a phrase; empty for the whole
+            machine. Speeds of different ones are not compared.
         schema: Version of this layout.
     """
 
@@ -221,6 +223,7 @@ class CellRecord:
     log_excerpt: tuple[str, ...] = ()
     observation: Json | None = None
     setup: str = ""
+    device: str = ""
     schema: int = SCHEMA
 
     @property

@@ -13,6 +13,7 @@ import msgspec
 
 from codeneedle.errors import BadInput, FolderUnusable, did_you_mean
 from codeneedle.grid import Pair
+from codeneedle.records.claims import Claim, Claims
 from codeneedle.records.comparability import (
     identity,
     refuse_difference,
@@ -34,6 +35,7 @@ from codeneedle.system.files import (
     Lock,
     locked,
     move_aside,
+    nap,
     read_regular,
     reason_of,
     write_whole,
@@ -98,6 +100,7 @@ class Store:
         self.folder = folder
         self._setup: Setup | None = None
         self._lock: Lock | None = None
+        self._claims: Claims | None = None
 
     @property
     def name(self) -> str:
@@ -110,9 +113,13 @@ class Store:
         return max(path.stat().st_mtime for path in files if path.exists())
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, is_shared: bool = False) -> Iterator[None]:
         """
         Keep other sweeps out of the folder; the lock ends with this process.
+
+        Args:
+            is_shared: Whether sweeps that ask for the same may be in it, too; cells
+                are claimed then.
 
         Raises:
             BadInput: If another sweep is in it.
@@ -121,18 +128,53 @@ class Store:
         with contextlib.ExitStack() as stack:
             with _translated(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
+                path = self.folder / LOCK
                 try:
-                    self._lock = stack.enter_context(locked(self.folder / LOCK))
+                    self._lock = stack.enter_context(locked(path, is_shared=is_shared))
                 except BlockingIOError as error:
                     raise BadInput(
                         source=self.folder,
                         reason="another sweep is running in it",
-                        hint="Wait for it, or choose another folder with --out.",
+                        hint="Wait for it, or choose another folder with --out. "
+                        "Sweeps that are all started with --shard share a folder.",
                     ) from error
+                if is_shared:
+                    claims = Claims(self.folder / CELLS)
+                    self._claims = stack.enter_context(claims)
             try:
                 yield
             finally:
-                self._lock = None
+                self._lock = self._claims = None
+
+    @contextlib.contextmanager
+    def setting_up(self) -> Iterator[None]:
+        """Keep others that share the folder from its setup, for a block."""
+        if self._claims is None:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            with _translated(self.folder):
+                path = self.folder / f"{SETUP}.lock"
+                stack.enter_context(locked(path, waiting=nap))
+            yield
+
+    def claim(self, name: str) -> Claim | None:
+        """
+        The right to do *name*, such as a cell; None while another process has it.
+
+        Raises:
+            FolderUnusable: If the folder cannot be written to, or is gone.
+        """
+        if self._claims is None:
+            return Claim()
+        self._refuse_lost()
+        with _translated(self.folder):
+            return self._claims.take(name)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may add records now."""
+        return self._claims is not None
 
     # The setup
 

@@ -20,6 +20,7 @@ from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Request
+from codeneedle.sweep.workers import Place, Worker, places
 
 DEFAULT_CONTEXT = 16_384
 """Tokens, where the weights were trained for as many; larger ones cost hours."""
@@ -53,6 +54,8 @@ class Plan:
         prompt_form: How needles are asked for.
         pairs: The grid, in running order.
         store: Where its records are.
+        workers: What measures, side by side.
+        alone: What measures probes that take times.
         notes: What a user should know before it starts.
     """
 
@@ -66,6 +69,8 @@ class Plan:
     prompt_form: PromptForm
     pairs: tuple[Pair, ...]
     store: Store
+    workers: tuple[Worker, ...]
+    alone: Worker
     notes: tuple[str, ...] = ()
 
     @property
@@ -117,9 +122,12 @@ def plan(
     model = weights.short_name(header.path) if request.model else nano.NAME
     form = request.prompt_form or default_form(request, header)
     _refuse_prefill(request, form)
-    engine = engine_for(_spec(request, header, model, form))
+    spec = _spec(request, header, model, form)
+    engine = engine_for(spec)
     _refuse_missing_abilities(engine, probes)
     request = _with_types(request, engine)
+    sites = places(devices=request.devices, workers=request.workers)
+    workers = tuple(_worker(site, spec, engine_for) for site in sites)
     pairs = _pairs(request, engine.cache_types())
     context = chosen_context(request, header, stretched=engine.stretches_context)
     trained = None if engine.stretches_context else header.training_context
@@ -141,6 +149,8 @@ def plan(
         prompt_form=form,
         pairs=pairs,
         store=store,
+        workers=workers,
+        alone=_worker(sites[0].alone(), spec, engine_for),
         notes=(
             *engine.notes(),
             *notes(request, corpus),
@@ -232,6 +242,18 @@ def _spec(request: Request, header: Weights, model: str, form: PromptForm) -> Mo
     )
 
 
+def _worker(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
+    engine = engine_for(replace(spec, device=place.device, threads=place.threads))
+    engine.refuse_arguments()
+    if place.device and not engine.identity().devices:
+        raise BadInput(
+            source=f"--devices {place.device}",
+            reason=f"{engine.name} sees no accelerator to choose here",
+            hint="Use --workers N to measure several cells at once on the CPU.",
+        )
+    return Worker(engine=engine, device=place.phrase(engine))
+
+
 def _refuse_prefill(request: Request, form: PromptForm) -> None:
     if not request.prefill_no_think:
         return
@@ -286,7 +308,9 @@ def _pairs(request: Request, types: CacheTypes) -> tuple[Pair, ...]:
             if known and name not in known:
                 raise UnknownName(kind=kind, name=name, known=known)
     pairs = shuffled_grid(request.k_types, request.v_types, seed=request.seed)
-    return tuple(pair for pair in pairs if types.pairs is None or pair in types.pairs)
+    if types.pairs is not None:
+        pairs = [pair for pair in pairs if pair in types.pairs]
+    return request.shard.pairs(pairs) if request.shard else tuple(pairs)
 
 
 def _store(folder: Path) -> Store:

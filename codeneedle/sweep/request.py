@@ -20,6 +20,7 @@ from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import ENGINE
+from codeneedle.sweep.workers import Share
 from codeneedle.system.files import expanded
 
 _Value = TypeVar("_Value")
@@ -72,6 +73,11 @@ class Request:
             that is not there has its defaults.
         skip_fallback: Whether a cell that falls back ends before it is measured.
         speculate: Whether the text drafts its own recall, where the engine can.
+        devices: Accelerators that measure side by side; empty for the engine's own
+            choice.
+        workers: Cells that are measured side by side on the CPU; None for one.
+        shard: Share of the grid to measure; None for all of it, and the run folder
+            to itself.
         page: What this page is called; empty if it is the only one.
     """
 
@@ -94,6 +100,9 @@ class Request:
     settings: Mapping[str, msgspec.Struct] = field(default_factory=dict)
     skip_fallback: bool = False
     speculate: bool = False
+    devices: tuple[str, ...] = ()
+    workers: int | None = None
+    shard: Share | None = None
     page: str = ""
 
     @property

@@ -1,18 +1,27 @@
-"""Walks the cells of a run, and turns whatever happens into records."""
+"""
+Walks the cells of a run, by one worker or several, and turns whatever happens into
+records.
+"""
 
+import functools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise
 from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
+from codeneedle.records.claims import Claim
 from codeneedle.records.comparability import stamp
 from codeneedle.records.record import AGAIN, CellRecord, Json, Status, Trouble
 from codeneedle.records.store import Store
 from codeneedle.sweep.fallbacks import prompt_speed, suspects
-from codeneedle.system.machine import free_disk_bytes
-from codeneedle.system.processes import now
+from codeneedle.sweep.workers import Worker
+from codeneedle.system.files import nap
+from codeneedle.system.machine import free_disk_bytes, occupied
+from codeneedle.system.processes import ending_all, now
 from codeneedle.text import one_line
 
 GIVE_UP_AFTER = 3
@@ -20,6 +29,9 @@ GIVE_UP_AFTER = 3
 
 LEAST_FREE_BYTES = 1 << 20
 """A cell that fails where less is free may have failed for that."""
+
+POLL_S = 1.0
+"""Between two looks at cells that other processes measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +73,14 @@ def pending(
     return [
         pair
         for pair in pairs
-        if (record := store.record(pair, probe)) is None
-        or record.status is Status.INTERRUPTED
-        or (retry_failed and not record.has_numbers)
+        if is_open(record := store.record(pair, probe))
+        or (retry_failed and record and not record.has_numbers)
     ]
+
+
+def is_open(record: CellRecord | None) -> bool:
+    """Whether a cell with this *record* was not tried, or not to its end."""
+    return record is None or record.status is Status.INTERRUPTED
 
 
 def once_more(probe: Probe, pairs: Sequence[Pair], *, store: Store) -> Probe | None:
@@ -94,14 +110,23 @@ class Runner:
         store: Where records are and go.
         retry_failed: Whether cells that failed are measured again.
         asked_to_stop: Called between cells; true ends the sweep there.
+        workers: What measures, side by side; by default one on the whole machine.
+        alone: What measures probes that take times.
     """
 
     run: RunContext
     store: Store
     retry_failed: bool = False
     asked_to_stop: Callable[[], bool] = lambda: False
-    _previous_end: float | None = field(default=None, init=False)
-    _preflights: dict[Pair, Trouble | None] = field(default_factory=dict, init=False)
+    workers: Sequence[Worker] = ()
+    alone: Worker | None = None
+    _preflights: dict[tuple[str, Pair], Trouble | None] = field(
+        default_factory=dict, init=False
+    )
+
+    def __post_init__(self) -> None:
+        self.workers = self.workers or [Worker(engine=self.run.engine)]
+        self.alone = self.alone or self.workers[0]
 
     def sweep(
         self,
@@ -115,36 +140,32 @@ class Runner:
 
         Each record is on disk before it is told. Where a cell's numbers show that
         another one fell back, that one is stored and told again with its new status.
+        Cells that other processes measure in the same folder are waited for.
 
         Args:
             probe: What measures.
             pairs: The grid, in running order.
-            tell: Called with each event.
+            tell: Called with each event, in the thread of the caller.
 
         Raises:
             CodeneedleError: If the first cells fail alike and none has finished.
             FolderUnusable: If a cell failed on a disk that is full.
             WeightsReplaced: If the weights are not those any more that the run began
                 with; what was measured meanwhile is not stored.
-            KeyboardInterrupt: As it came; the cell's record says so.
+            KeyboardInterrupt: As it came; the records of cells that were running say
+                so.
         """
-        records = self._stored(probe)
-        failures: list[str] = []
-        for pair in pending(
-            pairs, store=self.store, probe=probe.name, retry_failed=self.retry_failed
-        ):
-            if self.asked_to_stop():
-                return
-            record = self._cell(probe, pair, pairs, records, tell)
-            failures = _alike(failures, record)
-            has_numbers = any(
-                records[each].has_numbers for each in pairs if each in records
-            )
-            if len(failures) == GIVE_UP_AFTER and not has_numbers:
-                raise CodeneedleError(
-                    f"the first {GIVE_UP_AFTER} cells failed alike: {failures[0]}",
-                    hint="Mend that, then run the same command with --retry-failed.",
-                )
+        walk = _Walk(self, probe, pairs)
+        workers = self.workers
+        if probe.is_timed and self.alone:
+            workers = [self.alone]
+        if len(workers) == 1:
+            walk.tell = tell
+            self._work(workers[0], walk)
+        else:
+            self._side_by_side(workers, walk, tell)
+        if walk.error:
+            raise walk.error
 
     def again(
         self,
@@ -157,68 +178,113 @@ class Runner:
         """
         Measure *pair*, one of *pairs*, whatever its record says, and replace that.
 
+        Of a cell that another process measures now, its record as it is.
+
         Raises:
             CodeneedleError: As of `sweep`.
             KeyboardInterrupt: As it came.
         """
-        return self._cell(probe, pair, pairs, self._stored(probe), tell)
+        walk = _Walk(self, probe, pairs)
+        walk.tell = tell
+        claim = self.store.claim(walk.claim_of(pair))
+        if claim is not None:
+            self._cell(self.workers[0], walk, pair, claim)
+        return walk.records[pair]
 
-    def _cell(
-        self,
-        probe: Probe,
-        pair: Pair,
-        pairs: Sequence[Pair],
-        records: dict[Pair, CellRecord],
-        tell: Callable[[Event], None],
-    ) -> CellRecord:
-        """Measure *pair*, and store its record."""
-        position = pairs.index(pair) + 1
-        tell(CellStarted(pair, position, len(pairs)))
-        cell = self._context(pair, records, tell)
-        started = now()
+    def _side_by_side(
+        self, workers: Sequence[Worker], walk: "_Walk", tell: Callable[[Event], None]
+    ) -> None:
+        """
+        Each worker in a thread of its own; this one tells events and takes signals.
+
+        An error of one worker ends the others after their cells; what is raised here,
+        such as the second Ctrl-C, ends their servers.
+        """
+        events: SimpleQueue[Event | None] = SimpleQueue()
+        walk.tell = events.put
+
+        def work(worker: Worker) -> None:
+            try:
+                self._work(worker, walk)
+            except BaseException as error:  # noqa: BLE001 - raised by the main thread
+                walk.error = walk.error or error
+            finally:
+                events.put(None)
+
+        threads = [
+            threading.Thread(target=work, args=(worker,), daemon=True)
+            for worker in workers
+        ]
         try:
-            record = self._measured(probe, cell)
+            for thread in threads:
+                thread.start()
+            for _ in threads:
+                while (event := events.get()) is not None:
+                    tell(event)
+        except BaseException:
+            walk.is_aborted = True
+            with ending_all():
+                for thread in threads:
+                    if thread.ident is not None:
+                        thread.join()
+            raise
+
+    def _work(self, worker: Worker, walk: "_Walk") -> None:
+        """Measure cells of *walk* until none is left."""
+        while (taken := walk.take()) is not None:
+            pair, claim = taken
+            try:
+                self._cell(worker, walk, pair, claim)
+            finally:
+                walk.leave(pair)
+
+    def _cell(self, worker: Worker, walk: "_Walk", pair: Pair, claim: Claim) -> None:
+        position, probe = walk.pairs.index(pair) + 1, walk.probe
+        walk.tell(CellStarted(pair, position, len(walk.pairs)))
+        cell = self._context(worker, pair, walk)
+        started = now()
+
+        def made(record: CellRecord) -> CellRecord:
+            return replace(
+                record, position=position, started=started, device=worker.device
+            )
+
+        try:
+            with occupied(alone=probe.is_timed, waiting=functools.partial(_wait, cell)):
+                record = self._measured(probe, cell)
+            if walk.is_aborted and not record.has_numbers:
+                raise KeyboardInterrupt  # noqa: TRY301 - its server was ended for that
         except KeyboardInterrupt:
             reason = "stopped before it was through"
-            record = _record(probe, cell, Status.INTERRUPTED, reason=reason)
-            record = replace(record, position=position, started=started)
-            self.store.add(record)
-            tell(CellEnded(record))
+            record = made(_record(probe, cell, Status.INTERRUPTED, reason=reason))
+            if claim.is_mine():
+                self.store.add(record)
+                walk.tell(CellEnded(record))
             raise
         finally:
-            self._previous_end = cell.previous_end
-        record = replace(record, position=position, started=started)
+            worker.previous_end = cell.previous_end
+        record = made(record)
         self._refuse_full_disk(record)
-        self._keep(probe, record, records, tell)
-        return records[pair]
+        # Suspended for long, another process may have measured the cell meanwhile.
+        if claim.is_mine():
+            with walk.changed:
+                self._keep(probe, record, walk)
+            claim.remove()
+            walk.count(record)
 
-    def _stored(self, probe: Probe) -> dict[Pair, CellRecord]:
-        """
-        The probe's records in the folder, of this grid and of earlier ones.
+    def _context(self, worker: Worker, pair: Pair, walk: "_Walk") -> ProbeContext:
+        def tell(step: Step) -> None:
+            if walk.is_aborted:
+                raise KeyboardInterrupt
+            walk.tell(CellStepped(pair, step))
 
-        A probe that measures a pair once more is given those of the first time.
-        """
-        found, name = {}, probe.name.removesuffix(AGAIN)
-        for k in self.run.setup.types_k:
-            for v in self.run.setup.types_v:
-                record = self.store.record(Pair(k, v), name)
-                if record is not None:
-                    found[record.pair] = record
-        return found
-
-    def _context(
-        self,
-        pair: Pair,
-        records: dict[Pair, CellRecord],
-        tell: Callable[[Event], None],
-    ) -> ProbeContext:
         return ProbeContext(
-            run=self.run,
+            run=replace(self.run, engine=worker.engine),
             pair=pair,
             logs=self.store.log(pair).parent,
-            records=records,
-            tell=lambda step: tell(CellStepped(pair, step)),
-            previous_end=self._previous_end,
+            records=dict(walk.records),
+            tell=tell,
+            previous_end=worker.previous_end,
         )
 
     def _measured(self, probe: Probe, cell: ProbeContext) -> CellRecord:
@@ -248,28 +314,25 @@ class Runner:
         Raises:
             CellError: If it does not, and such cells are to be skipped.
         """
-        engine, pair = self.run.engine, cell.pair
+        engine, pair = cell.run.engine, cell.pair
         if not engine.needs_preflight(pair):
             return
         cell.step(0, 1, "checking where attention runs")
-        if pair not in self._preflights:
+        key = (" ".join(engine.identity().devices), pair)
+        if key not in self._preflights:
             log = cell.log("preflight")
-            self._preflights[pair] = engine.preflight(pair, log=log)
-        cell.fallback = self._preflights[pair]
+            self._preflights[key] = engine.preflight(pair, log=log)
+        cell.fallback = self._preflights[key]
         cell.refuse_fallback()
 
-    def _keep(
-        self,
-        probe: Probe,
-        record: CellRecord,
-        records: dict[Pair, CellRecord],
-        tell: Callable[[Event], None],
-    ) -> None:
+    def _keep(self, probe: Probe, record: CellRecord, walk: "_Walk") -> None:
         """Store *record*, and mark the cells that now turn out to have fallen back."""
+        records, tell = walk.records, walk.tell
         self.store.add(record)
         records[record.pair] = record
         found = suspects(
-            records.values(),
+            # Speeds of different devices are never compared.
+            [each for each in records.values() if each.device == record.device],
             speed=prompt_speed(probe.metrics, self.run.setup),
             has_device=bool(self.run.engine.identity().devices),
         )
@@ -305,6 +368,11 @@ class Runner:
             )
 
 
+def _wait(cell: ProbeContext) -> None:
+    cell.step(0, 1, "waiting: times are taken on this machine")
+    nap()
+
+
 def _record(
     probe: Probe,
     cell: ProbeContext,
@@ -329,6 +397,155 @@ def _record(
         observation=observation,
         setup=stamp(cell.run.setup, probe.name),
     )
+
+
+class _Walk:
+    """
+    The cells of one probe while workers measure them.
+
+    Attributes:
+        probe: What measures.
+        pairs: The grid, in running order.
+        records: What is stored of the probe, by pair.
+        tell: Takes events.
+        changed: Held while any of this changes.
+        is_aborted: Whether running cells are to end at once.
+        error: What ended a worker; the others end after their cells.
+    """
+
+    def __init__(self, runner: Runner, probe: Probe, pairs: Sequence[Pair]) -> None:
+        self.probe = probe
+        self.pairs = pairs
+        self.tell: Callable[[Event], None] = lambda _event: None
+        self.changed = threading.Condition(threading.RLock())
+        self.is_aborted = False
+        self.error: BaseException | None = None
+        self.records = self._stored(runner)
+        self._runner = runner
+        self._left = pending(
+            pairs,
+            store=runner.store,
+            probe=probe.name,
+            retry_failed=runner.retry_failed,
+        )
+        self._seen = {pair: self._record(pair) for pair in self._left}
+        self._measuring: set[Pair] = set()
+        self._lead: Claim | None = None
+        self._failures: list[str] = []
+
+    def claim_of(self, pair: Pair) -> str:
+        """What the claim of *pair* is called."""
+        return f"{pair.slug}.{self.probe.name}"
+
+    def take(self) -> tuple[Pair, Claim] | None:
+        """The next cell for a worker, once there is one; None if there is none."""
+        with self.changed:
+            while not (self.error or self.is_aborted or self._runner.asked_to_stop()):
+                taken = self._taken()
+                if taken is not None:
+                    self._left.remove(taken[0])
+                    self._measuring.add(taken[0])
+                    return taken
+                # Also while others measure: what they leave undone is to be taken over.
+                if not self._left:
+                    return None
+                self.changed.wait(POLL_S)
+            return None
+
+    def leave(self, pair: Pair) -> None:
+        """*pair* is not measured any more, whatever became of it."""
+        with self.changed:
+            self._measuring.discard(pair)
+            self._drop_lead()
+            self.changed.notify_all()
+
+    def count(self, record: CellRecord) -> None:
+        """
+        Count a failure.
+
+        Raises:
+            CodeneedleError: If nothing but failures of one kind has been seen.
+        """
+        with self.changed:
+            self._failures = _alike(self._failures, record)
+            has_numbers = any(
+                self.records[each].has_numbers
+                for each in self.pairs
+                if each in self.records
+            )
+            if len(self._failures) == GIVE_UP_AFTER and not has_numbers:
+                raise CodeneedleError(
+                    f"the first {GIVE_UP_AFTER} cells failed alike: "
+                    f"{self._failures[0]}",
+                    hint="Mend that, then run the same command with --retry-failed.",
+                )
+
+    def _taken(self) -> tuple[Pair, Claim] | None:
+        if not self._may_go_on():
+            return None
+        for pair in list(self._left):
+            if self._is_done(pair):
+                continue
+            claim = self._runner.store.claim(self.claim_of(pair))
+            # Between a look at the record and the claim it may have been measured.
+            if claim is not None and not self._is_done(pair):
+                return pair, claim
+            if claim is not None:
+                claim.remove()
+        self._drop_lead()
+        return None
+
+    def _may_go_on(self) -> bool:
+        """Whether no cell decides for all others, or it has done so, or may now."""
+        if not self.probe.leads or self._has_leader():
+            return True
+        if self._measuring:
+            return False
+        self._lead = self._runner.store.claim(f"lead.{self.probe.name}")
+        if self._lead is None:
+            return False
+        if self._runner.store.is_shared:
+            self.records |= self._stored(self._runner)
+        return True
+
+    def _drop_lead(self) -> None:
+        if self._lead is not None:
+            self._lead.remove()
+            self._lead = None
+
+    def _has_leader(self) -> bool:
+        return any(each.observation is not None for each in self.records.values())
+
+    def _is_done(self, pair: Pair) -> bool:
+        """Whether another process has measured *pair* since this one began."""
+        if not self._runner.store.is_shared:
+            return False
+        record = self._record(pair)
+        if record is None or is_open(record) or record == self._seen[pair]:
+            return False
+        self._left.remove(pair)
+        self.records[pair] = record
+        self.tell(CellEnded(record))
+        return True
+
+    def _record(self, pair: Pair) -> CellRecord | None:
+        return self._runner.store.record(pair, self.probe.name)
+
+    def _stored(self, runner: Runner) -> dict[Pair, CellRecord]:
+        """
+        The probe's records in the folder, of this grid and of earlier ones.
+
+        A probe that measures a pair once more is given those of the first time.
+        """
+        name = self.probe.name.removesuffix(AGAIN)
+        setup = runner.run.setup
+        found = {}
+        for k in setup.types_k:
+            for v in setup.types_v:
+                record = runner.store.record(Pair(k, v), name)
+                if record is not None:
+                    found[record.pair] = record
+        return found
 
 
 def _alike(failures: list[str], record: CellRecord) -> list[str]:

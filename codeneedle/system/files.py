@@ -6,7 +6,9 @@ moving unreadable files aside, the cache folder.
 import contextlib
 import fcntl
 import os
+import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -90,7 +92,8 @@ def write_whole(path: Path, data: bytes) -> None:
         OSError: If it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.draft")
+    # Of its own: another process may write the same file.
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
     try:
         with create(draft) as file:
             file.write(data)
@@ -198,12 +201,20 @@ class Lock:
         return not os.path.samestat(os.fstat(self._file.fileno()), there)
 
 
+def nap() -> None:
+    """Wait for a moment, until a lock may be free."""
+    time.sleep(0.1)
+
+
 @contextlib.contextmanager
 def locked(
-    path: Path, *, waiting: Callable[[], object] | None = None
+    path: Path,
+    *,
+    waiting: Callable[[], object] | None = None,
+    is_shared: bool = False,
 ) -> Iterator[Lock]:
     """
-    Hold an exclusive lock for the length of the block.
+    Hold a lock for the length of the block.
 
     The system releases it when this process dies. On a file system without locks,
     such as some network shares, nothing is locked.
@@ -212,16 +223,18 @@ def locked(
         path: The file that is locked; created empty if missing, never written to.
         waiting: Called as long as another process holds the lock; sleeps for a
             moment each time. By default nothing is waited for.
+        is_shared: Whether others may hold a shared lock meanwhile.
 
     Raises:
         BlockingIOError: If another process holds it, and *waiting* is None.
         OSError: If the file cannot be opened.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     with os.fdopen(os.open(path, flags, 0o666), "rb", buffering=0) as file:
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 if waiting is None:
                     raise

@@ -3,12 +3,13 @@ The machine: processor, cores, memory, system, free disk, and memory that a proc
 holds on devices.
 """
 
+import contextlib
 import functools
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import psutil
 
 from codeneedle.errors import MachineError
 from codeneedle.system import processes
-from codeneedle.system.files import exists, expanded
+from codeneedle.system.files import cache_folder, exists, expanded, locked
 
 ASK_TIMEOUT_S = 10.0
 """For nvidia-smi and sysctl; without its daemon, the driver takes seconds to load."""
@@ -117,6 +118,26 @@ def free_disk_bytes(folder: Path) -> int:
     absolute = expanded(folder).absolute()
     existing = next(path for path in (absolute, *absolute.parents) if exists(path))
     return psutil.disk_usage(str(existing)).free
+
+
+@contextlib.contextmanager
+def occupied(*, alone: bool, waiting: Callable[[], object]) -> Iterator[None]:
+    """
+    Compute in the block, beside other sweeps of this user, or without them.
+
+    Where the cache folder has no locks, others are not noticed.
+
+    Args:
+        alone: Whether nobody else may compute meanwhile, as times are taken.
+        waiting: Called as long as it has to wait; sleeps for a moment each time.
+    """
+    # The cache folder may be shared with other hosts.
+    path = cache_folder() / f"measuring-{platform.node() or 'here'}.lock"
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(path, waiting=waiting, is_shared=not alone))
+        yield
 
 
 def _system() -> str:

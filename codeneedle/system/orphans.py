@@ -145,7 +145,7 @@ def noted(
     name = Path(argv[0]).name or "child"
     note = Note(
         mark=f"{name}.{secrets.token_hex(4)}",
-        owner=_this_process(),
+        owner=this_process(),
         host=this_host(),
     )
     _write(note)
@@ -271,7 +271,8 @@ def this_host() -> str:
     return " ".join(facts)
 
 
-def _this_process() -> Process:
+def this_process() -> Process:
+    """This process, as others of this host find it."""
     return Process(pid=os.getpid(), started=started_at(os.getpid()) or 0.0)
 
 

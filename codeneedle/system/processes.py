@@ -73,7 +73,13 @@ OMISSION = b"\n[...]\n"
 """Replaces the middle of a long log."""
 
 _running: set[Child] = set()
-"""Children not yet stopped, for `_kill_the_rest`."""
+"""Children not yet stopped, for `ending_all` and `_kill_the_rest`."""
+
+_starting = threading.Lock()
+"""Held while a child starts: limits are those of the whole process."""
+
+_are_ending = threading.Event()
+"""Set while `ending_all` is active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +252,29 @@ def stop(child: Child) -> None:
         _running.discard(child)
 
 
+@contextlib.contextmanager
+def ending_all() -> Iterator[None]:
+    """
+    Stop the children of all threads; for the length of the block none can be started.
+
+    The threads see their children end, or get a KeyboardInterrupt when they start one;
+    they end in the block.
+
+    Raises:
+        ToolFailed: If one survives SIGKILL.
+    """
+    _are_ending.set()
+    try:
+        running_now = list(_running)
+        for child in running_now:
+            _signal(child.pid, signal.SIGINT)
+        for child in running_now:
+            stop(child)
+        yield
+    finally:
+        _are_ending.clear()
+
+
 def end_group(group: int, *, is_reaped: Callable[[], bool] = lambda: True) -> None:
     """
     Stop the process group *group* as `stop` does; it need not be a child of ours.
@@ -293,7 +322,7 @@ def _started(
         # A signal after the start and before the callback would leave an orphan.
         hold = stack.enter_context(signals.held())
         try:
-            with _limited_files(file_limit_bytes):
+            with _starting, _limited_files(file_limit_bytes):
                 child = subprocess.Popen(
                     argv,
                     env=env,
@@ -311,6 +340,8 @@ def _started(
         _running.add(child)
         stack.callback(stop, child)
         hold.release()
+        if _are_ending.is_set():
+            raise KeyboardInterrupt
         yield child
 
 

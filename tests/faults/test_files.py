@@ -376,9 +376,8 @@ def test_a_lost_setup_is_not_made_from_another_request(done, ledger, codeneedle)
 
 
 WRITTEN = (
-    *("setup.json.draft", f"{CELLS}/q8_0-q8_0.recall.json.draft"),
     *("logs/q8_0-q8_0.log", "logs/counting.log"),
-    *(f"heatmap-matched.{kind}" for kind in ("png", "svg", "png.draft", "svg.draft")),
+    *(f"heatmap-matched.{kind}" for kind in ("png", "svg")),
 )
 """Paths in a run folder that are written without being read before."""
 

@@ -1,5 +1,6 @@
 """The walk over the cells of a run: order, records, failures, fallbacks, stops."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,7 @@ from codeneedle.sweep.runner import (
     once_more,
     pending,
 )
+from codeneedle.sweep.workers import Worker
 
 TYPES = ("q8_0", "q4_0")
 PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
@@ -477,3 +479,182 @@ def test_a_finished_cell_is_measured_again_where_that_is_asked_for(store):
     assert [GOOD] == script.measured
     assert store.record(GOOD, "recall") == record
     assert 1.0 == record.observation["priming"]["prompt_ms"]
+
+
+# --- several workers, several processes
+
+
+def workers(number=2):
+    """So many workers on engines of their own."""
+    return [Worker(engine=FakeEngine(), device=f"GPU {n}") for n in range(number)]
+
+
+def test_several_workers_measure_each_cell_once_side_by_side(store):
+    """
+    Each cell waits for another one to be measured at the same time; events come in the
+    thread of the caller, records name the device.
+    """
+    together, told = threading.Barrier(2, timeout=60), []
+    script = Script(lambda _cell: together.wait() and None)
+
+    def tell(event):
+        told.append((event, threading.current_thread()))
+
+    made_runner(store, workers=workers()).sweep(script.probe, PAIRS, tell=tell)
+
+    assert sorted(PAIRS) == sorted(script.measured)
+    assert {threading.main_thread()} == {thread for _, thread in told}
+    assert 4 == len(ended([event for event, _ in told]))
+    devices = {store.record(pair, "recall").device for pair in PAIRS}
+    assert {"GPU 0", "GPU 1"} == devices
+
+
+def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
+    """
+    If it fails, the next one decides; from then on, all workers are at work.
+    """
+    known = []
+
+    def outcome(cell):
+        known.append(len([r for r in cell.records.values() if r.observation]))
+        if cell.pair == PAIRS[0]:
+            fails()(cell)
+
+    script = Script(outcome)
+    probe = replace(script.probe, leads=True)
+    made_runner(store, workers=workers(3)).sweep(probe, PAIRS)
+
+    assert PAIRS[:2] == script.measured[:2]
+    assert [0, 0] == known[:2]
+    assert min(known[2:]) >= 1
+
+
+def test_times_are_taken_by_one_worker_that_has_the_machine(store):
+    """
+    All cores, one device: speeds of different devices are never compared.
+    """
+    alone = Worker(engine=FakeEngine(), device="GPU 0, all cores")
+    script = Script(lambda _cell: threads.append(threading.current_thread()))
+    threads = []
+    probe = replace(script.probe, is_timed=True)
+
+    made_runner(store, workers=workers(), alone=alone).sweep(probe, PAIRS)
+
+    assert {threading.main_thread()} == set(threads)
+    assert PAIRS == script.measured
+    assert alone.device == store.record(PAIRS[0], "recall").device
+
+
+def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
+    """
+    The second Ctrl-C comes in the main thread; each worker hears of it at its next
+    step, or when its server has ended.
+    """
+    together = threading.Barrier(2, timeout=60)
+
+    def outcome(cell):
+        together.wait()
+        while True:
+            cell.step(1, 2, "on and on")
+
+    def tell(event):
+        if isinstance(event, CellStepped):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made_runner(store, workers=workers()).sweep(
+            Script(outcome).probe, PAIRS, tell=tell
+        )
+
+    found = [store.record(pair, "recall") for pair in PAIRS]
+    assert [Status.INTERRUPTED] * 2 == [record.status for record in found if record]
+    assert PAIRS == pending(PAIRS, store=store, probe="recall")
+
+
+def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
+    """
+    Their cells are kept; no further one is begun.
+    """
+    together, failing = threading.Barrier(2, timeout=60), []
+
+    def outcome(cell):
+        if cell.pair == PAIRS[0]:
+            failing.append(threading.current_thread())
+            together.wait()
+            raise FolderUnusable(folder=store.folder, reason="it is gone")
+        together.wait()
+        failing[0].join()
+
+    script = Script(outcome)
+    with pytest.raises(FolderUnusable, match="it is gone"):
+        made_runner(store, workers=workers()).sweep(script.probe, PAIRS)
+
+    assert 2 == len(script.measured)
+    assert store.record(PAIRS[1], "recall").has_numbers
+
+
+def test_sweeps_that_share_a_folder_measure_each_cell_once(store):
+    """
+    Each is told of cells of the others, no cell twice, and ends when all are done.
+    """
+    scripts = [Script(), Script(), Script()]
+    told = [[], [], []]
+    start = threading.Barrier(3, timeout=60)
+
+    def sweep(script, events):
+        ours = Store(store.folder)
+        with ours.locked(is_shared=True):
+            start.wait()
+            made_runner(ours).sweep(script.probe, PAIRS, tell=events.append)
+            start.wait()
+
+    threads = [
+        threading.Thread(target=sweep, args=each)
+        for each in zip(scripts, told, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    measured = [pair for script in scripts for pair in script.measured]
+    assert sorted(PAIRS) == sorted(measured)
+    assert [] == pending(PAIRS, store=store, probe="recall")
+    for script, events in zip(scripts, told, strict=True):
+        pairs = [pair for pair, _ in ended(events)]
+        assert set(script.measured) <= set(pairs)
+        assert len(set(pairs)) == len(pairs)
+    assert not list(store.folder.rglob("*.owner"))
+    assert not list(store.folder.rglob("*.claim*"))
+
+
+def test_what_a_sweep_left_that_is_gone_is_measured_by_who_shares_its_folder(store):
+    """
+    It had claimed the cell, and ended.
+    """
+    gone = Store(store.folder)
+    with gone.locked(is_shared=True):
+        gone.claim(f"{PAIRS[0].slug}.recall")
+    script = Script()
+
+    with store.locked(is_shared=True):
+        made_runner(store).sweep(script.probe, PAIRS)
+
+    assert PAIRS == script.measured
+
+
+def test_a_cell_that_another_took_over_meanwhile_is_not_stored_twice(store):
+    """
+    After a long sleep: the other's record stands.
+    """
+    other = Store(store.folder)
+
+    def outcome(cell):
+        if cell.pair == PAIRS[0]:
+            name = f"{cell.pair.slug}.recall.claim-2"
+            (store.folder / "cells" / name).touch()
+
+    with store.locked(is_shared=True):
+        made_runner(store).sweep(Script(outcome).probe, PAIRS[:1])
+
+    assert other.record(PAIRS[0], "recall") is None

@@ -249,6 +249,7 @@ class Launch:
         rotation: Whether quantized values are rotated, where that is possible.
         flash_attention: ``on``; ``auto`` has the server say whether it could be.
         speculates: Whether the text drafts its own recall.
+        device: The one accelerator to use; empty for all.
     """
 
     binary: Path
@@ -264,6 +265,7 @@ class Launch:
     rotation: bool = True
     flash_attention: str = "on"
     speculates: bool = False
+    device: str = ""
 
 
 def command(launch: Launch, *, port: int) -> list[str]:
@@ -287,15 +289,27 @@ def command(launch: Launch, *, port: int) -> list[str]:
 
 def variables(launch: Launch, *, api_key: str) -> dict[str, str]:
     """Environment variables of the server, beside those that it inherits."""
-    how = computing(sleeps=launch.sleeps, rotation=launch.rotation)
+    how = computing(
+        sleeps=launch.sleeps, rotation=launch.rotation, device=launch.device
+    )
     return {"LLAMA_API_KEY": api_key, **how}
 
 
-def computing(*, sleeps: bool, rotation: bool) -> dict[str, str]:
+VISIBLE_DEVICES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GGML_VK_VISIBLE_DEVICES",
+)
+"""Variables by which CUDA, ROCm and llama.cpp's Vulkan backend leave out devices."""
+
+
+def computing(*, sleeps: bool, rotation: bool, device: str = "") -> dict[str, str]:
     """Environment variables of each program of llama.cpp; arguments as of `Launch`."""
     # OpenMP's variable; builds without OpenMP have --poll.
-    waiting = {"OMP_WAIT_POLICY": "passive"} if sleeps else {}
-    return waiting if rotation else {**waiting, ROTATION_VARIABLE: "1"}
+    found = {"OMP_WAIT_POLICY": "passive"} if sleeps else {}
+    if not rotation:
+        found[ROTATION_VARIABLE] = "1"
+    return found | (dict.fromkeys(VISIBLE_DEVICES, device) if device else {})
 
 
 def asks_for_all_layers(launch: Launch) -> bool:

@@ -165,7 +165,11 @@ class Bench:
 
     def variables(self) -> dict[str, str]:
         """Environment variables of the tool, beside those that it inherits."""
-        return computing(sleeps=self.model.is_tiny, rotation=self.model.rotation)
+        return computing(
+            sleeps=self.model.is_tiny,
+            rotation=self.model.rotation,
+            device=self.model.device,
+        )
 
     def _run(
         self,

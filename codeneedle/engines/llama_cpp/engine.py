@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,11 @@ from codeneedle.engines.engine import (
     Tokenizer,
 )
 from codeneedle.engines.llama_cpp import arguments, bench, perplexity
-from codeneedle.engines.llama_cpp.arguments import ROTATION_VARIABLE, Launch
+from codeneedle.engines.llama_cpp.arguments import (
+    ROTATION_VARIABLE,
+    VISIBLE_DEVICES,
+    Launch,
+)
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.log import fallback, read_log
 from codeneedle.engines.llama_cpp.server import (
@@ -46,6 +51,12 @@ What it may take beside the weights.
 A chat template is a program that comes with the weights: it may never end, or fill the
 memory.
 """
+
+
+def _lent() -> list[str]:
+    """The devices that the environment leaves us; empty if it does not say."""
+    said = next(filter(None, map(os.environ.get, VISIBLE_DEVICES)), None)
+    return said.split(",") if said else []
 
 
 _PREFLIGHT_CONTEXT = 256
@@ -108,6 +119,37 @@ class LlamaCpp:
     def refuse_arguments(self) -> None:
         """As of `engine.Engine`."""
         arguments.refuse_reserved(self.model.arguments)
+        if self.model.device:
+            self._refuse_unknown_device()
+
+    def _refuse_unknown_device(self) -> None:
+        """
+        Stop at a device that is not there, or not lent to us by a scheduler.
+
+        Raises:
+            BadInput: Naming those that there are.
+        """
+        if self._shown() or not self.facts.devices:
+            return
+        lent = ",".join(_lent())
+        known = f"there are {', '.join(self.facts.devices)}"
+        raise BadInput(
+            source=f"--devices {self.model.device}",
+            reason=f"the environment lends only {lent}" if lent else known,
+            hint="Leave --devices out, or name some of these.",
+        )
+
+    def _shown(self) -> tuple[str, ...]:
+        """
+        What of all devices is left to this engine: of each backend at most one.
+
+        A device that is named by an identifier cannot be told from the others.
+        """
+        device, lent, known = self.model.device, _lent(), self.facts.devices
+        number = str(lent.index(device)) if device in lent else device
+        if not number.isdecimal() or (lent and device not in lent):
+            return () if lent or not device else known
+        return tuple(each for each in known if re.match(rf"\D*{number} ", each))
 
     def identity(self) -> EngineIdentity:
         """As of `engine.Engine`."""
@@ -115,7 +157,7 @@ class LlamaCpp:
             name=self.name,
             version=self.facts.version,
             program=str(self.tools.server),
-            devices=self.facts.devices,
+            devices=self._shown() if self.model.device else self.facts.devices,
         )
 
     def cache_types(self) -> CacheTypes:
@@ -224,7 +266,7 @@ class LlamaCpp:
         return bench.Bench.of(self.tools, self.facts, self.model)
 
     def _launch(self, pair: Pair | None, *, context: int) -> Launch:
-        is_tiny = self.model.is_tiny
+        is_tiny, share = self.model.is_tiny, self.model.threads
         slug = f"{pair.slug}." if pair else ""
         return Launch(
             binary=self.tools.server,
@@ -235,11 +277,12 @@ class LlamaCpp:
             extra=self._extra(),
             options=self.facts.options,
             # Of a model this small, a second thread waits more than it computes.
-            threads=1 if is_tiny else None,
-            batch_threads=machine.usable_cores() if is_tiny else None,
+            threads=1 if is_tiny else share,
+            batch_threads=share or (machine.usable_cores() if is_tiny else None),
             sleeps=is_tiny,
             rotation=self.model.rotation,
             speculates=bool(self.speculation),
+            device=self.model.device,
         )
 
     def _extra(self) -> tuple[str, ...]:

@@ -261,7 +261,11 @@ class Perplexity:
 
     def variables(self) -> dict[str, str]:
         """Environment variables of the tool, beside those that it inherits."""
-        return computing(sleeps=self.model.is_tiny, rotation=self.model.rotation)
+        return computing(
+            sleeps=self.model.is_tiny,
+            rotation=self.model.rotation,
+            device=self.model.device,
+        )
 
     def verify(self, job: Job, log_text: str, *, is_over: bool = True) -> None:
         """
@@ -392,10 +396,13 @@ class Perplexity:
         return not has(self.arguments, OFFLOAD)
 
     def _threads(self) -> Iterator[str]:
-        if self.model.is_tiny:
-            yield from ("--threads", "1", "--threads-batch", str(usable_cores()))
-            if "--poll" in self.options:
-                yield from ("--poll", "0")
+        share = self.model.threads
+        if self.model.is_tiny or share:
+            threads = 1 if self.model.is_tiny else share
+            yield from ("--threads", str(threads))
+            yield from ("--threads-batch", str(share or usable_cores()))
+        if self.model.is_tiny and "--poll" in self.options:
+            yield from ("--poll", "0")
 
     def _refuse_overflow(self, context: int) -> None:
         # Builds from an archive state number 0: their age is unknown.

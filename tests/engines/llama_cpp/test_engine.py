@@ -8,6 +8,7 @@ from made_servers import PAIR, fake_llama_cpp
 
 from codeneedle.engines.engine import Ability, CellSpec
 from codeneedle.engines.llama_cpp import engine as llama_cpp
+from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, variables
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.messages import Message
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
@@ -300,3 +301,50 @@ def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
 
     (note,) = fake_llama_cpp().notes()
     assert "--rotation off" in note
+
+
+L4S = tuple(f"CUDA{n} NVIDIA L4 (22563 MiB)" for n in range(3))
+
+
+@pytest.mark.parametrize(
+    ("device", "lent", "seen"),
+    [
+        ("1", "", L4S[1:2]),
+        ("7", "5,6,7", L4S[2:]),
+        ("GPU-8f3a", "", L4S),
+        ("3", "", "there are CUDA0 NVIDIA L4"),
+        ("1", "5,6,7", "the environment lends only 5,6,7"),
+    ],
+)
+def test_a_device_is_one_that_is_there_and_lent_to_us(monkeypatch, device, lent, seen):
+    """
+    By its number, or its place among those that a scheduler lends; every program of
+    llama.cpp is told of that one alone.
+    """
+    for name in VISIBLE_DEVICES:
+        monkeypatch.delenv(name, raising=False)
+    if lent:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", lent)
+    engine = fake_llama_cpp(devices=L4S, device=device)
+
+    if isinstance(seen, str):
+        with pytest.raises(BadInput, match=seen):
+            engine.refuse_arguments()
+    else:
+        engine.refuse_arguments()
+        assert seen == engine.identity().devices
+        launch = engine._launch(Pair("q8_0", "q8_0"), context=512)
+        told = variables(launch, api_key="k")
+        assert {device} == {told[name] for name in VISIBLE_DEVICES}
+
+
+def test_a_share_of_the_cores_is_passed_on():
+    """
+    The built-in model writes with one thread whatever its share is.
+    """
+    spec = {"threads": 3}
+    large = fake_llama_cpp(**spec)._launch(Pair("q8_0", "q8_0"), context=512)
+    tiny = fake_llama_cpp(is_tiny=True, **spec)._launch(None, context=512)
+
+    assert (3, 3) == (large.threads, large.batch_threads)
+    assert (1, 3) == (tiny.threads, tiny.batch_threads)

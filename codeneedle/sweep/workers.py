@@ -1,0 +1,223 @@
+"""
+What measures side by side, and which cells are whose: devices, workers and shares of
+the grid.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from codeneedle.engines.engine import Engine
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair, most_precise
+from codeneedle.probes.probe import Probe
+from codeneedle.records.comparability import first_other
+from codeneedle.records.record import CellRecord
+from codeneedle.records.store import Store
+from codeneedle.system.machine import usable_cores
+from codeneedle.text import plural
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    Where a worker measures.
+
+    Attributes:
+        device: The one accelerator that it uses; empty for whatever there is.
+        threads: Its share of the cores; None for all.
+    """
+
+    device: str = ""
+    threads: int | None = None
+
+    def alone(self) -> "Place":
+        """The same device, while nobody else computes."""
+        return replace(self, threads=None)
+
+    def phrase(self, engine: Engine) -> str:
+        """
+        What its speeds depend on, for records; empty for the whole machine.
+
+        Devices of one kind have the same phrase.
+        """
+        devices = engine.identity().devices if self.device else ()
+        # Without the name by which it is called on this host: CUDA0.
+        kinds = sorted({each.partition(" ")[2] or each for each in devices})
+        threads = [plural(self.threads, "thread")] if self.threads else []
+        return ", ".join([*kinds, *threads])
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """
+    What measures one cell at a time.
+
+    Attributes:
+        engine: Bound to its device and its share of the cores.
+        device: Which those are, as of `Place.phrase`.
+        previous_end: When its server before had ended, in monotonic seconds.
+    """
+
+    engine: Engine
+    device: str = ""
+    previous_end: float | None = None
+
+
+def places(
+    *, devices: Sequence[str] = (), workers: int | None = None
+) -> tuple[Place, ...]:
+    """
+    Where the workers of one machine measure; its cores are divided between them.
+
+    Args:
+        devices: One worker for each.
+        workers: So many on the CPU, if there are no *devices*.
+
+    Raises:
+        BadInput: If both are asked for, or there are fewer cores than workers.
+    """
+    if devices and workers is not None:
+        raise BadInput(
+            source="--workers",
+            reason="there is one worker for each of --devices",
+            hint="Leave --workers out.",
+        )
+    number = len(devices) or workers or 1
+    cores = usable_cores()
+    if number > cores and not devices:
+        raise BadInput(
+            source=f"--workers {number}",
+            reason=f"there are {plural(cores, 'core')}",
+            hint=f"Use --workers {cores} or fewer.",
+        )
+    threads = None if number == 1 else max(1, cores // number)
+    return tuple(Place(device, threads) for device in devices or [""] * number)
+
+
+_SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """
+    One of several shares of a grid.
+
+    Attributes:
+        number: From 1.
+        of: Number of shares.
+    """
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Share":
+        """
+        The share that ``3/8`` names.
+
+        Raises:
+            BadInput: If *text* is anything else.
+        """
+        found = _SHARE.fullmatch(text)
+        if not found or int(found[1]) > int(found[2]):
+            raise BadInput(
+                source="--shard",
+                reason=f"'{text}' is not a share such as 3/8",
+                hint="Give the number of the share, from 1, and how many there are.",
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def pairs(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+        """
+        Those of *pairs*, in running order, that are in this share.
+
+        The most precise one is in all shares: what others are compared with, and what
+        shows whether hosts compute alike.
+        """
+        mine = {most_precise(pairs), *pairs[self.number - 1 :: self.of]}
+        return tuple(pair for pair in pairs if pair in mine)
+
+
+def share_of_array(environment: Mapping[str, str] = os.environ) -> Share | None:
+    """
+    The share of a task of a SLURM array; None outside of one.
+
+    Raises:
+        BadInput: If its tasks are not numbered without gaps.
+    """
+    names = ("ID", "COUNT", "MIN", "STEP")
+    found = [environment.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names]
+    if not (found[0].isdecimal() and found[1].isdecimal()):
+        return None
+    task, count = int(found[0]), int(found[1])
+    least, step = (int(text) if text.isdecimal() else 1 for text in found[2:])
+    number, rest = divmod(task - least, step)
+    if rest or not 0 <= number < count:
+        raise BadInput(
+            source=f"SLURM_ARRAY_TASK_ID={task}",
+            reason=f"this array of {plural(count, 'task')} has gaps",
+            hint="Say which share this task has: --shard 3/8",
+        )
+    return Share(number + 1, count)
+
+
+def on_other_devices(
+    probe: Probe, pairs: Sequence[Pair], *, store: Store, devices: Sequence[str]
+) -> list[tuple[Probe, str]]:
+    """
+    What measures the reference on each kind of device that has not measured it.
+
+    Args:
+        probe: Is through with *pairs*.
+        pairs: A grid, or a share of it.
+        store: Where its records are.
+        devices: Phrases of the workers; equal ones are of one kind.
+
+    Returns:
+        Probes with names of their own, each with the phrase of its device.
+    """
+    record = _reference(probe, pairs, store)
+    if record is None or probe.is_timed:
+        return []
+    others = [kind for kind in dict.fromkeys(devices) if kind != record.device]
+    return [
+        (
+            replace(
+                probe,
+                name=f"{probe.name}_on_{re.sub('[^a-z0-9]+', '_', kind.lower())}",
+                order=lambda _: [record.pair],
+                repeats=False,
+            ),
+            kind,
+        )
+        for kind in others
+    ]
+
+
+def agreement(
+    probe: Probe, other: Probe, pairs: Sequence[Pair], *, store: Store
+) -> str:
+    """Whether the reference says the same on two kinds of device, as a sentence."""
+    ours = _reference(probe, pairs, store)
+    theirs = store.record(ours.pair, other.name) if ours else None
+    if not (ours and theirs and theirs.has_numbers):
+        return ""
+    found = first_other(ours, theirs)
+    where = f"{ours.pair} on {ours.device} and on {theirs.device}"
+    if not found:
+        return f"{where}: the same {probe.name}"
+    return (
+        f"{where}: {probe.name} differs from {found} on; differences as small between "
+        "cells of the two mean nothing"
+    )
+
+
+def _reference(probe: Probe, pairs: Sequence[Pair], store: Store) -> CellRecord | None:
+    records = [store.record(pair, probe.name) for pair in pairs]
+    finished = {each.pair: each for each in records if each and each.has_numbers}
+    return finished[most_precise(finished)] if finished else None

@@ -1,0 +1,102 @@
+"""Workers, devices and shares of a grid."""
+
+import pytest
+from fake_engine import FakeEngine
+
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair, shuffled_grid
+from codeneedle.sweep import workers
+from codeneedle.sweep.workers import Place, Share, places, share_of_array
+
+TYPES = ("f16", "q8_0", "q4_0")
+PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
+L4 = "NVIDIA L4 (22563 MiB)"
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch):
+    """A machine of eight cores."""
+    monkeypatch.setattr(workers, "usable_cores", lambda: 8)
+
+
+def test_cores_are_divided_between_workers_and_devices():
+    """
+    One worker has all; more workers than cores are refused, more devices are not.
+    """
+    assert (Place(),) == places()
+    assert (Place("2"),) == places(devices=["2"])
+    assert (Place("", 2),) * 4 == places(workers=4)
+    assert (Place("0", 2), Place("1", 2), Place("2", 2)) == places(devices="012")
+    assert Place("9", 1) == places(devices=[str(n) for n in range(10)])[-1]
+    with pytest.raises(BadInput, match="there are 8 cores"):
+        places(workers=9)
+    with pytest.raises(BadInput, match="one worker for each of --devices"):
+        places(devices=["0"], workers=2)
+
+
+def test_devices_of_one_kind_have_one_phrase_and_those_of_two_have_two():
+    """
+    By what they are, not by their numbers; the whole machine has none.
+    """
+
+    def phrase(device, place):
+        return place.phrase(FakeEngine(devices=(device,)))
+
+    assert f"{L4}, 2 threads" == phrase(f"CUDA0 {L4}", Place("0", 2))
+    assert f"{L4}, 2 threads" == phrase(f"CUDA3 {L4}", Place("3", 2))
+    assert L4 == phrase(f"CUDA3 {L4}", Place("3", 2).alone())
+    assert "1 thread" == phrase(f"CUDA0 {L4}", Place("", 1))
+    assert not phrase(f"CUDA0 {L4}", Place())
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 8, 20])
+def test_shares_cover_the_grid_and_overlap_in_the_reference_alone(of):
+    """
+    In running order; shares of a grid that is too small have the reference alone.
+    """
+    shares = [Share(number, of).pairs(PAIRS) for number in range(1, of + 1)]
+
+    assert set(PAIRS) == set().union(*shares)
+    reference = Pair("f16", "f16")
+    assert all(reference in share for share in shares)
+    others = [pair for share in shares for pair in share if pair != reference]
+    assert sorted(others) == sorted(set(PAIRS) - {reference})
+    for share in shares:
+        assert share == tuple(sorted(share, key=PAIRS.index))
+
+
+@pytest.mark.parametrize("text", ["0/8", "9/8", "3", "3/0", "-1/8", "3/8/9", "a/b", ""])
+def test_what_is_no_share_is_refused(text):
+    """
+    Shares count from 1.
+    """
+    with pytest.raises(BadInput, match="not a share such as 3/8"):
+        Share.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "share"),
+    [
+        ({"ID": "3", "COUNT": "8", "MIN": "1", "STEP": "1"}, "3/8"),
+        ({"ID": "0", "COUNT": "8", "MIN": "0", "STEP": "1"}, "1/8"),
+        ({"ID": "14", "COUNT": "4", "MIN": "2", "STEP": "4"}, "4/4"),
+    ],
+)
+def test_a_task_of_an_array_knows_its_share(said, share):
+    """
+    Wherever the numbers of the array begin; outside of one there is no share.
+    """
+    environment = {f"SLURM_ARRAY_TASK_{name}": text for name, text in said.items()}
+    assert share == str(share_of_array(environment))
+    assert share_of_array({"SLURM_ARRAY_TASK_ID": "3"}) is None
+    assert share_of_array({}) is None
+
+
+def test_an_array_with_gaps_has_no_shares():
+    """
+    Some tasks sent again would take other shares than the first time.
+    """
+    said = {"ID": "5", "COUNT": "2", "MIN": "3", "STEP": "1"}
+    with pytest.raises(BadInput, match="has gaps") as caught:
+        share_of_array({f"SLURM_ARRAY_TASK_{k}": v for k, v in said.items()})
+    assert "--shard" in caught.value.hint
