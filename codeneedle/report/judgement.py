@@ -1,7 +1,8 @@
 """Judges a run by all that was measured: what types cost, and which pair to set."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,7 +22,7 @@ from codeneedle.analysis.verdict import (
 )
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
-from codeneedle.records.record import Run
+from codeneedle.records.record import Run, Setup
 from codeneedle.report.captions import number
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.scoring.rounds import Reading
@@ -295,6 +296,7 @@ def judge(
     judged = tuple(
         each.judged(metrics=len(speaking), with_power=with_power)
         for each in scored.values()
+        if each.silent or each.is_compared
     )
     certifying = next((e for e in speaking if e.metric.lost_from is not None), None)
     standings = _standings(table, scored, certifying)
@@ -342,16 +344,23 @@ class UnitScores:
             if column.cell(pair).has_value
         }
         self.reference = column.reference or table.reference
+        self._missing = {pair: _missing(column, table, pair) for pair in self._cells}
+        own = self._cells.get(self.reference or table.pairs[0], {})
         missing = _missing(column, table, self.reference)
-        # What the reference did not answer cannot be lost, and is no evidence.
-        self._names = [
+        counts = Counter(
             name
-            for name in self._cells.get(self.reference or table.pairs[0], {})
-            if name not in missing
+            for pair, units in self._cells.items()
+            for name in units.keys() | self._missing[pair]
+        )
+        # What the reference did not answer cannot be lost, and is no evidence.
+        self._answered = [name for name in own if name not in missing]
+        # Some pairs were asked for further functions: the grid has those of most.
+        self._names = [
+            name for name in self._answered if 2 * counts[name] > len(self._cells)
         ]
         self.units = len(self._names)
         self._is_reliable = len(missing) <= (1 - ANSWERED_SHARE) * (
-            len(missing) + self.units
+            len(missing) + len(self._answered)
         )
 
     @property
@@ -390,16 +399,43 @@ class UnitScores:
             return None
         return np.array([values[name] for name in self._names]) * self.sign
 
+    def shared(self, pair: Pair) -> tuple[Numbers, Numbers] | None:
+        """
+        What *pair* and the reference have for the units that both were asked for.
+
+        None where there are none, or *pair* lacks one of them.
+        """
+        ours = self._cells.get(pair, {})
+        theirs = self._cells.get(self.reference, {}) if self.reference else {}
+        names = [name for name in self._answered if name in ours]
+        lacking = self._missing.get(pair, frozenset()) - ours.keys()
+        if not names or lacking & set(self._answered):
+            return None
+        both = (np.array([of[name] for name in names]) for of in (ours, theirs))
+        first, second = (values * self.sign for values in both)
+        return first, second
+
     def losses(self, pair: Pair) -> Numbers | None:
-        """Loss of each unit of *pair* against the reference; None if not whole."""
-        ours = self.of(pair)
-        theirs = self.of(self.reference) if self.reference else None
+        """Loss of each unit that *pair* shares with the reference; None without."""
+        both = self.shared(pair)
         # A distance from the reference is a loss as it stands; its floor is noise.
-        return None if ours is None or theirs is None else theirs - ours
+        return None if both is None else both[1] - both[0]
+
+    def certificate(self, pair: Pair, *, comparisons: int) -> Certificate | None:
+        """What the shared units say of *pair*; None where they say nothing."""
+        both, lost_from = self.shared(pair), self.metric.lost_from
+        if both is None or lost_from is None or pair == self.reference:
+            return None
+        return verdict.certificate(*both, comparisons=comparisons, lost_from=lost_from)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether a pair beside the reference has a value."""
+        return bool(self._cells.keys() - {self.reference})
 
     @property
     def incomplete(self) -> tuple[Pair, ...]:
-        """Pairs with a value that lack units of the reference."""
+        """Pairs with a value that lack units of the grid."""
         return tuple(pair for pair in self._cells if self.of(pair) is None)
 
     def table(self) -> Numbers:
@@ -511,6 +547,8 @@ def _standings(
         }
         for pair in pairs
     }
+    asked = [pair for pair in judged if certifying and certifying.shared(pair)]
+    shares = comparisons(table.run.setup, table.reference or pairs[0], asked)
     return tuple(
         Standing(
             pair=pair,
@@ -531,8 +569,8 @@ def _standings(
                 for column in table.columns
                 if column.metric.name in SIZES and column.cell(pair).has_value
             },
-            certificate=_certificate(certifying, pair, comparisons=len(judged))
-            if pair in judged
+            certificate=certifying.certificate(pair, comparisons=shares)
+            if certifying and pair in judged
             else None,
             trouble=troubles[pair],
         )
@@ -555,20 +593,22 @@ def _trouble(table: PairTable, pair: Pair) -> str:
     return ""
 
 
-def _certificate(
-    certifying: UnitScores | None, pair: Pair, *, comparisons: int
-) -> Certificate | None:
-    if certifying is None or certifying.reference is None:
-        return None
-    ours, theirs = certifying.of(pair), certifying.of(certifying.reference)
-    if ours is None or theirs is None or certifying.metric.lost_from is None:
-        return None
-    return verdict.certificate(
-        ours,
-        theirs,
-        comparisons=max(comparisons, 1),
-        lost_from=certifying.metric.lost_from,
-    )
+def comparisons(setup: Setup, reference: Pair, asked: Iterable[Pair]) -> int:
+    """
+    Pairs whose certificates share the chance of an error.
+
+    Those that were *asked*, and those that were chosen to be asked: the number must
+    not follow from the answers.
+    """
+    chosen = {*asked, *map(Pair.parse, setup.finalists)} - {reference}
+    return max(len(chosen), 1)
+
+
+def deciding_metrics(run: Run, reading: Reading) -> list[UnitScores]:
+    """The metrics that can tell lost units, the first one first, silent or not."""
+    table = pair_table(run, tuple(PROBES.values()), reading)
+    found = scored_metrics(table).values()
+    return [each for each in found if each.metric.lost_from is not None]
 
 
 def _memory(table: PairTable, pair: Pair) -> float | None:
@@ -605,11 +645,13 @@ def _with_front(
     ]
     if not sound:
         return tuple(standings)
+    # Of a pair that was not asked nothing is known where others were.
+    unknown = 1.0 if any(each.certificate for each in sound) else 0.0
     costs, margins = [], []
     for each in sound:
         is_reference = each.pair == reference
         certificate = each.certificate
-        upper = 0.0 if is_reference or not certificate else certificate.upper
+        upper = certificate.upper if certificate else unknown * (not is_reference)
         loss, half = each.losses.get(ranking, (0.0, 0.0))
         costs.append([upper, loss, each.memory or 1.0, -(each.speed or 0.0)])
         margins.append([0.0, half, 0.0, SPEED_MARGIN])
