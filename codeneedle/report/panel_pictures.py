@@ -169,9 +169,10 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
         else:
             _paint_values(axes, panels, panel)
         _paint_edges(axes, at, panel)
-        says = number(panel.whole.value, digits=panels.metric.digits)
+        says = f"mean {number(panel.whole.value, digits=panels.metric.digits)}"
         if difference:
-            says = _changes(panel.whole)
+            is_reference = panel.pair == panels.reference
+            says = "reference" if is_reference else _changes(panel.whole)
         if panel.has_spots:
             axes.set_title(says, size=NOTE_POINTS, color=QUIET, loc="left", pad=3)
     _paint_names(figure, at)
@@ -308,7 +309,7 @@ def _paint_names(figure: Figure, at: _Layout) -> None:
     write(LEFT - 1.08, middle_down, "K cache", color=QUIET, rotation=90)
     small = {"size": NOTE_POINTS, "color": QUIET}
     write(middle_across, MARGIN + 0.12, "length of the text, in tokens", **small)
-    write(LEFT - 0.06, top + 0.09, "depth", ha="right", **small)
+    write(LEFT - 0.14, top + 0.09, "depth", ha="right", **small)
 
 
 def _paint_bar(bar: Axes, panels: Panels) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.columns import Columns
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -305,9 +306,18 @@ def _task_view(
     yield Text(f"{visible(run.name)}  {title}", style="bold")
     yield Text("length across in tokens, depth down", style="dim")
     yield Text()
-    for _, row in itertools.groupby(panels.panels, key=lambda panel: panel.pair.k):
-        shown = [_panel_view(panels, panel, difference=difference) for panel in row]
-        yield Columns([Group(each, Text()) for each in shown], padding=(0, 4))
+    shown = {
+        each.pair: Group(_panel_view(panels, each, difference=difference), Text())
+        for each in panels.panels
+    }
+    console = Console()
+    # The same in all rows, so that the V types of one stand below those of the other.
+    width = max(
+        Measurement.get(console, console.options, each).maximum
+        for each in shown.values()
+    )
+    for _, row in itertools.groupby(shown, key=lambda pair: pair.k):
+        yield Columns([shown[pair] for pair in row], padding=(0, 4), width=width)
     for note in panels.notes:
         yield Text(visible(note), style="dim")
     if difference:

@@ -180,6 +180,23 @@ def test_a_terminal_shows_numbers_side_by_side():
     assert "0.9 1.00 0.00" in text
 
 
+def test_panels_of_one_v_type_stand_below_each_other():
+    """
+    However short the names of the pairs beside them are.
+    """
+    pairs = ("f16/f16", "f16/q8_0", "q4_0/f16", "q4_0/q8_0")
+
+    text = shown(run_of(*(record_of(pair, wrong) for pair in pairs)))
+
+    first, second = (
+        line.index(pair)
+        for pair in pairs[1::2]
+        for line in text.splitlines()
+        if pair in line
+    )
+    assert first == second
+
+
 def test_a_terminal_shows_losses_and_gains_as_letters():
     """
     No colour is needed to read them, and all four counts are told.
