@@ -440,29 +440,30 @@ def _options_of_settings() -> dict[str, Any]:
     Annotations by ``probe__field``, as settings of probes and engines describe them.
 
     They are read as texts; `sweep.request.overruled` checks and converts them. An
-    option of several is called after all of them, and described by the last.
+    option of several is called after all of them, and described by each.
     """
     from msgspec.structs import fields
 
     from codeneedle.probes import PROBES
 
-    names: dict[str, str] = {}
-    made = {}
+    found: dict[str, list[tuple[str, Any]]] = {}
     kinds = {probe.name: probe.settings for probe in PROBES.values()}
     for name, kind in (kinds | settings_of_engines()).items():
         for field in fields(kind):
             (described,) = field.type.__metadata__
-            flag = described.extra["option"]
-            own = f"{name}__{field.name}"
-            names[flag] = f"{names[flag]}__{own}" if flag in names else own
-            made[flag] = _of_settings(described)
-    return {names[flag]: annotation for flag, annotation in made.items()}
+            owner = (f"{name}__{field.name}", described)
+            found.setdefault(described.extra["option"], []).append(owner)
+    return {
+        "__".join(own for own, _ in owners): _of_settings([each for _, each in owners])
+        for owners in found.values()
+    }
 
 
-def _of_settings(described: Any) -> Any:
-    """The annotation of a setting as its metadata describes it."""
-    extra, text = described.extra, described.description
-    flag, default = extra["option"], extra.get("default", "")
+def _of_settings(described: Sequence[Any]) -> Any:
+    """The annotation of one setting, or several, as their metadata describe them."""
+    extra = described[0].extra
+    flag, text = extra["option"], " ".join(each.description for each in described)
+    default = "; ".join(filter(None, (d.extra.get("default") for d in described)))
     if "/--no-" in flag:
         return Annotated[
             bool | None, typer.Option(flag, help=text, show_default=default)

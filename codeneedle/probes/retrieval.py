@@ -125,11 +125,11 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     depths: Annotated[
         tuple[float, ...],
         Meta(
-            description="Depths: of retrieval from 0 to 1, of throughput in tokens.",
+            description="Depths of questions of retrieval, from 0 to 1.",
             extra={
                 "option": "--depths",
                 "metavar": "LIST",
-                "default": f"{','.join(map(str, DEPTHS))}; 0,4096 and the corpus",
+                "default": ",".join(map(str, DEPTHS)),
             },
         ),
     ] = DEPTHS
