@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -133,11 +134,14 @@ def plan(
     trained = None if engine.stretches_context else header.training_context
     for probe in probes:
         probe.check_context(_settings_of(request, probe), context, trained)
-    corpus_name = chosen_corpus(request)
-    corpus = read(corpus_name)
+    corpus = read(chosen_corpus(request))
     _check_settings(request, probes, corpus_bytes=len(corpus.text.encode()))
     folder = f"{model}+{request.page}" if request.page else model
     store = _store(run_folder(request.out, corpus=corpus.name, model=folder))
+    of_probes = (
+        probe.notes(_settings_of(request, probe), header, engine, store.folder)
+        for probe in probes
+    )
     return Plan(
         request=request,
         probes=tuple(probes),
@@ -151,17 +155,7 @@ def plan(
         store=store,
         workers=workers,
         alone=_worker(sites[0].alone(), spec, engine_for),
-        notes=(
-            *engine.notes(),
-            *notes(request, corpus),
-            *(
-                note
-                for probe in probes
-                for note in probe.notes(
-                    _settings_of(request, probe), header, engine, store.folder
-                )
-            ),
-        ),
+        notes=(*engine.notes(), *notes(request, corpus), *chain(*of_probes)),
     )
 
 
