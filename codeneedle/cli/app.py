@@ -13,6 +13,7 @@ from typer.main import get_command
 import codeneedle
 from codeneedle.cli.options import (
     RUNS,
+    WORDS,
     CorpusName,
     CsvOption,
     DifferenceOption,
@@ -32,6 +33,7 @@ from codeneedle.cli.options import (
     one_form,
     option,
     path,
+    without_options,
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
@@ -53,6 +55,11 @@ corpora = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(corpora, name="corpus")
+submit = typer.Typer(
+    help="Hand a sweep to a scheduler: a share of the grid for each task.",
+    rich_markup_mode=None,
+)
+app.add_typer(submit, name="submit")
 
 
 @app.callback(invoke_without_command=True)
@@ -76,6 +83,7 @@ def common(
         show_help(context)
 
 
+@submit.callback(invoke_without_command=True)
 @corpora.callback(invoke_without_command=True)
 def show_help(context: typer.Context) -> None:
     """Show the commands of a group where none is named, as a usage error."""
@@ -114,6 +122,40 @@ def plan(context: typer.Context) -> None:
         plans = sweep_module.planned(request)
     for planned in plans:
         _stdout().print(plan_view(planned), crop=False)
+
+
+@submit.command(cls=SweepCommand)
+def slurm(
+    context: typer.Context,
+    *,
+    tasks: Annotated[int, typer.Option(min=1, help="Shares, a task each.")] = 8,
+    gpus: Annotated[int, typer.Option(min=0, help="Of a task.")] = 1,
+    cpus: Annotated[int, typer.Option(min=1, help="Cores of a task.")] = 4,
+    sbatch: Annotated[
+        str, typer.Option(help="More arguments: '--partition=gpu --time=8:00:00'.")
+    ] = "",
+    script: Annotated[
+        Path, option("--script", "FILE", path, "The script to write.")
+    ] = Path("codeneedle.sbatch"),
+    send: Annotated[
+        bool, typer.Option("--submit", help="Send it by sbatch, too.")
+    ] = False,
+) -> None:
+    """
+    Write the script of a SLURM array that does a sweep.
+
+    Its tasks share the run folder; sent again, it goes on where it was stopped.
+    """
+    from codeneedle.cli import sweep as sweep_module
+    from codeneedle.sweep.workers import SlurmArray
+
+    sweep_module.planned(context.obj)
+    array = SlurmArray(tasks=tasks, gpus=gpus, cpus=cpus, more=sbatch)
+    words = without_options(
+        context.meta[WORDS], {"--tasks", "--gpus", "--cpus", "--sbatch", "--script"}
+    )
+    array.write(script, words, out=context.obj.out)
+    _write_verbatim(f"{array.send(script) if send else script}\n")
 
 
 @app.command()
@@ -325,6 +367,30 @@ def compare(
         _write(comparison.compare_json(found))
     else:
         _stdout().print(comparison.compare_view(found), crop=False)
+
+
+@app.command()
+def merge(
+    folders: Annotated[
+        list[str],
+        argument("FOLDER...", "Run folders, or folders given to --out."),
+    ],
+    *,
+    out: OutOption = RUNS,
+) -> None:
+    """Join shares that several hosts have measured, and print where."""
+    from codeneedle.cli.progress import note_lines, working
+    from codeneedle.sweep.merge import merge as merged
+    from codeneedle.text import plural
+
+    with working(_stderr(), "merging") as tell:
+        found = merged([Path(folder) for folder in folders], out, tell=tell)
+    for run in found:
+        note_lines(_stderr(), (f"left out of {each}" for each in run.left_out))
+        alike = plural(len(run.compared), "cell")
+        taken = f"{plural(len(run.cells), 'record')} of {len(run.sources)} folders"
+        note_lines(_stderr(), [f"{taken}; {alike} of several, the same in all"])
+        _write_verbatim(f"{run.folder}\n")
 
 
 @app.command()

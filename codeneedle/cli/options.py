@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -394,6 +394,10 @@ All but ``sweep`` and ``types`` give the field of that name to a `Request`.
 """
 
 
+WORDS = "codeneedle.words"
+"""Where a `SweepCommand` keeps the words that it was given."""
+
+
 class SweepCommand(TyperCommand):
     """
     A command that takes a `Request` as its context's object.
@@ -409,6 +413,7 @@ class SweepCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and make the request of all values that are not the command's own."""
+        ctx.meta[WORDS] = list(args)
         ours, theirs = split_server_args(args)
         rest = super().parse_args(ctx, ours)
         own = {param.name for param in self.params}
@@ -471,6 +476,21 @@ def _of_settings(described: Sequence[Any]) -> Any:
     metavar = extra.get("metavar", "N")
     read = words if metavar == "LIST" else word
     return _valued(flag, metavar, read, text, default)
+
+
+def without_options(words: Sequence[str], valued: Collection[str]) -> list[str]:
+    """*words* of a sweep, without options that are not one's: *valued*, --submit."""
+    ours, theirs = list(words), []
+    if "--" in ours:
+        ours, theirs = ours[: ours.index("--")], ours[ours.index("--") :]
+    kept = []
+    left = iter(ours)
+    for each in left:
+        if each in valued:
+            next(left, None)
+        elif each.partition("=")[0] not in {*valued, "--submit"}:
+            kept.append(each)
+    return [*kept, *theirs]
 
 
 def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

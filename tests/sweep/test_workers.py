@@ -1,12 +1,14 @@
 """Workers, devices and shares of a grid."""
 
+from pathlib import Path
+
 import pytest
 from fake_engine import FakeEngine
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, shuffled_grid
 from codeneedle.sweep import workers
-from codeneedle.sweep.workers import Place, Share, places, share_of_array
+from codeneedle.sweep.workers import Place, Share, SlurmArray, places, share_of_array
 
 TYPES = ("f16", "q8_0", "q4_0")
 PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
@@ -100,3 +102,30 @@ def test_an_array_with_gaps_has_no_shares():
     with pytest.raises(BadInput, match="has gaps") as caught:
         share_of_array({f"SLURM_ARRAY_TASK_{k}": v for k, v in said.items()})
     assert "--shard" in caught.value.hint
+
+
+def test_a_slurm_array_shares_a_sweep(tmp_path, monkeypatch):
+    """
+    A task for each share, whatever tasks are sent again; words reach the shell as
+    they were, and those for the server stay behind the dashes.
+    """
+    monkeypatch.chdir(tmp_path)
+    array = SlurmArray(tasks=8, cpus=2, more="--partition=gpu --time=8:00:00")
+    words = ["kv-grid", "--corpus", "a b", "--", "-t", "1"]
+
+    lines = array.script(words, out=Path("sweeps")).splitlines()
+
+    assert "#!/bin/sh" == lines[0]
+    options = [line for line in lines if line.startswith("#SBATCH ")]
+    assert f"#SBATCH --output={tmp_path}/sweeps/slurm-%A_%a.log" in options
+    for option in ("array=1-8", "gres=gpu:1", "cpus-per-task=2", "partition=gpu"):
+        assert f"#SBATCH --{option}" in options
+    assert lines[-1].endswith(
+        "-m codeneedle sweep kv-grid --corpus 'a b' "
+        '--shard "$SLURM_ARRAY_TASK_ID/8" -- -t 1'
+    )
+    assert not [
+        line
+        for line in SlurmArray(tasks=1, gpus=0).script([], out=Path()).splitlines()
+        if "gres" in line
+    ]

@@ -1,0 +1,209 @@
+"""Joins run folders that several hosts have measured shares of."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair
+from codeneedle.probes import PROBES
+from codeneedle.records.comparability import differences, first_other
+from codeneedle.records.record import CellRecord, Setup, Status
+from codeneedle.records.store import SETUP, Store, run_folder
+
+Key = tuple[Pair, str]
+"""A cell and a probe."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Merged:
+    """
+    A run that was joined of several.
+
+    Attributes:
+        folder: Where it is now.
+        sources: Folders that it was joined of.
+        cells: Which folder holds the record of each cell and probe that is taken.
+        compared: Cells that several folders hold, and that say the same in all.
+        left_out: Why a record could not be taken, with its folder, a line each.
+    """
+
+    folder: Path
+    sources: tuple[Path, ...]
+    cells: dict[Key, Store] = field(default_factory=dict)
+    compared: dict[Key, int] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def merge(
+    sources: Sequence[Path],
+    out: Path,
+    *,
+    tell: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
+) -> list[Merged]:
+    """
+    Join the runs of the same name in *sources* into run folders below *out*.
+
+    All are checked before the first record is written. A merge that was interrupted
+    goes on where it is called again: what is in *out* counts as a source.
+
+    Args:
+        sources: Run folders, or folders of run folders.
+        out: Folder of all run folders.
+        tell: Called with how far it is.
+
+    Raises:
+        BadInput: If a source holds no run, if setups differ, if no cell was measured
+            by both of two sources, or if one says something else in each.
+        FolderUnusable: If *out* cannot be written to.
+    """
+    runs: dict[str, list[Store]] = {}
+    for source in sources:
+        for store in _runs_in(source):
+            runs.setdefault(store.name, []).append(store)
+    checked = []
+    for name, stores in runs.items():
+        target = Store(run_folder(out, **_names(name)))
+        known = {store.folder.resolve() for store in stores}
+        if target.setup() and target.folder.resolve() not in known:
+            stores = [target, *stores]  # noqa: PLW2901 - what is there comes first
+        checked.append((target, _checked(target, stores, tell)))
+    for target, found in checked:
+        _write(target, found, tell)
+    return [found for _, found in checked]
+
+
+def _runs_in(source: Path) -> list[Store]:
+    """
+    The runs in *source*, which may be one itself.
+
+    Raises:
+        BadInput: If there is none.
+    """
+    setups = [source / SETUP] if (source / SETUP).is_file() else []
+    setups = setups or sorted(source.glob(f"*/*/{SETUP}"))
+    if not setups:
+        raise BadInput(
+            source=source,
+            reason="there is no run in it",
+            hint="Name folders as given to --out, or run folders: sweeps/CORPUS/MODEL.",
+        )
+    return [Store(setup.parent.absolute()) for setup in setups]
+
+
+def _names(name: str) -> dict[str, str]:
+    corpus, model = name.split("/")
+    return {"corpus": corpus, "model": model}
+
+
+def _checked(
+    target: Store, stores: Sequence[Store], tell: Callable[[str, int, int], None]
+) -> Merged:
+    """Which records are taken from where."""
+    found = Merged(
+        folder=target.folder, sources=tuple(store.folder for store in stores)
+    )
+    first, *others = (_setup(store) for store in stores)
+    for store, setup in zip(stores[1:], others, strict=True):
+        _refuse_difference(stores[0], first, store, setup)
+    for at, store in enumerate(stores):
+        tell(f"reading {store.folder}", at, len(stores))
+        before = {probe for _, probe in found.cells}
+        alone: set[str] = set()
+        common: set[str] = set()
+        for record in store.records():
+            is_common = _take(found, store, record)
+            if _says_something(record):
+                (common if is_common else alone).add(record.probe)
+        _refuse_unrelated(stores[0], store, (alone - common) & before)
+    return found
+
+
+def _take(found: Merged, store: Store, record: CellRecord) -> bool:
+    """
+    Note where *record* is; whether another folder has it, too, and says the same.
+
+    Raises:
+        BadInput: If it says something else.
+    """
+    key = (record.pair, record.probe)
+    if record.status is Status.INTERRUPTED:
+        if not record.started:  # it could not be read as one of this cell and setup
+            what = f"{record.pair}, {record.probe}: {record.reason}"
+            found.left_out.append(f"{store.folder}: {what}")
+        return False
+    other = found.cells.get(key)
+    former = other.record(*key) if other else None
+    if former is None or not former.has_numbers:
+        found.cells[key] = store
+        return False
+    if not record.has_numbers or not _says_something(record):
+        return False
+    place = first_other(former, record)
+    if place and other:
+        raise BadInput(
+            source=f"{other.folder} and {store.folder}",
+            reason=f"their hosts do not compute alike: {record.pair}, {record.probe} "
+            f"differs from {place} on",
+            hint="Leave one of them out, and look at both with: codeneedle compare.",
+        )
+    found.compared[key] = found.compared.get(key, 1) + 1
+    return True
+
+
+def _says_something(record: CellRecord) -> bool:
+    """Whether its observation has more than times, so that it can be compared."""
+    probe = PROBES.get(record.probe)
+    return record.has_numbers and probe is not None and not probe.is_timed
+
+
+def _refuse_unrelated(first: Store, store: Store, probes: set[str]) -> None:
+    """
+    Stop if there are *probes* that two folders have, but no cell of theirs.
+
+    Raises:
+        BadInput: Naming the first probe.
+    """
+    for probe in sorted(probes):
+        raise BadInput(
+            source=f"{first.folder} and {store.folder}",
+            reason=f"no cell of {probe} was measured in both: nothing shows that their "
+            "hosts compute alike",
+            hint="Sweep the most precise pair in both; --shard does that by itself.",
+        )
+
+
+def _setup(store: Store) -> Setup:
+    setup = store.setup()
+    if setup is None:
+        raise BadInput(
+            source=store.folder, reason="its setup is gone", hint="Sweep it again."
+        )
+    return setup
+
+
+def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) -> None:
+    """
+    Stop at setups that differ.
+
+    Raises:
+        BadInput: Naming the first key and both values.
+    """
+    for key, was, now in differences(mine, other):
+        raise BadInput(
+            source=f"{ours.folder} and {theirs.folder}",
+            reason=f"they differ in {key}: {was} and {now}",
+            hint="Merge what was measured alike, and look at both with: codeneedle "
+            "compare.",
+        )
+
+
+def _write(target: Store, found: Merged, tell: Callable[[str, int, int], None]) -> None:
+    with target.locked():
+        for folder in found.sources:
+            target.adopt(_setup(Store(folder)))
+        for at, (key, store) in enumerate(found.cells.items()):
+            tell(f"writing {target.folder}", at, len(found.cells))
+            record = store.record(*key)
+            if record is not None and store.folder != target.folder.absolute():
+                target.add(record)

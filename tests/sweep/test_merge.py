@@ -1,0 +1,131 @@
+"""Merging: which setups go together, what is taken from where, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+from made_records import made_record, made_round, made_setup
+
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair
+from codeneedle.records.record import Status
+from codeneedle.records.store import Store, run_folder
+from codeneedle.sweep.merge import merge
+
+TYPES = ("f16", "q8_0", "q4_0")
+SETUP = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
+F16, Q8, Q4 = (Pair(name, name) for name in TYPES)
+
+
+def finished(pair, text=None, ms=1.0):
+    """A cell that has finished; *ms* is how long it took to write."""
+    rounds = [
+        replace(
+            made_round(needle, **({"reply": text} if text else {})), predicted_ms=ms
+        )
+        for needle in SETUP.needles
+    ]
+    return made_record(pair, rounds)
+
+
+def failed(pair):
+    """A cell that has not."""
+    record = finished(pair)
+    return replace(record, status=Status.CRASHED, reason="broke", observation=None)
+
+
+def share(folder, *records, setup=SETUP):
+    """A folder of run folders with one run of *records*."""
+    store = Store(run_folder(folder, corpus=setup.corpus.name, model="made"))
+    store.adopt(setup)
+    for record in records:
+        store.add(record)
+    return folder
+
+
+def merged(tmp_path, *folders):
+    """What became of *folders*, and the store of the joined run."""
+    (found,) = merge(folders, tmp_path / "all")
+    return found, Store(found.folder)
+
+
+def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
+    """
+    Each cell once; a cell that has finished stands before one that has not; times may
+    differ. What is there already counts as a source.
+    """
+    a = share(tmp_path / "a", finished(F16), finished(Q8), failed(Q4))
+    b = share(tmp_path / "b", finished(F16, ms=9.0), finished(Q4))
+
+    found, store = merged(tmp_path, a, b)
+
+    assert {(F16, "recall"): 2} == found.compared
+    assert {F16, Q8, Q4} == {r.pair for r in store.records() if r.has_numbers}
+    assert SETUP.types_k == store.setup().types_k
+    again, store = merged(tmp_path, a, b)
+    assert 3 == len(list(store.records()))
+    assert (found.folder, *found.sources) == again.sources
+
+
+def test_setups_that_differ_are_refused_with_key_and_both_values(tmp_path):
+    """
+    Before anything is written.
+    """
+    a = share(tmp_path / "a", finished(F16))
+    other = replace(SETUP, context=SETUP.context + 1)
+    b = share(tmp_path / "b", finished(F16), setup=other)
+
+    with pytest.raises(BadInput) as caught:
+        merged(tmp_path, a, b)
+
+    said = str(caught.value)
+    assert f"differ in context: {SETUP.context} and {other.context}" in said
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_reference_that_says_something_else_is_refused(tmp_path):
+    """
+    The hosts do not compute alike: the message says where.
+    """
+    a = share(tmp_path / "a", finished(F16), finished(Q8))
+    b = share(tmp_path / "b", finished(F16, text="another answer"), finished(Q4))
+
+    with pytest.raises(BadInput, match="differs from rounds 1 reply on"):
+        merged(tmp_path, a, b)
+    assert not (tmp_path / "all").exists()
+
+
+def test_shares_without_a_common_cell_are_refused(tmp_path):
+    """
+    Nothing shows that their hosts compute alike.
+    """
+    a, b = share(tmp_path / "a", finished(Q8)), share(tmp_path / "b", finished(Q4))
+
+    with pytest.raises(BadInput, match="no cell of recall was measured in both"):
+        merged(tmp_path, a, b)
+
+
+def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path):
+    """
+    It bears the stamp of its setup; its cell is a gap.
+    """
+    a = share(tmp_path / "a", finished(F16))
+    b = share(tmp_path / "b", finished(F16))
+    foreign = replace(finished(Q4), setup="0123456789abcdef")
+    Store(b / SETUP.corpus.name / "made").add(foreign)
+
+    found, store = merged(tmp_path, a, b)
+
+    assert [F16] == [record.pair for record in store.records()]
+    (left_out,) = found.left_out
+    assert (
+        "q4_0/q4_0, recall: its record cannot be used: it is one of another" in left_out
+    )
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    """
+    It may have been mistyped; nothing is joined.
+    """
+    a = share(tmp_path / "a", finished(F16))
+    with pytest.raises(BadInput, match="there is no run in it"):
+        merged(tmp_path, a, tmp_path / "nowhere")
