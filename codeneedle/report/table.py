@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
@@ -39,7 +39,8 @@ class Column:
         metric: What it shows.
         probe: Name of the probe whose records it is read from.
         cells: The cell of each pair.
-        is_shown: Whether the table shows it; exports hold all columns.
+        is_shown: Whether the table shows it, which it does not where its probe has
+            values of other metrics alone; exports hold all columns.
         reference: The pair that the others are compared with, as
             `frames.reference` defines it; None if there is none.
         reference_value: The value of *reference*; NaN without one.
@@ -167,7 +168,13 @@ def _columns(
                     chosen[name] = column
     # Stable: within a group, probes and their metrics keep their order.
     by_group = sorted(chosen.values(), key=lambda c: GROUPS.index(c.metric.group))
-    return tuple(by_group)
+    told = {column.probe for column in by_group if column.has_values}
+    return tuple(
+        replace(column, is_shown=False)
+        if column.probe in told and not column.has_values and column.metric.name != sort
+        else column
+        for column in by_group
+    )
 
 
 def _column(

@@ -234,28 +234,28 @@ def _troubles(found: Verdict) -> Iterator[str]:
 
 
 def front_rows(found: Verdict) -> list[list[str]]:
-    """A heading, and a row for each pair that no other one beats."""
+    """A heading of what has values, and a row for each pair that no other beats."""
     names = [
         name
         for name in dict.fromkeys(n for each in found.standings for n in each.losses)
         if name in {found.ranking, found.certified.name if found.certified else ""}
     ]
     digits = {each.metric.name: each.metric.digits for each in found.judged}
-    losses = [f"loss of {name}" for name in names]
-    heading = ["K/V", "memory", "speed", *losses, "lost", "verdict"]
-    rows = [
-        [
-            visible(str(each.pair)),
-            _percent(each.memory),
-            _percent(each.speed),
-            *(_loss_text(each, name, digits[name]) for name in names),
-            _lost_text(each),
-            found.word(each.pair) or "reference",
-        ]
-        for each in found.standings
-        if each.is_on_front
-    ]
-    return [heading, *rows]
+    front = [each for each in found.standings if each.is_on_front]
+    columns = {
+        "K/V": [visible(str(each.pair)) for each in front],
+        "memory": [_percent(each.memory) for each in front],
+        "speed": [_percent(each.speed) for each in front],
+        **{
+            f"loss of {name}": [_loss_text(each, name, digits[name]) for each in front]
+            for name in names
+        },
+        "lost": [_lost_text(each) for each in front],
+        "verdict": [found.word(each.pair) or "reference" for each in front],
+    }
+    empty = {captions.NO_VALUE_WORD}
+    told = {name: cells for name, cells in columns.items() if {*cells} != empty}
+    return [[*told], *map(list, zip(*told.values(), strict=True))]
 
 
 def _front_table(found: Verdict) -> Table:
@@ -265,7 +265,7 @@ def _front_table(found: Verdict) -> Table:
         padding=(0, 2, 0, 0),
         header_style="bold",
         title_justify="left",
-        title="No other pair beats these in loss, memory and speed:",
+        title="No other pair beats these:",
         title_style="",
     )
     for at, word in enumerate(heading):

@@ -298,7 +298,7 @@ OLD_RUN = Path(__file__).parents[1] / "helpers" / "run_of_0_1"
                 ),
             ],
         ),
-        (("table", "tiny"), ["q8_0/q8_0* 20.00 - 1.9", "q8_0/q4_0 20.00 - 1.4 76%"]),
+        (("table", "tiny"), ["q8_0/q8_0* 20.00 1.9", "q8_0/q4_0 20.00 1.4 76%"]),
         (("show", "tiny", "q8_0/q4_0"), ["TD5 13% 4 20 0 0 0 2 - cut"]),
     ],
     ids=["grid", "table", "show"],

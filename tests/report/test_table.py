@@ -73,7 +73,8 @@ def test_columns_are_ordered_by_quality_speed_and_memory():
     Within a group, probes and their metrics keep their order, with those that settings
     add; a probe without records has none, and exports have those that are not shown.
     """
-    more = replace(DIVERGENCE, more_metrics=lambda _setup: (made_metric("kld@512"),))
+    added = made_metric("kld@512", values=lambda *_: [0.1])
+    more = replace(DIVERGENCE, more_metrics=lambda _setup: (added,))
     table, recalled = table_of(), table_of(made_run())
     pairs = list(map(str, table.pairs))
 
@@ -181,6 +182,20 @@ def test_a_metric_of_two_probes_comes_from_the_first_with_a_value():
     )
     assert 8.0 == value(by_throughput, "kv", "q4_0/q4_0")
     assert 7.0 == value(by_divergence, "kv", "q4_0/q4_0")
+
+
+def test_a_metric_without_any_value_has_no_column_where_its_probe_has_others():
+    """
+    Recall that was only forced has no written lines. A probe that failed everywhere
+    keeps its columns, which hold the reasons; sorting shows what it sorts by.
+    """
+    none = made_metric("none", values=lambda *_: [])
+    some = made_metric("some", values=lambda *_: [7.0])
+    probes = [made_probe("divergence", none, some), made_probe("throughput", none)]
+
+    assert ["some"] == shown(table_of(probes=probes))
+    assert ["none"] == shown(table_of(probes=probes[1:]))
+    assert ["none", "some"] == shown(table_of(probes=probes, sort="none"))
 
 
 @pytest.mark.parametrize("metric", ["kld", "top1", "tg", "quiet"])
@@ -297,7 +312,10 @@ def test_cells_without_a_value_are_a_dot_or_a_dash():
     Not run, or finished without a value; the legend has both. Values from 1,000 on have
     no decimals, which would cost a column.
     """
-    empty = made_metric("empty", values=lambda *_: [])
+    first = Pair("bf16", "bf16")
+    empty = made_metric(
+        "empty", values=lambda of, *_: [1.0] if of.pair == first else []
+    )
     large = made_metric("large", values=lambda *_: [12345.678])
     run = run_of_all(changes=[(("divergence", "q4_0/q4_0"), None)])
     lines = lines_of(run, probes=[made_probe("divergence", KLD, large, empty)])
