@@ -13,6 +13,7 @@ import httpx
 
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function
+from codeneedle.engines.base_file import BaseFile, Identity
 from codeneedle.engines.client import Client
 from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log
@@ -34,7 +35,6 @@ from codeneedle.engines.llama_cpp.log import (
     statistics,
     too_short,
 )
-from codeneedle.engines.llama_cpp.perplexity import BaseFile, Identity
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.grid import Pair

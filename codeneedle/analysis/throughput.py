@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.records.record import CellRecord, Setup, from_json
+from codeneedle.records.record import ENGINE, CellRecord, Setup, from_json
 from codeneedle.scoring.rounds import Reading
+from codeneedle.text import mib
 
 NAME = "throughput"
 
@@ -51,6 +52,8 @@ class DepthSpeeds:
         seconds: From its start to its end; 0 if it was not started.
         status: How it ended, a `records.Status`.
         gap: Why there are no speeds; empty if there are.
+        peak_bytes: Most memory that was allocated, weights included; None if the tool
+            does not tell.
     """
 
     depth: int
@@ -59,6 +62,7 @@ class DepthSpeeds:
     seconds: float = 0.0
     status: str = "finished"
     gap: str = ""
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +141,16 @@ def throughput_of(record: CellRecord) -> Throughput:
 
 
 def more_metrics(setup: Setup) -> tuple[Metric, ...]:
-    """Both speeds at each depth of *setup*: ``tg@0``, ``pp@0``, ``tg@4096``, ..."""
+    """
+    Both speeds at each depth of *setup*: ``tg@0``, ``pp@0``, ``tg@4096``, ...
+
+    And ``peak@0``, the memory, but of llama.cpp, whose llama-bench does not tell it.
+    """
     settings = settings_of(setup)
     depths = settings.depths if settings else ()
-    return tuple(_metric(test, depth) for depth in depths for test in LABELS)
+    speeds = tuple(_metric(test, depth) for depth in depths for test in LABELS)
+    told = () if setup.engine == ENGINE else depths
+    return (*speeds, *map(_peak, told))
 
 
 def crossover(record: CellRecord, reference: CellRecord) -> Crossover | None:
@@ -220,6 +230,25 @@ def _metric(test: str, depth: int | None) -> Metric:
         values=functools.partial(_values, test=test, depth=depth),
         group="speed",
         in_table=depth is None,
+        relative=True,
+    )
+
+
+def _peak(depth: int) -> Metric:
+    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> Sequence[float]:
+        found = (at for at in throughput_of(record).speeds if at.depth == depth)
+        return [mib(at.peak_bytes) for at in found if at.peak_bytes is not None]
+
+    return Metric(
+        name=f"peak@{depth}",
+        label=f"peak memory at depth {depth:,}",
+        unit="MiB",
+        better="lower",
+        bounds=(0, None),
+        digits=0,
+        values=values,
+        group="memory",
+        in_table=True,
         relative=True,
     )
 

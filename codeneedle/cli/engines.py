@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from codeneedle.engines.mlx.settings import NAME as MLX
+from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.records.record import ENGINE
 
@@ -74,8 +76,35 @@ def _llama_cpp(request: "Request") -> "EngineFor":
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
 
 
+def _find_mlx(_request: "Request") -> object:
+    from codeneedle.engines.mlx import engine
+
+    return engine.find()
+
+
+def _mlx(request: "Request") -> "EngineFor":
+    from codeneedle.engines.mlx.engine import Mlx, find
+
+    chosen = request.settings.get(MLX)
+    settings = chosen if isinstance(chosen, MlxSettings) else MlxSettings()
+    versions = find()
+    return lambda model: Mlx(versions=versions, model=model, settings=settings)
+
+
+def _folder_of_mlx(path: "Path") -> "Weights":
+    from codeneedle.engines.mlx.engine import read_weights
+
+    return read_weights(path)
+
+
 ENGINES: Mapping[str, Offer] = {
     ENGINE: Offer(find=_find_llama_cpp, engine_for=_llama_cpp),
+    MLX: Offer(
+        find=_find_mlx,
+        engine_for=_mlx,
+        settings=MlxSettings,
+        weights=_folder_of_mlx,
+    ),
 }
 """All engines, by the name that ``--engine`` takes."""
 

@@ -587,6 +587,8 @@ class Speeds:
         gpu: Names of the accelerators; empty where there are none.
         backends: Names of the accelerating backends.
         threads: CPU threads.
+        peak_bytes: Most memory that was allocated, weights included; None if the tool
+            does not tell.
     """
 
     pp: tuple[float, ...]
@@ -596,6 +598,7 @@ class Speeds:
     gpu: str
     backends: str
     threads: int
+    peak_bytes: int | None = None
 
 
 class SpeedTool(Protocol):

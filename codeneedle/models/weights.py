@@ -40,6 +40,9 @@ from codeneedle.text import size as size_phrase
 _NAME = re.compile(r"[\w.-]{1,64}")
 """An architecture; the names of its keys begin with it."""
 
+FOLDER_FILE = "config.json"
+"""Stands for a folder of MLX (`mlx_folder`) as the `Weights.path` of its model."""
+
 MOST_LAYERS = 512
 """``LLAMA_MAX_LAYERS`` of llama.cpp."""
 
@@ -256,6 +259,14 @@ def read_header(path: Path) -> Weights:
         raise _unsupported(files[0], str(error)) from error
 
 
+def _read_again(path: Path) -> Weights:
+    if path.name != FOLDER_FILE:
+        return read_header(path)
+    from codeneedle.models.mlx_folder import read_folder
+
+    return read_folder(path)
+
+
 def identity_of(files: Sequence[Path]) -> str:
     """
     `files.identity` of each of *files*, one a line.
@@ -279,6 +290,8 @@ def short_name(path: Path) -> str:
     """
     part = _PART.fullmatch(path.name)
     stem = part["stem"] if part else path.name.removesuffix(".gguf")
+    if path.name == FOLDER_FILE:
+        stem = path.absolute().parent.name
     slug = re.sub(r"[^a-z0-9._]+", "-", stem.lower()).strip("-._")
     return slug[:_LONGEST_NAME] or "model"
 
@@ -358,11 +371,17 @@ def _checked(path: Path) -> Path:
         raise WeightsUnusable(
             path=path,
             reason="is a folder, not a GGUF file",
-            hint=f"In it: {inside}." if inside else "It holds no GGUF file.",
+            hint=f"In it: {inside}." if inside else _folder_hint(path),
         )
     if not stat.S_ISREG(mode):
         raise _not_gguf(path, "no regular file")
     return path
+
+
+def _folder_hint(folder: Path) -> str:
+    if (folder / FOLDER_FILE).is_file():
+        return "It looks like a model for MLX: serve it with --engine mlx."
+    return "It holds no GGUF file."
 
 
 def _models_in(folder: Path) -> list[str]:
@@ -490,7 +509,7 @@ def sha256(
     """
     digest = _sha256(weights, progress)
     if identity_of(weights.files) != weights.identity:
-        now = read_header(weights.path)
+        now = _read_again(weights.path)
         if replace(now, identity=weights.identity) != weights:
             raise _changing(weights.path)
     return digest

@@ -176,7 +176,13 @@ def measure(context: ProbeContext) -> Json:
                 continue
             seconds = round(time.monotonic() - began, 3)
             measured.append(
-                DepthSpeeds(depth=depth, pp=found.pp, tg=found.tg, seconds=seconds)
+                DepthSpeeds(
+                    depth=depth,
+                    pp=found.pp,
+                    tg=found.tg,
+                    seconds=seconds,
+                    peak_bytes=found.peak_bytes,
+                )
             )
             first = first or found
     if first is None:

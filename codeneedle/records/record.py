@@ -34,6 +34,12 @@ class KvBuffer:
         v_type: Effective element type of V.
         k_mib: Size of K, in MiB.
         v_mib: Size of V, in MiB.
+        class_name: Of the cache, where the engine has several; else empty.
+        k_group_size: Values of K that share a scale, where that can be chosen; 0 if
+            they are not quantized.
+        v_group_size: Likewise of V.
+        k_bytes_per_token: Of K in each layer, as measured; None if it was not.
+        v_bytes_per_token: Likewise of V.
     """
 
     cells: int
@@ -42,6 +48,11 @@ class KvBuffer:
     v_type: str
     k_mib: float
     v_mib: float
+    class_name: str = ""
+    k_group_size: int | None = None
+    v_group_size: int | None = None
+    k_bytes_per_token: float | None = None
+    v_bytes_per_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +75,8 @@ class Effective:
         devices: Names of the devices that hold KV caches, in order.
         compute_mib: Compute buffers of all devices, in MiB.
         threads: CPU threads it computes with.
+        unquantized: Layers without K and V that could be quantized, one phrase each.
+        quantized_kv_start: Tokens of a context that stay as they are at first.
     """
 
     build: str | None = None
@@ -78,6 +91,8 @@ class Effective:
     devices: tuple[str, ...] = ()
     compute_mib: float | None = None
     threads: int | None = None
+    unquantized: tuple[str, ...] = ()
+    quantized_kv_start: int | None = None
 
     @property
     def kv_mib(self) -> float | None:

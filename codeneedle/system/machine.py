@@ -199,6 +199,26 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
+def peak_rss_bytes(pid: int) -> int | None:
+    """
+    Largest resident size of *pid* so far, in bytes; None if it is gone.
+
+    Linux keeps it (``VmHWM`` in kB, proc(5)); elsewhere, it is the present size.
+    """
+    seen = status_bytes(pid, "VmHWM")
+    with contextlib.suppress(psutil.Error):
+        return int(psutil.Process(pid).memory_info().rss) if seen is None else seen
+    return None
+
+
+def status_bytes(pid: int, key: str) -> int | None:
+    """A size that Linux states of *pid* in kB; None where it states none."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        return int(status.partition(f"{key}:")[2].split()[0]) << 10
+    return None
+
+
 def group_rss_bytes(group: int) -> int | None:
     """
     Resident memory of all processes of a process group, in bytes; None if it is gone.

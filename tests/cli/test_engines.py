@@ -8,9 +8,9 @@ from typer.main import get_command
 
 from codeneedle.cli import engines
 from codeneedle.cli.app import app
-from codeneedle.cli.engines import ENGINES, Offer, offered
+from codeneedle.cli.engines import ENGINES, Offer, offered, settings_of_engines
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.sweep.request import Request
+from codeneedle.sweep.request import Request, read_sweep_file
 
 
 class MadeSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,3 +76,25 @@ def test_an_engine_that_does_not_exist_is_refused_by_name():
         offered(Request(engine="llama"))
 
     assert "llama.cpp" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "v_types", "probes"),
+    [
+        ("mlx-niah", ("f16", "kv8", "kv4"), ("retrieval",)),
+        ("mlx-split", ("f16", "kv8", "kv4", "kv2"), ("divergence", "throughput")),
+    ],
+)
+def test_the_shipped_sweeps_of_mlx_make_the_published_tables(
+    tmp_path, name, v_types, probes
+):
+    """
+    Length by depth with K and V alike; K and V apart by divergence, speed and memory.
+    """
+    shipped = read_sweep_file(name, folder=tmp_path, engines=settings_of_engines())
+    asked = Request(**shipped)
+
+    assert ("mlx", ("f16", "kv8", "kv4")) == (asked.engine, asked.k_types)
+    assert (v_types, probes) == (asked.v_types, asked.probes)
+    assert 0 == asked.settings["mlx"].quantized_kv_start
+    assert ENGINES["mlx"] is offered(asked)

@@ -108,7 +108,7 @@ def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
 
 SHIPPED = [
     *("asymmetric", "corners", "gradient"),
-    *("kv-grid", "price", "retrieval-depths"),
+    *("kv-grid", "mlx-niah", "mlx-split", "price", "retrieval-depths"),
 ]
 ROOT = Path(__file__).parents[2]
 

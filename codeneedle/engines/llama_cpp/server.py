@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import psutil
-
 from codeneedle.engines.client import SHORT_S, SILENCE_S, Client
 from codeneedle.engines.engine import CellSpec, Tokenizer
 from codeneedle.engines.llama_cpp.arguments import (
@@ -135,7 +133,7 @@ class LlamaServer:
 
     def peak_rss_bytes(self) -> int | None:
         """As of `engine.Served`; the last one that was seen, once it has ended."""
-        seen = _peak_rss(self.pid)
+        seen = machine.peak_rss_bytes(self.pid)
         if seen is not None:
             self._peak_rss_bytes = max(seen, self._peak_rss_bytes or 0)
         return self._peak_rss_bytes
@@ -429,21 +427,5 @@ def _death(served: LlamaServer) -> ServerDied:
 
 def _own_memory(pid: int) -> int:
     """Resident memory of *pid* without the files it maps, where the system tells."""
-    own = _status_bytes(pid, "RssAnon")
-    return (_peak_rss(pid) or 0) if own is None else own
-
-
-def _peak_rss(pid: int) -> int | None:
-    """Linux keeps the peak itself (``VmHWM`` in kB, proc(5)); others say what is."""
-    seen = _status_bytes(pid, "VmHWM")
-    with contextlib.suppress(psutil.Error):
-        return int(psutil.Process(pid).memory_info().rss) if seen is None else seen
-    return None
-
-
-def _status_bytes(pid: int, key: str) -> int | None:
-    """A size that Linux states of *pid* in kB; None where it states none."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-        return int(status.partition(f"{key}:")[2].split()[0]) << 10
-    return None
+    own = machine.status_bytes(pid, "RssAnon")
+    return (machine.peak_rss_bytes(pid) or 0) if own is None else own

@@ -1,0 +1,290 @@
+"""Base files: a reference's distributions on disk, in llama-perplexity's format."""
+
+import contextlib
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from codeneedle.engines.engine import DivergenceTask, Reference
+from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.system.files import open_regular, read_regular, write_whole
+from codeneedle.text import plural
+
+MAGIC = b"_logits_"
+HEADER = struct.Struct("<8sIii")
+_TAIL_BYTES = 1 << 16
+
+LEAST_SCORED = 100
+"""With fewer scored tokens, the tool makes no statistics: ``perplexity.cpp``."""
+
+
+def scored_tokens(*, chunks: int, context: int) -> int:
+    """
+    How many tokens are compared: the second half of each chunk but its last token.
+
+    Source:
+        ``kl_divergence`` in ``perplexity.cpp`` of llama.cpp b11434.
+    """
+    return chunks * max(0, context - 1 - context // 2)
+
+
+def row_values(vocabulary: int) -> int:
+    """
+    16-bit values that a scored token takes: an even vocabulary, scale and minimum.
+
+    Source:
+        ``nv`` in ``process_logits``, ``perplexity.cpp`` of llama.cpp b11434.
+    """
+    return 2 * ((vocabulary + 1) // 2) + 4
+
+
+def predicted_bytes(*, vocabulary: int, chunks: int, context: int) -> int:
+    """Exact size of a base file, in bytes."""
+    scored = scored_tokens(chunks=chunks, context=context)
+    tokens_bytes = 4 * chunks * context
+    return HEADER.size + tokens_bytes + 2 * row_values(vocabulary) * scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """
+    What a base file was made of; all of it must be equal for it to be used.
+
+    Attributes:
+        text_sha256: Of the text, as it was handed to the tool.
+        weights_sha256: Of the model.
+        llama: The tool's version, as it states it.
+        reference: Cache types it ran with: ``f16/f16``.
+        context: Length of a chunk, in tokens.
+        chunks_asked: Chunks wanted; a short text has fewer.
+        vocabulary: Tokens the model knows.
+        arguments: Further arguments that the tool was given.
+        rotation: Whether it was free to rotate quantized values.
+    """
+
+    text_sha256: str
+    weights_sha256: str
+    llama: str
+    reference: str
+    context: int
+    chunks_asked: int
+    vocabulary: int
+    arguments: tuple[str, ...] = ()
+    rotation: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        task: DivergenceTask,
+        *,
+        version: str,
+        vocabulary: int,
+        arguments: tuple[str, ...],
+        rotation: bool = True,
+    ) -> Self:
+        """What the reference of *task* is made of, by a tool of this *version*."""
+        return cls(
+            text_sha256=hashlib.sha256(task.text).hexdigest(),
+            weights_sha256=task.weights_sha256,
+            llama=version,
+            reference=str(task.reference),
+            context=task.context,
+            chunks_asked=task.chunks,
+            vocabulary=vocabulary,
+            arguments=arguments,
+            rotation=rotation,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """
+    What is stored beside a base file.
+
+    Attributes:
+        identity: What it was made of.
+        chunks: Chunks in it.
+        size_bytes: Its length.
+        fingerprint: SHA-256 of its header, its tokens and its end.
+        ppl: Perplexity of the reference, before it was rounded into the file.
+        seconds: How long it took to make.
+    """
+
+    identity: Identity
+    chunks: int
+    size_bytes: int
+    fingerprint: str
+    ppl: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFile:
+    """The path of the base file of one context, whether it exists or not."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, folder: Path, *, context: int) -> Self:
+        """That of *context* tokens, in the run folder *folder*."""
+        return cls(folder / "base" / f"{context}.kld")
+
+    @property
+    def note_path(self) -> Path:
+        """Of its `Note`."""
+        return self.path.with_name(f"{self.path.name}.json")
+
+    @property
+    def draft(self) -> Path:
+        """Where it is written, until it is known to be complete."""
+        return self.path.with_name(f"{self.path.name}.draft")
+
+    def usable(self, identity: Identity) -> Reference | None:
+        """What it holds, if it is complete and was made of *identity*; else None."""
+        note = self._note()
+        if note is None or note.identity != identity:
+            return None
+        if self.fault(self.path, identity, chunks=note.chunks) is not None:
+            return None
+        if _fingerprint(self.path, identity, chunks=note.chunks) != note.fingerprint:
+            return None
+        return Reference(chunks=note.chunks, ppl=note.ppl, seconds=note.seconds)
+
+    @staticmethod
+    def fault(path: Path, identity: Identity, *, chunks: int) -> str | None:
+        """What is wrong with the file at *path*, as a phrase; None if nothing."""
+        expected = predicted_bytes(
+            vocabulary=identity.vocabulary, chunks=chunks, context=identity.context
+        )
+        try:
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                header = file.read(HEADER.size)
+        except OSError as error:
+            return error.strerror or str(error)
+        # Unpacked, since a note may state more chunks than 32 bits can hold.
+        stated = HEADER.unpack(header) if len(header) == HEADER.size else ()
+        if stated != (MAGIC, identity.context, identity.vocabulary, chunks):
+            return "its header is that of another file"
+        if size != expected:
+            return f"it has {size:,} bytes instead of {expected:,}"
+        return None
+
+    def keep(self, identity: Identity, reference: Reference) -> None:
+        """
+        Make the draft, which has no `fault`, the base file.
+
+        Raises:
+            OSError: If the disk refuses.
+        """
+        self.note_path.unlink(missing_ok=True)
+        chunks = reference.chunks
+        note = Note(
+            identity=identity,
+            chunks=chunks,
+            size_bytes=self.draft.stat().st_size,
+            fingerprint=_fingerprint(self.draft, identity, chunks=chunks),
+            ppl=reference.ppl,
+            seconds=reference.seconds,
+        )
+        self.draft.replace(self.path)
+        # Last: a file without a note is never used.
+        write_whole(self.note_path, msgspec.json.format(msgspec.json.encode(note)))
+
+    def make_room(self) -> None:
+        """
+        Remove the file, its note and its draft, before it is written.
+
+        Raises:
+            OSError: If the disk refuses.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for path in (self.note_path, self.path, self.draft):
+            path.unlink(missing_ok=True)
+
+    def present_bytes(self) -> int:
+        """Bytes on disk that `make_room` would free."""
+        return sum(
+            path.stat().st_size for path in (self.path, self.draft) if path.is_file()
+        )
+
+    def _note(self) -> Note | None:
+        try:
+            return msgspec.json.decode(read_regular(self.note_path) or b"", type=Note)
+        except (OSError, ValueError, RecursionError):
+            return None
+
+
+def _fingerprint(path: Path, identity: Identity, *, chunks: int) -> str:
+    """Of the header, the tokens and the end; the whole file may be gigabytes."""
+    digest = hashlib.sha256()
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        digest.update(file.read(HEADER.size + 4 * chunks * identity.context))
+        file.seek(-min(_TAIL_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
+        digest.update(file.read())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def folder_errors(folder: Path) -> Iterator[None]:
+    """Translate errors of the system in the block, which writes to *folder*."""
+    try:
+        yield
+    except OSError as error:
+        raise FolderUnusable(folder=folder, reason=str(error)) from error
+
+
+def missing_bytes(folder: Path, *, context: int, chunks: int, vocabulary: int) -> int:
+    """What a base file would add to *folder*, beside what it replaces, in bytes."""
+    needed = predicted_bytes(vocabulary=vocabulary, chunks=chunks, context=context)
+    return max(0, needed - BaseFile.of(folder, context=context).present_bytes())
+
+
+def text_too_short(
+    name: str, tokens: int, needed: int, *, context: int, chunks: int
+) -> BadInput:
+    """The error for a text of at most *tokens* tokens; its hint names what fits."""
+    fitting = tokens // context
+    shorter = tokens // max(2, chunks)
+    ways = [
+        f"{option} {value} or less"
+        for option, value, is_possible in (
+            ("--chunks", fitting, 2 <= fitting < chunks and _suffice(fitting, context)),  # noqa: PLR2004 - the tool needs two
+            ("--divergence-context", shorter, _suffice(chunks, shorter)),
+        )
+        if is_possible
+    ]
+    return BadInput(
+        source=name,
+        reason=f"it has at most {tokens:,} tokens, and comparing distributions on "
+        f"{plural(max(2, chunks), 'chunk')} of {context:,} tokens takes {needed:,}",
+        hint=f"Use {', or '.join([*ways, 'a longer --text'])}.",
+    )
+
+
+def _suffice(chunks: int, context: int) -> bool:
+    return scored_tokens(chunks=chunks, context=context) >= LEAST_SCORED
+
+
+def refuse_few(*, chunks: int, context: int) -> None:
+    """
+    Stop at fewer scored tokens than statistics are made of.
+
+    Raises:
+        BadInput: Naming how many there are.
+    """
+    if _suffice(chunks, context):
+        return
+    scored = scored_tokens(chunks=chunks, context=context)
+    raise BadInput(
+        source="--chunks",
+        reason=f"{plural(chunks, 'chunk')} of {context:,} tokens score {scored} "
+        f"tokens; llama-perplexity makes no statistics of fewer than {LEAST_SCORED}",
+        hint="Use more --chunks, a larger --divergence-context or a longer --text.",
+    )

@@ -1,0 +1,488 @@
+"""
+The child process of the MLX engine: serves a model over HTTP on loopback, compares
+distributions, or measures speed. Says what it does in lines of its log (`told`).
+"""
+
+import argparse
+import codecs
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from codeneedle.engines.base_file import HEADER, MAGIC, row_values
+from codeneedle.engines.mlx import scoring
+from codeneedle.engines.mlx.log import KEY_VARIABLE, line
+from codeneedle.engines.mlx.tokens import TextModel, read_text_model
+
+Json = dict[str, Any]
+
+HOST = "127.0.0.1"
+MOST_BODY_BYTES = 256 << 20
+"""A prompt of a million tokens, as numbers, has some 10 MB."""
+
+SEPARATOR = -1
+"""Number between texts that are counted in one request, see `client.counts`."""
+
+_FORCED = re.compile(r"<\[(\d+)\]>")
+"""A token in the grammar that makes tokens come, see `messages.NextTokens`."""
+
+
+def tell(kind: str, **facts: Any) -> None:
+    """Say something that the parent reads, in a line of its own."""
+    sys.stdout.write(line(kind, facts) + "\n")
+    sys.stdout.flush()
+
+
+class Refusal(Exception):  # noqa: N818 - named after the fact
+    """A request that cannot be answered; its body is sent."""
+
+    def __init__(self, code: int, kind: str, message: str, **more: int) -> None:
+        super().__init__(message)
+        self.code = code
+        self.body = {"error": {"code": code, "type": kind, "message": message, **more}}
+
+
+class Server(HTTPServer):
+    """
+    One request at a time.
+
+    Attributes:
+        text: Tokenizer and template.
+        session: The model; None of a server that only counts.
+        alias: The name under which it answers.
+        key: What requests must carry.
+        context: Tokens of a prompt and its reply.
+    """
+
+    text: TextModel
+    session: Any
+    alias: str
+    key: str
+    context: int
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The endpoints of llama-server that our client asks for."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        """``/health`` and ``/v1/models``."""
+        if self.path == "/health":
+            self._answer(200, {"status": "ok"})
+        elif self.path == "/v1/models":
+            self._answer(200, {"data": [{"id": self.server.alias}]})
+        else:
+            self._refuse(Refusal(404, "not_found_error", "no such path"))
+
+    def do_POST(self) -> None:
+        """The others, which take a key."""
+        answers: dict[str, Callable[[Json], None]] = {
+            "/tokenize": self._tokenize,
+            "/apply-template": self._render,
+            "/completion": self._complete,
+            "/v1/chat/completions": self._chat,
+        }
+        try:
+            self._refuse_strangers()
+            answers.get(self.path, self._unknown)(self._body())
+        except Refusal as refusal:
+            self._refuse(refusal)
+        except (KeyError, TypeError, ValueError) as error:
+            self._refuse(Refusal(400, "invalid_request_error", str(error)))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the client has enough
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name
+        """Nothing: the parent knows what it asks."""
+
+    def _refuse_strangers(self) -> None:
+        if self.headers.get("Authorization") != f"Bearer {self.server.key}":
+            raise Refusal(401, "authentication_error", "invalid key")
+
+    def _unknown(self, _body: Json) -> None:
+        raise Refusal(404, "not_found_error", "no such path")
+
+    def _body(self) -> Json:
+        length = int(self.headers.get("Content-Length") or 0)
+        if not 0 < length <= MOST_BODY_BYTES:
+            raise Refusal(413, "invalid_request_error", "no body, or too large a one")
+        found = json.loads(self.rfile.read(length))
+        if not isinstance(found, dict):
+            raise TypeError("the body is no object")
+        return found
+
+    def _answer(self, code: int, body: Json) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._answer(refusal.code, refusal.body)
+
+    def _event(self, body: Json) -> None:
+        self.wfile.write(f"data: {json.dumps(body)}\n\n".encode())
+        self.wfile.flush()
+
+    def _begin(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+
+    def _tokenize(self, body: Json) -> None:
+        content, text = body["content"], self.server.text
+        parse = bool(body.get("parse_special", True))
+        ids: list[int] = []
+        for part in content if isinstance(content, list) else [content]:
+            if isinstance(part, int):
+                ids.append(part)
+                continue
+            first = bool(body.get("add_special")) and not ids
+            ids += text.ids(part, add_special=first, parse_special=parse)
+        if body.get("with_pieces"):
+            tokens = [{"id": each, "piece": _piece(text.piece(each))} for each in ids]
+            self._answer(200, {"tokens": tokens})
+        else:
+            self._answer(200, {"tokens": ids})
+
+    def _render(self, body: Json) -> None:
+        self._answer(200, {"prompt": self._rendered(body)})
+
+    def _rendered(self, body: Json) -> str:
+        return self.server.text.render(
+            body["messages"], body.get("chat_template_kwargs")
+        )
+
+    def _complete(self, body: Json) -> None:
+        prompt = body["prompt"]
+        ids = self.server.text.ids(prompt) if isinstance(prompt, str) else prompt
+        forced = _forced(body)
+        count = int(body.get("n_predict", 0))
+        self._reply(ids, count, forced, int(body.get("n_probs", 1)), _completion_event)
+
+    def _chat(self, body: Json) -> None:
+        ids = self.server.text.ids(self._rendered(body))
+        listed = int(body.get("top_logprobs", 1))
+        self._reply(ids, int(body.get("max_tokens", 0)), [], listed, _chat_event)
+
+    def _reply(
+        self,
+        ids: list[int],
+        count: int,
+        forced: Sequence[int],
+        listed: int,
+        event: Callable[[str, list[Json], Json, str], Json],
+    ) -> None:
+        if self.server.session is None:
+            raise Refusal(501, "not_supported_error", "this server only counts")
+        # As llama-server does: there must be room for a token of the reply.
+        if not ids or len(ids) >= self.server.context:
+            raise Refusal(
+                400,
+                "exceed_context_size_error",
+                f"{len(ids)} tokens do not fit",
+                n_prompt_tokens=len(ids),
+                n_ctx=self.server.context,
+            )
+        self._begin()
+        reply = _Reply(self.server, ids, max(1, listed), forced)
+        for text, tokens, finish in reply.parts(
+            min(count, self.server.context - len(ids)),
+            lambda: self._event(event("", [], reply.timings(), "")),
+        ):
+            self._event(event(text, tokens, reply.timings(), finish))
+        tell("memory", **_memory())
+
+
+class _Reply:
+    """A reply while it is made, and its counts and times."""
+
+    def __init__(
+        self, server: Server, ids: list[int], listed: int, forced: Sequence[int]
+    ) -> None:
+        self._server = server
+        self._ids = ids
+        self._listed = listed
+        self._forced = forced
+        self._began = time.perf_counter()
+        self._read_s: float | None = None
+        self._count = 0
+
+    def timings(self) -> Json:
+        """As llama-server states them."""
+        now = time.perf_counter() - self._began
+        read = now if self._read_s is None else self._read_s
+        reused = self._server.session.reused
+        return {
+            "cache_n": reused,
+            "prompt_n": len(self._ids) - reused,
+            "prompt_ms": 1000 * read,
+            "predicted_n": self._count,
+            "predicted_ms": 1000 * (now - read),
+        }
+
+    def parts(
+        self, most: int, reading: Callable[[], None]
+    ) -> Iterator[tuple[str, list[Json], str]]:
+        """Text, tokens and, of the last one, why the reply ends."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        ends = self._server.text.ends
+        for token, told, is_last in self._tokens(most, lambda _: reading()):
+            is_end = token in ends and not self._forced
+            piece = b"" if is_end else self._server.text.piece(token)
+            text = decoder.decode(piece, final=is_last or is_end)
+            finish = "stop" if is_end else "length" if is_last else ""
+            yield text, [told], finish
+            if is_end:
+                return
+
+    def _tokens(
+        self, most: int, progress: Callable[[int], None]
+    ) -> Iterator[tuple[int, Json, bool]]:
+        session = self._server.session
+        if self._forced:
+            rows = session.score(self._ids, self._forced, progress)
+            for at, (token, row) in enumerate(zip(self._forced, rows, strict=True)):
+                yield token, self._told(token, row), at == len(self._forced) - 1
+            return
+        row = session.read(self._ids, progress)
+        while True:
+            token = int(row.argmax())
+            told = self._told(token, row)
+            yield token, told, self._count >= most
+            if self._count >= most:
+                return
+            row = session.step(token)
+
+    def _told(self, token: int, row: Any) -> Json:
+        """A token, and the most probable ones for its place."""
+        if self._read_s is None:
+            self._read_s = time.perf_counter() - self._began
+        self._count += 1
+        listed = min(self._listed, len(row))
+        top = np.argpartition(row, -listed)[-listed:]
+        best = sorted(top.tolist(), key=lambda each: -row[each])
+        return {
+            "id": token,
+            "logprob": float(row[token]),
+            "top_logprobs": [
+                {"id": each, "logprob": float(row[each])} for each in best
+            ],
+        }
+
+
+def _completion_event(
+    text: str, tokens: list[Json], timings: Json, finish: str
+) -> Json:
+    return {
+        "content": text,
+        "stop": bool(finish),
+        "stop_type": {"length": "limit", "stop": "eos"}.get(finish, "none"),
+        "completion_probabilities": tokens,
+        "timings": timings,
+    }
+
+
+def _chat_event(text: str, tokens: list[Json], timings: Json, finish: str) -> Json:
+    choice = {
+        "delta": {"content": text},
+        "logprobs": {"content": tokens},
+        "finish_reason": finish or None,
+    }
+    return {"choices": [choice], "timings": timings}
+
+
+def _forced(body: Json) -> list[int]:
+    """The tokens that are made to come, if any."""
+    if "grammar" in body:
+        return [int(each) for each in _FORCED.findall(body["grammar"])]
+    return [int(token) for token, _ in body.get("logit_bias", ())]
+
+
+def _piece(piece: bytes) -> str | list[int]:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def _memory() -> Json:
+    from codeneedle.engines.mlx import model
+
+    return model.memory()
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Answer requests until a signal comes."""
+    text = read_text_model(options.model)
+    session = None if options.counting else _session(options)
+    server = Server((HOST, 0), Handler)
+    server.text, server.session = text, session
+    server.alias, server.context = options.alias, options.context
+    server.key = os.environ.pop(KEY_VARIABLE, "")
+    tell("listening", port=server.server_port)
+    server.serve_forever()
+
+
+def _session(options: argparse.Namespace) -> Any:
+    """The model in memory; what its caches are is told."""
+    from codeneedle.engines.mlx.model import Session, Settings, versions
+
+    session = Session.load(
+        options.model,
+        Settings(
+            k=options.cache_type_k,
+            v=options.cache_type_v,
+            group_size=options.kv_group_size,
+            quantized_kv_start=options.quantized_kv_start,
+            max_kv_size=options.max_kv_size,
+            compute=options.compute,
+        ),
+    )
+    tell(
+        "effective",
+        build=versions(),
+        context=options.context,
+        layers=session.effective(),
+        quantized_kv_start=options.quantized_kv_start,
+    )
+    return session
+
+
+def chunks_of(ids: Sequence[int], *, context: int, beginning: Sequence[int]) -> Any:
+    """
+    The chunks of a text; where prompts begin with a token, each begins with it.
+
+    Source:
+        ``kl_divergence`` in ``perplexity.cpp`` of llama.cpp b11434.
+    """
+    first = list(beginning)[:1]
+    for at in range(0, len(ids) - context + 1, context):
+        chunk = list(ids[at : at + context])
+        yield [*first, *chunk[len(first) :]]
+
+
+def divergence(options: argparse.Namespace) -> None:
+    """Write the reference's rows to a file, or compare with those in it."""
+    session = _session(options)
+    with options.base.open("wb" if options.text else "rb") as base:
+        if options.text:
+            _write_base(options, session, base)
+        else:
+            _compare(options, session, base)
+
+
+def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
+    text, context = read_text_model(options.model), options.context
+    content = options.text.read_bytes().decode(errors="replace")
+    ids = text.ids(content, parse_special=False)
+    tell("tokens", found=len(ids), needed=max(2, options.chunks) * context)
+    beginning = text.ids("")
+    chunks = list(chunks_of(ids, context=context, beginning=beginning))
+    chunks = chunks[: options.chunks]
+    base.write(HEADER.pack(MAGIC, context, session.vocabulary, len(chunks)))
+    base.write(np.array(chunks, dtype=np.int32).tobytes())
+    sums = scoring.Sums()
+    for number, chunk in enumerate(chunks, start=1):
+        for row, right in _scored(session, chunk):
+            base.write(scoring.encoded(row).tobytes())
+            sums.nll.append(-float(row[right]))
+        tell("chunk", number=number)
+    if sums.nll:
+        nll = scoring.estimate(np.array(sums.nll))[0]
+        tell("base", chunks=len(chunks), ppl=float(np.exp(nll)))
+
+
+def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
+    header = HEADER.unpack(base.read(HEADER.size))
+    _, context, vocabulary, count = header
+    if (context, vocabulary) != (options.context, session.vocabulary):
+        raise ValueError("the base file is one of another model or context")
+    tokens = np.frombuffer(base.read(4 * count * context), dtype=np.int32)
+    size = 2 * row_values(vocabulary)
+    sums = scoring.Sums()
+    for number, chunk in enumerate(tokens.reshape(count, context).tolist(), start=1):
+        start = len(sums)
+        for row, right in _scored(session, chunk):
+            stored = np.frombuffer(base.read(size), dtype=np.uint16)
+            sums.add(row, scoring.decoded(stored, vocabulary), right)
+        tell("chunk", number=number, values=sums.chunk(start))
+    tell("statistics", tokens=len(sums), chunks=count, values=sums.statistics())
+
+
+def _scored(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, int]]:
+    """Rows and right tokens of the second half of *chunk*, from an empty cache."""
+    session.clear()
+    at = len(chunk) // 2 + 1
+    rows = session.score(chunk[:at], chunk[at:])
+    yield from zip(rows, chunk[at:], strict=True)
+
+
+def speed(options: argparse.Namespace) -> None:
+    """Measure both speeds at one depth."""
+    from codeneedle.engines.mlx.model import speeds
+
+    session = _session(options)
+    found = speeds(
+        session,
+        depth=options.depth,
+        prompt=options.prompt_tokens,
+        generated=options.generated_tokens,
+        repetitions=options.repetitions,
+    )
+    for each in found:
+        tell("speed", **each)
+
+
+def _two(text: str) -> tuple[int, int]:
+    """``64``, or ``64,32`` for K and V."""
+    first, _, second = text.partition(",")
+    return int(first), int(second or first)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of the child."""
+    made = argparse.ArgumentParser(prog="codeneedle-mlx", allow_abbrev=False)
+    made.add_argument("mode", choices=("serve", "divergence", "speed"))
+    made.add_argument("--model", type=Path, required=True)
+    made.add_argument("--context", type=int, required=True)
+    made.add_argument("--cache-type-k", default="f16")
+    made.add_argument("--cache-type-v", default="f16")
+    made.add_argument("--kv-group-size", type=_two, default=(64, 64))
+    made.add_argument("--quantized-kv-start", type=int, default=0)
+    made.add_argument("--max-kv-size", type=int)
+    made.add_argument("--compute", choices=("float32", "model"), default="model")
+    made.add_argument("--alias", default="")
+    made.add_argument("--counting", action="store_true")
+    made.add_argument("--base", type=Path)
+    made.add_argument("--text", type=Path)
+    numbers = ("chunks", "depth", "prompt-tokens", "generated-tokens", "repetitions")
+    for name in numbers:
+        made.add_argument(f"--{name}", type=int, default=0)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do what the arguments say; the exit status is 0, or that of an exception."""
+    options = parser().parse_args(arguments)
+    modes = {"serve": serve, "divergence": divergence, "speed": speed}
+    try:
+        partial(modes[options.mode], options)()
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,364 @@
+"""The model in the child process: its caches, prompts read, tokens predicted."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx_lm
+import numpy as np
+import numpy.typing as npt
+from mlx import nn
+from mlx_lm.models import base
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.utils import load_model
+
+from codeneedle.engines.mlx.cache import (
+    PLAIN_BITS,
+    Packing,
+    RotatingQuantizedKVCache,
+    SplitQuantizedKVCache,
+    attention,
+    quantized,
+)
+from codeneedle.engines.mlx.convert import ROPE_FACTORS
+
+Row = npt.NDArray[np.float32]
+"""Log-probabilities of all tokens, natural logarithms."""
+
+PREFILL_STEP = 512
+"""Tokens of a prompt that are read at once."""
+
+KEEP = 4
+"""First tokens that a cache of bounded size keeps, as of mlx-lm."""
+
+SCORED_STEP = 256
+"""Positions whose logits are held at once."""
+
+DTYPES = {"f16": mx.float16, "bf16": mx.bfloat16}
+"""Cache types that are not quantized."""
+
+_NAMES = {mx.float16: "f16", mx.bfloat16: "bf16", mx.float32: "f32"}
+
+_OURS = (SplitQuantizedKVCache, RotatingQuantizedKVCache)
+
+_original_attention = base.scaled_dot_product_attention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """
+    What a child is started with.
+
+    Attributes:
+        k: Type of K: ``f16``, ``bf16``, or ``kv`` with the bits.
+        v: Type of V.
+        group_size: Of K and of V: values that share a scale.
+        quantized_kv_start: Tokens of a context that stay as they are at first.
+        max_kv_size: Tokens that a cache holds; None for all.
+        compute: ``float32``, or ``model`` for what the weights have.
+    """
+
+    k: str
+    v: str
+    group_size: tuple[int, int] = (64, 64)
+    quantized_kv_start: int = 0
+    max_kv_size: int | None = None
+    compute: str = "model"
+
+    def packings(self) -> tuple[Packing, Packing]:
+        """How K and V are to be stored."""
+        key, value = (
+            Packing(PLAIN_BITS, group, DTYPES[kind])
+            if kind in DTYPES
+            else Packing(int(kind.removeprefix("kv")), group)
+            for kind, group in zip((self.k, self.v), self.group_size, strict=True)
+        )
+        return key, value
+
+
+class FactoredRope(nn.Module):  # type: ignore[misc, unused-ignore]
+    """
+    Rotary positions whose frequencies are divided by a factor for each pair.
+
+    Source:
+        ``rope_freqs.weight`` in ``ggml_rope_ext``; ``Llama3RoPE`` of mlx-lm.
+    """
+
+    def __init__(self, *, dims: int, base: float, factors: Sequence[float]) -> None:
+        super().__init__()
+        self.dims = dims
+        exponents = mx.arange(0, dims, 2, dtype=mx.float32) / dims
+        self._freqs = base**exponents * mx.array(factors, dtype=mx.float32)
+
+    def __call__(self, x: Any, offset: int = 0) -> Any:
+        """*x*, its last axis rotated by the places from *offset* on."""
+        return mx.fast.rope(
+            x,
+            self.dims,
+            traditional=False,
+            base=None,
+            scale=1.0,
+            offset=offset,
+            freqs=self._freqs,
+        )
+
+
+def _dispatched(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    cache: Any,
+    scale: float,
+    mask: Any,
+    sinks: Any = None,
+) -> Any:
+    """Attention for every model of mlx-lm: ours on our caches, else its own."""
+    if not isinstance(cache, _OURS):
+        return _original_attention(
+            queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
+        )
+    if sinks is not None:
+        raise NotImplementedError("attention sinks on a quantized cache")
+    return attention(queries, keys, values, cache=cache, scale=scale, mask=mask)
+
+
+def _take_over_attention() -> None:
+    """Have all models use `_dispatched`, those that are imported later, too."""
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("mlx_lm.models."):
+            continue
+        if getattr(module, "scaled_dot_product_attention", None) is _original_attention:
+            module.scaled_dot_product_attention = (  # type: ignore[attr-defined]
+                _dispatched
+            )
+
+
+@dataclass(slots=True)
+class Session:
+    """
+    A model and the tokens in its caches.
+
+    Attributes:
+        model: Of mlx-lm.
+        settings: What was asked for.
+        vocabulary: Tokens that it knows.
+        caches: One for each layer.
+        tokens: What is in them.
+        reused: Of the last prompt, tokens that were in them already.
+    """
+
+    model: Any
+    settings: Settings
+    vocabulary: int
+    caches: list[Any] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    reused: int = 0
+
+    @classmethod
+    def load(cls, folder: Path, settings: Settings) -> "Session":
+        """The model in *folder*, its weights in memory."""
+        _take_over_attention()
+        model, config = load_model(folder)
+        _take_over_attention()
+        if settings.compute == "float32":
+            model.set_dtype(mx.float32)
+        factors = config.get(ROPE_FACTORS)
+        if factors:
+            for layer in model.layers:
+                layer.self_attn.rope = FactoredRope(
+                    dims=2 * len(factors), base=config["rope_theta"], factors=factors
+                )
+        mx.eval(model.parameters())
+        text = config.get("text_config", config)
+        made = cls(model=model, settings=settings, vocabulary=int(text["vocab_size"]))
+        made.clear()
+        return made
+
+    def clear(self) -> None:
+        """Empty the caches."""
+        self.tokens = []
+        self.caches = make_prompt_cache(self.model)
+        size = self.settings.max_kv_size
+        if size is not None:
+            # Not an argument above: most models make their own, and ignore it.
+            self.caches = [
+                RotatingKVCache(max_size=size, keep=KEEP) if type(c) is KVCache else c
+                for c in self.caches
+            ]
+        self._quantize()
+
+    def read(
+        self, prompt: Sequence[int], progress: Callable[[int], None] = lambda _: None
+    ) -> Row:
+        """
+        Read *prompt*, of which a common beginning may be in the caches.
+
+        Returns:
+            Log-probabilities of the token behind it, shape (vocabulary,).
+        """
+        self._fill(prompt[:-1], progress)
+        return self.step(prompt[-1])
+
+    def step(self, token: int) -> Row:
+        """Append *token*; log-probabilities of the one behind it."""
+        row: Row = self._rows([token])[-1]
+        return row
+
+    def score(
+        self,
+        before: Sequence[int],
+        tokens: Sequence[int],
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> Iterator[Row]:
+        """Log-probabilities at the place of each of *tokens*, which come to stay."""
+        self._fill(before[:-1], progress)
+        every = [before[-1], *tokens[:-1]]
+        for at in range(0, len(every), SCORED_STEP):
+            yield from self._rows(every[at : at + SCORED_STEP])
+
+    def fill(self, tokens: Sequence[int]) -> None:
+        """Read *tokens* behind what is in the caches."""
+        for at in range(0, len(tokens), PREFILL_STEP):
+            part = list(tokens[at : at + PREFILL_STEP])
+            self.model(mx.array(part)[None], cache=self.caches)
+            mx.eval([each.state for each in self.caches])
+            self.tokens += part
+            self._quantize()
+
+    def trim(self, length: int) -> bool:
+        """Drop all tokens behind the first *length*; False if that cannot be done."""
+        surplus = len(self.tokens) - length
+        if surplus and not all(each.is_trimmable() for each in self.caches):
+            return False
+        for each in self.caches if surplus else []:
+            each.trim(surplus)
+        self.tokens = self.tokens[:length]
+        return True
+
+    def _fill(self, prompt: Sequence[int], progress: Callable[[int], None]) -> None:
+        pairs = enumerate(zip(self.tokens, prompt, strict=False))
+        shortest = min(len(self.tokens), len(prompt))
+        shared = next((at for at, (a, b) in pairs if a != b), shortest)
+        if not self.trim(shared):
+            self.clear()
+        self.reused = len(self.tokens)
+        while len(self.tokens) < len(prompt):
+            at = len(self.tokens)
+            self.fill(prompt[at : at + PREFILL_STEP])
+            progress(len(self.tokens))
+
+    def _rows(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Log-probabilities behind each of *tokens*, shape (tokens, vocabulary)."""
+        logits = self.model(mx.array(list(tokens))[None], cache=self.caches)[0]
+        logits = logits.astype(mx.float32)
+        found = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        mx.eval(found, [each.state for each in self.caches])
+        self.tokens += tokens
+        self._quantize()
+        rows: npt.NDArray[np.float32] = np.array(found, copy=False)
+        return rows
+
+    def _quantize(self) -> None:
+        """Quantize what is to be, from the beginning of a context or later."""
+        if len(self.tokens) < self.settings.quantized_kv_start:
+            return
+        key, value = self.settings.packings()
+        for at, cache in enumerate(self.caches):
+            made = quantized(cache, key, value)
+            if made is not None:
+                self.caches[at] = made
+
+    def effective(self) -> list[dict[str, Any]]:
+        """
+        What each layer's cache is, read from its arrays, after a token was stored.
+
+        Whatever `quantized_kv_start` says, caches are quantized for this.
+        """
+        self.clear()
+        self.fill([0])
+        key, value = self.settings.packings()
+        found = [
+            _told(at, quantized(each, key, value) or each)
+            for at, each in enumerate(self.caches)
+        ]
+        self.clear()
+        return found
+
+
+def _told(number: int, cache: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {"layer": number, "class_name": type(cache).__name__}
+    if not isinstance(cache, _OURS):
+        return told
+    sides = (
+        ("k", cache.keys, cache.key_packing),
+        ("v", cache.values, cache.value_packing),
+    )
+    for (side, packed, packing), size in zip(
+        sides, cache.bytes_per_token(), strict=True
+    ):
+        told[side] = _type_of(packed, packing)
+        told[f"{side}_group_size"] = packing.group_size if packing.is_quantized else 0
+        told[f"{side}_bytes_per_token"] = size
+    told["tokens"] = getattr(cache, "max_size", None)
+    return told
+
+
+def _type_of(packed: Any, packing: Packing) -> str:
+    """The type that the arrays show: of packed values, from their widths."""
+    if len(packed) == 1:
+        return _NAMES.get(packed[0].dtype, str(packed[0].dtype))
+    words, scales = packed[0].shape[-1], packed[1].shape[-1]
+    return f"kv{32 * words // (scales * packing.group_size)}"
+
+
+def speeds(
+    session: Session, *, depth: int, prompt: int, generated: int, repetitions: int
+) -> Iterator[dict[str, Any]]:
+    """
+    Reading and writing speed at *depth*, one repetition after the other.
+
+    The caches hold *depth* tokens before each test, as of llama-bench; a first
+    repetition, which is not told, warms up.
+
+    Yields:
+        ``pp`` and ``tg``, in tokens per second, and the peak memory in bytes.
+    """
+    text = [1 + at % (session.vocabulary - 1) for at in range(max(depth, prompt, 1))]
+    for repetition in range(repetitions + 1):
+        mx.reset_peak_memory()
+        pp = _timed(session, text[:depth], lambda: session.fill(text[:prompt]), prompt)
+
+        def write() -> None:
+            token = 0
+            for _ in range(generated):
+                token = int(session.step(token).argmax())
+
+        tg = _timed(session, text[:depth], write, generated)
+        if repetition:
+            yield {"pp": pp, "tg": tg, "peak_bytes": int(mx.get_peak_memory())}
+
+
+def _timed(
+    session: Session, depth: Sequence[int], test: Callable[[], None], tokens: int
+) -> float:
+    if len(session.tokens) < len(depth) or not session.trim(len(depth)):
+        session.clear()
+        session.fill(depth)
+    began = time.perf_counter()
+    test()
+    return tokens / (time.perf_counter() - began)
+
+
+def versions() -> str:
+    """Of MLX and mlx-lm, and what computes."""
+    device = "gpu" if mx.default_device().type == mx.gpu else "cpu"
+    return f"mlx {mx.__version__}, mlx-lm {mlx_lm.__version__}, {device}"
+
+
+def memory() -> dict[str, int]:
+    """What MLX has allocated, now and at most, in bytes."""
+    return {"active_bytes": mx.get_active_memory(), "peak_bytes": mx.get_peak_memory()}

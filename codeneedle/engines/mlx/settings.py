@@ -1,0 +1,54 @@
+"""What a user may choose of the MLX engine."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+NAME = "mlx"
+
+DEFAULT_GROUP_SIZE = 64
+
+LEAST_KV_SIZE = 8
+"""Of a cache of bounded size, in tokens: four are kept, and some must rotate."""
+
+_KvSize = Annotated[int, Meta(ge=LEAST_KV_SIZE)]
+
+
+class MlxSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose of caches and arithmetic."""
+
+    group_size: Annotated[
+        tuple[int, ...],
+        Meta(
+            description="Values that share a scale, for --engine mlx: 32, 64 or 128; "
+            "two numbers for K and V.",
+            extra={
+                "option": "--kv-group-size",
+                "metavar": "LIST",
+                "default": str(DEFAULT_GROUP_SIZE),
+            },
+        ),
+    ] = (DEFAULT_GROUP_SIZE,)
+    quantized_kv_start: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Tokens of a context that stay unquantized at first.",
+            extra={"option": "--quantized-kv-start"},
+        ),
+    ] = 0
+    max_kv_size: Annotated[
+        _KvSize | None,
+        Meta(
+            description="Tokens that a cache holds: the first four and the last.",
+            extra={"option": "--max-kv-size", "default": "all"},
+        ),
+    ] = None
+    compute: Annotated[
+        Literal["auto", "float32", "model"],
+        Meta(
+            description="Type that MLX computes with; auto is float32 on a CPU, and "
+            "that of the weights on a GPU.",
+            extra={"option": "--compute", "metavar": "TYPE"},
+        ),
+    ] = "auto"

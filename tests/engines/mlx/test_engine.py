@@ -1,0 +1,294 @@
+"""The child of the MLX engine, serving the built-in model and as a tool."""
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip(
+    "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
+)
+pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
+
+import httpx
+
+from codeneedle.engines.engine import (
+    CellSpec,
+    DivergenceTask,
+    ModelSpec,
+    SpeedTask,
+)
+from codeneedle.engines.messages import (
+    Chat,
+    Completion,
+    Message,
+    PromptTooLong,
+)
+from codeneedle.engines.mlx.engine import Mlx, find
+from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.errors import BadInput, CellError
+from codeneedle.grid import Pair
+from codeneedle.models.weights import read_header
+from codeneedle.records.record import Status
+from codeneedle.system import orphans
+
+TEXT = """\
+def alpha(count):
+    zebra = 'hjkqwz'
+    return 93
+
+def beta(value):
+    quokka = 'plmokn'
+    return 17
+"""
+PROMPT = f"{TEXT}\n# recall\ndef beta(value):\n"
+ANSWER = "    quokka = 'plmokn'\n"
+SPLIT = CellSpec(Pair("kv8", "kv4"), 512)
+
+
+def ignore(_):
+    """A callback that nothing depends on."""
+
+
+@pytest.fixture(scope="module")
+def engine(nano):
+    model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
+    return Mlx(versions=find(), model=model)
+
+
+@pytest.fixture(scope="module")
+def served(engine, tmp_path_factory):
+    log = tmp_path_factory.mktemp("logs") / "kv8-kv4.log"
+    with engine.serving(SPLIT, log=log) as server:
+        yield server
+
+
+def test_a_served_model_writes_what_it_reads(served):
+    """
+    By completion; probabilities and counts come with it, and the prompt is reused.
+    """
+    question = Completion(prompt=PROMPT, max_tokens=60)
+    first = served.client.complete(question, enough=lambda text: "\n" in text)
+    again = served.client.complete(question, enough=lambda text: "\n" in text)
+
+    assert ANSWER == first.text == again.text
+    assert ("cut", len(PROMPT) + 1) == (first.finish, first.prompt_tokens)
+    assert len(first.text) == len(first.logprobs) == len(first.gaps)
+    assert again.cached_tokens > len(TEXT)
+
+
+def test_a_chat_goes_through_the_template(served):
+    """
+    The built-in model's template makes a completion of a question.
+    """
+    asked = f"{TEXT}---\nRepeat `def beta(value):`"
+    reply = served.client.chat(
+        Chat(messages=(Message("user", asked),), max_tokens=30),
+        enough=lambda text: "\n" in text,
+    )
+
+    assert ANSWER == reply.text
+
+
+def test_forced_tokens_are_scored_as_written_ones_are(served):
+    """
+    In one pass over all of them, with the same probabilities.
+    """
+    question = Completion(prompt=PROMPT, max_tokens=len(ANSWER))
+    written = served.client.complete(question)
+    right = served.client.force(question, ANSWER)
+    wrong = served.client.force(question, "    zebra")
+
+    assert pytest.approx(written.logprobs, abs=0.01) == right.logprobs
+    assert min(right.leads) > 0
+    assert min(wrong.leads) < -1
+    assert ANSWER[: right.ends[-1]] == ANSWER
+
+
+def test_a_prompt_that_does_not_fit_is_refused(served):
+    """
+    With its length, before it is read.
+    """
+    with pytest.raises(PromptTooLong) as caught:
+        served.client.complete(Completion(prompt="a" * 600, max_tokens=1))
+
+    assert (601, 512) == (caught.value.prompt_tokens, caught.value.context)
+
+
+def test_nobody_else_is_answered(served):
+    """
+    The key is in the child's environment and in our requests only.
+    """
+    url = str(served.client._http.base_url)
+
+    assert 401 == httpx.post(f"{url}/tokenize", json={"content": "a"}).status_code
+    assert all("key" not in word for word in served.command)
+
+
+def test_what_runs_is_read_from_the_arrays(served):
+    """
+    Class, types, group sizes and bytes per token of each layer, as they are in memory.
+    """
+    found = served.effective()
+    (cache,) = found.kv
+
+    assert () == served.verify(SPLIT)
+    assert ("SplitQuantizedKVCache", "kv8", "kv4") == (
+        cache.class_name,
+        cache.k_type,
+        cache.v_type,
+    )
+    assert (64 + 8, 32 + 8) == (cache.k_bytes_per_token, cache.v_bytes_per_token)
+    assert (7, 0, ()) == (cache.layers, found.quantized_kv_start, found.unquantized)
+    assert (7 * 512 * (72 + 40)) / 2**20 == pytest.approx(found.kv_mib, rel=1e-3)
+
+
+def test_what_was_not_asked_for_is_a_mismatch(served):
+    """
+    Another pair, another context.
+    """
+    asked = CellSpec(Pair("kv4", "kv4"), 1024)
+
+    assert (
+        "context 512 instead of 1024",
+        "K kv8, V kv4 instead of kv4/kv4",
+    ) == served.verify(asked)
+
+
+def test_a_child_that_is_killed_is_named(engine, tmp_path):
+    """
+    Its cell fails with the reason, and no note of it stays.
+    """
+
+    def ask_a_killed_one():
+        with engine.serving(SPLIT, log=tmp_path / "child.log") as server:
+            os.kill(server.pid, signal.SIGKILL)
+            server.client.complete(Completion(prompt="a", max_tokens=9))
+
+    with pytest.raises(CellError, match="SIGKILL") as caught:
+        ask_a_killed_one()
+
+    assert Status.OUT_OF_MEMORY.value == caught.value.status
+    assert [] == orphans.orphans()
+
+
+def test_tokens_are_counted_without_weights(engine, tmp_path):
+    """
+    As llama-server counts them: the token that begins a prompt is one more.
+    """
+    with engine.tokenizing(log=tmp_path / "counting.log") as tokenizer:
+        assert 4 == tokenizer.count_tokens("abc")
+        assert [1, 0, 5] == tokenizer.counts(["a", "", "<|eos"])
+        assert 2 == tokenizer.count_tokens("<|eos|>")
+        assert 7 == len(tokenizer.tokens("<|eos|>", add_special=False))
+        (split,) = {each.piece for each in tokenizer.tokens("ä", add_special=False)[:1]}
+        assert (0xC3,) == split
+
+
+def task(tmp_path, pair, *, chunks=2):
+    return DivergenceTask(
+        pair=pair,
+        reference=Pair("f16", "f16"),
+        context=256,
+        chunks=chunks,
+        text=(TEXT * 8).encode(),
+        text_name="text",
+        weights_sha256="0" * 64,
+        folder=tmp_path,
+    )
+
+
+def test_distributions_are_compared_with_the_reference(engine, tmp_path):
+    """
+    The reference differs from itself by rounding alone, coarse types by more.
+    """
+    tool = engine.divergence_tool()
+    rest = {"log": tmp_path / "tool.log", "note": ignore, "progress": ignore}
+    runs = []
+    asked = task(tmp_path, Pair("f16", "f16"))
+    kept = tool.write_reference(asked, **(rest | {"note": runs.append}))
+    same = tool.compare(asked, kept, **rest)
+    coarse = tool.compare(task(tmp_path, Pair("kv2", "kv2")), kept, **rest)
+
+    assert kept == tool.reference(asked)
+    assert None is tool.reference(replace(asked, text=b"another"))
+    assert 2 * 127 == same.tokens
+    assert abs(same.statistics.kld.value) < 1e-4
+    assert same.statistics.same_top.value > 99
+    assert pytest.approx(kept.ppl, rel=1e-4) == same.statistics.ppl.value
+    assert coarse.statistics.kld.value > 0.01
+    assert coarse.statistics.kld.value == pytest.approx(
+        sum(chunk.kld for chunk in coarse.by_chunk) / 2
+    )
+    assert "f16" == runs[-1].effective.kv[0].k_type
+
+
+def test_a_text_that_turns_out_too_short_is_refused(engine, tmp_path):
+    """
+    Before anything is kept.
+    """
+    tool = engine.divergence_tool()
+    asked = task(tmp_path, Pair("f16", "f16"), chunks=9)
+
+    with pytest.raises(BadInput, match="tokens"):
+        tool.write_reference(
+            asked, log=tmp_path / "tool.log", note=ignore, progress=ignore
+        )
+    assert None is tool.reference(asked)
+
+
+def test_speed_is_measured_at_a_depth(engine, tmp_path):
+    """
+    Each repetition alone, with the memory that it took at most.
+    """
+    found = engine.speed_tool().measure(
+        SpeedTask(
+            pair=Pair("kv4", "kv4"),
+            depth=40,
+            prompt_tokens=20,
+            generated_tokens=3,
+            repetitions=2,
+        ),
+        log=tmp_path / "speed.log",
+        silence_s=600,
+        note=ignore,
+        progress=ignore,
+    )
+
+    assert (2, 2) == (len(found.pp), len(found.tg))
+    assert min(found.pp + found.tg) > 0
+    assert found.peak_bytes > 1 << 20
+
+
+@pytest.mark.parametrize("sizes", [(), (64, 64, 64), (48,), (128,)])
+def test_a_group_size_that_cannot_be_is_refused(engine, sizes):
+    """
+    Heads of the built-in model have 64 values.
+    """
+    with pytest.raises(BadInput, match="--kv-group-size"):
+        replace(engine, settings=MlxSettings(group_size=sizes)).refuse_arguments()
+
+
+def test_arguments_of_llama_server_are_refused(engine):
+    """
+    They would change nothing, and look as if they did.
+    """
+    model = replace(engine.model, arguments=("-t", "1"))
+
+    with pytest.raises(BadInput, match="takes none"):
+        replace(engine, model=model).refuse_arguments()
+
+
+def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
+    """
+    Group sizes, where quantization starts, the size of a cache, the type of compute.
+    """
+    settings = MlxSettings(group_size=(64, 32), max_kv_size=128, compute="model")
+
+    assert (
+        "--kv-group-size 64,32",
+        "--quantized-kv-start 0",
+        "--max-kv-size 128",
+        "--compute model",
+    ) == replace(engine, settings=settings).identity().arguments

@@ -1,0 +1,66 @@
+"""Divergence in numbers; MLX need not be installed."""
+
+import numpy as np
+import pytest
+
+from codeneedle.engines.mlx.scoring import Sums, decoded, encoded
+
+VOCABULARY = 51
+
+
+def rows(count, seed, spread=3.0):
+    """Log-probabilities of *count* made-up distributions."""
+    logits = np.random.default_rng(seed).normal(0, spread, (count, VOCABULARY))
+    found = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return found.astype(np.float32)
+
+
+def test_a_row_is_kept_to_five_digits():
+    """
+    16 bits over 16 nats, as llama-perplexity keeps it.
+    """
+    (row,) = rows(1, seed=1)
+
+    found = decoded(encoded(row), VOCABULARY)
+
+    assert 2 * ((VOCABULARY + 1) // 2) + 4 == len(encoded(row))
+    assert np.abs(found - row).max() <= (row.max() - row.min()) / 65535
+
+
+def test_what_is_far_below_the_first_choice_has_one_value():
+    """
+    Beyond 16 nats nothing is told apart.
+    """
+    (row,) = rows(1, seed=1)
+    row[3] = row.max() - 30
+
+    assert (
+        pytest.approx(row.max() - 16, abs=1e-3) == decoded(encoded(row), VOCABULARY)[3]
+    )
+
+
+def test_statistics_are_those_of_the_definitions():
+    """
+    Sums over the vocabulary, means over tokens, perplexity from the right ones.
+    """
+    base, found = rows(40, seed=1), rows(40, seed=2)
+    right = np.random.default_rng(3).integers(0, VOCABULARY, 40)
+    sums = Sums()
+    for each, other, token in zip(found, base, right, strict=True):
+        sums.add(each, other, int(token))
+    told = sums.statistics()
+
+    at = np.arange(40)
+    kld = (np.exp(base) * (base - found)).sum(axis=1)
+    assert pytest.approx(kld.mean(), rel=1e-4) == told["kld"][0]
+    assert pytest.approx(kld.std(ddof=1) / np.sqrt(40), rel=1e-4) == told["kld"][1]
+    assert pytest.approx(np.exp(-found[at, right].mean()), rel=1e-4) == told["ppl"][0]
+    assert pytest.approx(np.median(kld), rel=1e-4) == told["kld_median"]
+    change = np.exp(found[at, right]) - np.exp(base[at, right])
+    assert (
+        pytest.approx(100 * np.sqrt((change**2).mean()), rel=1e-4)
+        == (told["dp_rms"][0])
+    )
+    same = (found.argmax(axis=1) == base.argmax(axis=1)).mean()
+    assert pytest.approx(100 * same) == told["same_top"][0]
+    assert pytest.approx(told["ppl"][0] / told["ppl_base"][0]) == told["ppl_ratio"][0]
