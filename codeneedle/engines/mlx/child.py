@@ -29,8 +29,8 @@ HOST = "127.0.0.1"
 MOST_BODY_BYTES = 256 << 20
 """A prompt of a million tokens, as numbers, has some 10 MB."""
 
-SEPARATOR = -1
-"""Number between texts that are counted in one request, see `client.counts`."""
+LEAST_CHUNKS = 2
+"""Of a text whose distributions are compared."""
 
 _FORCED = re.compile(r"<\[(\d+)\]>")
 """A token in the grammar that makes tokens come, see `messages.NextTokens`."""
@@ -76,16 +76,20 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        """``/health`` and ``/v1/models``."""
+        """``/health``, which takes no key, and ``/v1/models``."""
         if self.path == "/health":
             self._answer(200, {"status": "ok"})
-        elif self.path == "/v1/models":
+            return
+        try:
+            self._refuse_strangers()
+            if self.path != "/v1/models":
+                self._unknown({})
             self._answer(200, {"data": [{"id": self.server.alias}]})
-        else:
-            self._refuse(Refusal(404, "not_found_error", "no such path"))
+        except Refusal as refusal:
+            self._refuse(refusal)
 
     def do_POST(self) -> None:
-        """The others, which take a key."""
+        """The others, which take a key, too."""
         answers: dict[str, Callable[[Json], None]] = {
             "/tokenize": self._tokenize,
             "/apply-template": self._render,
@@ -388,7 +392,11 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     text, context = read_text_model(options.model), options.context
     content = options.text.read_bytes().decode(errors="replace")
     ids = text.ids(content, parse_special=False)
-    tell("tokens", found=len(ids), needed=max(2, options.chunks) * context)
+    # As llama-perplexity: a shorter text makes fewer chunks, but not fewer than two.
+    needed = LEAST_CHUNKS * context
+    tell("tokens", found=len(ids), needed=needed)
+    if len(ids) < needed:
+        return
     beginning = text.ids("")
     chunks = list(chunks_of(ids, context=context, beginning=beginning))
     chunks = chunks[: options.chunks]

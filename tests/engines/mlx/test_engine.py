@@ -123,6 +123,7 @@ def test_nobody_else_is_answered(served):
     url = str(served.client._http.base_url)
 
     assert 401 == httpx.post(f"{url}/tokenize", json={"content": "a"}).status_code
+    assert 401 == httpx.get(f"{url}/v1/models").status_code
     assert all("key" not in word for word in served.command)
 
 
@@ -229,7 +230,7 @@ def test_a_text_that_turns_out_too_short_is_refused(engine, tmp_path):
     Before anything is kept.
     """
     tool = engine.divergence_tool()
-    asked = task(tmp_path, Pair("f16", "f16"), chunks=9)
+    asked = replace(task(tmp_path, Pair("f16", "f16")), text=TEXT.encode())
 
     with pytest.raises(BadInput, match="tokens"):
         tool.write_reference(
