@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from codeneedle.analysis import recall
 from codeneedle.analysis.frames import cells_frame, of_probe
@@ -14,9 +15,11 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
-from codeneedle.report.judgement import Verdict, judge, words_of
 from codeneedle.report.table import PairTable, pair_table
 from codeneedle.scoring.rounds import Reading
+
+if TYPE_CHECKING:
+    from codeneedle.report.judgement import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +42,10 @@ class Selection:
     reading: Reading
 
     @property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list["Verdict"]:
         """The verdict on each run, without the effects that it could have found."""
+        from codeneedle.report.judgement import judge
+
         return [judge(run, self.reading, with_power=False) for run in self.whole]
 
     @property
@@ -148,6 +153,9 @@ def pair_tables(
             tables.append(build(run))
     if unknown and not any(table.sorted_by for table in tables):
         raise unknown
+    # Not at the top: commands that judge nothing do not wait for statistics.
+    from codeneedle.report.judgement import words_of
+
     return [replace(table, words=words_of(table)) for table in tables]
 
 
