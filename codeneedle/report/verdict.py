@@ -139,7 +139,7 @@ def _costs_phrase(each: Judged, types: Sequence[str], finding: AxisFinding) -> s
     if not costs:
         coarser = visible(", ".join(types[finding.split :]))
         gap = _amount(finding.gap, each.metric)
-        named = f": {coarser}, taken together, {gap}{unit} less than finer types"
+        named = f": {coarser}, taken together, cost {gap}{unit} beside finer types"
     return f"{named} (n {finding.needles}, p {_p(finding.p)})"
 
 
@@ -251,7 +251,12 @@ def front_rows(found: Verdict) -> list[list[str]]:
             for name in names
         },
         "lost": [_lost_text(each) for each in front],
-        "verdict": [found.word(each.pair) or "reference" for each in front],
+        "verdict": [
+            "reference"
+            if each.pair == found.reference
+            else found.word(each.pair) or captions.NO_VALUE_WORD
+            for each in front
+        ],
     }
     empty = {captions.NO_VALUE_WORD}
     told = {name: cells for name, cells in columns.items() if {*cells} != empty}
