@@ -47,6 +47,9 @@ _HARMLESS_SHARE = 0.01
 _EXACT_FLIPS = 14
 """Differences of which all signs are tried: 16,384 sums; beyond, a sample."""
 
+_BLOCK = 250
+"""Permutations of a whole grid that are held in memory at once."""
+
 _SLACK = 1e-9
 """Sums of the same numbers in another order differ in the last bits."""
 
@@ -207,27 +210,51 @@ def odd_cell(
     """
     The cell that falls short of the additive table K + V, if one stands out.
 
-    The statistic is the largest shortfall of the grid; K labels and V labels are
-    permuted within each needle. None where the grid has gaps, fewer than three types
-    on an axis, or no cell that stands out.
+    The statistic is the largest shortfall of the grid, each divided by its standard
+    deviation over needles; K labels and V labels are permuted within each needle. None
+    where the grid has gaps, fewer than three types on an axis, or no cell that stands
+    out.
     """
     k_types, v_types, needles = scores.shape
     if min(k_types, v_types) < 3 or np.isnan(scores).any():  # noqa: PLR2004
         return None
-    shortfalls = -_residuals(scores.mean(axis=2))
-    place = int(shortfalls.argmax())
-    observed = float(shortfalls.flat[place])
-    chance = np.random.default_rng(seed)
-    by_needle = scores.transpose(2, 0, 1)
-    rows = chance.random((PERMUTATIONS, needles, k_types)).argsort(axis=2)
-    columns = chance.random((PERMUTATIONS, needles, v_types)).argsort(axis=2)
-    which = np.arange(needles)[np.newaxis, :, np.newaxis, np.newaxis]
-    shuffled = by_needle[which, rows[..., np.newaxis], columns[:, :, np.newaxis]]
-    largest = (-_residuals(shuffled.mean(axis=1))).max(axis=(1, 2))
-    p = (1 + int((largest >= observed - _SLACK).sum())) / (1 + PERMUTATIONS)
-    if p > alpha or observed <= _SLACK:
+    # Permuting labels permutes the residuals: they are taken once.
+    residuals = _residuals(scores.transpose(2, 0, 1))
+    oddness = _oddness(residuals)
+    place, observed = int(oddness.argmax()), oddness.max()
+    shortfall = -float(residuals.mean(axis=0).flat[place])
+    if shortfall <= _SLACK:
         return None
-    return OddCell(k=place // v_types, v=place % v_types, shortfall=observed, p=p)
+    chance = np.random.default_rng(seed)
+    which = np.arange(needles)[np.newaxis, :, np.newaxis, np.newaxis]
+    hits = 0
+    for _ in range(PERMUTATIONS // _BLOCK):
+        rows = chance.random((_BLOCK, needles, k_types)).argsort(axis=2)
+        columns = chance.random((_BLOCK, needles, v_types)).argsort(axis=2)
+        shuffled = residuals[which, rows[..., np.newaxis], columns[:, :, np.newaxis]]
+        largest = _oddness(shuffled).max(axis=(1, 2))
+        hits += int((largest >= observed - _SLACK).sum())
+    p = (1 + hits) / (1 + PERMUTATIONS)
+    if p > alpha:
+        return None
+    return OddCell(k=place // v_types, v=place % v_types, shortfall=shortfall, p=p)
+
+
+def _oddness(residuals: Numbers) -> Numbers:
+    """
+    Shortfall of each cell, in units of how it varies over needles.
+
+    Half of the mean variance is added to each cell's: a few equal residuals are no
+    proof, and types that are only noisier than others are not odd.
+
+    Args:
+        residuals: Shape (..., needles, K types, V types).
+    """
+    means = residuals.mean(axis=-3)
+    variances = residuals.var(axis=-3)
+    pooled = variances.mean(axis=(-2, -1), keepdims=True)
+    oddness: Numbers = -means / np.sqrt(variances + 0.5 * pooled + _SLACK)
+    return oddness
 
 
 def without_cell(scores: Numbers, odd: OddCell) -> Numbers:

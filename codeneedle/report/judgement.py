@@ -276,7 +276,8 @@ def judge(
     Judge *run* by all that was measured.
 
     Everything is fixed before the numbers are looked at: the reference, what counts
-    as lost, and 5 % of false alarms over the whole grid, shared among the metrics.
+    as lost, and 5 % of false alarms over the whole grid, shared among the metrics (see
+    `FIRST_SHARE`).
     Missing answers count as nothing recalled; a pair with fewer than nine answers in
     ten is not judged.
 
@@ -293,12 +294,13 @@ def judge(
         return Verdict(run=run, reference=None)
     scored = scored_metrics(table)
     speaking = [each for each in scored.values() if not each.silent]
+    certifying = next((e for e in speaking if e.metric.lost_from is not None), None)
+    shares = _shares(speaking, certifying)
     judged = tuple(
-        each.judged(metrics=len(speaking), with_power=with_power)
+        each.judged(share=shares.get(each.metric.name, 1.0), with_power=with_power)
         for each in scored.values()
         if each.silent or each.is_compared
     )
-    certifying = next((e for e in speaking if e.metric.lost_from is not None), None)
     standings = _standings(table, scored, certifying)
     ranking = _ranking([each.metric.name for each in speaking])
     found = Verdict(
@@ -310,6 +312,27 @@ def judge(
         ranking=ranking,
     )
     return replace(found, advice=tuple(_advice(found, table, limits or Limits())))
+
+
+FIRST_SHARE = 0.8
+"""
+Share of the false alarms of the first metric where there are several.
+
+That is the one of the certificates, or else the first. The others show what they show
+by far more than their noise: a small share of the alarms costs them little power.
+"""
+
+
+def _shares(
+    speaking: Sequence["UnitScores"], certifying: "UnitScores | None"
+) -> dict[str, float]:
+    """The share of the false alarms of each metric, by name; they sum to 1."""
+    names = [each.metric.name for each in speaking]
+    first = certifying.metric.name if certifying else next(iter(names), "")
+    if len(names) == 1:
+        return {first: 1.0}
+    rest = (1 - FIRST_SHARE) / max(len(names) - 1, 1)
+    return {name: FIRST_SHARE if name == first else rest for name in names}
 
 
 def _ranking(names: Sequence[str]) -> str:
@@ -442,8 +465,8 @@ class UnitScores:
         """The units of every pair: (K types, V types, units); NaN where not whole."""
         return self._scores(self._types())
 
-    def judged(self, *, metrics: int, with_power: bool) -> Judged:
-        """Test both axes, with an even share of the false alarms."""
+    def judged(self, *, share: float, with_power: bool) -> Judged:
+        """Test cells and both axes, with that *share* of the false alarms."""
         types = self._types()
         base = Judged(
             metric=self.metric,
@@ -456,10 +479,10 @@ class UnitScores:
             return base
         base = replace(base, incomplete=self.incomplete)
         scores = self._scores(types)
-        odd = verdict.odd_cell(scores, alpha=ODD_ALPHA / metrics)
+        odd = verdict.odd_cell(scores, alpha=ODD_ALPHA * share)
         if odd is not None:
             scores = verdict.without_cell(scores, odd)
-        alpha = AXIS_ALPHA / metrics
+        alpha = AXIS_ALPHA * share
         findings = tuple(
             verdict.axis_finding(scores, axis, alpha=alpha) for axis in (0, 1)
         )

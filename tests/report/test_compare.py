@@ -1,13 +1,15 @@
 """Two runs side by side: setups, judged metrics, and what must not be compared."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 from made_records import made_run, made_setup, stored_run
+from printing import printed
 
 from codeneedle.errors import BadInput
-from codeneedle.report.compare import compare, compare_json
+from codeneedle.report.compare import compare, compare_json, compare_view
 from codeneedle.report.selection import one_run
 from codeneedle.scoring.rounds import Reading
 
@@ -58,9 +60,11 @@ def test_what_must_not_be_compared_says_why():
     corpus = replace(SETUP.corpus, sha256="00" * 32)
     texts = compared(other=replace(SETUP, corpus=corpus))
 
-    assert not any(
-        each.metric.name == "decode" and not each.refused for each in speeds.changes
-    )
+    refused = change(speeds, "decode")
+    assert "not compared: speeds of different machines" == refused.words
+    assert math.isnan(refused.mean)
+    assert "K/V" not in printed(compare_view(replace(speeds, changes=(refused,))))
+    assert "" == change(compared(), "decode").refused
     assert "memory of different contexts" in change(memory, "kv").words
     assert "another text" in change(texts, "matched").words
 

@@ -59,6 +59,18 @@ def test_text_of_records_cannot_end_the_block_that_holds_it(html):
     assert "<img src=x" not in html
 
 
+def test_two_runs_are_compared_and_of_three_none(run):
+    """
+    Of two, what differs in their setups and what changed is on the page.
+    """
+    other = replace(run, name="other/run", setup=replace(run.setup, rotation=False))
+
+    both = page([run, other], Reading(), None, spell)
+    assert '["rotation","True","False"]' in both
+    assert '"no difference shown"' in both
+    assert '"comparison":{}' in page([run, other, run], Reading(), None, spell)
+
+
 def test_the_command_repeats_the_setup():
     """
     Types, context, prompt form, seed, rotation and further arguments, for a shell.
@@ -67,6 +79,8 @@ def test_the_command_repeats_the_setup():
     said = command(replace(setup, rotation=False, server_args=("--threads", "2")))
 
     assert "--k-types bf16 --v-types q4_0" in said
+    forced = replace(setup, probes={"recall": {"ask": "forced"}})
+    assert command(forced).endswith("--probe recall --ask forced")
     assert said.endswith("--rotation off -- --threads 2")
 
 

@@ -13,7 +13,13 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES, divergence
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
-from codeneedle.report.selection import metric_named, pair_tables, read_runs, select
+from codeneedle.report.selection import (
+    metric_named,
+    pair_tables,
+    read_runs,
+    runs_named,
+    select,
+)
 from codeneedle.scoring.rounds import Reading
 
 TYPES = ("bf16", "q4_0")
@@ -226,3 +232,18 @@ def test_a_table_is_sorted_by_what_ranks(tmp_path):
     for metric, error in (("ppl", BadInput), ("machted", UnknownName)):
         with pytest.raises(error):
             pair_tables(tmp_path, "random-bodies", READING, sort=metric)
+
+
+def test_a_page_goes_to_the_folder_of_its_only_run_and_else_beside_all(tmp_path):
+    """
+    A run that is named twice, by corpus and by folder, is on it once.
+    """
+    first = stored(tmp_path, made_run(setup=PLAIN))
+    folder = str(first.folder)
+
+    runs, where = runs_named(tmp_path, ["random-bodies", folder])
+    assert (1, first.folder) == (len(runs), where)
+
+    other = stored(tmp_path, made_run(setup=PLAIN), model="second")
+    runs, where = runs_named(tmp_path, [folder, str(other.folder)])
+    assert (2, tmp_path) == (len(runs), where)
