@@ -11,6 +11,7 @@ ones, which the tests do not allow for: they permute types within a needle.
 """
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -175,13 +176,13 @@ def interval(hits: int, count: int) -> str:
     return f"{100 * share:5.1f} [{low:.1f}, {high:.1f}]"
 
 
-def power(kind: str, size: float, grids: int) -> str:
+def power(kind: str, size: float, grids: int, *, is_step: bool) -> str:
     """How often a V effect is found on grids of model A, alpha 2 %."""
     chance = np.random.default_rng(2)
     hits = 0
     for seed in range(grids):
         scores = verdict.with_effect(
-            fragile(chance), 1, kind=kind, size=size, chance=chance
+            fragile(chance), 1, kind=kind, size=size, chance=chance, is_step=is_step
         )
         hits += verdict.axis_finding(scores, 1, seed=seed).matters
     return interval(hits, grids)
@@ -205,10 +206,13 @@ def main() -> None:
         hits = sum(is_alarmed(noise(chance), seed) for seed in range(asked.grids))
         print(f"  {name:20} {interval(hits, asked.grids)}", flush=True)
     print("Power to find a V effect, lines between the finest and the coarsest type")
-    print(f"  {'':12}" + "".join(f"{size:>20}" for size in SIZES))
-    for kind in EFFECTS:
-        row = (f"{power(kind, size, asked.grids):>20}" for size in SIZES)
-        print(f"  {kind:12}" + "".join(row), flush=True)
+    print(f"  {'':26}" + "".join(f"{size:>21}" for size in SIZES))
+    for kind, is_step in itertools.product(EFFECTS, (False, True)):
+        shape = "coarsest alone" if is_step else "by precision"
+        row = (power(kind, size, asked.grids, is_step=is_step) for size in SIZES)
+        print(
+            f"  {kind:11}{shape:15}{''.join(f'{each:>21}' for each in row)}", flush=True
+        )
 
 
 if __name__ == "__main__":

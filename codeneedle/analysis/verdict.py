@@ -349,7 +349,13 @@ cell. consistent: the same functions lose ten lines in every cell of that type.
 
 
 def with_effect(
-    scores: Numbers, axis: int, *, kind: str, size: float, chance: np.random.Generator
+    scores: Numbers,
+    axis: int,
+    *,
+    kind: str,
+    size: float,
+    chance: np.random.Generator,
+    is_step: bool = False,
 ) -> Numbers:
     """
     Lower the scores of coarser types of *axis*.
@@ -361,10 +367,12 @@ def with_effect(
         size: Mean loss of the coarsest type beside the finest, in lines or in the
             unit of the scores; types between lose in proportion to their place.
         chance: Draws which lines are lost.
+        is_step: Whether the coarsest type alone loses.
     """
     along = scores.transpose(1, 0, 2) if axis == 0 else scores
     _, types, needles = along.shape
     depth = np.linspace(0.0, 1.0, types)[np.newaxis, :, np.newaxis]
+    depth = np.floor(depth) if is_step else depth
     if kind == "shift":
         lost = np.broadcast_to(size * depth, along.shape)
     elif kind == "thin":

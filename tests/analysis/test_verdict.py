@@ -276,6 +276,12 @@ def test_an_effect_costs_its_size_between_the_finest_and_the_coarsest(kind, axis
     assert 2.0 == pytest.approx(means[0] - means[-1], abs=0.25)
     other = type_table(lowered, 1 - axis).mean(axis=0)
     assert np.ptp(other) < 0.2
+    stepped = with_effect(
+        scores, axis, kind=kind, size=2.0, chance=chance, is_step=True
+    )
+    means = type_table(stepped, axis).mean(axis=0)
+    assert [20.0] * 5 == list(means[:-1])
+    assert 18.0 == pytest.approx(means[-1], abs=0.25)
 
 
 def test_what_could_have_been_found_shrinks_with_more_needles():
