@@ -6,7 +6,7 @@ Recall", runs 3 and 4), so rounds are made that give them: of run 3, four fragil
 functions lose most lines, and one round loses 18, as its count of passes says.
 """
 
-import itertools
+import random
 from dataclasses import replace
 
 from made_records import made_run, made_setup, sized
@@ -46,21 +46,20 @@ def published_run(grid: str) -> Run:
     pairs = [Pair(k, v) for k in DEFAULT_TYPES for v in DEFAULT_TYPES]
     means = map(float, grid.split())
     lost = {
-        pair: _lost_lines(round((LINES - mean) * FUNCTIONS), start=at)
+        pair: _lost_lines(round((LINES - mean) * FUNCTIONS), seed=at)
         for at, (pair, mean) in enumerate(zip(pairs, means, strict=True))
     }
     run = made_run(lambda pair, at: LINES - lost[pair][at], setup=made_setup())
     return replace(run, records=tuple(map(sized, run.records)))
 
 
-def _lost_lines(total: int, *, start: int) -> list[int]:
-    """*total* lost lines, by function; which ones lose varies with *start*."""
+def _lost_lines(total: int, *, seed: int) -> list[int]:
+    """*total* lost lines, by function; which ones lose is drawn for each cell."""
+    chance = random.Random(seed)  # noqa: S311 - no secrets
     lost = [0] * FUNCTIONS
     if total > BROKEN_LINES:
         lost[BROKEN], total = BROKEN_LINES, total - BROKEN_LINES
-    fragile = [FRAGILE[(start + at) % len(FRAGILE)] for at in range(len(FRAGILE))]
     others = [at for at in range(FUNCTIONS) if at not in {*FRAGILE, BROKEN}]
-    turned = others[start % len(others) :] + others[: start % len(others)]
-    for at in itertools.islice([*fragile * 3, *turned], total):
+    for at in chance.sample([*FRAGILE * 3, *chance.sample(others, 3)], total):
         lost[at] += 1
     return lost
