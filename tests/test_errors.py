@@ -36,6 +36,10 @@ def test_the_tree_in_the_docstring_is_whole():
     assert defined == drawn | {"CodeneedleError"}
 
 
+OPTIONAL = {"mlx", "mlx_lm"}
+"""Libraries that a part of the package needs, and that need not be installed."""
+
+
 def test_few_classes_of_errors_are_enough():
     """
     A class is caught by name, or has facts of its own; messages need no class.
@@ -43,7 +47,11 @@ def test_few_classes_of_errors_are_enough():
     package = Path(codeneedle.__file__).parent
     for module in pkgutil.walk_packages([str(package)], "codeneedle."):
         if module.name != "codeneedle.__main__":
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                if error.name not in OPTIONAL:
+                    raise
     found, queue = set(), [CodeneedleError]
     while queue:
         each = queue.pop()

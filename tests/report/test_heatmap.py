@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
-from made_records import failed_record, made_run, made_setup
+from made_records import LETTERS, failed_record, made_run, made_setup
 from matplotlib.figure import Figure
 
 from codeneedle.analysis.recall import METRICS
@@ -212,7 +212,7 @@ def test_a_large_grid_has_small_cells_without_labels() -> None:
     """
     The types are still there.
     """
-    types = [f"made_{at:02}" for at in range(LABELLED + 1)]
+    types = [f"made_{LETTERS[at]}" for at in range(LABELLED + 1)]
     setup = made_setup(needles=1, types_k=types, types_v=types)
     picture = values_picture(
         made_run(setup=setup), METRIC["matched"], READING, UNJUDGED
