@@ -14,8 +14,10 @@ import codeneedle
 from codeneedle.cli.options import (
     RUNS,
     WORDS,
+    BudgetOption,
     CorpusName,
     CsvOption,
+    DecideOption,
     DifferenceOption,
     EngineOption,
     JsonOption,
@@ -27,6 +29,7 @@ from codeneedle.cli.options import (
     OutOption,
     RunName,
     ServerOption,
+    SettleOption,
     StrictIndent,
     SweepCommand,
     argument,
@@ -99,6 +102,9 @@ def sweep(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run failed cells again.")
     ] = False,
+    decide: DecideOption = False,
+    budget: BudgetOption = None,
+    settle: SettleOption = None,
 ) -> int:
     """
     Run the grid: a fresh llama-server for each pair of types.
@@ -108,7 +114,20 @@ def sweep(
     """
     from codeneedle.cli import sweep as sweep_module
 
-    return sweep_module.sweep(context.obj, _stderr(), retry_failed=retry_failed)
+    wish = None
+    if decide or settle:
+        from codeneedle.cli.decide import Wish
+
+        wish = Wish(settle=settle, budget_s=budget)
+    elif budget:
+        raise BadInput(
+            source="--budget",
+            reason="a whole grid takes what it takes",
+            hint="Use it with --decide, or stop a sweep with Ctrl-C: it resumes.",
+        )
+    return sweep_module.sweep(
+        context.obj, _stderr(), retry_failed=retry_failed, wish=wish
+    )
 
 
 @app.command(cls=SweepCommand)

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from codeneedle.cli.engines import ENGINES, settings_of_engines
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import DEFAULT_TYPES, by_precision
+from codeneedle.grid import DEFAULT_TYPES, Pair, by_precision
 from codeneedle.records.record import ENGINE
 
 if TYPE_CHECKING:
@@ -74,6 +74,26 @@ def positive(name: str, text: str) -> float:
             hint=f"Give a number, for example {name} 0.01",
         )
     return number
+
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def time_span(name: str, text: str) -> float:
+    """A time in seconds: ``90m``, ``2h`` or ``1.5h``."""
+    unit = text.strip()[-1:].lower()
+    if unit not in _SECONDS:
+        raise BadInput(
+            source=name,
+            reason=f"'{text}' is not a time",
+            hint=f"Give hours, minutes or seconds: {name} 2h, {name} 90m",
+        )
+    return positive(name, text.strip()[:-1]) * _SECONDS[unit]
+
+
+def pair_of_types(name: str, text: str) -> Pair:
+    """A pair of cache types: ``q8_0/q4_0``."""
+    return Pair.parse(word(name, text))
 
 
 def percent(name: str, text: str) -> float:
@@ -218,6 +238,34 @@ MaxChanged = Annotated[
 MaxKld = Annotated[
     float | None,
     option("--max-kld", "NATS", positive, "Most KL divergence from the reference."),
+]
+DecideOption = Annotated[
+    bool,
+    typer.Option(
+        "--decide",
+        help="Screen all pairs by divergence, and ask functions only of the few that "
+        "are worth it, until each is free or costs.",
+    ),
+]
+BudgetOption = Annotated[
+    float | None,
+    option(
+        "--budget",
+        "TIME",
+        time_span,
+        "Begin nothing new after so long: 2h, 90m. The same command goes on.",
+        "none",
+    ),
+]
+SettleOption = Annotated[
+    Pair | None,
+    option(
+        "--settle",
+        "K/V",
+        pair_of_types,
+        "Ask further functions of one pair of a run until it is decided.",
+        "none",
+    ),
 ]
 OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")
@@ -422,6 +470,7 @@ class SweepCommand(TyperCommand):
         }
         if not ctx.resilient_parsing:
             given["server_args"] = theirs or None
+            given["words"] = lasting_words(args)
             ctx.obj = request_of(
                 {name: value for name, value in given.items() if value is not None}
             )
@@ -513,6 +562,27 @@ def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
     return list(ours), theirs
 
 
+ONE_TIME = {"--retry-failed": 1, "--decide": 1, "--budget": 2, "--settle": 2}
+"""Options that do not say what a run is, and how many words each takes."""
+
+
+def lasting_words(args: Sequence[str]) -> tuple[str, ...]:
+    """The words of a command line that say what is measured."""
+    kept: list[str] = []
+    skipped = 0
+    for at, each in enumerate(args):
+        if each == "--":
+            return (*kept, *args[at:])
+        name, equals, _ = each.partition("=")
+        if not skipped and name in ONE_TIME:
+            skipped = 1 if equals else ONE_TIME[name]
+        if skipped:
+            skipped -= 1
+        else:
+            kept.append(each)
+    return tuple(kept)
+
+
 def request_of(given: Mapping[str, Any]) -> "Request":
     """
     The request that the *given* values of options make, by name.
@@ -548,6 +618,10 @@ def request_of(given: Mapping[str, Any]) -> "Request":
         owner, field = _owner(name, used)
         of_each.setdefault(owner, {})[field] = given[name]
     settings = overruled(stored.pop("settings", {}), of_each, engines=engines)
+    if corpus and "words" in chosen and corpus == asked["corpus"]:
+        # The environment may be another one where the words are typed again.
+        is_said = "corpus" in stored or "corpus" in chosen
+        asked["words"] = (*([] if is_said else ["--corpus", corpus]), *chosen["words"])
     return Request(**asked | {"settings": settings})
 
 

@@ -2,9 +2,11 @@
 
 import functools
 import shlex
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -41,6 +43,9 @@ from codeneedle.system.orphans import end_orphans
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural
 
+if TYPE_CHECKING:
+    from codeneedle.cli.decide import Wish
+
 INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
 
@@ -49,11 +54,24 @@ HEADLINES = {"matched", "recall-logp"}
 """What reports show of recall where no metric is named."""
 
 
-def sweep(request: Request, console: Console, *, retry_failed: bool = False) -> int:
+def sweep(
+    request: Request,
+    console: Console,
+    *,
+    retry_failed: bool = False,
+    wish: "Wish | None" = None,
+) -> int:
     """
     Sweep what *request* asks for, as far as it is not done yet.
 
     All pages are checked before the first one starts.
+
+    Args:
+        request: What to measure.
+        console: Where to show it.
+        retry_failed: Whether cells that failed are measured again.
+        wish: What to decide with as few questions as it takes; None for the whole
+            grid.
 
     Returns:
         The exit code: 0 if every cell has finished, 1 if some did not, 130 if
@@ -65,6 +83,10 @@ def sweep(request: Request, console: Console, *, retry_failed: bool = False) -> 
     request = replace(request, shard=request.shard or share_of_array())
     try:
         with unwinding_on_signals():
+            if wish:
+                from codeneedle.cli.decide import deciding
+
+                request = deciding(request, screens=not wish.settle)
             # Before a download: a missing program would end the sweep, too.
             request = offered(request).suited(request)
             offered(request).find(request)
@@ -74,9 +96,16 @@ def sweep(request: Request, console: Console, *, retry_failed: bool = False) -> 
                 plans = checked(request, tell)
             note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
             counts: Counts = {}
+            began = time.monotonic()
             return max(
                 _Page(
-                    plan, console, retry_failed, counts, is_last=plan is plans[-1]
+                    plan,
+                    console,
+                    retry_failed,
+                    counts,
+                    is_last=plan is plans[-1],
+                    wish=wish,
+                    began=began,
                 ).sweep()
                 for plan in plans
             )
@@ -127,6 +156,8 @@ class _Page:
     retry_failed: bool
     counts: Counts
     is_last: bool
+    wish: "Wish | None" = None
+    began: float = 0.0
 
     def sweep(self) -> int:
         """
@@ -150,19 +181,53 @@ class _Page:
                     run=run,
                     store=plan.store,
                     retry_failed=self.retry_failed,
-                    asked_to_stop=lambda: user.asked_to_stop,
+                    asked_to_stop=lambda: user.asked_to_stop or self._is_spent(),
                     workers=plan.workers,
                     alone=plan.alone,
                 )
                 codes = [
                     code
-                    for probe in plan.probes
+                    for probe in self._whole_probes()
                     for code in self._swept_twice(runner, probe, user)
                 ]
+                codes += self._decided(runner, user)
         if user.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         self._tell_verdict()
-        return max(codes)
+        return max(codes, default=0)
+
+    def _whole_probes(self) -> Sequence[Probe]:
+        """Those that measure every pair; the last one decides, where that is asked."""
+        if self.wish is None:
+            return self.plan.probes
+        return () if self.wish.settle else self.plan.probes[:-1]
+
+    def _is_spent(self) -> bool:
+        budget = self.wish.budget_s if self.wish else None
+        return budget is not None and time.monotonic() - self.began >= budget
+
+    def _decided(self, runner: Runner, user: StopRequest) -> list[int]:
+        """The exit code of what was to decide; none where nothing was."""
+        if self.wish is None:
+            return []
+        from codeneedle.cli.decide import decide
+
+        left = [
+            probe.name
+            for probe in self._whole_probes()
+            if pending(self.plan.pairs, store=self.plan.store, probe=probe.name)
+        ]
+        code = 0
+        if not left:
+            code = decide(
+                self.plan, runner, self.console, self.wish, runner.asked_to_stop
+            )
+            if user.asked_to_stop:
+                raise KeyboardInterrupt
+        if self._is_spent():
+            far = f", the screening by {left[0]} is not through" if left else ""
+            say(self.console, f"the budget is spent{far}; the same command goes on")
+        return [code]
 
     def _set_up(self) -> RunContext:
         """The corpus fitted and the setup stored, by one of several at a time."""

@@ -541,6 +541,11 @@ class Recall:
     priming: Round | None = None
     starts: int = 1
 
+    @property
+    def answers(self) -> "tuple[Round | ForcedRound, ...]":
+        """The written rounds, and behind them the forced ones."""
+        return (*self.rounds, *self.forced)
+
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact
     """Not a record: truncated, edited, or another kind of file."""

@@ -385,6 +385,7 @@ def _setup(
         types_k=plan.request.k_types,
         types_v=plan.request.v_types,
         created=now(),
+        words=plan.request.words,
     )
 
 

@@ -79,6 +79,7 @@ class Request:
         shard: Share of the grid to measure; None for all of it, and the run folder
             to itself.
         page: What this page is called; empty if it is the only one.
+        words: What was typed for it, to be told with other options; may be empty.
     """
 
     corpus: str | None = None
@@ -104,6 +105,7 @@ class Request:
     workers: int | None = None
     shard: Share | None = None
     page: str = ""
+    words: tuple[str, ...] = ()
 
     @property
     def model(self) -> Path | None:

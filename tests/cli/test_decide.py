@@ -1,0 +1,371 @@
+"""Deciding pairs: which are chosen, how long each is asked, what is kept and said."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine, reply_to
+from injections import TINY
+from made_copies import copied
+from made_plans import CORPUS, made_world, planned
+from made_records import failed_record, made_setup, sized
+from rich.console import Console
+
+from codeneedle.analysis.recall import Ask
+from codeneedle.cli import decide as module
+from codeneedle.cli.decide import Wish, decide, deciding, finalists
+from codeneedle.cli.options import lasting_words, pair_of_types, time_span
+from codeneedle.errors import BadInput, CellError
+from codeneedle.grid import BITS_PER_ELEMENT, Pair
+from codeneedle.probes.recall import RecallSettings
+from codeneedle.records.record import Run, Status
+from codeneedle.report.judgement import COSTS, FREE, UNDECIDED, judge
+from codeneedle.scoring.rounds import Reading, recall_of
+from codeneedle.sweep.prepare import prepare
+from codeneedle.sweep.request import Request
+from codeneedle.sweep.runner import Runner
+
+TYPES = ("f16", "q8_0", "q4_0")
+WHOLE, GOOD, BAD = Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")
+
+
+def screened(pair, loss=None):
+    """A record of the screening; it loses as many bits as its types save, or *loss*."""
+    bits = BITS_PER_ELEMENT[pair.k] + BITS_PER_ELEMENT[pair.v]
+    lost = (32 - bits) / 100 if loss is None else loss
+    return sized(copied(pair, [-1 - 0.1 * at - lost for at in range(8)]))
+
+
+def screening(*records, types=TYPES):
+    """A run of the screening alone, of all pairs of *types*, *records* in place."""
+    setup = made_setup(types_k=types, types_v=types)
+    found = {
+        pair: screened(pair) for pair in (Pair(k, v) for k in types for v in types)
+    }
+    found |= {record.pair: record for record in records}
+    return Run(name="made", setup=setup, records=tuple(found.values()))
+
+
+class World:
+    """A run of 60 functions on a fake engine that can lose some of them."""
+
+    def __init__(self, folder, monkeypatch):
+        made_world(folder, monkeypatch)
+        many = CORPUS.replace("functions = 6", "functions = 60")
+        Path("corpora", "many.toml").write_text(many, encoding="utf-8")
+        self.engine = FakeEngine(stretches_context=True, reply=self.reply)
+        self.asked = []
+        self.lost = {}
+        self.failing = {}
+        self.plan = planned(
+            corpus="many",
+            contexts=(65536,),
+            k_types=TYPES,
+            v_types=TYPES,
+            settings={"recall": RecallSettings(ask=Ask.WRITTEN)},
+            engine=self.engine,
+        )
+        self.said = io.StringIO()
+
+    @property
+    def store(self):
+        return self.plan.store
+
+    def reply(self, question):
+        pair = self.engine.served[-1].pair
+        if len(question.prompt) and question.max_tokens > 8:
+            every = self.store.setup().every_needle
+            ends = {n.name: question.prompt.rfind(n.signature) for n in every}
+            needle = next(n for n in every if n.name == max(ends, key=ends.get))
+            self.asked.append((pair, needle.name))
+            number = sum(each == pair for each, _ in self.asked)
+            error = self.failing.get((pair, number))
+            if error:
+                return error
+            if self.lost.get(pair, lambda _number: False)(number):
+                return reply_to(question, text="nothing\n")
+            return reply_to(question, text="\n".join(needle.lines) + "\n")
+        return reply_to(question)
+
+    def screen(self):
+        """The screening of the run, as a sweep leaves it."""
+        prepare(self.plan)
+        for record in screening().records:
+            self.store.add(record)
+
+    def decide(self, wish=None, is_over=lambda: False):
+        runner = Runner(run=prepare(self.plan), store=self.store)
+        console = Console(file=self.said, width=200)
+        return decide(self.plan, runner, console, wish or Wish(), is_over)
+
+    def servers(self):
+        return [cell.pair for cell in self.engine.served]
+
+    def names(self, pair):
+        found = recall_of(self.store.record(pair, "recall"))
+        return [each.needle for each in found.rounds]
+
+    def words(self):
+        found = judge(self.store.read(), Reading(), with_power=False)
+        return {pair: found.word(pair, "matched") for pair in (GOOD, BAD)}
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FINALISTS", 2)
+    return World(tmp_path, monkeypatch)
+
+
+# Which pairs
+
+
+def test_the_pairs_to_decide_are_those_that_no_other_beats_in_memory_and_loss():
+    """
+    A larger cache that loses more, and a cell that fell back, are not asked.
+    """
+    mixed, fallen = Pair("q8_0", "q4_0"), Pair("q4_0", "q8_0")
+    worse = screened(mixed, loss=0.5)
+    cpu = replace(screened(fallen), status=Status.FALLBACK_CPU, reason="on the CPU")
+
+    chosen = finalists(screening(worse, cpu))
+
+    assert WHOLE not in chosen
+    assert not {mixed, fallen} & set(chosen)
+    assert [GOOD, BAD] == [pair for pair in chosen if pair in {GOOD, BAD}]
+
+
+def test_of_many_the_ends_of_the_front_and_some_between_are_asked():
+    """
+    The smallest cache is among them: if it is free, nothing else matters.
+    """
+    chosen = finalists(screening(types=("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")))
+
+    assert 5 == len(chosen) == len(set(chosen))
+    assert BAD == chosen[-1]
+    bits = [BITS_PER_ELEMENT[p.k] + BITS_PER_ELEMENT[p.v] for p in chosen]
+    assert sorted(bits, reverse=True) == bits
+
+
+def test_a_screening_without_numbers_proposes_nothing():
+    """
+    No pair is asked on a guess.
+    """
+    failed = [replace(failed_record(r.pair), probe="copy") for r in screening().records]
+
+    assert [] == finalists(screening(*failed))
+
+
+def test_only_recall_is_decided_behind_what_screens():
+    """
+    Divergence screens unless copy is named; no screening where a pair is named.
+    """
+    asked = Request(probes=("recall", "copy"))
+
+    assert ("divergence", "recall") == deciding(Request(), screens=True).probes
+    assert ("copy", "recall") == deciding(asked, screens=True).probes
+    assert ("recall",) == deciding(asked, screens=False).probes
+    with pytest.raises(BadInput, match="throughput"):
+        deciding(Request(probes=("throughput",)), screens=True)
+
+
+# How long each is asked
+
+
+def test_each_pair_is_asked_in_one_server_until_it_is_decided(world):
+    """
+    One that loses every function is decided sooner than one that loses none; the
+    verdict says the same of both.
+    """
+    world.lost[BAD] = lambda _number: True
+    world.screen()
+
+    assert 0 == world.decide()
+
+    first, *others = world.servers()
+    assert first == WHOLE
+    assert set(others) == {Pair.parse(p) for p in world.store.setup().finalists}
+    assert len(others) == len(set(others)) == 2
+    assert BAD in others
+    (clean,) = set(others) - {BAD}
+    found = judge(world.store.read(), Reading(), with_power=False)
+    assert (FREE, COSTS) == (found.word(clean, "matched"), found.word(BAD, "matched"))
+    counts = [len(world.names(pair)) for pair in (WHOLE, clean, BAD)]
+    assert [40, 40, 16] == counts
+    assert "free: 0 of 40 functions lost" in world.said.getvalue()
+    assert "3 readings of the text and 96 rounds" in world.said.getvalue()
+
+
+def test_where_that_is_not_enough_further_servers_ask_for_more(world):
+    """
+    Two lost functions are no proof; they take more functions than a clean pair.
+    """
+    world.lost[BAD] = lambda number: number == 3
+    world.screen()
+
+    world.decide()
+
+    assert 60 == len(world.names(WHOLE)) == len(set(world.names(WHOLE)))
+    assert world.names(WHOLE) == world.names(BAD)
+    assert [2, 2] == [world.servers().count(pair) for pair in (WHOLE, BAD)]
+    assert 2 == recall_of(world.store.record(BAD, "recall")).starts
+    assert f"{UNDECIDED}: 1 of 60" in world.said.getvalue()
+
+
+def test_nothing_is_asked_of_pairs_where_the_reference_itself_knows_nothing(world):
+    """
+    Nothing can be lost: one server says so, and the sweep ends.
+    """
+    world.lost[WHOLE] = lambda _number: True
+    world.screen()
+
+    assert 0 == world.decide()
+
+    assert [WHOLE] == world.servers()
+    assert 16 == len(world.names(WHOLE))
+    assert "recall decides nothing" in world.said.getvalue()
+    assert "too hard for this model" in world.said.getvalue()
+
+
+def test_a_reference_that_fails_ends_it(world):
+    """
+    There is nothing to compare with; the reason is told.
+    """
+    world.failing = {(WHOLE, 1): CellError("it died", hint="Look.")}
+    world.screen()
+
+    assert 1 == world.decide()
+    assert [WHOLE] == world.servers()
+    assert "f16/f16 was asked no further: it died" in world.said.getvalue()
+    assert 1 == world.decide()
+    assert [WHOLE] == world.servers()
+
+
+# What is kept
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), CellError("gone", hint="?")])
+def test_what_was_answered_before_an_end_is_kept_and_not_asked_again(world, error):
+    """
+    Ctrl-C ends the command, a server that dies ends its pair; the next command goes
+    on behind the last answer.
+    """
+    world.failing = {(BAD, 7): error}
+    world.screen()
+
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            world.decide()
+    else:
+        assert 1 == world.decide()
+    assert 6 == len(world.names(BAD))
+    world.failing = {}
+    assert 0 == world.decide()
+
+    assert 40 == len(world.names(BAD)) == len(set(world.names(BAD)))
+    assert world.names(WHOLE) == world.names(BAD)
+    assert 2 == recall_of(world.store.record(BAD, "recall")).starts
+    before = len(world.asked)
+    assert 0 == world.decide()
+    assert before == len(world.asked)
+
+
+def test_a_budget_ends_between_blocks_and_the_same_command_goes_on(world):
+    """
+    It ends with what is decided until then.
+    """
+    world.screen()
+
+    assert 0 == world.decide(is_over=lambda: len(world.asked) >= 30)
+    assert [WHOLE] == world.servers()
+    assert 32 == len(world.names(WHOLE))
+    assert "not asked yet" in world.said.getvalue()
+    world.decide()
+
+    assert FREE == world.words()[BAD]
+    assert 40 == len(world.names(WHOLE))
+
+
+# One pair of a run
+
+
+def test_a_pair_of_a_run_is_settled_with_further_functions(world):
+    """
+    The sixteen functions of an ordinary sweep are not asked again.
+    """
+    runner = Runner(run=prepare(world.plan), store=world.store)
+    runner.sweep(world.plan.probes[0], [WHOLE, GOOD, BAD])
+    assert {UNDECIDED} == set(world.words().values())
+
+    assert 0 == world.decide(Wish(settle=BAD))
+
+    assert {GOOD: UNDECIDED, BAD: FREE} == world.words()
+    assert [16, 40] == [len(world.names(pair)) for pair in (GOOD, BAD)]
+    assert (40 - 16) * 2 + 16 * 3 == len(world.asked)
+
+
+@pytest.mark.parametrize("pair", [WHOLE, GOOD])
+def test_settling_needs_something_to_compare_with(world, pair):
+    """
+    Neither the reference itself, nor a pair of a folder in which nothing was asked.
+    """
+    runner = Runner(run=prepare(world.plan), store=world.store)
+    if pair == WHOLE:
+        runner.sweep(world.plan.probes[0], [WHOLE, BAD])
+
+    with pytest.raises(BadInput, match="nothing to compare"):
+        world.decide(Wish(settle=pair))
+
+
+# Words
+
+
+def test_the_words_of_a_run_are_those_that_say_what_it_is():
+    """
+    They are told again with other options, in front of what goes to llama-server.
+    """
+    words = "kv-grid --decide --budget 2h --settle=q8_0/q4_0 --seed 7 -- --budget 3"
+
+    assert ("kv-grid", "--seed", "7", "--", "--budget", "3") == lasting_words(
+        words.split()
+    )
+    assert 5400 == time_span("--budget", "1.5h") == time_span("--budget", "90m")
+    assert pair_of_types("--settle", "q8_0/q4_0") == Pair("q8_0", "q4_0")
+    for wrong in ("2", "h", "-1h", "soon"):
+        with pytest.raises(BadInput, match="--budget"):
+            time_span("--budget", wrong)
+
+
+@pytest.mark.real
+def test_the_command_screens_asks_and_tells(codeneedle, tmp_path):
+    """
+    Six functions cannot decide anything, and it says so; again, it has nothing to do.
+    """
+    corpora = tmp_path / "corpora"
+    corpora.mkdir()
+    (corpora / "tiny.toml").write_text(TINY, encoding="utf-8")
+    command = (
+        *("sweep", "--corpus", "tiny", "--context", "2048", "--ask", "written"),
+        *("--k-types", "q8_0,q4_0", "--v-types", "q8_0", "--decide"),
+        *("--divergence-context", "256", "--chunks", "2", "--budget", "1h"),
+    )
+
+    first = codeneedle(*command)
+    folder = tmp_path / "sweeps" / "tiny" / "needle-nano"
+    cells = sorted(path.name for path in (folder / "cells").iterdir())
+    again = codeneedle(*command)
+
+    assert 0 == first.returncode == again.returncode, first.stderr
+    assert [
+        "q4_0-q8_0.divergence.json",
+        "q4_0-q8_0.recall.json",
+        "q8_0-q8_0.divergence.json",
+        "q8_0-q8_0.recall.json",
+    ] == cells
+    assert "q4_0/q8_0     undecided: 0 of" in first.stderr
+    assert "2 readings of the text" in again.stderr
+    setup = json.loads((folder / "setup.json").read_text(encoding="utf-8"))
+    assert ["q4_0/q8_0"] == setup["finalists"]
+    assert "--decide" not in setup["words"]
+    assert not {"--budget", "1h"} & set(setup["words"])
