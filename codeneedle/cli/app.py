@@ -131,16 +131,25 @@ def sweep(
 
 
 @app.command(cls=SweepCommand)
-def plan(context: typer.Context) -> None:
+def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.report.plan import plan_view
 
     request = context.obj
+    if decide:
+        from codeneedle.cli.decide import deciding
+
+        request = deciding(request, screens=True)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request)
     for planned in plans:
         _stdout().print(plan_view(planned), crop=False)
+        if decide:
+            from codeneedle.cli.decide import price
+            from codeneedle.report.captions import entry_table
+
+            _stdout().print(entry_table(price(planned), style="dim"), crop=False)
 
 
 @submit.command(cls=SweepCommand)

@@ -20,7 +20,7 @@ from codeneedle.analysis.recall import FORCED, Ask, asked_of
 from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.analysis.verdict import Certificate
 from codeneedle.cli.progress import SweepDisplay, SweepProgress, note_lines, say
-from codeneedle.corpora.corpus import BLOCK
+from codeneedle.corpora.corpus import BLOCK, LIMIT
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
@@ -31,6 +31,7 @@ from codeneedle.records.record import (
     Json,
     Recall,
     Run,
+    Setup,
     Status,
     as_json,
 )
@@ -54,9 +55,6 @@ SCREENS = ("divergence", "copy")
 Probes that screen. The first is the default: with SmolLM2 on two cores four chunks of
 it take 19 s a pair where 16 copies take 75 s, and it has no floor on weak models.
 """
-
-LIMIT = 96
-"""Functions that a pair is asked for, at most."""
 
 FINALISTS = 5
 """Pairs that are decided, at most: each raises the evidence that all of them need."""
@@ -452,32 +450,104 @@ class Decider:
             say(self.console, spent(run))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """
+    How long the servers of a run took, by what they have answered.
+
+    Attributes:
+        readings: Servers; each read the text once.
+        rounds: Written and forced ones.
+        total_s: All of it, in seconds.
+        start_s: A server with its reading, without rounds; NaN before the first.
+        round_s: A round.
+    """
+
+    readings: int
+    rounds: int
+    total_s: float
+    start_s: float
+    round_s: float
+
+    @classmethod
+    def of(cls, records: Sequence[CellRecord]) -> "_Rates":
+        found = [recall_of(each) for each in records]
+        walls = [one.wall_s for each in found for one in each.answers]
+        readings = sum(each.starts for each in found)
+        total = sum(each.phases.total_s for each in records)
+        return cls(
+            readings=readings,
+            rounds=len(walls),
+            total_s=total,
+            start_s=(total - sum(walls)) / readings if readings else math.nan,
+            round_s=sum(walls) / len(walls) if walls else math.nan,
+        )
+
+    def phrase(self, readings: int, rounds: int) -> str:
+        """``36 readings of the text and 576 rounds, about 1:02:03``."""
+        phrase = f"{plural(readings, 'reading')} of the text and "
+        phrase += plural(rounds, "round")
+        time_s = readings * self.start_s + rounds * self.round_s
+        return phrase if math.isnan(time_s) else f"{phrase}, about {duration(time_s)}"
+
+
+def _recalled(run: Run) -> list[CellRecord]:
+    return [each for each in run.records if each.probe == RECALL and each.has_numbers]
+
+
+def _full_grid(setup: Setup) -> tuple[int, int]:
+    """Readings of the text and rounds of a sweep of all pairs."""
+    cells = len(setup.types_k) * len(setup.types_v)
+    return cells, cells * len(setup.needles) * len(asked_of(setup).parts)
+
+
 def spent(run: Run) -> str:
     """What *run* took to screen and to decide, and what a full grid would take."""
-    asked = [each for each in run.records if each.probe == RECALL and each.has_numbers]
+    rates = _Rates.of(_recalled(run))
     screened = [each for each in run.records if each.probe in SCREENS]
-    found = [recall_of(each) for each in asked]
-    readings = sum(each.starts for each in found)
-    walls = [one.wall_s for each in found for one in each.answers]
-    total = sum(each.phases.total_s for each in asked)
-    setup = run.setup
-    cells = len(setup.types_k) * len(setup.types_v)
-    rounds = cells * len(setup.needles) * len(asked_of(setup).parts)
     phrase = (
-        f"{plural(readings, 'reading')} of the text and {plural(len(walls), 'round')} "
-        f"in {duration(total)}"
+        f"{plural(rates.readings, 'reading')} of the text and "
+        f"{plural(rates.rounds, 'round')} in {duration(rates.total_s)}"
     )
     if screened:
         time = duration(sum(each.phases.total_s for each in screened))
         phrase += f", {plural(len(screened), 'screening')} in {time}"
-    if walls and readings:
-        around = (total - sum(walls)) / readings
-        full = duration(cells * around + rounds * sum(walls) / len(walls))
-        phrase += (
-            f"; the full grid: {plural(cells, 'reading')}, {plural(rounds, 'round')}, "
-            f"about {full}"
-        )
-    return phrase
+    return f"{phrase}; the full grid: {rates.phrase(*_full_grid(run.setup))}"
+
+
+def price(plan: Plan) -> list[tuple[str, str]]:
+    """What it would take to decide, beside the full grid: a word and a phrase each."""
+    setup, screens = plan.store.setup(), [each.name for each in plan.probes[:-1]]
+    records = list(plan.store.records())
+    rates = _Rates.of([r for r in records if r.probe == RECALL and r.has_numbers])
+    times = [r.phases.total_s for r in records if r.probe in screens and r.has_numbers]
+    screening = f"{plural(len(plan.pairs), 'pair')} by {' and '.join(screens)}"
+    if times:
+        left = len(plan.pairs) * len(screens) - len(times)
+        each_s = sum(times) / len(times)
+        screening += f", {duration(each_s)} each, {duration(left * each_s)} left"
+    asked = 1 + min(FINALISTS, len(plan.pairs) - 1)
+    free = verdict.certificate(
+        np.empty(0), np.empty(0), comparisons=max(asked - 1, 1), lost_from=1
+    ).more
+    first = len(setup.needles) if setup else plan.corpus.sample_k
+    free = first + max(0, math.ceil((free - first) / BLOCK)) * BLOCK
+    functions = setup.corpus.functions if setup else len(plan.corpus.functions)
+    known = min(functions, LIMIT)
+    parts = len(asked_of(setup).parts) if setup else 1
+    cells = len(plan.pairs)
+    return [
+        ("screening", screening),
+        (
+            "deciding",
+            (
+                f"the reference and at most {asked - 1} pairs, where none loses a "
+                f"function: {rates.phrase(asked, asked * min(free, known))}; at most "
+                f"{plural(known, 'function')} a pair"
+            ),
+        ),
+        ("full grid", rates.phrase(cells, cells * min(first, known) * parts)),
+    ]
 
 
 def _is_failed(record: CellRecord) -> bool:

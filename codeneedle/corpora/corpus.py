@@ -35,6 +35,9 @@ NAMED_FILES = 20
 BLOCK = 8
 """Functions that are asked for at once where pairs are undecided."""
 
+LIMIT = 96
+"""Functions of a text that a pair is asked for, at most."""
+
 FIRST_TRIED_CHARACTERS = 1 << 16
 """Length of the first text that is tried whether it fits; doubled while it does."""
 

@@ -1,7 +1,8 @@
 """The verdict on a run, for people: what to set, what was shown, and what was not."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.analysis.verdict import AxisFinding
+from codeneedle.analysis.recall import NAME as RECALL
+from codeneedle.analysis.verdict import AxisFinding, Certificate
+from codeneedle.corpora.corpus import LIMIT
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import copies
@@ -24,7 +27,8 @@ from codeneedle.report.judgement import (
     Standing,
     Verdict,
 )
-from codeneedle.text import visible
+from codeneedle.scoring.rounds import recall_of
+from codeneedle.text import duration, visible
 
 Spell = Callable[[Pair], str]
 """How a pair is asked for on an engine's command line."""
@@ -185,6 +189,44 @@ def _undecided(found: Verdict) -> Iterator[tuple[str, str]]:
         "a pair free"
     )
     yield "undecided", line
+    if noun == "functions":
+        yield "to decide", _settling(found, certificates)
+
+
+def _settling(found: Verdict, certificates: Mapping[Pair, Certificate]) -> str:
+    """The command that decides the pair that needs least, with its time."""
+    pair = min(certificates, key=lambda each: (certificates[each].more, str(each)))
+    setup, needed = found.run.setup, certificates[pair]
+    whole = needed.needles + needed.more
+    room = min(LIMIT, setup.corpus.functions)
+    if whole > room:
+        return (
+            f"{visible(str(pair))} takes {whole} functions, and of this text a sweep "
+            f"asks {room} at most: use a longer --corpus"
+        )
+    words = list(setup.words)
+    at = words.index("--") if "--" in words else len(words)
+    settle = ["--settle", str(pair)]
+    command = shlex.join(["codeneedle", "sweep", *words[:at], *settle, *words[at:]])
+    if not words:
+        command = f"the command that made this run, with {shlex.join(settle)}"
+    time = duration(_settling_s(found, pair, whole))
+    return visible(f"{command}   (about {time} if it loses none)")
+
+
+def _settling_s(found: Verdict, pair: Pair, functions: int) -> float:
+    """Seconds that it takes to ask *pair* and the reference for *functions*."""
+    total = 0.0
+    for record in found.run.records:
+        known = record.probe == RECALL and record.has_numbers
+        if known and record.pair in {pair, found.reference}:
+            recall = recall_of(record)
+            walls = [each.wall_s for each in recall.answers]
+            missing = functions - len({each.needle for each in recall.answers})
+            start_s = (record.phases.total_s - sum(walls)) / recall.starts
+            if missing > 0 and walls:
+                total += start_s + missing * sum(walls) / len(walls)
+    return total
 
 
 def _span(values: Sequence[int]) -> str:

@@ -15,13 +15,15 @@ from rich.console import Console
 
 from codeneedle.analysis.recall import Ask
 from codeneedle.cli import decide as module
-from codeneedle.cli.decide import Wish, decide, deciding, finalists
+from codeneedle.cli.decide import Wish, decide, deciding, finalists, price
 from codeneedle.cli.options import lasting_words, pair_of_types, time_span
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
+from codeneedle.probes import PROBES
 from codeneedle.probes.recall import RecallSettings
 from codeneedle.records.record import Run, Status
 from codeneedle.report.judgement import COSTS, FREE, UNDECIDED, judge
+from codeneedle.report.verdict import statements
 from codeneedle.scoring.rounds import Reading, recall_of
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Request
@@ -65,6 +67,7 @@ class World:
             k_types=TYPES,
             v_types=TYPES,
             settings={"recall": RecallSettings(ask=Ask.WRITTEN)},
+            words=("--corpus", "many", "--", "-t", "1"),
             engine=self.engine,
         )
         self.said = io.StringIO()
@@ -106,6 +109,10 @@ class World:
     def names(self, pair):
         found = recall_of(self.store.record(pair, "recall"))
         return [each.needle for each in found.rounds]
+
+    def statements(self):
+        found = judge(self.store.read(), Reading(), with_power=False)
+        return dict(statements(found, str))
 
     def words(self):
         found = judge(self.store.read(), Reading(), with_power=False)
@@ -297,12 +304,32 @@ def test_a_pair_of_a_run_is_settled_with_further_functions(world):
     runner = Runner(run=prepare(world.plan), store=world.store)
     runner.sweep(world.plan.probes[0], [WHOLE, GOOD, BAD])
     assert {UNDECIDED} == set(world.words().values())
+    command = "codeneedle sweep --corpus many --settle q4_0/q4_0 -- -t 1"
+    assert world.statements()["to decide"].startswith(f"{command}   (about 0.")
 
     assert 0 == world.decide(Wish(settle=BAD))
 
     assert {GOOD: UNDECIDED, BAD: FREE} == world.words()
     assert [16, 40] == [len(world.names(pair)) for pair in (GOOD, BAD)]
     assert (40 - 16) * 2 + 16 * 3 == len(world.asked)
+
+
+def test_the_plan_sets_what_it_would_take_beside_the_full_grid(world, monkeypatch):
+    """
+    Readings of the text and rounds; times once something was measured.
+    """
+    monkeypatch.setattr(module, "SCREENS", ("copy",))
+    probes = (PROBES["copy"], *world.plan.probes)
+    before = dict(price(replace(world.plan, probes=probes)))
+    world.screen()
+    world.decide()
+    after = dict(price(replace(world.plan, probes=probes)))
+
+    assert "9 pairs by copy" == before["screening"]
+    assert "3 readings of the text and 120 rounds" in before["deciding"]
+    assert "9 readings of the text and 144 rounds" == before["full grid"]
+    assert "0.0 s left" in after["screening"]
+    assert "9 readings of the text and 144 rounds, about" in after["full grid"]
 
 
 @pytest.mark.parametrize("pair", [WHOLE, GOOD])
