@@ -264,7 +264,8 @@ def check_context(settings: Struct, context: int, trained: int | None) -> None:
         enough = -(-needed // 256) * 256
         fits = not trained or enough <= trained
         left = (context if fits else trained or context) - room
-        less = f"lengths up to {left}" if left >= shortest else "fewer --tasks"
+        least = min(shortest, tokens_of(LENGTHS[0]))
+        less = f"lengths up to {left}" if left >= least else "fewer --tasks"
         raise BadInput(
             source=f"--lengths {length}",
             reason=f"with question and answer it needs {needed:,} tokens, the context "
