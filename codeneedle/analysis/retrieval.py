@@ -119,7 +119,6 @@ class Asked:
             shape=Shape(self.shape),
             decoys=tuple(decoys[at] for at in self.decoys),
             place=self.place,
-            budget_characters=0,
         )
 
 

@@ -72,7 +72,6 @@ class Question:
         decoys: Wrong answers, in order of their places.
         place: Of the payload in the text, from 0 to 1; the middle one of several
             items, or of the lines of a chain.
-        budget_characters: Longest answer worth waiting for.
     """
 
     name: str
@@ -86,7 +85,6 @@ class Question:
     shape: Shape
     decoys: tuple[Decoy, ...]
     place: float
-    budget_characters: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +200,6 @@ class Task:
     Attributes:
         name: As the user writes it.
         about: What it asks, as a phrase.
-        dial: What the settings change, as a phrase.
         settings: From easy to hard.
         start: Number of the setting to begin with.
         has_depth: Whether the answer has a place in the text.
@@ -210,7 +207,6 @@ class Task:
 
     name: str
     about: str
-    dial: str
     settings: tuple[Setting, ...]
     start: int = 0
     has_depth: bool = True
@@ -325,7 +321,6 @@ def _question(
         shape=asked.shape,
         decoys=tuple(sorted(decoys, key=lambda decoy: decoy.place)),
         place=places[asked.at[len(asked.at) // 2]],
-        budget_characters=2 * len(payload) + 80,
     )
 
 
@@ -774,7 +769,6 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="single",
             about="one magic number in unrelated sentences",
-            dial="nothing: length and depth alone",
             settings=(Setting("one number of five digits"),),
             make=_single,
             per_text=lambda _: 1,
@@ -782,7 +776,6 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="multikey",
             about="the value of one of many keys of the same kind",
-            dial="how many keys, and how long they and their values are",
             settings=(
                 *_cities(2, 4, 6, 8, 16),
                 *_invented_words(8, 16, 32),
@@ -794,7 +787,6 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="multivalue",
             about="all values of one of two keys",
-            dial="how many values each key has",
             settings=tuple(Setting(f"{n} values", n) for n in (2, 3, 4, 6, 8)),
             make=_multivalue,
             per_text=lambda _: 2,
@@ -802,7 +794,6 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="multiquery",
             about="the values of several keys, asked at once",
-            dial="how many keys are asked at once",
             settings=(
                 *(Setting(f"{n} cities", n, "city") for n in (2, 3, 4, 8)),
                 *(Setting(f"{n} UUIDs", n, "uuid") for n in (2, 4, 8)),
@@ -813,7 +804,6 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="variables",
             about="a chain of assignments, resolved or listed",
-            dial="hops from the last name to the number",
             settings=(
                 *(Setting(f"resolve, {plural(n, 'hop')}", n) for n in (0, 1, 2, 3, 4)),
                 *(
@@ -827,7 +817,6 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="twins",
             about="a function among others of nearly the same name and body",
-            dial="how many twins, and how few lines tell them apart",
             settings=tuple(
                 Setting(
                     f"{plural(n, 'function')}, {differ} of {lines} lines of their own",
@@ -846,7 +835,6 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="nth",
             about="the n-th of several lines of the same name",
-            dial="how many there are",
             settings=tuple(Setting(f"one of {n}", n) for n in (2, 3, 4, 6, 8)),
             make=_nth,
             per_text=lambda setting: setting.count,
@@ -854,7 +842,6 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="ledger",
             about="numbered records, repeated in order",
-            dial="how many records, and how long they are",
             settings=(
                 *(Setting(f"{n} short records", n, "city") for n in (2, 4, 8, 16)),
                 *(Setting(f"{n} records", n, "word") for n in (8, 16, 32, 64)),
@@ -865,7 +852,6 @@ TASKS: Mapping[str, Task] = {
         Task(
             name="common-words",
             about="which words occur most often",
-            dial="how many they are, and how many times as often they occur",
             settings=tuple(
                 Setting(f"{plural(n, 'word')}, {more} times as often", n, differ=more)
                 for n, more in (

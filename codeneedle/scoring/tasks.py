@@ -57,10 +57,6 @@ class Judgement:
         away: Place of that decoy minus the place of the payload, from -1 to 1.
         distance: Edits from what was said instead of the payload to the payload, of
             an intrusion or a near miss; else None.
-        first_wrong: Number of the first line that is wrong, from 0; None if none is,
-            or if the payload is no lines.
-        right_characters: Of the payload, given back before the first wrong one, where
-            it is lines; else 0.
         rules: Version of the rules.
     """
 
@@ -69,8 +65,6 @@ class Judgement:
     decoy: str | None = None
     away: float | None = None
     distance: int | None = None
-    first_wrong: int | None = None
-    right_characters: int = 0
     rules: int = RULES_VERSION
 
 
@@ -169,8 +163,7 @@ def _judge_lines(question: Question, answer: str) -> Judgement:
     agreed = [a == b for a, b in zip(said, wanted, strict=False)]
     first = agreed.index(False) if False in agreed else len(agreed)
     if first == len(wanted):
-        characters = len("\n".join(wanted))
-        return Judgement(mode=Mode.CORRECT, share=1.0, right_characters=characters)
+        return Judgement(mode=Mode.CORRECT, share=1.0)
     mode, decoy, distance = _failure_of_lines(question, said, first)
     return Judgement(
         mode=mode,
@@ -178,8 +171,6 @@ def _judge_lines(question: Question, answer: str) -> Judgement:
         decoy=decoy.key if decoy else None,
         away=decoy.place - question.place if decoy else None,
         distance=distance,
-        first_wrong=first,
-        right_characters=_common_start("\n".join(said), "\n".join(wanted)),
     )
 
 
@@ -206,13 +197,6 @@ def _lines(question: Question, answer: str) -> list[str]:
     lines = [line for line in lines if line and not line.startswith("```")]
     begin = question.begin.strip()
     return lines[1:] if lines[:1] == [begin] else lines
-
-
-def _common_start(one: str, other: str) -> int:
-    pairs = zip(one, other, strict=False)
-    return next(
-        (n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other))
-    )
 
 
 _BY_SHAPE: Mapping[Shape, Callable[[Question, str], Judgement]] = {
