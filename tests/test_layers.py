@@ -42,7 +42,7 @@ ONLY = {
 """Libraries that belong to one place."""
 
 FLAT_MODULES = 5
-MODULES = 99
+MODULES = 102
 
 
 def sources() -> Iterator[Path]:

@@ -4,20 +4,30 @@ The engines that a sweep can use, by name; the place where one is chosen.
 To add one is to add its folder in `engines/`, and a line to `ENGINES`.
 """
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from codeneedle.engines.mlx.settings import NAME as MLX
 from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.engines.openai.settings import (
+    COMMAND,
+    ENDPOINT,
+    CommandSettings,
+    EndpointSettings,
+    checked_pair,
+    checked_url,
+    template_of,
+)
 from codeneedle.errors import BadInput, UnknownName
+from codeneedle.grid import by_precision
 from codeneedle.records.record import ENGINE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from codeneedle.models.weights import Weights
     from codeneedle.sweep.plan import EngineFor
     from codeneedle.sweep.request import Request
@@ -31,7 +41,7 @@ def _as_it_is(request: "Request") -> "Request":
     return request
 
 
-def _gguf(path: "Path") -> "Weights":
+def _gguf(path: Path) -> "Weights":
     from codeneedle.models.weights import read_header
 
     return read_header(path)
@@ -58,7 +68,7 @@ class Offer:
     engine_for: Callable[["Request"], "EngineFor"]
     settings: type[Struct] = NoSettings
     suited: Callable[["Request"], "Request"] = _as_it_is
-    weights: Callable[["Path"], "Weights"] = _gguf
+    weights: Callable[[Path], "Weights"] = _gguf
 
 
 def _find_llama_cpp(request: "Request") -> object:
@@ -91,10 +101,97 @@ def _mlx(request: "Request") -> "EngineFor":
     return lambda model: Mlx(versions=versions, model=model, settings=settings)
 
 
-def _folder_of_mlx(path: "Path") -> "Weights":
+def _folder_of_mlx(path: Path) -> "Weights":
     from codeneedle.engines.mlx.engine import read_weights
 
     return read_weights(path)
+
+
+def _served_model(path: Path) -> "Weights":
+    """A GGUF file is read; anything else is a name that the server understands."""
+    from codeneedle.models.weights import known_by_name, read_header
+
+    is_gguf = path.suffix == ".gguf" or path.is_file()
+    return read_header(path) if is_gguf else known_by_name(path)
+
+
+def _command_settings(request: "Request") -> CommandSettings:
+    found = request.settings.get(COMMAND)
+    return found if isinstance(found, CommandSettings) else CommandSettings()
+
+
+def _suited_command(request: "Request") -> "Request":
+    """A command that does not name the model leaves it to the name of the server's."""
+    settings = _command_settings(request)
+    template = template_of(settings)
+    if template.is_diagonal and request.k_types != request.v_types:
+        raise BadInput(
+            source="--k-types, --v-types",
+            reason="the command has one placeholder, so K and V are of one type",
+            hint="Use --types, or a command with ${k} and ${v}.",
+        )
+    if request.models or "model" in template.placeholders:
+        return request
+    if not settings.served_name:
+        raise BadInput(
+            source="--command",
+            reason="does not say which model it serves",
+            hint="Put ${model} into it, or say what it is called: --served-name NAME",
+        )
+    return replace(request, models=(Path(settings.served_name),))
+
+
+def _find_command(request: "Request") -> object:
+    from codeneedle.engines.openai.engine import found_program
+
+    asked = _command_settings(request)
+    return found_program(template_of(asked)) if asked.command else None
+
+
+def _command(request: "Request") -> "EngineFor":
+    from codeneedle.engines.openai.engine import command_of
+
+    types = by_precision((*request.k_types, *request.v_types))
+    return command_of(_command_settings(request), types=types, environment=os.environ)
+
+
+def _endpoint_settings(request: "Request") -> EndpointSettings:
+    found = request.settings.get(ENDPOINT)
+    return found if isinstance(found, EndpointSettings) else EndpointSettings()
+
+
+def _suited_endpoint(request: "Request") -> "Request":
+    """One cell, which the user names, of a model that is known by its name."""
+    settings = _endpoint_settings(request)
+    checked_url(settings.url)
+    pair = checked_pair(settings.pair)
+    asked, own = (request.k_types, request.v_types), ((pair.k,), (pair.v,))
+    if asked not in {((), ()), own}:
+        raise BadInput(
+            source="--types",
+            reason="an endpoint has the one pair that it runs with",
+            hint=f"Leave it out: --as {pair} says it.",
+        )
+    if not (settings.served_name or request.models):
+        raise BadInput(
+            source="--engine endpoint",
+            reason="needs a name for the model",
+            hint="Say what the server calls it: --served-name NAME",
+        )
+    models = request.models or (Path(settings.served_name),)
+    return replace(request, models=models, k_types=(pair.k,), v_types=(pair.v,))
+
+
+def _endpoint(request: "Request") -> "EngineFor":
+    from codeneedle.engines.openai.engine import endpoint_of
+
+    return endpoint_of(_endpoint_settings(request), environment=os.environ)
+
+
+def _by_name(path: Path) -> "Weights":
+    from codeneedle.models.weights import known_by_name
+
+    return known_by_name(path)
 
 
 ENGINES: Mapping[str, Offer] = {
@@ -104,6 +201,20 @@ ENGINES: Mapping[str, Offer] = {
         engine_for=_mlx,
         settings=MlxSettings,
         weights=_folder_of_mlx,
+    ),
+    COMMAND: Offer(
+        find=_find_command,
+        engine_for=_command,
+        settings=CommandSettings,
+        suited=_suited_command,
+        weights=_served_model,
+    ),
+    ENDPOINT: Offer(
+        find=lambda _request: None,
+        engine_for=_endpoint,
+        settings=EndpointSettings,
+        suited=_suited_endpoint,
+        weights=_by_name,
     ),
 }
 """All engines, by the name that ``--engine`` takes."""

@@ -108,6 +108,9 @@ class EngineIdentity:
         program: Where it is; two of the same version are the same engine.
         devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
         arguments: What else must be equal: the options of a sweep that ask for it.
+        machine: Where it runs, as a phrase; empty for this machine.
+        lengths: How lengths in tokens are estimated, as a phrase; empty where a
+            tokenizer counts them.
     """
 
     name: str
@@ -115,6 +118,8 @@ class EngineIdentity:
     program: str
     devices: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    machine: str = ""
+    lengths: str = ""
 
 
 class Tokenizer(Protocol):

@@ -109,6 +109,11 @@ class Weights:
     identity: str = ""
 
     @property
+    def is_read(self) -> bool:
+        """Whether its files were read, so that more than a name is known."""
+        return bool(self.architecture)
+
+    @property
     def path(self) -> Path:
         """The file for llama-server: the only one, or the first part."""
         return self.files[0]
@@ -294,6 +299,35 @@ def short_name(path: Path) -> str:
         stem = path.absolute().parent.name
     slug = re.sub(r"[^a-z0-9._]+", "-", stem.lower()).strip("-._")
     return slug[:_LONGEST_NAME] or "model"
+
+
+def known_by_name(path: Path) -> Weights:
+    """Weights that only their server can read: all that is known is their name."""
+    return Weights(
+        files=(path,),
+        size_bytes=0,
+        architecture="",
+        name=str(path),
+        file_type="",
+        layers=0,
+        embedding=0,
+        heads=(),
+        kv_heads=(),
+        key_length=0,
+        value_length=0,
+        key_length_swa=0,
+        value_length_swa=0,
+        is_mla=False,
+        shared_kv_layers=0,
+        sliding_window=None,
+        window_pattern=None,
+        recurrent_layers=(),
+        full_attention_interval=None,
+        has_indexer=False,
+        training_context=0,
+        vocabulary=0,
+        chat_template=None,
+    )
 
 
 def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
@@ -495,7 +529,8 @@ def sha256(
     weights: Weights, *, progress: Callable[[int, int], None] | None = None
 ) -> str:
     """
-    The hash of the file, or of all parts in order, as hexadecimal digits.
+    The hash of the file, or of all parts in order, as hexadecimal digits; that of
+    the name where only that is known.
 
     Kept in the cache folder, for as long as `files.identity` is the same.
 
@@ -507,6 +542,8 @@ def sha256(
         WeightsUnusable: If a file is gone, cannot be read, or has another header than
             when *weights* was read from it.
     """
+    if not weights.is_read:
+        return hashlib.sha256(weights.name.encode(errors="replace")).hexdigest()
     digest = _sha256(weights, progress)
     if identity_of(weights.files) != weights.identity:
         now = _read_again(weights.path)

@@ -27,6 +27,9 @@ _NOT_COMPARED = frozenset(
         "schema",
     }
 )
+_LATER = {"engine": ENGINE, "lengths": ""}
+"""Fields that setups of former versions lack, with the value that those have."""
+
 _DIGITS = 16
 
 
@@ -135,8 +138,8 @@ def identity(setup: Setup) -> str:
         field.name: getattr(setup, field.name)
         for field in fields(Setup)
         if field.name not in _NOT_COMPARED
-        # Older setups have no engine, and keep their name.
-        if field.name != "engine" or setup.engine != ENGINE
+        # Older setups do not have these fields, and keep their name.
+        if getattr(setup, field.name) != _LATER.get(field.name)
     }
     return _hash({**facts, "corpus": replace(setup.corpus, origin="")})
 

@@ -56,6 +56,44 @@ class KvBuffer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Print:
+    """
+    A reply to a fixed text.
+
+    Attributes:
+        text: The reply.
+        logprobs: Per token, natural logarithm of its probability; empty if the server
+            tells none.
+    """
+
+    text: str
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """
+    Evidence of the cache of a server that does not tell what cache it has.
+
+    Attributes:
+        prints: Replies to the same text, asked several times.
+        memory: Context in tokens, and what a server with it held on the host and on
+            devices, in bytes; of two contexts, ascending, or none.
+    """
+
+    prints: tuple[Print, ...] = ()
+    memory: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """What one more token of context takes; None without two contexts."""
+        if len(self.memory) < 2 or self.memory[0][0] == self.memory[1][0]:  # noqa: PLR2004 - a slope
+            return None
+        (few, less), (many, more) = self.memory[:2]
+        return (more - less) / (many - few)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
     """
     The settings that a server really runs with, from its log.
@@ -77,6 +115,8 @@ class Effective:
         threads: CPU threads it computes with.
         unquantized: Layers without K and V that could be quantized, one phrase each.
         quantized_kv_start: Tokens of a context that stay as they are at first.
+        proof: Evidence of its cache, where it does not tell.
+        left_out: Fields of requests that it refuses, and that were left out.
     """
 
     build: str | None = None
@@ -93,6 +133,8 @@ class Effective:
     threads: int | None = None
     unquantized: tuple[str, ...] = ()
     quantized_kv_start: int | None = None
+    proof: Proof | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def kv_mib(self) -> float | None:
@@ -181,6 +223,7 @@ class Status(StrEnum):
     TIMED_OUT = "timed-out"
     CRASHED = "crashed"
     MISMATCHED = "mismatched"
+    UNVERIFIED = "unverified"
     INTERRUPTED = "interrupted"
 
 
@@ -353,6 +396,7 @@ class Setup:
         server_args: Further arguments of the user's for llama-server.
         seed: Seed of sampling and of the running order.
         engine: What served the model.
+        lengths: How lengths in tokens were estimated; empty where they were counted.
         types_k: K types, as asked for; not compared.
         types_v: V types, as asked for; not compared.
         created: When the run folder was made, ISO 8601; not compared.
@@ -387,6 +431,7 @@ class Setup:
     created: str
     rotation: bool = True
     engine: str = ENGINE
+    lengths: str = ""
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
     trial: Trial | None = None

@@ -39,7 +39,9 @@ def corpus_line(setup: Setup) -> str:
     corpus = setup.corpus
     sent = ["not read by these probes"]
     if corpus.is_counted:
-        sent = [plural(corpus.tokens, "token"), _functions_sent(setup)]
+        about = f" ({setup.lengths})" if setup.lengths else ""
+        tokens = f"{plural(corpus.tokens, 'token')}{about}"
+        sent = [tokens, _functions_sent(setup)]
     return visible("; ".join([f"{corpus.name}: {corpus.origin}", corpus.kind, *sent]))
 
 
@@ -70,10 +72,12 @@ def entry_table(entries: Iterable[tuple[str, str]], *, style: str = "") -> Table
 def facts(run: Run) -> tuple[tuple[str, str], ...]:
     """What *run* was measured on: a word and a phrase for each fact."""
     setup = run.setup
-    weights = f"{setup.weights.name}, {size(setup.weights.size_bytes)}, "
+    model = setup.weights
+    told = f"{size(model.size_bytes)}, sha256 {model.sha256[:_SHORT_HASH]}"
+    known = told if model.size_bytes else "known by its name alone"
     asked = f"{_asked(setup)}{'' if setup.rotation else ', rotation off'}"
     lines = [
-        ("model", f"{weights}sha256 {setup.weights.sha256[:_SHORT_HASH]}"),
+        ("model", f"{model.name}, {known}"),
         ("corpus", corpus_line(setup)),
         ("context", asked),
         *probe_settings(run),
@@ -148,6 +152,7 @@ STATUS_WORDS: dict[Status, str] = {
     Status.TIMED_OUT: "t/o",
     Status.CRASHED: "crash",
     Status.MISMATCHED: "mismatch",
+    Status.UNVERIFIED: "unverif.",
     Status.INTERRUPTED: "intr.",
 }
 """Short enough for a column; the legend below the grid explains them."""

@@ -1,14 +1,23 @@
 """
 Finds finished cells whose own numbers show that attention fell back to the CPU or to
-f16.
+f16, and those of engines that do not tell, of which nothing shows that they ran.
 """
 
+import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair, most_precise
-from codeneedle.records.record import CellRecord, Setup, Status, Trouble
+from codeneedle.records.record import (
+    CellRecord,
+    Print,
+    Proof,
+    Setup,
+    Status,
+    Trouble,
+)
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import plural
 
@@ -33,7 +42,8 @@ def suspects(
     A graph in more parts than another pair's means that some of it runs on another
     device. On an accelerator, reading prompts many times slower means the same; on a
     CPU it does not, because quantized attention is that slow there. A cell with another
-    number of layers on the accelerator than most is compared with no other.
+    number of layers on the accelerator than most is compared with no other. One whose
+    evidence is that of a more precise pair is unverified.
 
     Args:
         records: Of one probe, at most one per pair; those not finished do not count.
@@ -45,7 +55,7 @@ def suspects(
     alike = [record for record in finished if record.pair not in elsewhere]
     slow = dict(_slow(alike, speed)) if has_device else {}
     # llama.cpp's scheduler reports the parts itself: the stronger evidence.
-    return slow | dict(_in_more_parts(alike)) | elsewhere
+    return slow | dict(_in_more_parts(alike)) | elsewhere | dict(_unproved(finished))
 
 
 def _otherwise_offloaded(
@@ -123,3 +133,97 @@ def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
         return min(metric.values(record, setup, Reading()), default=None)
 
     return speed
+
+
+NOISE_FACTOR = 3.0
+"""Replies differ if they do so by more than repeated ones, times this."""
+
+RESOLUTION = 2e-4
+"""Least difference of log-probabilities, in nats: they are stored with 4 decimals."""
+
+LEAST_GROWTH_BYTES = 16 << 20
+"""Least difference of what two servers grow by: less may be chance."""
+
+LEAST_GROWTH = 0.05
+"""The same as a share: buffers grow with the context, too."""
+
+
+def _unproved(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, Trouble]]:
+    """
+    Cells of servers that do not tell, which nothing tells from a more precise one.
+
+    From the reference, replies, probabilities or memory may tell a pair; from others
+    only probabilities, for the replies of two good types are often the same.
+    """
+    told = {record.pair: record.effective.proof for record in finished}
+    proofs = {pair: proof for pair, proof in told.items() if proof is not None}
+    reference = most_precise(proofs) if proofs else None
+    for pair, proof in proofs.items():
+        if reference is None or pair == reference:
+            continue
+        known = proofs[reference]
+        twin = _twin(pair, proofs, besides=reference)
+        reason = ""
+        if not (_differ(proof, known) or _is_smaller(proof, known)):
+            reason = f"nothing tells it from {reference}: {_evidence(proof)}"
+        elif twin is not None:
+            reason = f"its probabilities are those of {twin}, to the last digit"
+        if reason:
+            yield pair, Trouble(Status.UNVERIFIED, reason)
+
+
+def _twin(pair: Pair, proofs: Mapping[Pair, Proof], *, besides: Pair) -> Pair | None:
+    """A more precise pair with the same probabilities; None if there is none."""
+    one = proofs[pair].prints
+    if not one or not all(each.logprobs for each in one):
+        return None
+    others = proofs.keys() - {pair, besides}
+    same = sorted(other for other in others if proofs[other].prints == one)
+    return next((each for each in same if most_precise((each, pair)) == each), None)
+
+
+def _differ(one: Proof, other: Proof) -> bool:
+    """Whether replies differ by more than they do when they are repeated."""
+    if not (one.prints and other.prints):
+        return False
+    apart = min(_distance(a, b) for a in one.prints for b in other.prints)
+    noise = max(_noise(one), _noise(other))
+    return apart > max(NOISE_FACTOR * noise, RESOLUTION)
+
+
+def _is_smaller(one: Proof, reference: Proof) -> bool:
+    """Whether its memory grows less with the context than that of the reference."""
+    own, its = one.bytes_per_token, reference.bytes_per_token
+    if own is None or its is None:
+        return False
+    (few, _), (many, _) = one.memory[:2]
+    saved = (its - own) * (many - few)
+    return saved > max(LEAST_GROWTH_BYTES, LEAST_GROWTH * its * (many - few))
+
+
+def _noise(proof: Proof) -> float:
+    """The largest distance of two replies to the same text."""
+    pairs = itertools.combinations(proof.prints, 2)
+    return max((_distance(one, other) for one, other in pairs), default=math.inf)
+
+
+def _distance(one: Print, other: Print) -> float:
+    """The largest difference of log-probabilities; infinite for other texts."""
+    if one.text != other.text or len(one.logprobs) != len(other.logprobs):
+        return math.inf
+    differences = zip(one.logprobs, other.logprobs, strict=True)
+    return max((abs(a - b) for a, b in differences), default=0.0)
+
+
+def _evidence(proof: Proof) -> str:
+    """What was looked at, as a phrase."""
+    has_numbers = any(each.logprobs for each in proof.prints)
+    phrase = f"{'probabilities' if has_numbers else 'replies'} of a fixed text"
+    noise = _noise(proof)
+    if not proof.prints:
+        phrase = "it has no replies to a fixed text"
+    elif noise:
+        by = "in text" if math.isinf(noise) else f"by {noise:.4f} nats"
+        phrase += f", which vary {by} from one asking to the next"
+    slope = proof.bytes_per_token
+    return phrase if slope is None else f"{phrase}, {slope:,.0f} bytes a token"

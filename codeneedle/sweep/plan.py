@@ -192,8 +192,9 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
 
 
 def default_form(request: Request, header: Weights) -> PromptForm:
-    """Chat where the weights have a template; the built-in model completes text."""
-    if request.model is None or not header.chat_template:
+    """Chat, unless the weights have no template; the built-in model completes text."""
+    has_none = header.is_read and not header.chat_template
+    if request.model is None or has_none:
         return PromptForm.COMPLETION
     return PromptForm.CHAT
 

@@ -185,7 +185,10 @@ def thinking_phrase(plan: Plan) -> str:
 
 def machine_phrase(engine: Engine) -> str:
     """Processor, memory, system and devices, the same from day to day."""
-    devices = ", ".join(engine.identity().devices)
+    identity = engine.identity()
+    if identity.machine:
+        return identity.machine
+    devices = ", ".join(identity.devices)
     return f"{machine.facts().phrase()}{f'; {devices}' if devices else ''}"
 
 
@@ -376,6 +379,7 @@ def _setup(
             size_bytes=plan.weights.size_bytes,
         ),
         engine=plan.engine.name,
+        lengths=identity.lengths,
         llama=identity.version,
         machine=machine_phrase(plan.engine),
         context=plan.context,

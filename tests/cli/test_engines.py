@@ -1,8 +1,14 @@
 """The registry of engines: what is offered, and whose settings are whose."""
 
+import json
+import shlex
+import sys
+from pathlib import Path
 from typing import Annotated
 
+import fake_openai
 import pytest
+from made_plans import CORPUS
 from msgspec import Meta, Struct
 from typer.main import get_command
 
@@ -98,3 +104,87 @@ def test_the_shipped_sweeps_of_mlx_make_the_published_tables(
     assert (v_types, probes) == (asked.v_types, asked.probes)
     assert 0 == asked.settings["mlx"].quantized_kv_start
     assert ENGINES["mlx"] is offered(asked)
+
+
+# Whole sweeps of servers that do not tell
+
+FAKE = shlex.join([sys.executable, fake_openai.__file__])
+COMMAND = f"{FAKE} --port ${{port}} --k ${{k}} --v ${{v}} --context ${{context}}"
+SHARED = ("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion")
+RUN = "tiny/model"
+
+
+@pytest.fixture
+def swept(codeneedle, tmp_path):
+    """Sweeps a command or an endpoint; the folder has a corpus called tiny."""
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
+
+    def run(engine, *args, **variables):
+        return codeneedle("sweep", "--engine", engine, *SHARED, *args, **variables)
+
+    return run
+
+
+def started(*faults):
+    """Options for the engine that starts the fake server."""
+    words = " ".join(f"--fake {fault}" for fault in faults)
+    asked = ("--command", f"{COMMAND} {words}", "--health", "/health")
+    return *asked, "--served-name", fake_openai.MODEL, "--no-proof-by-memory"
+
+
+def test_a_server_that_ignores_the_cache_type_is_caught_and_marked_everywhere(
+    swept, codeneedle
+):
+    """
+    Grid, table, page and verdict: it is a gap with a reason, and no ground of advice.
+    """
+    done = swept("command", "--types", "f16,q8_0", *started("ignore-v"))
+
+    assert 1 == done.returncode, done.stderr
+    said = "its probabilities are those of q8_0/q8_0, to the last digit"
+    for command in ("grid", "table", "verdict"):
+        shown = " ".join(codeneedle(command, RUN).stdout.split())
+        assert "unverified" in shown, command
+    assert "unverif." in codeneedle("grid", RUN).stdout
+    assert "nothing tells it from f16/f16" in codeneedle("table", RUN).stdout
+    page = Path(codeneedle("page", RUN).stdout.strip())
+    verdict = json.loads(codeneedle("verdict", RUN, "--json").stdout)
+    assert "unverified" in (codeneedle.folder / page).read_text(encoding="utf-8")
+    assert said
+    assert verdict
+
+
+def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
+    swept, codeneedle
+):
+    """
+    The same as with llama-server; forced recall is a gap with a reason.
+    """
+    args = ("--types", "f16,q8_0", *started())
+
+    first, second = swept("command", *args), swept("command", *args)
+    grid = codeneedle("grid", RUN).stdout
+
+    assert (0, 0) == (first.returncode, second.returncode), first.stderr
+    assert "all 4 cells are done" in second.stderr
+    assert "estimated from the server's own counts" in " ".join(grid.split())
+
+
+def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path):
+    """
+    Each on an address of its own; the key is in no file.
+    """
+    for pair in ("f16/f16", "q8_0/q4_0"):
+        with fake_openai.endpoint("key=sk-secret-1", types=pair) as server:
+            done = swept(
+                "endpoint",
+                *("--url", server.url, "--served-name", fake_openai.MODEL),
+                *("--as", pair, "--api-key-env", "MY_KEY"),
+                MY_KEY="sk-secret-1",
+            )
+        assert 0 == done.returncode, done.stderr
+
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert 2 == sum(file.name.endswith(".recall.json") for file in files)
+    assert not any(b"sk-secret-1" in file.read_bytes() for file in files)

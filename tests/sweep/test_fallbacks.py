@@ -6,7 +6,7 @@ import pytest
 from made_records import failed_record, made_record
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import CellRecord, Effective, Status
+from codeneedle.records.record import CellRecord, Effective, Print, Proof, Status
 from codeneedle.sweep.fallbacks import suspects
 
 
@@ -180,3 +180,109 @@ def test_a_cell_that_is_offloaded_otherwise_makes_no_other_suspect():
     )
 
     assert ["q4_0/q4_0"] == list(suspect)
+
+
+def proved(pair, *prints, memory=()):
+    """A finished cell with evidence: replies as (text, logprobs)."""
+    found = tuple(Print(text=text, logprobs=numbers) for text, numbers in prints)
+    effective = Effective(proof=Proof(prints=found, memory=memory))
+    return replace(made_record(pair, []), effective=effective)
+
+
+def marks(*records):
+    """What is marked, as a pair's name by its reason."""
+    found = suspects(records, speed=lambda _record: None, has_device=False)
+    return {str(pair): trouble.reason for pair, trouble in found.items()}
+
+
+SAME = (("a", (-0.5, -1.0)),) * 2
+OTHER = (("a", (-0.5, -1.01)),) * 2
+
+
+def test_a_cell_that_nothing_tells_from_the_reference_is_unverified():
+    """
+    As of a server that silently ignores the type: equal to the last digit.
+    """
+    found = suspects(
+        [proved("auto/auto", *SAME), proved("fp8/fp8", *SAME)],
+        speed=lambda _record: None,
+        has_device=False,
+    )
+
+    assert {Pair("fp8", "fp8"): Status.UNVERIFIED} == {
+        pair: trouble.status for pair, trouble in found.items()
+    }
+    (reason,) = (trouble.reason for trouble in found.values())
+    assert "nothing tells it from auto/auto: probabilities of a fixed text" == reason
+
+
+@pytest.mark.parametrize(
+    "prints",
+    [
+        OTHER,
+        (("b", (-0.5, -1.0)),) * 2,
+        (("b", ()),) * 2,
+    ],
+)
+def test_a_cell_that_replies_otherwise_and_repeats_itself_is_verified(prints):
+    """
+    By probabilities or by text.
+    """
+    assert {} == marks(proved("auto/auto", *SAME), proved("fp8/fp8", *prints))
+
+
+def test_replies_that_vary_prove_nothing():
+    """
+    A difference must be larger than that between two askings of one server.
+    """
+    noisy = ("a", (-0.5, -1.0)), ("a", (-0.5, -1.02))
+    unstable = ("b", ()), ("c", ())
+    reference = proved("auto/auto", *SAME)
+
+    assert (
+        "vary by 0.0200 nats" in marks(reference, proved("fp8/fp8", *noisy))["fp8/fp8"]
+    )
+    assert "vary in text" in marks(reference, proved("fp8/fp8", *unstable))["fp8/fp8"]
+    assert "no replies" in marks(reference, proved("fp8/fp8"))["fp8/fp8"]
+
+
+@pytest.mark.parametrize(
+    ("grown_mib", "is_marked"), [(100, False), (190, True), (300, True)]
+)
+def test_memory_that_grows_less_is_evidence_too(grown_mib, is_marked):
+    """
+    By 5 % or more; growing faster than the reference proves nothing.
+    """
+    mib = 1 << 20
+    reference = proved("auto/auto", *SAME, memory=((1024, 0), (2048, 200 * mib)))
+    other = proved("fp8/fp8", *SAME, memory=((1024, 0), (2048, grown_mib * mib)))
+
+    found = marks(reference, other)
+
+    assert is_marked is ("fp8/fp8" in found)
+    if is_marked:
+        assert "bytes a token" in found["fp8/fp8"]
+
+
+def test_a_server_that_ignores_one_type_is_caught_by_the_other_pair():
+    """
+    V alone: q8_0/q4_0 is not the reference, but to the last digit q8_0/q8_0.
+    """
+    reference = proved("f16/f16", *SAME)
+    whole, half = proved("q8_0/q8_0", *OTHER), proved("q8_0/q4_0", *OTHER)
+
+    found = marks(reference, half, whole)
+
+    assert {
+        "q8_0/q4_0": "its probabilities are those of q8_0/q8_0, to the last digit"
+    } == (found)
+    # The replies of two good types are often the same.
+    mute = [proved(p, *((("b", ()),) * 2)) for p in ("q8_0/q8_0", "q8_0/q4_0")]
+    assert {} == marks(reference, *mute)
+
+
+def test_a_server_that_tells_needs_no_evidence():
+    """
+    As llama-server does in its log.
+    """
+    assert {} == marks(cell("f16/f16"), cell("q8_0/q8_0"))

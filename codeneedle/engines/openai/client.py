@@ -1,0 +1,512 @@
+"""
+Requests to any server with OpenAI's API: streams, usage, log-probabilities, and what to
+do about those that refuse a field, are busy, or want a key.
+"""
+
+import contextlib
+import datetime as dt
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from codeneedle.engines.client import SHORT_S, Connection, never
+from codeneedle.engines.messages import (
+    TOP_TOKENS,
+    BadReply,
+    Chat,
+    Completion,
+    Forced,
+    Other,
+    Readiness,
+    Refused,
+    Reply,
+    ServerGone,
+    ServerSilent,
+    StreamEvent,
+    Timings,
+    Token,
+    reply_of,
+    shaped,
+)
+from codeneedle.records.record import Finish, Json
+
+OPTIONAL = (
+    ("top_k", "min_p", "repetition_penalty", "repeat_penalty"),
+    ("chat_template_kwargs",),
+    ("continue_final_message", "add_generation_prompt"),
+    ("stream_options",),
+    ("logprobs", "top_logprobs"),
+    ("seed", "presence_penalty", "frequency_penalty"),
+)
+"""
+Groups of fields that a strict server may refuse; they are left out then.
+
+The first are no fields of OpenAI's, but vLLM, SGLang and others take their defaults
+from the model's ``generation_config.json`` where a request does not state them.
+"""
+
+NEUTRAL: Json = {
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_k": 1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "repeat_penalty": 1.0,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+"""Greedy sampling without penalties, streamed, with the counts of tokens at the end."""
+
+BUSY = frozenset({429, 500, 502, 503, 504, 529})
+"""Status codes after which the same request is sent again."""
+
+REFUSES_FIELDS = frozenset({400, 422})
+"""Status codes of servers that do not take a field."""
+
+WANTS_KEY = frozenset({401, 403})
+NOT_FOUND = frozenset({404, 405})
+
+WAITS_S = (0.5, 2.0, 8.0, 30.0)
+"""How long to wait before each further attempt, unless the server says how long."""
+
+LONGEST_WAIT_S = 600.0
+"""A server that wants a longer pause is not waited for."""
+
+
+class OpenAi(Connection):
+    """
+    Talks to one server with OpenAI's API, one request at a time.
+
+    Implements `engine.Replies`. A reply that is complete is never asked for again.
+
+    Attributes:
+        model: What the server calls the model; empty until it is known.
+        left_out: Fields that the server has refused, and that are not sent any more.
+        sleep: Waits so many seconds.
+    """
+
+    model: str = ""
+    left_out: tuple[str, ...] = ()
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
+
+    def models(self, *, limit_s: float = SHORT_S) -> tuple[str, ...] | None:
+        """
+        The names under which it serves models; None if it does not list any.
+
+        Raises:
+            CellError: If it does not answer, or refuses.
+        """
+        try:
+            answer = self._ask("GET", "models", limit_s=limit_s)
+        except BadReply:
+            return None
+        except Refused as error:
+            if error.code in NOT_FOUND:
+                return None
+            raise
+        with contextlib.suppress(BadReply):
+            listed = shaped(answer, _Models, expected="a list of models").data
+            return tuple(each.id for each in listed)
+        return None
+
+    def readiness(self, *, health: str, limit_s: float = SHORT_S) -> Readiness:
+        """
+        State of the server; one that lists models, but not ours, is a stranger.
+
+        Args:
+            health: Path that answers with a success once it is ready; none if empty.
+            limit_s: Time for each of the two questions, in seconds.
+        """
+        try:
+            if health and not self._is_well(health, limit_s):
+                return Readiness.LOADING
+            listed = self.models(limit_s=limit_s)
+        except Refused as error:
+            is_loading = error.code in BUSY
+            return Readiness.LOADING if is_loading else Readiness.STRANGER
+        except (ServerGone, ServerSilent):
+            return Readiness.SILENT
+        if listed is None:
+            return Readiness.READY if health else Readiness.STRANGER
+        if self.model and self.model not in listed:
+            return Readiness.STRANGER
+        self.model = self.model or (listed[0] if listed else "")
+        return Readiness.READY
+
+    def _is_well(self, health: str, limit_s: float) -> bool:
+        with self._sent("GET", self._absolute(health), None, limit_s=limit_s):
+            return True
+
+    def _absolute(self, path: str) -> str:
+        """*path* from the root of the server, not from its ``/v1``."""
+        return str(self._http.base_url.copy_with(raw_path=path.encode()))
+
+    def complete(
+        self, question: Completion, *, enough: Callable[[str], bool] = never
+    ) -> Reply:
+        """As of `engine.Replies`."""
+        body = self._body(question) | {
+            "prompt": question.prompt,
+            "logprobs": TOP_TOKENS,
+        }
+        return self._answered("completions", body, enough, read_completion)
+
+    def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
+        """As of `engine.Replies`; a last message of the assistant is continued."""
+        body = self._body(question) | {
+            "messages": [asdict(message) for message in question.messages],
+            "logprobs": True,
+            "top_logprobs": TOP_TOKENS,
+        }
+        if question.template_args:
+            body["chat_template_kwargs"] = dict(question.template_args)
+        if question.messages[-1].role == "assistant":
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        return self._answered("chat/completions", body, enough, read_chat)
+
+    def force(self, question: Completion | Chat, right: str) -> Forced:  # noqa: ARG002 - of a protocol
+        """
+        As of `engine.Replies`.
+
+        Raises:
+            BadReply: Always: the API tells probabilities of what a model writes alone.
+        """
+        raise BadReply(
+            expected="probabilities of given text",
+            found="OpenAI's API tells those of what the model writes alone",
+        )
+
+    def wait_idle(self) -> None:
+        """As of `engine.Replies`: a server that is stopped needs no waiting."""
+
+    def prompt_tokens(self, text: str) -> int:
+        """
+        The server's own count of a prompt: *text*, in one message of a chat if it does
+        not continue texts.
+
+        Raises:
+            CellError: If it fails, or does not count.
+        """
+        try:
+            reply = self.complete(Completion(prompt=text, max_tokens=1))
+        except Refused as error:
+            if error.code not in NOT_FOUND | REFUSES_FIELDS:
+                raise
+            from codeneedle.engines.messages import Message
+
+            reply = self.chat(Chat(messages=(Message("user", text),), max_tokens=1))
+        if not reply.prompt_tokens:
+            raise BadReply(expected="usage: how many tokens a prompt has", found="")
+        return reply.prompt_tokens
+
+    def _body(self, question: Chat | Completion) -> Json:
+        return {
+            "model": self.model,
+            "max_tokens": question.max_tokens,
+            "seed": question.seed,
+            **NEUTRAL,
+        }
+
+    def _answered(
+        self,
+        path: str,
+        body: Json,
+        enough: Callable[[str], bool],
+        read: Callable[[Json], StreamEvent],
+    ) -> Reply:
+        """The reply to *body*; without fields that the server turns out to refuse."""
+        try:
+            return self._patiently(
+                path, self._without(body, self.left_out), enough, read
+            )
+        except Refused as error:
+            if error.code not in REFUSES_FIELDS:
+                raise
+            refused = error
+        for left_out in self._fewer(body):
+            with contextlib.suppress(Refused):
+                reply = self._patiently(
+                    path, self._without(body, left_out), enough, read
+                )
+                self.left_out = left_out
+                return reply
+        raise refused
+
+    def _fewer(self, body: Json) -> Iterator[tuple[str, ...]]:
+        """What to leave out next: each group alone, then more and more of them."""
+        sent = [
+            group
+            for group in OPTIONAL
+            if any(name in body and name not in self.left_out for name in group)
+        ]
+        for group in sent:
+            yield (*self.left_out, *group)
+        for count in range(2, len(sent) + 1):
+            yield (*self.left_out, *(name for group in sent[:count] for name in group))
+
+    @staticmethod
+    def _without(body: Json, names: Sequence[str]) -> Json:
+        return {name: value for name, value in body.items() if name not in names}
+
+    def _patiently(
+        self,
+        path: str,
+        body: Json,
+        enough: Callable[[str], bool],
+        read: Callable[[Json], StreamEvent],
+    ) -> Reply:
+        """The reply to *body*, asked for again while the server is busy."""
+        for wait_s in WAITS_S:
+            try:
+                return self._streamed(path, body, enough, read)
+            except Refused as error:
+                told_s = seconds_of(error.retry_after)
+                pause_s = wait_s if told_s is None else told_s
+                if error.code not in BUSY or pause_s > LONGEST_WAIT_S:
+                    raise advised(error) from error
+                self.sleep(pause_s)
+        try:
+            return self._streamed(path, body, enough, read)
+        except Refused as error:
+            raise advised(error) from error
+
+    def _streamed(
+        self,
+        path: str,
+        body: Json,
+        enough: Callable[[str], bool],
+        read: Callable[[Json], StreamEvent],
+    ) -> Reply:
+        """One attempt; times are by our clock, for the API tells none."""
+        clock = _Clock()
+        with self._sent("POST", path, body, limit_s=self._silence_s) as response:
+            reply = reply_of(
+                self._events(response),
+                read=lambda event: clock.seen(read(event)),
+                enough=enough,
+                max_tokens=body["max_tokens"],
+            )
+        return replace(
+            reply,
+            prompt_ms=round(clock.first_s * 1e3, 4),
+            predicted_ms=round((clock.last_s - clock.first_s) * 1e3, 4),
+            # A reply that we cut has no usage: most servers send an event a token.
+            predicted_tokens=reply.predicted_tokens or clock.events,
+            wall_s=round(clock.elapsed_s(), 4),
+        )
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When text came, in seconds from the request."""
+
+    started: float = field(default_factory=time.perf_counter)
+    events: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def seen(self, event: StreamEvent) -> StreamEvent:
+        if event.text or event.reasoning:
+            self.last_s = self.elapsed_s()
+            self.first_s = self.first_s or self.last_s
+            self.events += 1
+        return event
+
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self.started
+
+
+def advised(error: Refused) -> Refused:
+    """*error* with a hint on what to do about it."""
+    hints = {
+        **dict.fromkeys(
+            WANTS_KEY, "Name the variable with the key: --api-key-env NAME"
+        ),
+        **dict.fromkeys(
+            NOT_FOUND,
+            "Is the URL right, up to /v1? A server without /completions needs "
+            "--prompt-form chat.",
+        ),
+        **dict.fromkeys(BUSY, "It is busy or broken: look at its log, sweep again."),
+    }
+    error.hint = hints.get(error.code, error.hint)
+    if error.kind == "redirect":
+        error.hint = "Redirects are not followed: give the URL that it leads to."
+    return error
+
+
+def seconds_of(retry_after: str) -> float | None:
+    """
+    How long to wait, by the header ``Retry-After``; None if it says nothing.
+
+    Seconds, or a date (RFC 9110, 10.2.3).
+    """
+    text = retry_after.strip()
+    with contextlib.suppress(ValueError):
+        seconds = float(text)
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    with contextlib.suppress(ValueError):
+        when = parsedate_to_datetime(text)
+        aware = when if when.tzinfo else when.replace(tzinfo=dt.UTC)
+        return max(0.0, (aware - dt.datetime.now(dt.UTC)).total_seconds())
+    return None
+
+
+# --- events
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    data: tuple[_Model, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Cached | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    token: str = ""
+    logprob: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told(_Candidate):
+    top_logprobs: tuple[_Candidate, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Logprobs:
+    """Of a chat: ``content``; of a completion: the rest."""
+
+    content: tuple[_Told, ...] | None = None
+    tokens: tuple[str, ...] | None = None
+    token_logprobs: tuple[float | None, ...] | None = None
+    top_logprobs: tuple[dict[str, float | None] | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delta:
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    logprobs: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+
+
+def read_completion(event: Json) -> StreamEvent:
+    """Read an event of ``/completions``."""
+    return _event(event, "an event of a completion")
+
+
+def read_chat(event: Json) -> StreamEvent:
+    """Read an event of ``/chat/completions``."""
+    return _event(event, "an event of a chat")
+
+
+def _event(event: Json, expected: str) -> StreamEvent:
+    found = shaped(event, _Event, expected=expected)
+    timings = _timings(found.usage)
+    if not found.choices:  # the one that states usage
+        return StreamEvent(timings=timings)
+    choice = found.choices[0]
+    delta, reason = choice.delta or _Delta(), choice.finish_reason
+    ending: Finish = "length" if reason == "length" else "stop"
+    return StreamEvent(
+        text=(choice.text if choice.delta is None else delta.content) or "",
+        reasoning=delta.reasoning_content or delta.reasoning or "",
+        tokens=_tokens(choice.logprobs),
+        timings=timings,
+        finish=ending if reason else None,
+    )
+
+
+def _timings(usage: _Usage | None) -> Timings | None:
+    if usage is None:
+        return None
+    details = usage.prompt_tokens_details or _Cached()
+    cached = min(details.cached_tokens or 0, usage.prompt_tokens)
+    return Timings(
+        cache_n=cached,
+        prompt_n=usage.prompt_tokens - cached,
+        predicted_n=usage.completion_tokens,
+    )
+
+
+def _tokens(told: object) -> tuple[Token, ...]:
+    """
+    The tokens of an event with their probabilities; none where a server has a form of
+    its own for them, or tells none.
+    """
+    with contextlib.suppress(BadReply):
+        found = shaped(told or {}, _Logprobs, expected="log-probabilities")
+        if found.content is not None:
+            return tuple(
+                _token(each, each.top_logprobs or ()) for each in found.content
+            )
+        tops = found.top_logprobs or (None,) * len(found.tokens or ())
+        rows = zip(found.tokens or (), found.token_logprobs or (), tops, strict=False)
+        return tuple(
+            _token(
+                _Candidate(token=token, logprob=logprob),
+                [_Candidate(token=t, logprob=p) for t, p in (top or {}).items()],
+            )
+            for token, logprob, top in rows
+        )
+    return ()
+
+
+def _token(came: _Candidate, listed: Sequence[_Candidate]) -> Token:
+    """
+    The token that came, numbered 0, and the others that are listed.
+
+    The API names tokens by their text, which two may share: one entry of the list is
+    the token itself, whichever has its text and the nearest probability.
+    """
+    same = [each for each in listed if each.token == came.token]
+    own = min(same, key=lambda each: _distance(each, came), default=None)
+    others = [each for each in listed if each is not own]
+    return Token(
+        id=0,
+        logprob=came.logprob,
+        top_logprobs=tuple(
+            Other(id=number, logprob=each.logprob)
+            for number, each in enumerate(others, start=1)
+        ),
+    )
+
+
+def _distance(one: _Candidate, other: _Candidate) -> float:
+    if one.logprob is None or other.logprob is None:
+        return math.inf
+    return abs(one.logprob - other.logprob)

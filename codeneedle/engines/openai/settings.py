@@ -1,0 +1,310 @@
+"""What a user may choose of a server with OpenAI's API; the template of its command."""
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct
+
+from codeneedle.errors import BadInput, did_you_mean
+from codeneedle.grid import Pair
+from codeneedle.system.processes import is_secret
+
+COMMAND = "command"
+ENDPOINT = "endpoint"
+
+PLACEHOLDERS = ("k", "v", "port", "context", "model")
+"""What a command may hold, as ``${k}``; users of llama-swap write them so."""
+
+_PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class CommandSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a server is started, and how it is asked."""
+
+    command: Annotated[
+        str,
+        Meta(
+            description="Starts a server with OpenAI's API, for --engine command: "
+            "'vllm serve ${model} --port ${port} --kv-cache-dtype ${k}'. No shell.",
+            extra={"option": "--command", "metavar": "TEXT"},
+        ),
+    ] = ""
+    env: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Variables for it: NAME=VALUE, or NAME for the value it has "
+            "here.",
+            extra={"option": "--command-env", "metavar": "LIST"},
+        ),
+    ] = ()
+    health: Annotated[
+        str,
+        Meta(
+            description="Path that says that it is ready.",
+            extra={
+                "option": "--health",
+                "metavar": "PATH",
+                "default": "/v1/models alone",
+            },
+        ),
+    ] = ""
+    served_name: Annotated[
+        str,
+        Meta(
+            description="What the server calls the model.",
+            extra={
+                "option": "--served-name",
+                "metavar": "NAME",
+                "default": "the first that it lists",
+            },
+        ),
+    ] = ""
+    api_key_env: Annotated[
+        str,
+        Meta(
+            description="Environment variable that holds the key for the server.",
+            extra={"option": "--api-key-env", "metavar": "NAME"},
+        ),
+    ] = ""
+    proof_by_memory: Annotated[
+        bool,
+        Meta(
+            description="Start each server at half the context, too, to see how much "
+            "memory a token takes.",
+            extra={
+                "option": "--proof-by-memory/--no-proof-by-memory",
+                "default": "where the command has ${context}",
+            },
+        ),
+    ] = True
+
+
+class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """A server that is running, and what its user says of it."""
+
+    url: Annotated[
+        str,
+        Meta(
+            description="A running server with OpenAI's API, for --engine endpoint: "
+            "http://host:port/v1.",
+            extra={"option": "--url", "metavar": "URL"},
+        ),
+    ] = ""
+    served_name: Annotated[
+        str,
+        Meta(
+            description="What the server calls the model.",
+            extra={
+                "option": "--served-name",
+                "metavar": "NAME",
+                "default": "the first that it lists",
+            },
+        ),
+    ] = ""
+    pair: Annotated[
+        str,
+        Meta(
+            description="Cache types that it runs with, as its user knows: q8_0/q4_0.",
+            extra={"option": "--as", "metavar": "K/V"},
+        ),
+    ] = ""
+    api_key_env: Annotated[
+        str,
+        Meta(
+            description="Environment variable that holds the key for the server.",
+            extra={"option": "--api-key-env", "metavar": "NAME"},
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """
+    A command and variables with placeholders.
+
+    Attributes:
+        words: Program and arguments.
+        env: Values of variables by name; None for the one that it has here.
+    """
+
+    words: tuple[str, ...]
+    env: Mapping[str, str | None]
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """Those that occur."""
+        values = (value for value in self.env.values() if value)
+        return frozenset(_named((*self.words, *values)))
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether it sets one type for K and V."""
+        return not {"k", "v"} <= self.placeholders
+
+    def filled(
+        self, values: Mapping[str, object], environment: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """
+        Program and arguments, and the variables that are set.
+
+        Args:
+            values: Of all placeholders.
+            environment: Where values of variables that are passed on come from.
+        """
+        env = {
+            name: environment.get(name, "") if text is None else _filled(text, values)
+            for name, text in self.env.items()
+        }
+        return [_filled(word, values) for word in self.words], env
+
+
+def template_of(settings: CommandSettings) -> Template:
+    """
+    The command of *settings*, split as a shell would, without one.
+
+    Raises:
+        BadInput: If there is none, it cannot be split, has an unknown placeholder, or
+            lacks the port or a cache type.
+    """
+    if not settings.command.strip():
+        raise BadInput(
+            source="--engine command",
+            reason="needs the command that starts the server",
+            hint="For example: --command 'vllm serve ${model} --port ${port} "
+            "--kv-cache-dtype ${k}' --types auto,fp8",
+        )
+    try:
+        words = tuple(shlex.split(settings.command))
+    except ValueError as error:
+        raise BadInput(
+            source="--command",
+            reason=f"cannot be split into words: {error}".lower(),
+            hint="Close the quotation mark.",
+        ) from error
+    template = Template(words, dict(map(_variable, settings.env)))
+    _refuse_placeholders(template)
+    return template
+
+
+def checked_url(url: str) -> str:
+    """
+    *url* without a slash at its end.
+
+    Raises:
+        BadInput: If it is none of a server, or holds what must not be stored.
+    """
+    try:
+        parts = urlsplit(url)
+        is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        is_server = is_server and parts.port != 0
+    except ValueError:
+        parts, is_server = urlsplit(""), False
+    if not is_server:
+        raise BadInput(
+            source=f"--url {url}" if url else "--engine endpoint",
+            reason="is no address of a server" if url else "needs --url",
+            hint="Write it up to /v1: --url http://127.0.0.1:8000/v1",
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise BadInput(
+            source="--url",
+            reason="holds a user, a password or a query, which records must not store",
+            hint="Give the key by its environment variable: --api-key-env NAME",
+        )
+    return url.rstrip("/")
+
+
+def checked_pair(text: str) -> Pair:
+    """
+    The pair that the user names.
+
+    Raises:
+        BadInput: If there is none.
+    """
+    if not text:
+        raise BadInput(
+            source="--engine endpoint",
+            reason="cannot see the cache types of a server that is running",
+            hint="Name them: --as q8_0/q4_0",
+        )
+    return Pair.parse(text)
+
+
+def key_of(variable: str, environment: Mapping[str, str]) -> str:
+    """
+    The key in the environment variable *variable*; empty if none is named.
+
+    Raises:
+        BadInput: If it is not set, or is no key.
+    """
+    if not variable:
+        return ""
+    key = environment.get(variable, "").strip()
+    if not key or not (key.isascii() and key.isprintable()):
+        raise BadInput(
+            source=f"--api-key-env {variable}",
+            reason="is not set" if not key else "holds characters that no key has",
+            hint=f"Set it where codeneedle runs: export {variable}=...",
+        )
+    return key
+
+
+def _named(texts: Iterable[str]) -> list[str]:
+    return [name for text in texts for name in _PLACEHOLDER.findall(text)]
+
+
+def _filled(text: str, values: Mapping[str, object]) -> str:
+    return _PLACEHOLDER.sub(lambda found: str(values[found[1]]), text)
+
+
+def _variable(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    if not _VARIABLE.fullmatch(name):
+        raise BadInput(
+            source=f"--command-env {text}",
+            reason="is no variable",
+            hint="Write NAME=VALUE, or NAME to pass its value on.",
+        )
+    if equals and is_secret(name):
+        raise BadInput(
+            source=f"--command-env {name}",
+            reason="looks like a secret, which records must not store",
+            hint=f"Export it, and pass it on by its name alone: --command-env {name}",
+        )
+    if not equals and name not in os.environ:
+        raise BadInput(
+            source=f"--command-env {name}",
+            reason="is not set here",
+            hint=f"Export it, or give its value: --command-env {name}=VALUE",
+        )
+    return name, value if equals else None
+
+
+def _refuse_placeholders(template: Template) -> None:
+    """Stop at one that does not exist, and where one is missing."""
+    found = template.placeholders
+    for name in sorted(found - set(PLACEHOLDERS)):
+        raise BadInput(
+            source="--command",
+            reason=f"unknown placeholder '${{{name}}}'",
+            hint=did_you_mean(name, PLACEHOLDERS),
+        )
+    if "port" not in found:
+        raise BadInput(
+            source="--command",
+            reason="does not say where the port goes",
+            hint="Put ${port} into it, or into --command-env.",
+        )
+    if not found & {"k", "v"}:
+        raise BadInput(
+            source="--command",
+            reason="does not say where the cache type goes",
+            hint="Put ${k}, ${v} or both into it, or into --command-env.",
+        )

@@ -1,0 +1,343 @@
+"""Requests to servers with OpenAI's API, and to those that misbehave."""
+
+import datetime as dt
+import ssl
+from email.utils import format_datetime
+
+import pytest
+from fake_openai import MODEL, endpoint
+
+from codeneedle.engines.messages import (
+    BadReply,
+    Chat,
+    Completion,
+    Message,
+    Readiness,
+    Refused,
+    ServerGone,
+    ServerSilent,
+)
+from codeneedle.engines.openai.client import OpenAi, read_completion, seconds_of
+
+KEY = "sk-a-secret-of-the-user"
+SELF_SIGNED = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgCFaN7KKDFDEnO0zt
+pfCc7Bb5qBUCJted3UJ2Se+BwH2hRANCAAT2MpXuhEdfSzx9ooBqgR8yxGVKgsgM
+Bx5aFt5fbpf3ZGSdyk+G5dvujFMf4bb0qQhJM4HoZqlXzcthJcQ1Vmum
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBkTCCATagAwIBAgIUGrsEk2Fm2HEqPxJP3o8iBn/jNqIwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJMTI3LjAuMC4xMCAXDTI2MTEyMjA1MjYxOFoYDzIxMjYxMDI5
+MDUyNjE4WjAUMRIwEAYDVQQDDAkxMjcuMC4wLjEwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAAT2MpXuhEdfSzx9ooBqgR8yxGVKgsgMBx5aFt5fbpf3ZGSdyk+G5dvu
+jFMf4bb0qQhJM4HoZqlXzcthJcQ1Vmumo2QwYjAdBgNVHQ4EFgQUIpInB5Lo51hs
+qqx3rsDa1y86G10wHwYDVR0jBBgwFoAUIpInB5Lo51hsqqx3rsDa1y86G10wDwYD
+VR0TAQH/BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0kAMEYC
+IQDIW2HLxgNZCVF4c8xgoBMYIlYJeK6Xea33PvhmETa6jwIhAOmAEWoDtCyktNMA
+XT59xH49MKAv8mHNddsYlUrctVcV
+-----END CERTIFICATE-----
+"""
+"""A key and a certificate of 127.0.0.1 that are used nowhere else."""
+
+ASKED = "a:\n  one\n  two\n  three\nb:\n  four\na:"
+ANSWER = "  one\n  two\n  three\nb:\n  four\n"
+QUESTION = Completion(prompt=ASKED, max_tokens=64)
+CHAT = Chat(
+    messages=(Message("user", ASKED),),
+    max_tokens=64,
+    template_args={"enable_thinking": False},
+)
+"""Of the fake one, the answer has 8 tokens."""
+
+
+@pytest.fixture
+def talk():
+    """Connects to a server; ``paused`` are the seconds that it waited."""
+
+    class Talk:
+        def __init__(self):
+            self.paused = []
+
+        def __call__(self, server, **options):
+            client = OpenAi(server.url, **{"silence_s": 30.0, **options})
+            client.model = MODEL
+            client.sleep = self.paused.append
+            return client
+
+    return Talk()
+
+
+def test_a_completion_is_streamed_and_counted(talk):
+    """
+    Text, counts of the server's, log-probabilities, gaps, times by our clock.
+    """
+    with endpoint() as server, talk(server) as client:
+        reply = client.complete(QUESTION)
+
+    assert ANSWER == reply.text
+    assert ("stop", 9, 8) == (
+        reply.finish,
+        reply.prompt_tokens,
+        reply.predicted_tokens,
+    )
+    assert 8 == len(reply.logprobs) == len(reply.gaps) == len(reply.lengths)
+    assert {2.0} == set(reply.gaps)
+    assert 0 < reply.prompt_ms <= reply.wall_s * 1e3
+
+
+def test_a_chat_says_the_same(talk):
+    """
+    And that the model is not to think.
+    """
+    with endpoint() as server, talk(server) as client:
+        chat, completion = client.chat(CHAT), client.complete(QUESTION)
+
+    assert chat.text == completion.text
+    assert (chat.logprobs, chat.gaps) == (completion.logprobs, completion.gaps)
+    assert {"enable_thinking": False} == server.bodies[0]["chat_template_kwargs"]
+
+
+def test_a_begun_answer_is_continued(talk):
+    """
+    As vLLM and SGLang have to be told.
+    """
+    said = (Message("user", "x"), Message("assistant", ASKED))
+
+    with endpoint() as server, talk(server) as client:
+        client.chat(Chat(messages=said, max_tokens=3))
+
+    assert server.bodies[0]["continue_final_message"]
+    assert not server.bodies[0]["add_generation_prompt"]
+
+
+def test_a_reply_that_is_long_enough_is_cut(talk):
+    """
+    Its tokens are counted by its events, because no usage comes any more.
+    """
+    with endpoint() as server, talk(server) as client:
+        reply = client.complete(QUESTION, enough=lambda text: "two" in text)
+
+    assert "cut" == reply.finish
+    assert ANSWER.startswith(reply.text)
+    assert reply.predicted_tokens == len(reply.logprobs) < 8
+
+
+@pytest.mark.parametrize(
+    ("fault", "left_out"),
+    [
+        ("strict", {"top_k", "min_p", "repetition_penalty", "repeat_penalty"}),
+        ("stricter", {"logprobs", "top_logprobs", "stream_options", "min_p"}),
+    ],
+)
+def test_fields_that_a_strict_server_refuses_are_left_out_from_then_on(
+    talk, fault, left_out
+):
+    """
+    The second question is sent once; what is left out is known.
+    """
+    with endpoint(fault) as server, talk(server) as client:
+        assert ANSWER == client.complete(QUESTION).text
+        tries = len(server.bodies)
+        assert ANSWER == client.complete(QUESTION).text
+
+    assert tries + 1 == len(server.bodies)
+    assert left_out <= set(client.left_out)
+    assert "temperature" in server.bodies[-1]
+
+
+def test_without_probabilities_and_counts_there_are_gaps(talk):
+    """
+    Not zeros: margins are missing, tokens are counted by events.
+    """
+    with endpoint("no-logprobs", "no-usage") as server, talk(server) as client:
+        reply = client.complete(QUESTION)
+
+    assert ((), (), ()) == (reply.logprobs, reply.gaps, reply.lengths)
+    assert (0, 8) == (reply.prompt_tokens, reply.predicted_tokens)
+
+
+def test_given_text_cannot_be_scored(talk):
+    """
+    The API tells probabilities of what the model writes; forced rounds are gaps.
+    """
+    with (
+        endpoint() as server,
+        talk(server) as client,
+        pytest.raises(BadReply, match="of what the model writes alone"),
+    ):
+        client.force(QUESTION, "right")
+
+
+def test_a_busy_server_is_asked_again_when_it_says(talk):
+    """
+    429 with Retry-After; nothing is lost, and the wait is not in the reply's time.
+    """
+    with endpoint("busy=2") as server, talk(server) as client:
+        reply = client.complete(QUESTION)
+
+    assert ANSWER == reply.text
+    assert [0.25, 0.25] == talk.paused
+    assert 3 == len(server.bodies)
+
+
+@pytest.mark.parametrize("fault", ["down=2", "broken=2"])
+def test_errors_of_the_server_are_survived(talk, fault):
+    """
+    5xx: asked again after growing pauses.
+    """
+    with endpoint(fault) as server, talk(server) as client:
+        assert ANSWER == client.complete(QUESTION).text
+
+    assert [0.5, 2.0] == talk.paused
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "hint"),
+    [
+        ("down=99", 503, "busy or broken"),
+        (f"key={KEY}", 401, "--api-key-env"),
+        ("chat-only", 404, "--prompt-form chat"),
+        ("redirect=http://127.0.0.1:9/v1", 307, "give the URL"),
+    ],
+)
+def test_a_refusal_says_what_to_do(talk, fault, code, hint):
+    """
+    Wrong key, wrong path, elsewhere, broken for good.
+    """
+    with (
+        endpoint(fault) as server,
+        talk(server, api_key="sk-wrong") as client,
+        pytest.raises(Refused) as caught,
+    ):
+        client.complete(QUESTION)
+
+    assert code == caught.value.code
+    assert hint in caught.value.hint
+    assert "sk-wrong" not in str(caught.value)
+
+
+def test_the_key_never_follows_a_redirect(talk):
+    """
+    The other server gets no question at all.
+    """
+    with endpoint() as other, endpoint(f"redirect={other.url}") as server:
+        with talk(server, api_key=KEY) as client, pytest.raises(Refused):
+            client.complete(QUESTION)
+
+        assert [("/v1/completions", f"Bearer {KEY}")] == server.seen
+        assert [] == other.seen
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_forever(talk):
+    """
+    And one that is not there is no connection.
+    """
+    with (
+        endpoint("mute") as server,
+        talk(server, silence_s=0.2) as client,
+        pytest.raises(ServerSilent),
+    ):
+        client.complete(QUESTION)
+
+    with talk(server) as client, pytest.raises(ServerGone):
+        client.complete(QUESTION)
+
+
+def test_a_certificate_that_nobody_signed_is_refused(talk, tmp_path):
+    """
+    As any browser does; the key is not sent.
+    """
+    pem = tmp_path / "pem"
+    pem.write_text(SELF_SIGNED, encoding="utf-8")
+    with endpoint() as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pem)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None
+        url = server.url.replace("http:", "https:")
+        with (
+            OpenAi(url, api_key=KEY, silence_s=5.0) as client,
+            pytest.raises(ServerGone, match=r"(?i)certificate"),
+        ):
+            client.complete(QUESTION)
+
+    assert [] == server.seen
+
+
+@pytest.mark.parametrize(
+    ("faults", "health", "seen"),
+    [
+        ((), "/health", Readiness.READY),
+        ((), "", Readiness.READY),
+        (("loading=1",), "/health", Readiness.LOADING),
+        (("other-model",), "", Readiness.STRANGER),
+        (("no-models",), "/health", Readiness.READY),
+        (("no-models",), "", Readiness.STRANGER),
+        ((), "/nothing", Readiness.STRANGER),
+    ],
+)
+def test_a_server_is_ready_when_it_is_well_and_lists_the_model(
+    talk, faults, health, seen
+):
+    """
+    Another program on the port is not taken for it.
+    """
+    with endpoint(*faults) as server, talk(server) as client:
+        assert seen is client.readiness(health=health)
+
+
+def test_a_model_without_a_name_is_the_first_that_is_listed(talk):
+    """
+    So that --served-name may be left out.
+    """
+    with endpoint() as server, talk(server) as client:
+        client.model = ""
+        client.readiness(health="")
+
+    assert MODEL == client.model
+
+
+@pytest.mark.parametrize(
+    ("faults", "path"), [((), "prompt"), (("chat-only",), "messages")]
+)
+def test_a_prompt_is_counted_by_the_server(talk, faults, path):
+    """
+    In a chat where texts are not continued.
+    """
+    with endpoint(*faults) as server, talk(server) as client:
+        assert 25 == client.prompt_tokens("x" * 100)
+
+    assert path in server.bodies[-1]
+    with (
+        endpoint("no-usage") as server,
+        talk(server) as client,
+        pytest.raises(BadReply, match="how many tokens"),
+    ):
+        client.prompt_tokens("x")
+
+
+def test_retry_after_is_seconds_or_a_date():
+    """
+    RFC 9110; anything else says nothing.
+    """
+    soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=100)
+
+    assert [3.5, 0.0] == [seconds_of("3.5"), seconds_of("-1")]
+    assert 90 < seconds_of(format_datetime(soon, usegmt=True)) <= 100
+    assert [None] * 3 == [seconds_of(each) for each in ("", "soon", "nan")]
+
+
+def test_tokens_of_the_same_text_are_told_apart_by_their_probability():
+    """
+    The API has no numbers for them: the other one is the next best, not nothing.
+    """
+    told = {"token": "a", "logprob": -0.5}
+    tops = [told, {"token": "a", "logprob": -1.5}, {"token": "b", "logprob": -3.0}]
+    event = {"text": "a", "logprobs": {"content": [{**told, "top_logprobs": tops}]}}
+
+    (token,) = read_completion({"choices": [event]}).tokens
+
+    assert [-1.5, -3.0] == [other.logprob for other in token.top_logprobs]
+    odd = {"text": "a", "logprobs": {"content": 7}}
+    assert () == read_completion({"choices": [odd]}).tokens

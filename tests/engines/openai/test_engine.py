@@ -1,0 +1,313 @@
+"""Servers started by a command, servers that run, and the evidence of their caches."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from fake_engine import made_weights
+from fake_openai import MODEL, endpoint
+
+from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
+from codeneedle.engines.messages import Completion
+from codeneedle.engines.openai import engine
+from codeneedle.engines.openai.engine import (
+    LENGTHS,
+    Estimates,
+    command_of,
+    endpoint_of,
+)
+from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
+from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
+from codeneedle.grid import Pair
+from codeneedle.records.record import Status
+
+FAKE = Path(engine.__file__).parents[3] / "tests" / "helpers" / "fake_openai.py"
+ARGS = "--port ${port} --k ${k} --v ${v} --context ${context}"
+CELL = CellSpec(Pair("q8_0", "q4_0"), 2048)
+SPEC = ModelSpec(weights=made_weights(), name="made")
+QUESTION = Completion(prompt="a:\n  one\na:", max_tokens=8)
+
+
+def command(*faults, args=ARGS, spec=SPEC, types=("f16", "q8_0", "q4_0"), **settings):
+    """The engine that starts the fake server with *faults*."""
+    words = " ".join(f"--fake {fault}" for fault in faults)
+    told = {"health": "/health", "proof_by_memory": False, **settings}
+    asked = CommandSettings(command=f"{sys.executable} {FAKE} {args} {words}", **told)
+    return command_of(asked, types=types, environment=os.environ)(spec)
+
+
+def running(url, **settings):
+    """The engine that asks the server at *url*."""
+    asked = EndpointSettings(url=url, pair="q8_0/q4_0", **settings)
+    return endpoint_of(asked, environment={"KEY": "sk-right"})(SPEC)
+
+
+def test_a_cell_is_served_by_the_command_and_ends_with_its_block(tmp_path):
+    """
+    On a free port, with the types and the context of the cell, in a log of its own.
+    """
+    log = tmp_path / "cell.log"
+
+    with command().serving(CELL, log=log) as served:
+        reply = served.client.complete(QUESTION)
+        pid = served.child.pid
+        assert served.peak_rss_bytes() > 1 << 20
+
+    assert "  one\n" == reply.text
+    words = served.command[served.command.index("--k") :]
+    assert ("--k", "q8_0", "--v", "q4_0", "--context", "2048") == words[:6]
+    assert "serving with 0 bytes" in log.read_text()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_evidence_repeats_itself_and_differs_between_types(tmp_path):
+    """
+    Two askings of one server are equal, those of two types are not.
+    """
+    prints = {}
+    for k in ("f16", "q8_0"):
+        cell = CellSpec(Pair(k, "f16"), 2048)
+        with command().serving(cell, log=tmp_path / "log") as served:
+            prints[k] = served.effective().proof.prints
+
+    assert prints["f16"][0] == prints["f16"][1]
+    assert prints["f16"][0] != prints["q8_0"][0]
+    assert 32 == len(prints["f16"][0].logprobs)
+
+
+def test_memory_is_looked_at_with_two_contexts(tmp_path):
+    """
+    The slope is what a token takes, once for all probes of a cell.
+    """
+    made = command("leak=20000", proof_by_memory=True)
+
+    with made.serving(CELL, log=tmp_path / "log") as served:
+        proof = served.effective().proof
+
+    assert [1024, 2048] == [context for context, _ in proof.memory]
+    assert 20_000 == pytest.approx(proof.bytes_per_token, rel=0.2)
+    assert (tmp_path / "log.half.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("faults", "said", "status"),
+    [
+        (("die=3",), "exit code 3: RuntimeError: no kernel", Status.CRASHED),
+        (("die-in-round=4",), "exit code 4", Status.CRASHED),
+    ],
+)
+def test_a_server_that_ends_says_why(tmp_path, faults, said, status):
+    """
+    With the last line of its log; at the start, or in a reply.
+    """
+    with (
+        pytest.raises(CellError, match=said) as caught,
+        command(*faults).serving(CELL, log=tmp_path / "log"),
+    ):
+        pass
+
+    assert status == caught.value.status
+    assert caught.value.log_excerpt
+
+
+def test_a_port_that_was_taken_is_changed(tmp_path):
+    """
+    The second start finds a free one.
+    """
+    taken = tmp_path / "taken"
+    taken.touch()
+
+    with command(f"port-taken={taken}").serving(CELL, log=tmp_path / "log") as served:
+        assert "  one\n" == served.client.complete(QUESTION).text
+
+
+def test_a_server_that_never_lists_the_model_is_named(tmp_path, monkeypatch):
+    """
+    With the options that may be wrong.
+    """
+    monkeypatch.setattr(engine, "LOAD_TIMEOUT_S", 1.0)
+    made = command("other-model", served_name=MODEL)
+
+    with (
+        pytest.raises(CellError, match="does not list the model made/model") as caught,
+        made.serving(CELL, log=tmp_path / "log"),
+    ):
+        pass
+
+    assert "--served-name" in caught.value.hint
+    assert Status.TIMED_OUT == caught.value.status
+
+
+def test_variables_reach_the_server_and_its_record(tmp_path):
+    """
+    A type that is taken from one is in the command of the record.
+    """
+    args = "--port ${port}"
+    made = command(args=args, env=("OLLAMA_KV_CACHE_TYPE=${k}",))
+
+    with made.serving(CELL, log=tmp_path / "log") as served:
+        text = Path(f"/proc/{served.child.pid}/environ").read_text(encoding="utf-8")
+
+    assert "OLLAMA_KV_CACHE_TYPE=q8_0" == served.command[0]
+    assert "OLLAMA_KV_CACHE_TYPE=q8_0" in text.split("\0")
+
+
+def test_with_one_placeholder_pairs_are_of_one_type():
+    """
+    And a note says so.
+    """
+    one, both = command(args="--port ${port} --k ${k}"), command()
+
+    assert {Pair(t, t) for t in ("f16", "q8_0", "q4_0")} == one.cache_types().pairs
+    assert both.cache_types().pairs is None
+    assert any("pairs are K = V" in note for note in one.notes())
+    assert not any("K = V" in note for note in both.notes())
+
+
+def test_the_identity_repeats_the_command():
+    """
+    Another command is another setup; the version is the program's own.
+    """
+    identity = command(served_name=MODEL).identity()
+
+    assert "command" == identity.name
+    assert identity.version.startswith("Python 3")
+    assert "--command" == identity.arguments[0]
+    assert "${k}" in identity.arguments[1]
+    assert ("--served-name", MODEL) == identity.arguments[-2:]
+    assert LENGTHS == identity.lengths
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ModelSpec(weights=made_weights(), name="made", arguments=("-ngl", "9")),
+        ModelSpec(weights=made_weights(), name="made", rotation=False),
+        ModelSpec(weights=made_weights(), name="made", speculate=True),
+    ],
+)
+def test_what_is_meant_for_llama_server_is_refused(spec):
+    """
+    It would be ignored.
+    """
+    with pytest.raises(BadInput, match="cannot pass it on"):
+        command(spec=spec).refuse_arguments()
+
+    command().refuse_arguments()
+
+
+def test_tools_that_are_llama_cpps_are_missing():
+    """
+    Named with the probes that work.
+    """
+    for ability in Ability:
+        with pytest.raises(ToolMissing, match=ability.value) as caught:
+            command().require(ability)
+        assert "--probe recall" in caught.value.hint
+    with pytest.raises(MachineError):
+        command().divergence_tool()
+
+
+def test_a_program_that_is_not_there_is_named():
+    """
+    Before anything starts.
+    """
+    asked = CommandSettings(command="no-such-program ${port} ${k}")
+
+    with pytest.raises(ToolMissing, match="no-such-program was not found"):
+        command_of(asked, types=("f16",), environment={})
+
+
+def test_lengths_are_estimated_from_the_servers_counts(tmp_path):
+    """
+    A long text by its middle, and rather too high; each sample is counted once.
+    """
+    asked = []
+
+    def count(text):
+        asked.append(text)
+        return len(text) // 4
+
+    estimates = Estimates(count)
+    assert [2, 2550, 2550] == [
+        estimates.count_tokens("x" * n) for n in (8, 10_000, 10_000)
+    ]
+    assert [8, 2000] == [len(text) for text in asked]
+    assert [25, 50] == estimates.counts(["a" * 100, "b" * 200])
+    assert 0 == estimates.count_tokens("")
+    with command().tokenizing(log=tmp_path / "log") as tokenizer:
+        assert 25 == tokenizer.count_tokens("x" * 100)
+
+
+def test_a_server_that_does_not_count_stops_the_sweep(tmp_path):
+    """
+    Lengths cannot be estimated then.
+    """
+    with (
+        pytest.raises(ToolFailed, match="cannot count"),
+        command("no-usage").tokenizing(log=tmp_path / "log") as tokenizer,
+    ):
+        tokenizer.count_tokens("x")
+
+
+def test_an_endpoint_is_asked_as_it_is():
+    """
+    One cell, with evidence, and no process of ours.
+    """
+    with endpoint() as server:
+        made = running(server.url, served_name=MODEL)
+        with made.serving(CELL, log=Path("unused")) as served:
+            assert 2 == len(served.effective().proof.prints)
+            assert served.peak_rss_bytes() is None
+            assert served.device_bytes() is None
+            assert not served.ends_within(0)
+
+    assert {Pair("q8_0", "q4_0")} == made.cache_types().pairs
+    assert ("--url", server.url) == served.command[:2]
+
+
+@pytest.mark.parametrize(
+    ("faults", "settings", "error", "said"),
+    [
+        (("key=sk-right",), {}, BadInput, "401"),
+        (("other-model",), {"served_name": MODEL}, BadInput, "does not list it"),
+        (("no-models",), {}, BadInput, "does not list its models"),
+        (("redirect=http://127.0.0.1:9/",), {}, ToolFailed, "redirect"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_used_is_refused_at_once(
+    faults, settings, error, said
+):
+    """
+    Before the corpus is read.
+    """
+    with endpoint(*faults) as server, pytest.raises(error, match=said) as caught:
+        running(server.url, **settings)
+
+    assert caught.value.hint
+
+
+def test_an_endpoint_that_is_not_there_is_refused_at_once():
+    """
+    Nothing listens on the port.
+    """
+    with endpoint() as server:
+        url = server.url
+
+    with pytest.raises(ToolFailed, match="does not answer"):
+        running(url)
+
+
+def test_an_endpoint_gets_its_key_and_nobody_else_does():
+    """
+    It is in no record: not in the command, not in the identity.
+    """
+    with endpoint("key=sk-right") as server:
+        made = running(server.url, api_key_env="KEY")
+        with made.serving(CELL, log=Path("unused")) as served:
+            pass
+
+    assert {"Bearer sk-right"} == {key for _, key in server.seen}
+    assert "sk-right" not in f"{served.command}{made.identity()}{served.effective()}"

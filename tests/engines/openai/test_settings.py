@@ -1,0 +1,130 @@
+"""Commands with placeholders; addresses and keys."""
+
+import pytest
+
+from codeneedle.engines.openai.settings import (
+    CommandSettings,
+    checked_pair,
+    checked_url,
+    key_of,
+    template_of,
+)
+from codeneedle.errors import BadInput
+
+VALUES = {"k": "q8_0", "v": "q4_0", "port": 81, "context": 4096, "model": "a b.gguf"}
+
+
+def made(command, *env):
+    """The template of *command*."""
+    return template_of(CommandSettings(command=command, env=env))
+
+
+def test_placeholders_are_filled_word_by_word_and_without_a_shell():
+    """
+    A path with a blank stays one word; other braces, and a dollar alone, stay.
+    """
+    template = made("serve '${model}' -p ${port} -c${k} --x '{\"a\": {}}' $HOME $(ls)")
+
+    words, env = template.filled(VALUES, {})
+
+    assert [
+        *("serve", "a b.gguf", "-p", "81", "-cq8_0"),
+        *("--x", '{"a": {}}', "$HOME", "$(ls)"),
+    ] == words
+    assert {} == env
+
+
+def test_variables_are_set_or_passed_on(monkeypatch):
+    """
+    Ollama takes its cache type from one.
+    """
+    monkeypatch.setenv("HUB", "here")
+    template = made("ollama serve", "KV_TYPE=${k}", "HOST=127.0.0.1:${port}", "HUB")
+
+    _, env = template.filled(VALUES, {"HUB": "here"})
+
+    assert {"KV_TYPE": "q8_0", "HOST": "127.0.0.1:81", "HUB": "here"} == env
+
+
+@pytest.mark.parametrize(
+    ("command", "is_diagonal"),
+    [
+        ("s ${port} ${k}", True),
+        ("s ${port} ${v}", True),
+        ("s ${port} ${k},${v}", False),
+    ],
+)
+def test_a_command_with_one_placeholder_has_one_type(command, is_diagonal):
+    """
+    Its grid is the diagonal.
+    """
+    assert is_diagonal is made(command).is_diagonal
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "said"),
+    [
+        ("", (), "needs the command"),
+        ("serve 'x ${port} ${k}", (), "cannot be split"),
+        ("serve ${port} ${k} ${ctx}", (), r"unknown placeholder '\$\{ctx\}'"),
+        ("serve ${port} ${k}", ("A=${}",), r"unknown placeholder '\$\{\}'"),
+        ("serve ${k}", (), "where the port goes"),
+        ("serve ${port} {k}", (), "where the cache type goes"),
+        ("serve ${port} ${k}", ("1A=2",), "is no variable"),
+        ("serve ${port} ${k}", ("HF_TOKEN=abc",), "looks like a secret"),
+        ("serve ${port} ${k}", ("NOT_SET_ANYWHERE",), "is not set here"),
+    ],
+)
+def test_a_command_that_cannot_work_is_refused(command, env, said):
+    """
+    Before anything starts, with a hint.
+    """
+    with pytest.raises(BadInput, match=said) as caught:
+        made(command, *env)
+
+    assert caught.value.hint
+    assert "abc" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "host:8000/v1", "ftp://host/v1", "http:///v1", "http://host:x/v1"),
+        *("http://me:pw@host/v1", "http://host/v1?key=pw", "http://[::1/v1"),
+    ],
+)
+def test_an_address_without_a_server_or_with_a_secret_is_refused(url):
+    """
+    Records store the address.
+    """
+    with pytest.raises(BadInput) as caught:
+        checked_url(url)
+
+    assert "pw" not in str(caught.value)
+
+
+def test_an_address_loses_its_last_slash():
+    """
+    Paths are put behind it.
+    """
+    assert "https://host:8000/v1" == checked_url("https://host:8000/v1/")
+
+
+def test_an_endpoint_needs_its_pair():
+    """
+    Nobody else knows what it runs with.
+    """
+    assert "q8_0/q4_0" == str(checked_pair("q8_0/q4_0"))
+    with pytest.raises(BadInput, match="cannot see the cache types"):
+        checked_pair("")
+
+
+def test_a_key_comes_from_the_environment_alone():
+    """
+    One that is not set is refused, without the key of another variable.
+    """
+    assert "" == key_of("", {})
+    assert "sk-1" == key_of("KEY", {"KEY": " sk-1\n"})
+    for unusable in ({}, {"KEY": ""}, {"KEY": "a\x00b"}):
+        with pytest.raises(BadInput, match="--api-key-env KEY"):
+            key_of("KEY", unusable)
