@@ -322,7 +322,7 @@ def verdict(
     out: OutOption = RUNS,
 ) -> None:
     """Say which pair to set, how sure that is, what is open."""
-    from codeneedle.engines.llama_cpp.arguments import cache_flags
+    from codeneedle.cli.engines import asks_for
     from codeneedle.report.judgement import Limits, judge
     from codeneedle.report.selection import read_runs
     from codeneedle.report.verdict import verdict_json, verdict_markdown, verdict_view
@@ -335,10 +335,15 @@ def verdict(
     if json:
         _write(verdict_json(found))
     elif markdown:
-        _write("\n".join(verdict_markdown(each, cache_flags) for each in found))
+        texts = (
+            verdict_markdown(each, asks_for(each.run.setup.engine)) for each in found
+        )
+        _write("\n".join(texts))
     else:
         for each in found:
-            _stdout().print(verdict_view(each, cache_flags), crop=False)
+            _stdout().print(
+                verdict_view(each, asks_for(each.run.setup.engine)), crop=False
+            )
 
 
 @app.command()
@@ -354,7 +359,7 @@ def page(
     out: OutOption = RUNS,
 ) -> None:
     """Write one HTML file of one or more runs, and print its path."""
-    from codeneedle.engines.llama_cpp.arguments import cache_flags
+    from codeneedle.cli.engines import asks_for
     from codeneedle.report.judgement import Limits
     from codeneedle.report.page import page as html_page
     from codeneedle.report.selection import runs_named
@@ -366,7 +371,7 @@ def page(
         runs,
         Reading(strict_indent=strict_indent),
         Limits(max_changed=max_changed, max_kld=max_kld),
-        cache_flags,
+        asks_for(runs[0].setup.engine),
     )
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from codeneedle.engines.openai.settings import (
     template_of,
 )
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import by_precision
+from codeneedle.grid import Pair, by_precision
 from codeneedle.records.record import ENGINE
 
 if TYPE_CHECKING:
@@ -218,6 +218,13 @@ ENGINES: Mapping[str, Offer] = {
     ),
 }
 """All engines, by the name that ``--engine`` takes."""
+
+
+def asks_for(engine: str) -> Callable[[Pair], str]:
+    """How a user asks *engine* for a pair: flags of llama-server, else the pair."""
+    from codeneedle.engines.llama_cpp.arguments import cache_flags
+
+    return cache_flags if engine == ENGINE else str
 
 
 def settings_of_engines() -> dict[str, type[Struct]]:

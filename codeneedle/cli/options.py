@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -516,8 +516,8 @@ def _options_of_settings() -> dict[str, Any]:
 def _of_settings(described: Sequence[Any]) -> Any:
     """The annotation of one setting, or several, as their metadata describe them."""
     extra = described[0].extra
-    flag, text = extra["option"], " ".join(each.description for each in described)
-    default = "; ".join(filter(None, (d.extra.get("default") for d in described)))
+    flag, text = extra["option"], _joined(" ", (d.description for d in described))
+    default = _joined("; ", (d.extra.get("default") for d in described))
     if "/--no-" in flag:
         return Annotated[
             bool | None, typer.Option(flag, help=text, show_default=default)
@@ -540,6 +540,11 @@ def without_options(words: Sequence[str], valued: Collection[str]) -> list[str]:
         elif each.partition("=")[0] not in {*valued, "--submit"}:
             kept.append(each)
     return [*kept, *theirs]
+
+
+def _joined(glue: str, texts: Iterable[str | None]) -> str:
+    """The distinct *texts* that are not empty."""
+    return glue.join(dict.fromkeys(text for text in texts if text))
 
 
 def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from codeneedle.cli.engines import offered
+from codeneedle.cli.engines import asks_for, offered
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
@@ -21,7 +21,6 @@ from codeneedle.cli.progress import (
     working,
 )
 from codeneedle.corpora.corpus import load
-from codeneedle.engines.llama_cpp.arguments import cache_flags
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import Pair
 from codeneedle.models.weights import sha256
@@ -286,7 +285,7 @@ class _Page:
             # Every cell is kept; the command says the same, with its exit code.
             say(self.console, f"no verdict: {error}")
             return
-        self.console.print(brief_view(found, cache_flags))
+        self.console.print(brief_view(found, asks_for(stored.setup.engine)))
 
     def _swept(self, runner: Runner, probe: Probe, user: StopRequest) -> int:
         progress = self._progress(runner.run, probe)

@@ -37,7 +37,7 @@ from codeneedle.records.record import (
     as_json,
 )
 from codeneedle.scoring.alignment import answer_lines, score
-from codeneedle.scoring.rounds import Reading
+from codeneedle.scoring.rounds import Reading, recall_of
 from codeneedle.text import one_line, plural
 
 PRIMING_TOKENS = 8
@@ -182,7 +182,8 @@ def conditions(run: RunContext) -> Json:
 def remarks(run: Run) -> tuple[str, ...]:
     """
     What its records do not tell: speculation that was switched off, in runs that
-    compared it with none; and written recall that no pair can change.
+    compared it with none; written recall that no pair can change; and why nothing was
+    forced, where the engine cannot do that.
     """
     trial = run.setup.trial
     lines = [f"speculation is {trial.phrase}"] if trial and trial.difference else []
@@ -200,7 +201,24 @@ def remarks(run: Run) -> tuple[str, ...]:
             f"written recall is at its floor: {lost:.2f} lines of {ASKED_LINES} with "
             f"{reference}, so no pair has anything to lose"
         )
-    return tuple(lines)
+    return (*lines, *_gaps(run))
+
+
+def _gaps(run: Run) -> Iterator[str]:
+    """Why no record has forced scores, or margins, where the same is true of all."""
+    found = [
+        recall_of(record)
+        for record in run.records
+        if record.probe == NAME and record.has_numbers
+    ]
+    forced = [asked for each in found for asked in each.forced]
+    errors = {asked.error for asked in forced}
+    if forced and "" not in errors:
+        yield f"no forced recall: {min(errors)}"
+    written = [asked for each in found for asked in each.rounds if not asked.error]
+    drafts = any(asked.drafted for asked in written)
+    if written and not drafts and not any(asked.logprobs for asked in written):
+        yield "no margins: the server tells no probabilities"
 
 
 PROBE = Probe(

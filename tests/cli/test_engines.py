@@ -8,14 +8,17 @@ from typing import Annotated
 
 import fake_openai
 import pytest
-from made_plans import CORPUS
+from made_plans import CORPUS, made_world
 from msgspec import Meta, Struct
+from programs import script
 from typer.main import get_command
 
 from codeneedle.cli import engines
 from codeneedle.cli.app import app
 from codeneedle.cli.engines import ENGINES, Offer, offered, settings_of_engines
+from codeneedle.cli.sweep import planned
 from codeneedle.errors import BadInput, UnknownName
+from codeneedle.report.plan import plan_view
 from codeneedle.sweep.request import Request, read_sweep_file
 
 
@@ -134,7 +137,7 @@ def started(*faults):
 
 
 def test_a_server_that_ignores_the_cache_type_is_caught_and_marked_everywhere(
-    swept, codeneedle
+    swept, codeneedle, tmp_path
 ):
     """
     Grid, table, page and verdict: it is a gap with a reason, and no ground of advice.
@@ -142,7 +145,6 @@ def test_a_server_that_ignores_the_cache_type_is_caught_and_marked_everywhere(
     done = swept("command", "--types", "f16,q8_0", *started("ignore-v"))
 
     assert 1 == done.returncode, done.stderr
-    said = "its probabilities are those of q8_0/q8_0, to the last digit"
     for command in ("grid", "table", "verdict"):
         shown = " ".join(codeneedle(command, RUN).stdout.split())
         assert "unverified" in shown, command
@@ -150,8 +152,7 @@ def test_a_server_that_ignores_the_cache_type_is_caught_and_marked_everywhere(
     assert "nothing tells it from f16/f16" in codeneedle("table", RUN).stdout
     page = Path(codeneedle("page", RUN).stdout.strip())
     verdict = json.loads(codeneedle("verdict", RUN, "--json").stdout)
-    assert "unverified" in (codeneedle.folder / page).read_text(encoding="utf-8")
-    assert said
+    assert "unverified" in (tmp_path / page).read_text(encoding="utf-8")
     assert verdict
 
 
@@ -168,7 +169,9 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
 
     assert (0, 0) == (first.returncode, second.returncode), first.stderr
     assert "all 4 cells are done" in second.stderr
+    table = " ".join(codeneedle("table", RUN).stdout.split())
     assert "estimated from the server's own counts" in " ".join(grid.split())
+    assert "no forced recall: the server did not answer with probabilities" in table
 
 
 def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path):
@@ -188,3 +191,36 @@ def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert 2 == sum(file.name.endswith(".recall.json") for file in files)
     assert not any(b"sk-secret-1" in file.read_bytes() for file in files)
+
+
+RECIPES = ("vllm", "sglang", "ik-llama", "ollama", "tabbyapi")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
+    """
+    With a program of that name on PATH and nothing else: no recipe has a typo.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CORPUS", raising=False)
+    made_world(tmp_path, monkeypatch)
+    for program in ("vllm", "llama-server", "ollama", "python3"):
+        script(tmp_path / "bin" / program, "echo version 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    needs_model = name not in {"ollama", "tabbyapi"}
+    args = ["--model", "model.gguf" if name == "ik-llama" else "org/model"]
+    command = get_command(app).commands["sweep"]
+    words = [name, "--corpus", "tiny", *(args if needs_model else [])]
+    request = command.make_context("sweep", words).obj
+
+    (plan,) = planned(request)
+
+    is_free = name in {"ik-llama", "tabbyapi"}
+    types = len(request.k_types)
+    assert types * (types if is_free else 1) == len(plan.pairs)
+    assert "version 1" == plan.engine.identity().version
+    assert plan_view(plan, probes=request.probes)
+    notes = (
+        Path(fake_openai.__file__).parents[2] / "sweeps" / f"{name}.toml"
+    ).read_text()
+    assert "Known to go wrong" in notes
