@@ -10,6 +10,7 @@ import fake_openai
 import pytest
 from made_plans import CORPUS, made_world
 from msgspec import Meta, Struct
+from printing import printed
 from programs import script
 from typer.main import get_command
 
@@ -210,7 +211,9 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     needs_model = name not in {"ollama", "tabbyapi"}
     args = ["--model", "model.gguf" if name == "ik-llama" else "org/model"]
     command = get_command(app).commands["sweep"]
-    words = [name, "--corpus", "tiny", *(args if needs_model else [])]
+    # As much as the weights of the test were trained for.
+    words = [name, "--corpus", "tiny", "--context", "8192"]
+    words += args if needs_model else []
     request = command.make_context("sweep", words).obj
 
     (plan,) = planned(request)
@@ -219,7 +222,7 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     types = len(request.k_types)
     assert types * (types if is_free else 1) == len(plan.pairs)
     assert "version 1" == plan.engine.identity().version
-    assert plan_view(plan, probes=request.probes)
+    assert plan.engine.name in printed(plan_view(plan))
     notes = (
         Path(fake_openai.__file__).parents[2] / "sweeps" / f"{name}.toml"
     ).read_text()
