@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test faults fuzz mutants truth bench check fix
+.PHONY: help setup llama sweep test faults fuzz mutants truth bench cluster check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -53,8 +53,11 @@ mutants: setup ## Change an operator at a time in pure modules; do tests notice?
 truth: setup ## Measure false alarms and power of the verdict on grids of known truth
 	@$(BIN)/python scripts/truth.py $(TRUTH_ARGS)
 
-bench: llama ## Measure cells beside the published protocol, start-up and reports
+bench: llama ## Measure cells beside the published protocol, start-up, reports, workers
 	@$(BIN)/python scripts/bench.py $(BENCH_ARGS)
+
+cluster: llama ## Sweep on a SLURM of one node; needs slurm-wlm and munge
+	@$(BIN)/python scripts/cluster.py
 
 check: setup ## Lint, format and types, nothing changed
 	@$(BIN)/ruff check

@@ -10,6 +10,7 @@ Sections:
               of a cell that is not measuring
     start-up  commands that answer at once
     records   reports of 1,000 records
+    workers   cells that only wait, by up to eight workers; claims; a merge of 10,000
 
 Everything happens in a temporary folder, one thing at a time; the user's runs are not
 touched, and of the cache folder the built-in model is copied. Progress goes to stderr,
@@ -30,9 +31,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from fuzz_seeds import made
 from published_protocol import PublishedCell, Questions, measure
 from rich.console import Console
 from rich.table import Table
@@ -42,9 +44,13 @@ from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
 from codeneedle.models.nano import built_in_model
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.records.record import Json
-from codeneedle.records.store import Store
+from codeneedle.records.store import Store, encode
 from codeneedle.scoring.rounds import Reading, counts_of
+from codeneedle.sweep.merge import merge
+from codeneedle.sweep.runner import Runner
+from codeneedle.sweep.workers import Worker
 from codeneedle.system import files, machine
 from codeneedle.system.processes import now, running
 from codeneedle.system.signals import unwinding_on_signals
@@ -58,6 +64,9 @@ CORPUS = "[generate]\nfunctions = {}\nvalue_length = 9\nname_length = 8\nseed = 
 """With 16 functions: 9,020 bytes, each of them a token of the built-in model."""
 
 CONTEXT = 18_432
+RECORDS, ENGINES = made("made_records"), made("fake_engine")
+"""Helpers of the tests: made-up setups, and an engine without a process."""
+
 MADE_RUNS = Path(__file__).with_name("made_runs.py")
 MADE = "made-corpus"
 START_UP_CELLS = 36
@@ -81,6 +90,8 @@ class Bench:
         reply_tokens: Most tokens of a reply of the published protocol.
         calls: Of each command whose start-up is measured.
         records: Pairs with a record in the section of that name.
+        merged: Records that are merged.
+        claims: Names that several processes claim.
     """
 
     folder: Path
@@ -91,6 +102,8 @@ class Bench:
     reply_tokens: int = 1500
     calls: int = 15
     records: int = 1_000
+    merged: int = 10_000
+    claims: int = 2_000
 
     def fresh(self, name: str) -> Path:
         """A new empty folder whose name begins with *name*."""
@@ -348,6 +361,167 @@ def commands(
     )
 
 
+# --- several workers, several processes
+
+
+CELL_S = 0.5
+"""Duration of a cell that only waits."""
+
+WORKERS = (1, 2, 4, 8)
+CELLS_OF_A_WORKER = 8
+CLAIMERS = 8
+MANY_CELLS = 100_000
+
+
+def _waiting(made: Store, cells: int) -> tuple[Runner, Probe, list[Pair]]:
+    """A runner of *cells* that wait for `CELL_S` each, in the folder of a store."""
+    types = [f"t{at}" for at in range(cells)]
+    setup = RECORDS.made_setup(needles=1, types_k=types, types_v=["f16"])
+    context = RunContext(
+        engine=ENGINES.FakeEngine(),
+        weights=ENGINES.made_weights(),
+        is_built_in=True,
+        setup=made.adopt(setup),
+        text="",
+        settings={},
+        folder=made.folder,
+    )
+
+    def measure(_cell: ProbeContext) -> Json:
+        time.sleep(CELL_S)
+        return {}
+
+    probe = Probe(name="recall", metrics=(), measure=measure)
+    return Runner(run=context, store=made), probe, [Pair(k, "f16") for k in types]
+
+
+def workers(bench: Bench) -> Section:
+    """N workers against one, claims of several processes, and a large merge."""
+    times: dict[int, list[float]] = {number: [] for number in WORKERS}
+    for _ in range(bench.repetitions):
+        for number, found in times.items():
+            bench.say(f"cells that only wait, by {number} at a time")
+            found.append(_seconds_by(bench, number))
+    speed_up = {
+        number: [number * one / many for one, many in zip(times[1], found, strict=True)]
+        for number, found in times.items()
+    }
+    rows = [
+        (
+            f"{number} at a time",
+            spread(found, 2),
+            spread(speed_up[number], 2),
+            spread((1000 * (s / CELLS_OF_A_WORKER - CELL_S) for s in found), 1),
+        )
+        for number, found in times.items()
+    ]
+    bench.say(f"claims by {CLAIMERS} processes")
+    per_s = _claims_per_s(bench)
+    bench.say(f"merging {bench.merged:,} records")
+    merge_s = _merge_s(bench)
+    hours = MANY_CELLS / per_s / 3600
+    return Section(
+        title=f"workers: seconds for {CELLS_OF_A_WORKER} cells of {CELL_S} s for each",
+        headings=("cells", "seconds", "times one", "overhead of a cell, ms"),
+        rows=tuple(rows),
+        notes=(
+            machine_line(),
+            (
+                f"{per_s:,.0f} claims per second, taken, recorded and given back by "
+                f"{CLAIMERS} processes in one folder"
+            ),
+            (
+                f"{merge_s:,.1f} s to merge {bench.merged:,} records of two folders, "
+                f"{1000 * merge_s / bench.merged:.2f} ms each"
+            ),
+            (
+                f"estimate for {MANY_CELLS:,} cells: {hours * 60:,.1f} min of claims, "
+                f"{merge_s / bench.merged * MANY_CELLS / 60:,.1f} min to merge"
+            ),
+        ),
+        raw={
+            "seconds": {str(number): found for number, found in times.items()},
+            "claims_per_s": per_s,
+            "merge_s": merge_s,
+        },
+    )
+
+
+def _seconds_by(bench: Bench, number: int) -> float:
+    cells = CELLS_OF_A_WORKER * number
+    runner, probe, pairs = _waiting(Store(bench.fresh("waiting")), cells)
+    several = [Worker(engine=runner.run.engine) for _ in range(number)]
+    runner = replace(runner, workers=several)
+    began = time.perf_counter()
+    with runner.store.locked(is_shared=True):
+        runner.sweep(probe, pairs)
+    return time.perf_counter() - began
+
+
+CLAIMER = """
+import sys
+from pathlib import Path
+from codeneedle.records.claims import Claims
+folder, names = Path(sys.argv[1]), int(sys.argv[2])
+with Claims(folder) as claims:
+    for at in range(names):
+        if (folder / f"{at}.json").exists():
+            continue
+        claim = claims.take(str(at))
+        if claim is None:
+            continue
+        if not (folder / f"{at}.json").exists():
+            (folder / f"{at}.json").write_text(f"{claim.path}")
+            print(at)
+        claim.remove()
+"""
+
+
+def _claims_per_s(bench: Bench) -> float:
+    """Of several processes that record and give back what they claim."""
+    folder, names = bench.fresh("claims"), bench.claims
+    argv = [sys.executable, "-c", CLAIMER, str(folder), str(names)]
+    began = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        logs = [folder / f"{at}.log" for at in range(CLAIMERS)]
+        children = [
+            stack.enter_context(running(argv, env=dict(os.environ), log=log))
+            for log in logs
+        ]
+        for child in children:
+            child.wait()
+        taken_s = time.perf_counter() - began
+    done = [line for log in logs for line in log.read_text().split()]
+    if len(done) != names or len(set(done)) != names:
+        raise MachineError(
+            f"{len(done)} claims of {names} names", hint="Is the disk shared oddly?"
+        )
+    return names / taken_s
+
+
+def _merge_s(bench: Bench) -> float:
+    """Two halves of a run of records as large as real ones; both have the reference."""
+    made = bench.fresh("halves")
+    one = [sys.executable, str(MADE_RUNS), str(made / "one"), "--cells", "1"]
+    timed(one, log=made / "made.log")
+    template = Store(made / "one" / MADE / "made-model")
+    (record,), setup = template.records(), template.setup()
+    assert setup is not None  # noqa: S101 - it has just been written
+    types = [record.pair.k, *(f"t{at}" for at in range(bench.merged - 1))]
+    for at, name in enumerate("ab"):
+        half = Store(made / name / MADE / "made-model")
+        half.adopt(replace(setup, types_k=tuple(types)))
+        (half.folder / "cells").mkdir()
+        for k in {types[0], *types[at::2]}:
+            pair = Pair(k, record.pair.v)
+            path = half.folder / "cells" / f"{pair.slug}.{record.probe}.json"
+            path.write_bytes(encode(replace(record, pair=pair)))
+    began = time.perf_counter()
+    (found,) = merge([made / "a", made / "b"], made / "all")
+    assert len(found.cells) == bench.merged  # noqa: S101 - none is lost
+    return time.perf_counter() - began
+
+
 SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
     "cells": cells,
     "start-up": lambda bench: commands(
@@ -356,6 +530,7 @@ SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
     "records": lambda bench: commands(
         bench, "records", REPORTS, pairs=bench.records, times=bench.repetitions
     ),
+    "workers": workers,
 }
 
 
@@ -416,7 +591,10 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="default: all")
     parser.add_argument("--pairs", type=_pairs, metavar="K/V,...")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keeps raw numbers")
-    for name in ("repetitions", "functions", "reply-tokens", "calls", "records"):
+    for name in (
+        *("repetitions", "functions", "reply-tokens", "calls", "records"),
+        *("merged", "claims"),
+    ):
         parser.add_argument(f"--{name}", type=_count, metavar="N")
     given = parser.parse_args(arguments)
     for name in given.sections:

@@ -15,7 +15,10 @@ from injections import Aftermath, Folder, Injection, put_corpus
 from rich.console import Console
 from rich.table import Table
 
-GROUPS = ("ourselves", "server", "machine", "tools", "files", "model", "requests")
+GROUPS = (
+    *("ourselves", "server", "machine", "tools", "files", "model", "requests"),
+    "hosts",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,232 @@
+"""Several processes and hosts on one folder, and merges: killed, gone, late, full."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sharing
+from injections import Folder
+from made_records import made_record, made_round, made_setup
+from sharing import PAIRS, SETUP
+
+from codeneedle.grid import Pair
+from codeneedle.records.store import Store, run_folder
+from codeneedle.sweep import merge as merging
+
+PROGRAM = Path(sharing.__file__)
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A working folder with the folder of a run in it, watched for losses."""
+    store = Store(tmp_path / "runs" / "made")
+    store.adopt(SETUP)
+    return Folder(tmp_path)
+
+
+def run_of(folder):
+    """Where the run is."""
+    return folder.path / "runs" / "made"
+
+
+@contextlib.contextmanager
+def started(folder, *settings):
+    """A process for each of *settings*, in the shared folder; killed at the end."""
+    with contextlib.ExitStack() as stack:
+        several = []
+        for each in settings:
+            argv = [sys.executable, str(PROGRAM), str(run_of(folder)), json.dumps(each)]
+            child = subprocess.Popen(
+                argv,
+                cwd=folder.path,
+                env=os.environ | {"PYTHONPATH": str(PROGRAM.parent)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+            )
+            stack.enter_context(child)
+            stack.callback(child.kill)
+            several.append(child)
+        yield several
+
+
+def said(children):
+    """What each said, once it has ended."""
+    return [child.communicate(timeout=300)[0] for child in children]
+
+
+def measured(texts):
+    """The cells that were measured to their end, in all."""
+    lines = "".join(texts).splitlines()
+    return sorted(line.split()[1] for line in lines if line.startswith("over "))
+
+
+def all_finished(folder):
+    """Whether each cell has a record with numbers."""
+    records = list(Store(run_of(folder)).records())
+    return sorted(PAIRS) == sorted(r.pair for r in records if r.has_numbers)
+
+
+ONCE = sorted(map(str, PAIRS))
+
+
+def test_a_killed_worker_costs_its_cell_a_second_try_and_nothing_else(
+    shared, ledger, times
+):
+    """
+    At any moment; who shares the folder takes its cell over, and plays no other twice.
+    """
+    chance = random.Random(14)  # noqa: S311 - no secret
+    for at in range(times(50, quick=2)):
+        folder = Folder(shared.path / str(at))
+        (folder.path / "runs").mkdir(parents=True)
+        with started(folder, {}, {}) as (first, second):
+            seen = [first.stdout.readline() for _ in range(chance.randrange(1, 4))]
+            first.kill()
+            texts = ["".join(seen), *said([first, second])]
+        assert 0 == second.returncode, texts
+        assert all_finished(folder)
+        # The killed one may have measured a cell and not stored it yet.
+        assert len(measured(texts)) - len(PAIRS) in {0, 1}
+        ledger.note("a worker killed", of=folder)
+
+
+def test_a_host_that_is_gone_loses_its_cell_when_its_heartbeat_stops(
+    shared, ledger, times
+):
+    """
+    Nobody can ask whether its process lives; it is watched, and then taken over.
+    """
+    for _ in range(times(10, quick=1)):
+        for record in run_of(shared).glob("cells/*"):
+            record.unlink()
+        with started(shared, {"host": "gone", "cell_s": 60}) as (lost,):
+            assert lost.stdout.readline().startswith("begun")
+            lost.send_signal(signal.SIGKILL)
+            lost.wait()
+            with started(shared, {}) as others:
+                texts = said(others)
+        assert ONCE == measured(texts)
+        assert all_finished(shared)
+        ledger.note("a host gone: its heartbeat stops", of=shared)
+
+
+@pytest.mark.parametrize(
+    ("fault", "settings"),
+    [
+        ("clocks an hour apart", ({"clock_s": 3600.0}, {"clock_s": -3600.0})),
+        ("the shared folder slow", ({"slow_s": 0.1}, {"slow_s": 0.05})),
+        ("the same share started twice", ({}, {})),
+        ("eight at once", ({},) * 8),
+    ],
+)
+def test_hosts_on_one_folder_measure_each_cell_once(
+    shared, ledger, times, fault, settings
+):
+    """
+    Each of them for the other a host of another name; all end when all is done.
+    """
+    for at in range(times(20, quick=1)):
+        folder = Folder(shared.path / str(at))
+        (folder.path / "runs").mkdir(parents=True)
+        named = [{**each, "host": f"host {n}"} for n, each in enumerate(settings)]
+        with started(folder, *named) as children:
+            texts = said(children)
+        assert {0} == {child.returncode for child in children}, texts
+        assert ONCE == measured(texts)
+        assert all_finished(folder)
+        assert not list(folder.path.rglob("*.claim*"))
+        ledger.note(fault, of=folder)
+
+
+def test_a_full_folder_ends_the_sweeps_and_they_go_on_when_there_is_room(
+    shared, ledger, times
+):
+    """
+    What had finished is kept; what could not be stored is measured again.
+    """
+    for at in range(times(10, quick=1)):
+        folder = Folder(shared.path / str(at))
+        (folder.path / "runs").mkdir(parents=True)
+        with started(folder, {"full": True}, {"full": True}) as full:
+            texts = said(full)
+        assert {3} == {child.returncode for child in full}, texts
+        assert "No space left on device" in texts[0]
+        with started(folder, {}, {}) as again:
+            assert ONCE == measured(said(again))
+        assert all_finished(folder)
+        error = texts[0].splitlines()[-1].replace(str(folder.path), "...")
+        ledger.note("the shared folder full", error, of=folder)
+
+
+# --- merges
+
+
+def finished(pair):
+    """A cell that has finished."""
+    setup = made_setup(needles=1)
+    return made_record(pair, [made_round(needle) for needle in setup.needles])
+
+
+@pytest.fixture
+def shares(tmp_path):
+    """Two shares of a grid, with the reference in both."""
+    for at, name in enumerate("ab"):
+        store = Store(run_folder(tmp_path / name, corpus="made", model="made"))
+        store.adopt(SETUP)
+        for pair in {Pair("f16", "f16"), *PAIRS[at::2]}:
+            store.add(finished(pair))
+    return [tmp_path / "a", tmp_path / "b"]
+
+
+def test_a_merge_that_was_interrupted_goes_on(shares, ledger, tmp_path, monkeypatch):
+    """
+    At each record: the shares stay as they are, and the next merge is whole.
+    """
+    add = Store.add
+    for stop_at in range(len(PAIRS)):
+        left = [stop_at]
+
+        def interrupted(store, record, left=left):
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            add(store, record)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "add", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                merging.merge(shares, tmp_path / str(stop_at))
+        (found,) = merging.merge(shares, tmp_path / str(stop_at))
+        stored = [r.pair for r in Store(found.folder).records() if r.has_numbers]
+        assert sorted(PAIRS) == sorted(stored)
+        folder = Folder(tmp_path / str(stop_at))
+        ledger.note("a merge interrupted", of=folder)
+
+
+def test_a_record_of_another_model_in_a_share_is_not_merged(shares, ledger, tmp_path):
+    """
+    It is told, and its cell is a gap until it is measured.
+    """
+    store = Store(shares[1] / "made" / "made")
+    pair = next(
+        iter(record.pair for record in store.records() if record.pair.k != "f16")
+    )
+    store.add(replace(finished(pair), setup="0123456789abcdef"))
+
+    (found,) = merging.merge(shares, tmp_path / "all")
+
+    stored = {r.pair for r in Store(found.folder).records() if r.has_numbers}
+    assert {pair} == set(PAIRS) - stored
+    (left_out,) = found.left_out
+    saw = left_out.replace(str(tmp_path), "...")
+    ledger.note(
+        "a record of another model in a share", saw, of=Folder(tmp_path / "all")
+    )
