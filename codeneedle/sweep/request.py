@@ -105,7 +105,7 @@ class Request:
     workers: int | None = None
     shard: Share | None = None
     page: str = ""
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def model(self) -> Path | None:
