@@ -102,6 +102,7 @@ def shown(html, tmp_path):
             executable_path=CHROMIUM, args=["--no-sandbox"]
         )
         tab = browser.new_page(viewport={"width": 390, "height": 800})
+        tab.set_default_timeout(300_000)  # a loaded machine takes minutes
         tab.said = []
         tab.on("console", lambda message: tab.said.append(message.text))
         tab.on("pageerror", lambda error: tab.said.append(str(error)))
