@@ -260,7 +260,7 @@ def test_rotation_is_an_axis_of_its_own(folder):
     Each page has its folder and its setup, and one prefix shows both; a plan starts
     nothing.
     """
-    asked = (*GRID[:2], "--types", "q8_0", "--context", "4096", "--rotation", "on,off")
+    asked = (*GRID, "--types", "q8_0", "--rotation", "on,off")
     plan = run(folder, "plan", *asked)
     assert "predicted KV cache" in plan.stdout
     assert ["price.toml"] == [path.name for path in (folder / "sweeps").iterdir()]
