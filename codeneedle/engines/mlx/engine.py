@@ -132,6 +132,12 @@ class Mlx:
                 hint="Use --kv-group-size, --quantized-kv-start, --max-kv-size or "
                 "--compute.",
             )
+        if self.model.device:
+            raise BadInput(
+                source=f"--devices {self.model.device}",
+                reason="the engine mlx has one device, and it uses it",
+                hint="Leave --devices out.",
+            )
         if self.model.weights.path.name != CONFIG:
             refuse_unconvertible(self.model.weights)
         if len(self.settings.group_size) not in {1, 2}:

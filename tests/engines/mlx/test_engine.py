@@ -281,6 +281,16 @@ def test_arguments_of_llama_server_are_refused(engine):
         replace(engine, model=model).refuse_arguments()
 
 
+def test_a_choice_of_devices_is_refused(engine):
+    """
+    Two cells on one GPU would share it.
+    """
+    model = replace(engine.model, device="1")
+
+    with pytest.raises(BadInput, match="one device"):
+        replace(engine, model=model).refuse_arguments()
+
+
 def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
     """
     Group sizes, where quantization starts, the size of a cache, the type of compute.
