@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from codeneedle.errors import BadInput
 
+ENGINE = "llama.cpp"
+"""What serves the model where nothing else is said, as in all older records."""
+
 BITS_PER_ELEMENT: dict[str, float] = {
     "f32": 32.0,
     "f16": 16.0,

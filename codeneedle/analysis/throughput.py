@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.records.record import ENGINE, CellRecord, Setup, from_json
+from codeneedle.grid import ENGINE
+from codeneedle.records.record import CellRecord, Setup, from_json
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import mib
 

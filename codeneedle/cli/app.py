@@ -40,7 +40,7 @@ from codeneedle.cli.options import (
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
-from codeneedle.records.record import ENGINE
+from codeneedle.grid import ENGINE
 from codeneedle.text import visible, visible_lines
 
 if TYPE_CHECKING:

@@ -16,12 +16,11 @@ from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.build import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.errors import CodeneedleError
-from codeneedle.grid import DEFAULT_TYPES, Pair
+from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.models import nano, pretrained, weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.weights import Weights
-from codeneedle.records.record import ENGINE
 from codeneedle.sweep.plan import chosen_context
 from codeneedle.sweep.request import Request
 from codeneedle.system import machine, orphans

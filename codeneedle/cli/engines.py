@@ -24,8 +24,7 @@ from codeneedle.engines.openai.settings import (
     template_of,
 )
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair, by_precision
-from codeneedle.records.record import ENGINE
+from codeneedle.grid import ENGINE, Pair, by_precision
 
 if TYPE_CHECKING:
     from codeneedle.models.weights import Weights

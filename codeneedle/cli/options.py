@@ -11,10 +11,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from codeneedle.cli.engines import ENGINES, settings_of_engines
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import DEFAULT_TYPES, Pair, by_precision
-from codeneedle.records.record import ENGINE
+from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair, by_precision
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Request
@@ -283,7 +281,7 @@ def _model_option(read: Reader) -> Any:
     )
 
 
-_ENGINE_HELP = f"What serves the model: {', '.join(ENGINES)}."
+_ENGINE_HELP = "What serves the model: llama.cpp, mlx, command, endpoint."
 EngineOption = Annotated[str, option("--engine", "NAME", word, _ENGINE_HELP)]
 ModelOption = Annotated[Path | None, _model_option(_model)]
 ServerOption = Annotated[
@@ -498,6 +496,7 @@ def _options_of_settings() -> dict[str, Any]:
     """
     from msgspec.structs import fields
 
+    from codeneedle.cli.engines import settings_of_engines
     from codeneedle.probes import PROBES
 
     found: dict[str, list[tuple[str, Any]]] = {}
@@ -598,11 +597,8 @@ def request_of(given: Mapping[str, Any]) -> "Request":
     Raises:
         RequestError: If the sweep file is unknown or wrong.
     """
-    from codeneedle.sweep.request import (
-        Request,
-        overruled,
-        read_sweep_file,
-    )
+    from codeneedle.cli.engines import settings_of_engines
+    from codeneedle.sweep.request import Request, overruled, read_sweep_file
 
     chosen = {name: value for name, value in given.items() if "__" not in name}
     sweep = chosen.pop("sweep", None)

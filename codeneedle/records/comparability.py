@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from codeneedle.errors import RequestError
-from codeneedle.grid import Pair, by_precision
-from codeneedle.records.record import ENGINE, CellRecord, ForeignRecord, Json, Setup
+from codeneedle.grid import ENGINE, Pair, by_precision
+from codeneedle.records.record import CellRecord, ForeignRecord, Json, Setup
 
 _NOT_COMPARED = frozenset(
     {

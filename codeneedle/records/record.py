@@ -10,16 +10,13 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from codeneedle.errors import RequestError
-from codeneedle.grid import Pair
+from codeneedle.grid import ENGINE, Pair
 
 Json = dict[str, Any]
 
 # 1 - first version
 # 2 - files are sealed with a checksum, and records name their setup
 SCHEMA = 2
-
-ENGINE = "llama.cpp"
-"""What serves the model where nothing else is said, as in all older records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

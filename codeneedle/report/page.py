@@ -15,10 +15,10 @@ from plotly.offline import get_plotlyjs
 
 from codeneedle.analysis import retrieval
 from codeneedle.corpora.needles import ASKED_LINES
-from codeneedle.grid import Pair
+from codeneedle.grid import ENGINE, Pair
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
 from codeneedle.probes import PROBES
-from codeneedle.records.record import ENGINE, CellRecord, Run, Setup
+from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.answers import line_pairs
 from codeneedle.report.compare import (

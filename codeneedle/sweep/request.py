@@ -15,11 +15,10 @@ import msgspec.structs
 
 from codeneedle.corpora.registry import NAME
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
-from codeneedle.grid import by_precision
+from codeneedle.grid import ENGINE, by_precision
 from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.record import ENGINE
 from codeneedle.sweep.workers import Share
 from codeneedle.system.files import expanded
 

@@ -10,6 +10,7 @@ from msgspec import structs
 from typer.main import get_command
 
 from codeneedle.cli.app import USAGE_ERROR
+from codeneedle.cli.engines import ENGINES
 from codeneedle.cli.options import SweepCommand
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.models.pretrained import NAMES, SMOLLM2
@@ -227,13 +228,15 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
     del flags["help"]
 
     own = {"prefill_no_think", "fit", "skip_fallback", "speculate"}
-    assert {*own, "retrieval__gate"} == flags.keys()
+    of_settings = {"retrieval__gate", "command__proof_by_memory"}
+    assert own | of_settings == flags.keys()
     assert all(name.startswith("--no-") for [name] in flags.values())
 
 
-def test_help_names_each_probe(codeneedle):
-    shown = codeneedle("sweep", "--help").stdout
-    assert ", ".join(PROBES) in " ".join(shown.split())
+def test_help_names_each_probe_and_engine(codeneedle):
+    shown = " ".join(codeneedle("sweep", "--help").stdout.split())
+    assert ", ".join(PROBES) in shown
+    assert f"{', '.join(ENGINES)}." in shown
 
 
 def test_help_and_shells_name_the_models(codeneedle):
