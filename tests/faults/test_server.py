@@ -236,7 +236,7 @@ def test_a_stranger_on_the_chosen_port_is_not_taken_for_the_server(
         ports = [stranger.server_port]
         free = current("choose a port")
         monkeypatch.setattr(
-            *place("choose a port"), lambda: ports.pop() if ports else free()
+            *place("choose a port"), lambda host: ports.pop() if ports else free(host)
         )
         with fake_server(tmp_path) as served:
             port = int(served.command[served.command.index("--port") + 1])

@@ -451,6 +451,8 @@ def any_of(hint):
     """Any value of a field of that type."""
     if is_dataclass(hint):
         return any_made(hint)
+    if get_origin(hint) is tuple and get_args(hint)[-1] is not ...:
+        return st.tuples(*map(any_of, get_args(hint)))
     if get_origin(hint) is tuple:
         return st.lists(any_of(get_args(hint)[0]), max_size=3).map(tuple)
     if get_origin(hint) is types.UnionType:

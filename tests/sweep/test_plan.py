@@ -120,7 +120,7 @@ def test_a_template_makes_a_chat_but_for_the_built_in_model(
     Base models go on with a text; the form that is asked for is taken.
     """
     request = Request(models=() if built_in else (Path("model.gguf"),))
-    header = SimpleNamespace(chat_template=template)
+    header = SimpleNamespace(chat_template=template, is_read=True)
 
     assert expected == plan.default_form(request, header)
     assert PromptForm.CHAT == planned(prompt_form=PromptForm.CHAT).prompt_form

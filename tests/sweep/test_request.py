@@ -107,8 +107,8 @@ def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
 
 
 SHIPPED = [
-    *("asymmetric", "corners", "gradient"),
-    *("kv-grid", "mlx-niah", "mlx-split", "price", "retrieval-depths"),
+    *("asymmetric", "corners", "gradient", "ik-llama", "kv-grid", "mlx-niah"),
+    *("mlx-split", "ollama", "price", "retrieval-depths", "sglang", "tabbyapi", "vllm"),
 ]
 ROOT = Path(__file__).parents[2]
 
