@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Self
@@ -247,7 +247,9 @@ class SweepProgress:
             case CellStepped(pair=pair, step=step) if pair in self.running:
                 self.running[pair].step = step
             case CellEnded(record=record):
-                self.records[record.pair] = record
+                # Cells of other shares or of a larger grid are told, too.
+                if record.pair in self.pairs:
+                    self.records[record.pair] = record
                 self.running.pop(record.pair, None)
 
     @property
@@ -327,7 +329,13 @@ def opening_lines(progress: SweepProgress) -> list[Text]:
 
 
 def live_view(progress: SweepProgress) -> RenderableType:
-    """The grid so far, and below it the current cell and the time."""
+    """
+    The grid so far, and below it the current cell and the time.
+
+    Of a copy: it is drawn in a thread of its own, while events change *progress*.
+    """
+    records, running = dict(progress.records), dict(progress.running)
+    progress = replace(progress, records=records, running=running)
     return Group(Text(), grid_view(progress), Text(), *status_view(progress))
 
 

@@ -178,7 +178,11 @@ class Runner:
         """
         Measure *pair*, one of *pairs*, whatever its record says, and replace that.
 
-        Of a cell that another process measures now, its record as it is.
+        A record that has numbers is not replaced by one that has none.
+
+        Returns:
+            What became of it; of a cell that another process measures now, its record
+            as it is.
 
         Raises:
             CodeneedleError: As of `sweep`.
@@ -187,9 +191,9 @@ class Runner:
         walk = _Walk(self, probe, pairs)
         walk.tell = tell
         claim = self.store.claim(walk.claim_of(pair))
-        if claim is not None:
-            self._cell(self.workers[0], walk, pair, claim)
-        return walk.records[pair]
+        if claim is None:
+            return walk.records[pair]
+        return self._cell(self.workers[0], walk, pair, claim)
 
     def _side_by_side(
         self, workers: Sequence[Worker], walk: "_Walk", tell: Callable[[Event], None]
@@ -238,7 +242,9 @@ class Runner:
             finally:
                 walk.leave(pair)
 
-    def _cell(self, worker: Worker, walk: "_Walk", pair: Pair, claim: Claim) -> None:
+    def _cell(
+        self, worker: Worker, walk: "_Walk", pair: Pair, claim: Claim
+    ) -> CellRecord:
         position, probe = walk.pairs.index(pair) + 1, walk.probe
         walk.tell(CellStarted(pair, position, len(walk.pairs)))
         cell = self._context(worker, pair, walk)
@@ -258,19 +264,21 @@ class Runner:
             reason = "stopped before it was through"
             record = made(_record(probe, cell, Status.INTERRUPTED, reason=reason))
             if claim.is_mine():
-                self.store.add(record)
-                walk.tell(CellEnded(record))
+                walk.tell(CellEnded(self._stored(record)))
             raise
         finally:
             worker.previous_end = cell.previous_end
         record = made(record)
         self._refuse_full_disk(record)
         # Suspended for long, another process may have measured the cell meanwhile.
-        if claim.is_mine():
-            with walk.changed:
-                self._keep(probe, record, walk)
-            claim.remove()
-            walk.count(record)
+        if not claim.is_mine():
+            walk.put_back(pair)
+            return record
+        with walk.changed:
+            record = self._keep(probe, record, walk)
+        claim.remove()
+        walk.count(record)
+        return record
 
     def _context(self, worker: Worker, pair: Pair, walk: "_Walk") -> ProbeContext:
         def tell(step: Step) -> None:
@@ -325,10 +333,26 @@ class Runner:
         cell.fallback = self._preflights[key]
         cell.refuse_fallback()
 
-    def _keep(self, probe: Probe, record: CellRecord, walk: "_Walk") -> None:
-        """Store *record*, and mark the cells that now turn out to have fallen back."""
-        records, tell = walk.records, walk.tell
+    def _stored(self, record: CellRecord) -> CellRecord:
+        """Store *record*, unless numbers would be lost; what is stored now."""
+        former = self.store.record(record.pair, record.probe)
+        if former and former.has_numbers and record.observation is None:
+            return former
         self.store.add(record)
+        return record
+
+    def _keep(self, probe: Probe, record: CellRecord, walk: "_Walk") -> CellRecord:
+        """
+        Store *record*, and mark the cells that now turn out to have fallen back.
+
+        Returns:
+            *record*, as it is marked.
+        """
+        records, tell = walk.records, walk.tell
+        stored = self._stored(record)
+        if stored is not record:
+            tell(CellEnded(stored))
+            return record
         records[record.pair] = record
         found = suspects(
             # Speeds of different devices are never compared.
@@ -346,6 +370,7 @@ class Runner:
         tell(CellEnded(marked.pop(record.pair, record)))
         for each in marked.values():
             tell(CellEnded(each))
+        return records[record.pair]
 
     def _refuse_replaced_weights(self, cell: ProbeContext) -> None:
         def tell(done: int, total: int) -> None:
@@ -459,6 +484,11 @@ class _Walk:
             self._drop_lead()
             self.changed.notify_all()
 
+    def put_back(self, pair: Pair) -> None:
+        """Another process took *pair* over: it is waited for, or measured again."""
+        with self.changed:
+            self._left.append(pair)
+
     def count(self, record: CellRecord) -> None:
         """
         Count a failure.
@@ -506,11 +536,14 @@ class _Walk:
             return False
         if self._runner.store.is_shared:
             self.records |= self._stored(self._runner)
+        if self._has_leader():  # another process led while this one waited
+            self._drop_lead()
         return True
 
     def _drop_lead(self) -> None:
         if self._lead is not None:
-            self._lead.remove()
+            if self._lead.is_mine():
+                self._lead.remove()
             self._lead = None
 
     def _has_leader(self) -> bool:

@@ -7,6 +7,7 @@ from made_records import failed_record, made_record, made_round, made_setup
 from printing import printed
 from rich.console import Console
 
+from codeneedle.cli import progress as shown
 from codeneedle.cli.progress import (
     PlainLines,
     SweepDisplay,
@@ -74,6 +75,38 @@ def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
     assert 1 == shown.count("oom")
     assert "2 done, 1 without numbers" in shown
     assert progress.left_s() == pytest.approx(34 * 10.7)
+
+
+def test_events_that_come_while_the_grid_is_drawn_do_not_disturb_it(
+    progress, monkeypatch
+):
+    """
+    It is drawn in a thread of its own: what comes meanwhile is shown the next time.
+    """
+    rest = iter(PAIRS[2:])
+
+    def meanwhile(*_args):
+        progress.note(CellStarted(next(rest), 1, 36))
+        progress.note(CellEnded(finished(next(rest))))
+        return 0.5
+
+    monkeypatch.setattr(shown, "value_of", meanwhile)
+    monkeypatch.setattr(shown, "_cell_phrase", lambda *_args: f"cell {meanwhile()}")
+    progress.note(CellEnded(finished(PAIRS[0])))
+    progress.note(CellStarted(PAIRS[1], 2, 36))
+
+    assert "1 done" in printed(live_view(progress), width=90)
+    assert progress.done > 1
+
+
+def test_cells_of_other_shares_do_not_count(progress):
+    """
+    One that turns out to have fallen back is told to whoever found it.
+    """
+    progress.pairs = PAIRS[:2]
+    progress.note(CellEnded(failed_record(PAIRS[2], Status.FALLBACK_CPU)))
+
+    assert (0, 0) == (progress.done, progress.failures)
 
 
 def test_a_pipe_gets_a_line_per_cell(progress):

@@ -1,5 +1,6 @@
 """The walk over the cells of a run: order, records, failures, fallbacks, stops."""
 
+import contextlib
 import threading
 from dataclasses import replace
 
@@ -7,7 +8,13 @@ import pytest
 from fake_engine import FakeEngine, FakeServer, made_weights
 from gguf_files import write_gguf
 from made_contexts import run_context
-from made_records import made_needle, made_priming, made_round, made_setup
+from made_records import (
+    made_needle,
+    made_priming,
+    made_record,
+    made_round,
+    made_setup,
+)
 
 from codeneedle.analysis.recall import METRICS
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
@@ -481,6 +488,30 @@ def test_a_finished_cell_is_measured_again_where_that_is_asked_for(store):
     assert 1.0 == record.observation["priming"]["prompt_ms"]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), fails])
+def test_numbers_are_not_replaced_by_what_ended_their_next_measurement(store, error):
+    """
+    A Ctrl-C or a failure before the first answer: what was answered before stays, and
+    whoever asked is told of the failure.
+    """
+    walk(store, Script(), pairs=PAIRS[:2])
+    before, told = store.record(PAIRS[0], "recall"), []
+
+    def outcome(cell):
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        fails()(cell)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        made = made_runner(store).again(
+            Script(outcome).probe, PAIRS[0], PAIRS, tell=told.append
+        )
+        assert Status.CRASHED is made.status
+
+    assert before == store.record(PAIRS[0], "recall")
+    assert CellEnded(before) == told[-1]
+
+
 # --- several workers, several processes
 
 
@@ -647,14 +678,64 @@ def test_a_cell_that_another_took_over_meanwhile_is_not_stored_twice(store):
     """
     After a long sleep: the other's record stands.
     """
-    other = Store(store.folder)
+    theirs = made_record(PAIRS[0], [made_round(NEEDLE)])
+
+    def outcome(_cell):
+        take_over(store, PAIRS[0])
+        Store(store.folder).add(theirs)
+
+    script = Script(outcome)
+    with store.locked(is_shared=True):
+        made_runner(store).sweep(script.probe, PAIRS[:1])
+
+    assert PAIRS[:1] == script.measured
+    assert theirs == store.record(PAIRS[0], "recall")
+
+
+def test_a_cell_that_another_took_over_and_left_is_measured_again(store):
+    """
+    It is not forgotten: the sweep ends when all cells have records.
+    """
+
+    def outcome(_cell):
+        if script.measured == PAIRS[:1]:
+            take_over(store, PAIRS[0])
+
+    script = Script(outcome)
+    with store.locked(is_shared=True):
+        made_runner(store).sweep(script.probe, PAIRS[:2])
+
+    assert sorted([PAIRS[0], *PAIRS[:2]]) == sorted(script.measured)
+    assert [] == pending(PAIRS[:2], store=store, probe="recall")
+
+
+def take_over(store, pair):
+    """What a process leaves that took the cell of *pair* over, and is gone."""
+    path = store.folder / "cells" / f"{pair.slug}.recall.claim-2"
+    path.write_text("0" * 16, encoding="utf-8")
+
+
+def test_a_process_that_waited_for_the_leader_does_not_lead_after_it(store):
+    """
+    It holds nobody up: the right to lead is given back before its first cell.
+    """
+    leader = Store(store.folder)
+    seen = []
 
     def outcome(cell):
-        if cell.pair == PAIRS[0]:
-            name = f"{cell.pair.slug}.recall.claim-2"
-            (store.folder / "cells" / name).touch()
+        seen.append((cell.pair, list(store.folder.glob("cells/lead.*.claim*"))))
 
-    with store.locked(is_shared=True):
-        made_runner(store).sweep(Script(outcome).probe, PAIRS[:1])
+    probe = replace(Script(outcome).probe, leads=True)
+    with leader.locked(is_shared=True), store.locked(is_shared=True):
+        lead = leader.claim("lead.recall")
 
-    assert other.record(PAIRS[0], "recall") is None
+        def asked_to_stop():
+            if lead.is_mine() and (store.folder / "waited").exists():
+                leader.add(made_record(PAIRS[0], [made_round(NEEDLE)]))
+                lead.remove()
+            (store.folder / "waited").touch()
+            return False
+
+        made_runner(store, asked_to_stop=asked_to_stop).sweep(probe, PAIRS)
+
+    assert [(pair, []) for pair in PAIRS[1:]] == seen
