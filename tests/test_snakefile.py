@@ -8,8 +8,57 @@ from pathlib import Path
 
 import pytest
 from injections import put_corpus
+from programs import script
 
 SNAKEFILE = Path(__file__).parents[1] / "scripts" / "Snakefile"
+
+WITHOUT_NUMBERS = """\
+for word; do
+  case $last in --k-types) k=$word ;; --v-types) v=$word ;; esac
+  last=$word
+done
+mkdir -p sweeps/a/b/cells
+[ "$k/$v" = "$GONE" ] || echo "$@" > "sweeps/a/b/cells/$k-$v.recall.json"
+[ "$v" = q8_0 ]
+"""
+"""A codeneedle whose cells with V q4_0 have no numbers; that of GONE has no record."""
+
+
+def run_snakemake(folder, *config, first="", gone=""):
+    """How Snakemake ended in *folder*, with programs of the folder *first*."""
+    # `codeneedle` of this environment, and no other.
+    path = os.pathsep.join(
+        [first, str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
+    snakemake = shutil.which("snakemake", path=path)
+    if not snakemake:
+        pytest.skip("no snakemake, which brings 40 packages: pip install -e .[cluster]")
+    argv = [snakemake, "-s", str(SNAKEFILE), "--cores", "1", "--config"]
+    return subprocess.run(
+        [*argv, "types=q8_0,q4_0", *config],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "GONE": gone},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def test_a_cell_without_numbers_is_done_if_its_record_says_why(tmp_path):
+    """
+    Snakemake would delete the record of a job that failed. Without a record it did.
+    """
+    first = str(script(tmp_path / "bin" / "codeneedle", WITHOUT_NUMBERS).parent)
+    config = ("run=a/b", "threads=1")
+
+    lost = run_snakemake(tmp_path, *config, first=first, gone="q4_0/q4_0")
+    done = run_snakemake(tmp_path, *config, first=first)
+
+    assert 1 == lost.returncode
+    assert 0 == done.returncode, done.stderr
+    records = list((tmp_path / "sweeps" / "a" / "b" / "cells").glob("*.json"))
+    assert 4 == len(records)
+    assert records[0].read_text().endswith("--shard 1/1 -- -t 1\n")
 
 
 @pytest.mark.real
@@ -17,24 +66,10 @@ def test_each_cell_is_a_job_and_all_share_a_run_folder(llama_server, nano, tmp_p
     """
     The most precise pair comes first; a second call finds nothing to do.
     """
-    # `codeneedle` of this environment, and no other.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    snakemake = shutil.which("snakemake", path=path)
-    if not snakemake:
-        pytest.skip("no snakemake, which brings 40 packages: pip install -e .[cluster]")
     put_corpus(tmp_path, functions=1)
-    argv = [snakemake, "-s", str(SNAKEFILE), "--cores", "1", "--config"]
-    argv += ["types=q8_0,q4_0", "run=tiny/needle-nano", "sweep=--corpus tiny"]
 
     def run() -> str:
-        done = subprocess.run(
-            argv,
-            cwd=tmp_path,
-            env=os.environ | {"PATH": path},
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
+        done = run_snakemake(tmp_path, "run=tiny/needle-nano", "sweep=--corpus tiny")
         assert 0 == done.returncode, done.stderr
         return done.stderr
 

@@ -386,7 +386,7 @@ def _facts(plan: Plan, setup: Setup | None, cells: _Cells) -> Iterator[tuple[str
     yield engine.name, f"{engine.version}, {engine.program}"
     yield "records", str(plan.store.folder)
     yield "cells", _finished(cells)
-    yield "time", _time(cells)
+    yield "time", _time(cells, 1 if plan.probes[0].is_timed else len(plan.workers))
     yield "order", _order(plan)
 
 
@@ -415,7 +415,7 @@ def _finished(cells: _Cells) -> str:
     )
 
 
-def _time(cells: _Cells) -> str:
+def _time(cells: _Cells, workers: int) -> str:
     spent = [r.phases.total_s for r in cells.tried if r.has_numbers]
     if not spent:
         return "known after the first cell"
@@ -423,7 +423,8 @@ def _time(cells: _Cells) -> str:
     # An interrupted cell runs again.
     done = sum(r.status is not Status.INTERRUPTED for r in cells.tried)
     left = cells.total - done
-    remaining = f"about {duration(mean * left)} left" if left else "nothing left"
+    time_s = mean * left / workers
+    remaining = f"about {duration(time_s)} left" if left else "nothing left"
     return f"{remaining}, {duration(mean)} a cell"
 
 

@@ -42,7 +42,9 @@ def merge(
     tell: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
 ) -> list[Merged]:
     """
-    Join the runs of the same name in *sources* into run folders below *out*.
+    Join the runs of the same corpus and model in *sources* below *out*.
+
+    Those are what setups say, whatever folders are called.
 
     All are checked before the first record is written. A merge that was interrupted
     goes on where it is called again: what is in *out* counts as a source.
@@ -53,20 +55,27 @@ def merge(
         tell: Called with how far it is.
 
     Raises:
-        BadInput: If a source holds no run, if setups differ, if no cell was measured
-            by both of two sources, or if one says something else in each.
+        BadInput: If a source holds no run, if only one of several holds a run, if
+            setups differ, if no cell was measured by both of two sources, or if one
+            says something else in each.
         FolderUnusable: If *out* cannot be written to.
     """
-    runs: dict[str, list[Store]] = {}
+    runs: dict[Path, list[Store]] = {}
     for source in sources:
         for store in _runs_in(source):
-            runs.setdefault(store.name, []).append(store)
+            runs.setdefault(_folder(store, out), []).append(store)
     checked = []
-    for name, stores in runs.items():
-        target = Store(run_folder(out, **_names(name)))
+    for folder, stores in runs.items():
+        target = Store(folder)
         known = {store.folder.resolve() for store in stores}
         if target.setup() and target.folder.resolve() not in known:
             stores = [target, *stores]  # noqa: PLW2901 - what is there comes first
+        if len(stores) < 2 <= len(sources):  # noqa: PLR2004 - one of several
+            raise BadInput(
+                source=stores[0].folder,
+                reason=f"no other source holds a run of {target.name}",
+                hint="Name only folders of runs that are to be joined.",
+            )
         checked.append((target, _checked(target, stores, tell)))
     for target, found in checked:
         _write(target, found, tell)
@@ -91,9 +100,25 @@ def _runs_in(source: Path) -> list[Store]:
     return [Store(setup.parent.absolute()) for setup in setups]
 
 
-def _names(name: str) -> dict[str, str]:
-    corpus, model = name.split("/")
-    return {"corpus": corpus, "model": model}
+def _folder(store: Store, out: Path) -> Path:
+    """
+    Where *store* belongs below *out*.
+
+    Raises:
+        BadInput: If its corpus or its model has no name for a folder.
+    """
+    setup, called = _setup(store), store.folder.name
+    model = setup.weights.name
+    # A page of a sweep file has a run of its own: MODEL+PAGE.
+    name = called if called.startswith(f"{model}+") else model
+    try:
+        return run_folder(out, corpus=setup.corpus.name, model=name)
+    except ValueError as error:
+        raise BadInput(
+            source=store.folder,
+            reason=str(error),
+            hint="Rename the folder: letters, digits and . _ + - are safe.",
+        ) from error
 
 
 def _checked(

@@ -183,7 +183,7 @@ class SlurmArray:
         tasks: Number of shares.
         gpus: Of each task.
         cpus: Cores of each task.
-        more: Further arguments of sbatch, separated by spaces.
+        more: Further arguments of sbatch, quoted as for a shell.
     """
 
     tasks: int
@@ -201,7 +201,18 @@ class SlurmArray:
         Args:
             words: Of ``codeneedle sweep``.
             out: Folder of all run folders; logs of the tasks go there.
+
+        Raises:
+            BadInput: If a quote in `more` has no end.
         """
+        try:
+            more = shlex.split(self.more)
+        except ValueError as error:
+            raise BadInput(
+                source=f"--sbatch {self.more}",
+                reason=str(error),
+                hint="Quote it as for a shell: --sbatch \"-p gpu --comment='a b'\"",
+            ) from error
         log = (Path.cwd() / out).absolute() / "slurm-%A_%a.log"
         options = [
             "--job-name=codeneedle",
@@ -211,7 +222,8 @@ class SlurmArray:
             "--requeue",
             "--open-mode=append",
             f"--output={shlex.quote(str(log))}",
-            *shlex.split(self.more),
+            # On one line: an option may have its value in the next word.
+            *([shlex.join(more)] if more else []),
         ]
         command = [sys.executable, "-m", "codeneedle", "sweep"]
         # Before what goes to the server. Not of COUNT: some tasks may be sent again.
@@ -279,7 +291,8 @@ def on_other_devices(
     record = _reference(probe, pairs, store)
     if record is None or probe.is_timed:
         return []
-    others = [kind for kind in dict.fromkeys(devices) if kind != record.device]
+    kinds = {_kind(device): device for device in reversed(devices)}
+    others = {k: kinds[k] for k in sorted(kinds) if k not in {"", _kind(record.device)}}
     return [
         (
             replace(
@@ -288,10 +301,15 @@ def on_other_devices(
                 order=lambda _: [record.pair],
                 repeats=False,
             ),
-            kind,
+            device,
         )
-        for kind in others
+        for kind, device in others.items()
     ]
+
+
+def _kind(phrase: str) -> str:
+    """The devices of a `Place.phrase`: shares of the cores compute alike."""
+    return re.sub(r"(^|, )\d+ threads?$", "", phrase)
 
 
 def agreement(

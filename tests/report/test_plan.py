@@ -151,6 +151,8 @@ def test_what_is_done_is_marked_and_tells_what_is_left():
     assert "0 of 4 finished" == other["cells"]
     plan.store.add(failed_record("q4_0/q4_0", Status.INTERRUPTED, "stopped"))
     assert "about 40.0 s left, 10.0 s a cell" == facts_of(shown(plan))["time"]
+    two = replace(plan, workers=plan.workers * 2)
+    assert "about 20.0 s left, 10.0 s a cell" == facts_of(shown(two))["time"]
     one = replace(plan, pairs=(Pair("q8_0", "q8_0"),))
     assert "nothing left, 10.0 s a cell" == facts_of(shown(one))["time"]
 

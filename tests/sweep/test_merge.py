@@ -33,9 +33,9 @@ def failed(pair):
     return replace(record, status=Status.CRASHED, reason="broke", observation=None)
 
 
-def share(folder, *records, setup=SETUP):
+def share(folder, *records, setup=SETUP, model="made"):
     """A folder of run folders with one run of *records*."""
-    store = Store(run_folder(folder, corpus=setup.corpus.name, model="made"))
+    store = Store(run_folder(folder, corpus=setup.corpus.name, model=model))
     store.adopt(setup)
     for record in records:
         store.add(record)
@@ -120,6 +120,46 @@ def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path):
     assert (
         "q4_0/q4_0, recall: its record cannot be used: it is one of another" in left_out
     )
+
+
+def test_runs_are_joined_by_what_they_are_not_by_the_names_of_their_folders(tmp_path):
+    """
+    As copied flat, from several hosts; pages of a sweep file stay apart.
+    """
+    for name, pair in (("share 1", Q8), ("share2", Q4)):
+        run = Store(tmp_path / name)
+        run.adopt(SETUP)
+        run.add(finished(F16))
+        run.add(finished(pair))
+
+    _, store = merged(tmp_path, tmp_path / "share 1", tmp_path / "share2")
+
+    assert "random-bodies/made-model" == store.name
+    assert {F16, Q8, Q4} == {record.pair for record in store.records()}
+
+
+def test_a_run_that_one_of_several_sources_holds_is_refused(tmp_path):
+    """
+    A share of it may be missing, or be called something else.
+    """
+    a, b = share(tmp_path / "a", finished(F16)), share(tmp_path / "b", finished(F16))
+    weights = replace(SETUP.weights, name="other")
+    share(b, finished(F16), setup=replace(SETUP, weights=weights), model="other")
+
+    with pytest.raises(BadInput, match=r"no other source holds a run of .*/other"):
+        merge([a, b], tmp_path / "all")
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_name_that_is_no_folder_name_is_refused_with_a_hint(tmp_path):
+    """
+    Such as a page that was renamed by hand.
+    """
+    Store(tmp_path / "made-model+my page").adopt(SETUP)
+
+    with pytest.raises(BadInput, match="no safe folder name") as caught:
+        merge([tmp_path / "made-model+my page"], tmp_path / "all")
+    assert "Rename the folder" in caught.value.hint
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

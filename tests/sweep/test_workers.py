@@ -1,14 +1,25 @@
 """Workers, devices and shares of a grid."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
+from made_records import made_record
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, shuffled_grid
+from codeneedle.probes import PROBES
+from codeneedle.records.store import Store
 from codeneedle.sweep import workers
-from codeneedle.sweep.workers import Place, Share, SlurmArray, places, share_of_array
+from codeneedle.sweep.workers import (
+    Place,
+    Share,
+    SlurmArray,
+    on_other_devices,
+    places,
+    share_of_array,
+)
 
 TYPES = ("f16", "q8_0", "q4_0")
 PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
@@ -67,6 +78,33 @@ def test_shares_cover_the_grid_and_overlap_in_the_reference_alone(of):
         assert share == tuple(sorted(share, key=PAIRS.index))
 
 
+@pytest.mark.parametrize(
+    ("measured_on", "devices", "others"),
+    [
+        ("2 threads", [""], []),
+        ("", ["1 thread", "1 thread"], []),
+        ("NVIDIA L4, 2 threads", ["NVIDIA L4, 4 threads", ""], []),
+        (
+            "NVIDIA L4, 2 threads",
+            ["NVIDIA L4, 2 threads", "AMD 1, 2 threads", "AMD 1, 2 threads"],
+            [("recall_on_amd_1", "AMD 1, 2 threads")],
+        ),
+    ],
+)
+def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
+    tmp_path, measured_on, devices, others
+):
+    """
+    Another number of threads is no other kind: a plain resume measures nothing more.
+    """
+    store = Store(tmp_path)
+    store.add(replace(made_record("f16/f16", []), device=measured_on))
+
+    found = on_other_devices(PROBES["recall"], PAIRS, store=store, devices=devices)
+
+    assert others == [(probe.name, device) for probe, device in found]
+
+
 @pytest.mark.parametrize("text", ["0/8", "9/8", "3", "3/0", "-1/8", "3/8/9", "a/b", ""])
 def test_what_is_no_share_is_refused(text):
     """
@@ -110,7 +148,7 @@ def test_a_slurm_array_shares_a_sweep(tmp_path, monkeypatch):
     they were, and those for the server stay behind the dashes.
     """
     monkeypatch.chdir(tmp_path)
-    array = SlurmArray(tasks=8, cpus=2, more="--partition=gpu --time=8:00:00")
+    array = SlurmArray(tasks=8, cpus=2, more="-p gpu --comment='a b'")
     words = ["kv-grid", "--corpus", "a b", "--", "-t", "1"]
 
     lines = array.script(words, out=Path("sweeps")).splitlines()
@@ -118,8 +156,11 @@ def test_a_slurm_array_shares_a_sweep(tmp_path, monkeypatch):
     assert "#!/bin/sh" == lines[0]
     options = [line for line in lines if line.startswith("#SBATCH ")]
     assert f"#SBATCH --output={tmp_path}/sweeps/slurm-%A_%a.log" in options
-    for option in ("array=1-8", "gres=gpu:1", "cpus-per-task=2", "partition=gpu"):
+    for option in ("array=1-8", "gres=gpu:1", "cpus-per-task=2"):
         assert f"#SBATCH --{option}" in options
+    assert "#SBATCH -p gpu '--comment=a b'" == options[-1]
+    with pytest.raises(BadInput, match="No closing quotation"):
+        SlurmArray(tasks=1, more="it's").script([], out=Path())
     assert lines[-1].endswith(
         "-m codeneedle sweep kv-grid --corpus 'a b' "
         '--shard "$SLURM_ARRAY_TASK_ID/8" -- -t 1'
