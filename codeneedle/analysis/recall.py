@@ -73,16 +73,35 @@ LOST_LINES = 4
 Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
 
 
-def unanswered(record: CellRecord, setup: Setup) -> frozenset[str]:
+def unanswered(record: CellRecord, setup: Setup, part: Ask) -> frozenset[str]:
     """
-    Names of the needles of which *record* lacks an answer, written or forced.
+    Names of the needles that *record* was asked for and lacks an answer of.
+
+    Args:
+        record: A finished one.
+        setup: Its run's.
+        part: Written or forced: an engine may be able to do one alone.
 
     Raises:
         BadRecord: As of `asked_rounds`.
     """
-    written = (each.needle.name for each in asked_rounds(record, setup) if each.error)
-    forced = (each.needle for each in recall_of(record).forced if not each.logprobs)
-    return frozenset((*written, *forced))
+    if part is Ask.FORCED:
+        forced = recall_of(record).forced
+        return frozenset(each.needle for each in forced if not each.logprobs)
+    rounds = asked_rounds(record, setup)
+    return frozenset(each.needle.name for each in rounds if each.error)
+
+
+def asked_for(record: CellRecord, part: Ask) -> frozenset[str]:
+    """Names of the needles that *record* was asked for, written or forced."""
+    found = recall_of(record)
+    rounds = found.forced if part is Ask.FORCED else found.rounds
+    return frozenset(each.needle for each in rounds)
+
+
+def is_answered(record: CellRecord, setup: Setup, part: Ask) -> bool:
+    """Whether *record* has an answer of *part* at all."""
+    return bool(asked_for(record, part) - unanswered(record, setup, part))
 
 
 def _of_answers(
@@ -355,6 +374,12 @@ FORCED: tuple[Metric, ...] = (
     ),
 )
 """Those of forced recall, in runs that asked for it; the first is their headline."""
+
+
+def part_of(metric: str) -> Ask:
+    """What the metric of that name is read from: written rounds, or forced ones."""
+    is_forced = metric in {each.name for each in FORCED}
+    return Ask.FORCED if is_forced else Ask.WRITTEN
 
 
 def forced_metrics(setup: Setup) -> tuple[Metric, ...]:

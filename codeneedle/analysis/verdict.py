@@ -121,12 +121,13 @@ class Certificate:
     What the needles say of one pair beside the reference.
 
     Attributes:
-        needles: Needles that both answered for.
+        needles: Needles that both answered for and that the reference could lose.
         lost: Those that lost as much as counts as lost.
         verdict: ``free``: fewer than `LOST_SHARE` of needles are lost; ``costs``: it
             scores less than the reference; else ``undecided``.
         upper: Upper confidence bound of the share lost, at 95 %.
         more: Further needles, none of them lost, that would make it ``free``.
+        asked: Needles that both answered for.
     """
 
     needles: int
@@ -134,6 +135,13 @@ class Certificate:
     verdict: str
     upper: float
     more: int = 0
+    asked: int = 0
+
+    @property
+    def whole(self) -> int:
+        """Needles to ask altogether, if as many of the further ones can be lost."""
+        share = self.needles / self.asked if self.needles else 1.0
+        return self.asked + math.ceil(self.more / share - _SLACK)
 
 
 def axis_finding(
@@ -197,23 +205,33 @@ def type_table(scores: Numbers, axis: int) -> Numbers:
     over the same cells. Shape (needles, types); without rows if none is whole.
     """
     along = scores if axis == 1 else scores.transpose(1, 0, 2)
-    whole = ~np.isnan(along).any(axis=(1, 2))
+    whole = whole_types(scores, axis)
     if not whole.any():
         return np.empty((0, along.shape[1]))
     means: Numbers = along[whole].mean(axis=0).T
     return means
 
 
+def whole_types(scores: Numbers, axis: int) -> npt.NDArray[np.bool_]:
+    """Which types of the other axis have no gap: those that *axis* is tested over."""
+    gaps: npt.NDArray[np.bool_] = np.isnan(scores)
+    return np.logical_not(gaps.any(axis=(axis, 2)))
+
+
 def odd_cell(
-    scores: Numbers, *, alpha: float = ODD_ALPHA, seed: int = 0
+    scores: Numbers,
+    *,
+    alpha: float = ODD_ALPHA,
+    seed: int = 0,
+    reference: tuple[int, int] = (0, 0),
 ) -> OddCell | None:
     """
     The cell that falls short of the additive table K + V, if one stands out.
 
     The statistic is the largest shortfall of the grid, each divided by its standard
     deviation over needles; K labels and V labels are permuted within each needle. None
-    where the grid has gaps, fewer than three types on an axis, or no cell that stands
-    out.
+    where the grid has gaps, fewer than three types on an axis, no cell that stands
+    out, or the one at *reference* does: all others are compared with it.
     """
     k_types, v_types, needles = scores.shape
     if min(k_types, v_types) < 3 or np.isnan(scores).any():  # noqa: PLR2004
@@ -223,7 +241,7 @@ def odd_cell(
     oddness = _oddness(residuals)
     place, observed = int(oddness.argmax()), oddness.max()
     shortfall = -float(residuals.mean(axis=0).flat[place])
-    if shortfall <= _SLACK:
+    if shortfall <= _SLACK or divmod(place, v_types) == reference:
         return None
     chance = np.random.default_rng(seed)
     which = np.arange(needles)[np.newaxis, :, np.newaxis, np.newaxis]
@@ -273,7 +291,12 @@ def without_cell(scores: Numbers, odd: OddCell) -> Numbers:
 
 
 def certificate(
-    ours: Numbers, reference: Numbers, *, comparisons: int, lost_from: float
+    ours: Numbers,
+    reference: Numbers,
+    *,
+    comparisons: int,
+    lost_from: float,
+    lowest: float = 0.0,
 ) -> Certificate:
     """
     Judge one pair beside the reference, needle by needle.
@@ -283,15 +306,22 @@ def certificate(
     *comparisons* / `ALPHA`, which bounds the chance of one false certificate or more
     (Markov's inequality and a union bound).
 
+    A needle of which the reference has too little to lose says nothing of ``free``.
+    Whether one counts follows from the reference alone, so that a lucky answer of it
+    is not held against a pair: ``costs`` rests on all needles.
+
     Args:
         ours: Lines matched of each needle; a missing answer is 0.
         reference: The same of the reference.
         comparisons: Pairs that are judged in the same grid.
         lost_from: A needle is lost that has this much less than with the reference.
+        lowest: The lowest score that there is.
     """
     losses = np.asarray(reference) - np.asarray(ours)
-    lost = int((losses >= lost_from - _SLACK).sum())
-    kept = len(losses) - lost
+    can_be_lost = np.asarray(reference) - lowest >= lost_from - _SLACK
+    needles = int(can_be_lost.sum())
+    lost = int((losses >= lost_from - _SLACK)[can_be_lost].sum())
+    kept = needles - lost
     needed = math.log(comparisons / ALPHA)
     log_free = lost * math.log(_HARMLESS_SHARE / LOST_SHARE)
     log_free += kept * math.log((1 - _HARMLESS_SHARE) / (1 - LOST_SHARE))
@@ -304,11 +334,12 @@ def certificate(
     step = math.log((1 - _HARMLESS_SHARE) / (1 - LOST_SHARE))
     more = 0 if verdict != "undecided" else math.ceil((needed - log_free) / step)
     return Certificate(
-        needles=len(losses),
+        needles=needles,
         lost=lost,
         verdict=verdict,
-        upper=upper_share(lost, len(losses)),
+        upper=upper_share(lost, needles),
         more=more,
+        asked=len(losses),
     )
 
 

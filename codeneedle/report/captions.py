@@ -12,7 +12,7 @@ from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES
-from codeneedle.records.record import Json, Run, Setup, Status
+from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import plural, size, visible
 
@@ -311,11 +311,25 @@ def incomplete_lines(run: Run, cells: Cells) -> list[str]:
         pairs = named_pairs([cell.pair for cell in incomplete])
         lines.append(f"fewer than {most} values (at least {fewest}): {pairs}")
     finished = (r for r in run.records if r.probe == recall.NAME and r.has_numbers)
-    missing = {r.pair: len(recall.unanswered(r, run.setup)) for r in finished}
-    if any(missing.values()):
-        silent = named_pairs([pair for pair, count in missing.items() if count])
-        lines.append(
-            "functions without an answer, which count as nothing recalled (at most "
-            f"{max(missing.values())} of {len(run.setup.needles)}): {silent}"
-        )
+    lines += _silent_lines(list(finished), run.setup)
     return lines
+
+
+def _silent_lines(records: Sequence[CellRecord], setup: Setup) -> Iterator[str]:
+    """Pairs that lack answers, written or forced; not of what no pair could give."""
+    for part in recall.asked_of(setup).parts:
+        if not any(recall.is_answered(each, setup, part) for each in records):
+            continue
+        missing = {
+            each.pair: (len(silent), len(recall.asked_for(each, part)))
+            for each in records
+            if (silent := recall.unanswered(each, setup, part))
+        }
+        if missing:
+            most, asked = max(missing.values())
+            is_forced = part is recall.Ask.FORCED
+            what = "scores of their lines" if is_forced else "an answer"
+            yield (
+                f"functions without {what}, which count as nothing recalled (at most "
+                f"{most} of {asked}): {named_pairs(list(missing))}"
+            )

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -378,13 +379,18 @@ class UnitScores:
         # What the reference did not answer cannot be lost, and is no evidence.
         self._answered = [name for name in own if name not in missing]
         # Some pairs were asked for further functions: the grid has those of most.
-        self._names = [
+        self.names = [
             name for name in self._answered if 2 * counts[name] > len(self._cells)
         ]
-        self.units = len(self._names)
-        self._is_reliable = len(missing) <= (1 - ANSWERED_SHARE) * (
-            len(missing) + len(self._answered)
+        self.units = len(self.names)
+        self._is_reliable = not _is_unreliable(
+            len(missing), len(missing) + len(self._answered)
         )
+        self._unreliable = {
+            pair
+            for pair, lacking in self._missing.items()
+            if _is_unreliable(len(lacking), len(lacking | self._cells[pair].keys()))
+        }
 
     @property
     def sign(self) -> int:
@@ -415,20 +421,30 @@ class UnitScores:
             )
         return ""
 
-    def of(self, pair: Pair) -> Numbers | None:
-        """The units of *pair*, higher is better; None where they are not whole."""
-        values = self._cells.get(pair, {})
-        if not self._names or not values.keys() >= set(self._names):
+    def of(self, pair: Pair, names: Sequence[str] | None = None) -> Numbers | None:
+        """
+        The units of *pair*, higher is better; None where they are not whole.
+
+        None, too, where fewer than nine in ten have an answer: zeros of those that
+        have none would be charged to the types of *pair*.
+
+        Args:
+            pair: Any pair.
+            names: Of the units; all of `names` if None.
+        """
+        names = self.names if names is None else names
+        values = {} if pair in self._unreliable else self._cells.get(pair, {})
+        if not names or not values.keys() >= set(names):
             return None
-        return np.array([values[name] for name in self._names]) * self.sign
+        return np.array([values[name] for name in names]) * self.sign
 
     def shared(self, pair: Pair) -> tuple[Numbers, Numbers] | None:
         """
         What *pair* and the reference have for the units that both were asked for.
 
-        None where there are none, or *pair* lacks one of them.
+        None where there are none, *pair* lacks one of them, or too many answers.
         """
-        ours = self._cells.get(pair, {})
+        ours = {} if pair in self._unreliable else self._cells.get(pair, {})
         theirs = self._cells.get(self.reference, {}) if self.reference else {}
         names = [name for name in self._answered if name in ours]
         lacking = self._missing.get(pair, frozenset()) - ours.keys()
@@ -449,7 +465,13 @@ class UnitScores:
         both, lost_from = self.shared(pair), self.metric.lost_from
         if both is None or lost_from is None or pair == self.reference:
             return None
-        return verdict.certificate(*both, comparisons=comparisons, lost_from=lost_from)
+        worst = self.metric.bounds[0 if self.sign > 0 else 1]
+        return verdict.certificate(
+            *both,
+            comparisons=comparisons,
+            lost_from=lost_from,
+            lowest=-math.inf if worst is None else worst * self.sign,
+        )
 
     @property
     def is_compared(self) -> bool:
@@ -479,7 +501,9 @@ class UnitScores:
             return base
         base = replace(base, incomplete=self.incomplete)
         scores = self._scores(types)
-        odd = verdict.odd_cell(scores, alpha=ODD_ALPHA * share)
+        odd = verdict.odd_cell(
+            scores, alpha=ODD_ALPHA * share, reference=self._place(types)
+        )
         if odd is not None:
             scores = verdict.without_cell(scores, odd)
         alpha = AXIS_ALPHA * share
@@ -501,6 +525,11 @@ class UnitScores:
         v_order = [v for v in dict.fromkeys(pair.v for pair in pairs) if v in v_types]
         return tuple(k_types), tuple(v_order)
 
+    def _place(self, types: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[int, int]:
+        """Where the reference stands, which has a value."""
+        pair = self.reference or next(iter(self._cells))
+        return types[0].index(pair.k), types[1].index(pair.v)
+
     def _scores(self, types: tuple[tuple[str, ...], tuple[str, ...]]) -> Numbers:
         shape = (len(types[0]), len(types[1]), self.units)
         scores = np.full(shape, math.nan)
@@ -521,11 +550,18 @@ class UnitScores:
             spread = float((whole - whole.mean(axis=1, keepdims=True)).std()) or 1.0
             sizes = [spread * step for step in (0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2, 3)]
             kinds = ("shift",)
-        filled = np.where(np.isnan(scores), np.nanmean(scores), scores)
+        # As the test itself: a gap leaves out the whole type of the other axis.
+        used = verdict.whole_types(scores, axis)
+        tested = scores[used] if axis else scores[:, used]
         return {
-            kind: verdict.detectable(filled, axis, kind, sizes=sizes, alpha=alpha)
+            kind: verdict.detectable(tested, axis, kind, sizes=sizes, alpha=alpha)
             for kind in kinds
         }
+
+
+def _is_unreliable(missing: int, asked: int) -> bool:
+    """Whether fewer than `ANSWERED_SHARE` of what was asked have an answer."""
+    return missing > (1 - ANSWERED_SHARE) * asked
 
 
 def _units(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
@@ -548,11 +584,13 @@ def _units(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
 
 
 def _missing(column: Column, table: PairTable, pair: Pair | None) -> frozenset[str]:
-    """Names of the units of *pair* without an answer."""
+    """Names of the units of *pair* without an answer that the metric is read from."""
     record = table.records.get((pair, column.probe)) if pair else None
     if column.probe != recall.NAME or record is None or not record.has_numbers:
         return frozenset()
-    return recall.unanswered(record, table.run.setup)
+    return recall.unanswered(
+        record, table.run.setup, recall.part_of(column.metric.name)
+    )
 
 
 def _standings(
@@ -607,12 +645,18 @@ def _trouble(table: PairTable, pair: Pair) -> str:
     failed = [each for each in records if each and not each.has_numbers]
     if failed:
         return visible(f"{failed[0].status.value}: {failed[0].reason}")
-    asked = len(table.run.setup.needles)
-    record = table.records.get((pair, recall.NAME))
-    missing = recall.unanswered(record, table.run.setup) if record else ()
-    if len(missing) > (1 - ANSWERED_SHARE) * asked:
-        answered = asked - len(missing)
-        return f"unreliable: {answered} of {asked} functions have an answer"
+    record, setup = table.records.get((pair, recall.NAME)), table.run.setup
+    whole = table.records.get((table.reference or pair, recall.NAME))
+    if record is None or whole is None or not whole.has_numbers:
+        return ""
+    for part in recall.asked_of(setup).parts:
+        # An engine may have no scores of forced lines: nobody has them then.
+        if recall.is_answered(whole, setup, part):
+            asked = len(recall.asked_for(record, part))
+            missing = len(recall.unanswered(record, setup, part))
+            if _is_unreliable(missing, asked):
+                answered = asked - missing
+                return f"unreliable: {answered} of {asked} functions have an answer"
     return ""
 
 
@@ -707,6 +751,9 @@ def _advice(found: Verdict, table: PairTable, limits: Limits) -> Iterator[Advice
         told |= {offer.pair} if offer.pair else set()
 
 
+NO_SMALLER = "no smaller cache could be judged, or no log tells its size"
+
+
 def _least_memory(found: Verdict, smaller: Sequence[Standing]) -> Advice:
     candidates = [s.pair for s in smaller if _shows_no_loss(found, s)]
     if candidates:
@@ -720,7 +767,7 @@ def _least_memory(found: Verdict, smaller: Sequence[Standing]) -> Advice:
             "what you can bear: --max-changed 2% or --max-kld 0.01"
         )
     else:
-        reason = "no smaller cache was measured, or no log tells its size"
+        reason = NO_SMALLER
     pair = candidates[0] if candidates else None
     return Advice(goal=LEAST_MEMORY, pair=pair, reason=reason)
 
@@ -767,19 +814,21 @@ def _nothing_lost(found: Verdict, smaller: Sequence[Standing]) -> Advice:
             reason="no pair can be called free: recall or a task that the model can "
             "do was not measured",
         )
-    more = [
-        s.certificate.more
-        for s in smaller
-        if s.certificate and s.certificate.verdict == "undecided"
-    ]
+    certificates = [s.certificate for s in smaller if s.certificate]
+    more = [each.more for each in certificates if each.verdict == UNDECIDED]
     if not more:
-        reason = "every smaller cache that was measured loses something"
+        reason = "every smaller cache that could be judged loses something"
+        if not smaller:
+            reason = NO_SMALLER
+        elif not certificates:
+            reason = "no smaller cache has answers to compare with the reference's"
         return Advice(goal=goal, pair=None, reason=reason)
     return Advice(
         goal=goal,
         pair=None,
         reason=f"not shown of any pair: it takes {min(more)} more "
-        f"{found.certified.noun}, none of them lost, to show that fewer than "
+        f"{found.certified.noun} that could be lost, and none that is, to show that "
+        "fewer than "
         f"{LOST_SHARE:.0%} are",
     )
 
@@ -789,23 +838,35 @@ def _lost_words(found: Verdict, standing: Standing) -> str:
     if certificate is None or found.certified is None:
         return ""
     return (
-        f"{certificate.lost} of {certificate.needles} {found.certified.noun} lost "
-        f"{found.certified.lost_from:g} {found.certified.unit} or more; fewer than "
-        f"{LOST_SHARE:.0%} do ({ALPHA:.0%} error over the whole grid)"
+        f"{certificate.lost} {found.certified.noun} lost {found.certified.lost_from:g} "
+        f"{found.certified.unit} or more, of {certificate.needles} that could; fewer "
+        f"than {LOST_SHARE:.0%} do ({ALPHA:.0%} error over the whole grid)"
     )
 
 
 def _within(smaller: Sequence[Standing], table: PairTable, limits: Limits) -> Advice:
-    """The smallest cache whose loss is surely within what the user can bear."""
+    """
+    The smallest cache whose loss is surely within what the user can bear.
+
+    The pairs that could be named share the 5 % of error: the smallest of many bounds
+    is low by chance.
+    """
     goal = WITHIN_LIMIT
     by_name = {column.metric.name: column for column in table.columns}
     missing = [name for name in limits.by_metric if name not in by_name]
     if missing:
         reason = f"{missing[0]} was not measured: sweep with --probe divergence"
         return Advice(goal=goal, pair=None, reason=reason)
-    for standing in smaller:
+    tried = [
+        each
+        for each in smaller
+        if all(by_name[name].cell(each.pair).has_value for name in limits.by_metric)
+    ]
+    for standing in tried:
         uppers = {
-            name: _upper_loss(by_name[name], table, standing.pair)
+            name: _upper_loss(
+                by_name[name], table, standing.pair, alpha=ALPHA / len(tried)
+            )
             for name in limits.by_metric
         }
         if all(uppers[name] <= limit for name, limit in limits.by_metric.items()):
@@ -824,15 +885,16 @@ def _loss_word(name: str) -> str:
     return {"top1": "tokens with another first choice (%)", "kld": "KLD (nats)"}[name]
 
 
-def _upper_loss(column: Column, table: PairTable, pair: Pair) -> float:
-    """Upper bound of a loss at 95 %, over chunks where they are stored."""
+def _upper_loss(column: Column, table: PairTable, pair: Pair, *, alpha: float) -> float:
+    """Upper bound of a loss, wrong by *alpha*, over chunks where they are stored."""
     units = np.array(list(_units(column, table, pair).values()))
     if column.metric.name == "top1":
         units = 100 - units
-    mean, half = verdict.mean_interval(units, alpha=2 * ALPHA)
+    mean, half = verdict.mean_interval(units, alpha=2 * alpha)
     if math.isfinite(half):
         return mean + half
     record = table.records[pair, column.probe]
     error = column.metric.error
     known = error(record, table.run.setup, table.reading) if error else None
-    return mean + 1.64 * known if known is not None else math.inf
+    quantile = NormalDist().inv_cdf(1 - alpha)
+    return mean + quantile * known if known is not None else math.inf

@@ -127,9 +127,10 @@ def judged_lines(each: Judged) -> Iterator[str]:
         yield f"left out, without all {each.units} {each.metric.noun}: {lacking}"
     if each.odd is not None and each.odd_pair:
         shortfall = number(each.odd.shortfall, digits=each.metric.digits)
+        more = "more" if each.metric.better == "lower" else "less"
         yield (
             f"{visible(str(each.odd_pair))} is odd: {shortfall} "
-            f"{each.metric.unit} less than its types explain"
+            f"{each.metric.unit} {more} than its types explain"
         )
 
 
@@ -182,11 +183,11 @@ def _undecided(found: Verdict) -> Iterator[tuple[str, str]]:
         return
     every, noun = list(certificates.values()), found.certified.noun
     line = (
-        f"{named_pairs(list(certificates))}: {_span([each.lost for each in every])} of "
-        f"{every[0].needles} {noun} lost, so up to "
-        f"{_span([round(100 * each.upper) for each in every])}% may be; "
-        f"{_span([each.more for each in every])} more, none of them lost, would make "
-        "a pair free"
+        f"{named_pairs(list(certificates))}: {_span([each.lost for each in every])} "
+        f"{noun} lost of {_span([each.needles for each in every])} that could be, so "
+        f"up to {_span([round(100 * each.upper) for each in every])}% may be; "
+        f"{_span([each.more for each in every])} more of these, none of them lost, "
+        "would make a pair free"
     )
     yield "undecided", line
     if noun == "functions":
@@ -195,23 +196,39 @@ def _undecided(found: Verdict) -> Iterator[tuple[str, str]]:
 
 def _settling(found: Verdict, certificates: Mapping[Pair, Certificate]) -> str:
     """The command that decides the pair that needs least, with its time."""
-    pair = min(certificates, key=lambda each: (certificates[each].more, str(each)))
-    setup, needed = found.run.setup, certificates[pair]
-    whole = needed.needles + needed.more
+    pair = min(certificates, key=lambda each: (certificates[each].whole, str(each)))
+    setup, whole = found.run.setup, certificates[pair].whole
     room = min(LIMIT, setup.corpus.functions)
     if whole > room:
         return (
             f"{visible(str(pair))} takes {whole} functions, and of this text a sweep "
             f"asks {room} at most: use a longer --corpus"
         )
-    words = list(setup.words)
+    words = _unshared(setup.words)
     at = words.index("--") if "--" in words else len(words)
     settle = ["--settle", str(pair)]
     command = shlex.join(["codeneedle", "sweep", *words[:at], *settle, *words[at:]])
-    if not words:
+    if not setup.words:
         command = f"the command that made this run, with {shlex.join(settle)}"
     time = duration(_settling_s(found, pair, whole))
     return visible(f"{command}   (about {time} if it loses none)")
+
+
+def _unshared(words: Sequence[str]) -> list[str]:
+    """*words* without probes and shares: a pair is settled by recall, and whole."""
+    kept: list[str] = []
+    skips = False
+    for at, word in enumerate(words):
+        if word == "--":
+            return [*kept, *words[at:]]
+        name, equals, _ = word.partition("=")
+        if not skips and name in {"--probe", "--shard"}:
+            skips = not equals
+        elif skips:
+            skips = False
+        else:
+            kept.append(word)
+    return kept
 
 
 def _settling_s(found: Verdict, pair: Pair, functions: int) -> float:

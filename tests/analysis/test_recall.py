@@ -13,7 +13,13 @@ from made_records import (
     made_setup,
 )
 
-from codeneedle.analysis.recall import METRICS, forced_metrics, headline, unanswered
+from codeneedle.analysis.recall import (
+    METRICS,
+    Ask,
+    forced_metrics,
+    headline,
+    unanswered,
+)
 from codeneedle.records.record import NeedleFacts, Round
 from codeneedle.scoring.rounds import Reading
 
@@ -71,7 +77,8 @@ def test_a_round_without_an_answer_counts_as_nothing_recalled() -> None:
     assert [0, 1, 1] == values("errors", rounds)
     assert [] == values("matched", rounds[1:])
     record = made_record("q8_0/q4_0", rounds)
-    assert {SECOND.name, THIRD.name} == unanswered(record, SETUP)
+    assert {SECOND.name, THIRD.name} == unanswered(record, SETUP, Ask.WRITTEN)
+    assert not unanswered(record, SETUP, Ask.FORCED)
 
 
 def test_the_margin_is_the_smallest_gap_of_each_round() -> None:

@@ -111,6 +111,19 @@ def test_one_bad_cell_is_named_and_taken_out_before_the_axes_are_tested():
     assert not axis_finding(mended, V).matters
 
 
+def test_the_reference_is_never_the_odd_cell():
+    """
+    All others are compared with it; nor is another one named for standing beside it.
+    """
+    scores = noisy()
+    scores[0, 0] = 2.0
+
+    assert odd_cell(scores) is None
+    found = odd_cell(scores, reference=(1, 1))
+    assert found is not None
+    assert (0, 0) == (found.k, found.v)
+
+
 def test_the_missing_cell_is_estimated_from_an_additive_table_exactly():
     """
     Where rows and columns explain everything, the estimate is the lost value.
@@ -206,6 +219,34 @@ def test_a_lost_needle_costs_two_dozen_clean_ones():
     assert ("undecided", 1, 26) == (found.verdict, found.lost, found.more)
     ours[0] = 17.0
     assert "free" == certificate(ours, reference, comparisons=3, lost_from=4).verdict
+
+
+def test_needles_that_the_reference_could_not_lose_are_no_evidence():
+    """
+    The reference recalls 7 of 49: those count, and seven in 49 of the next will.
+    """
+    reference = np.array([20.0] * 7 + [3.0] * 42)
+
+    found = certificate(reference, reference, comparisons=1, lost_from=4)
+
+    assert ("undecided", 7, 49) == (found.verdict, found.needles, found.asked)
+    assert found.whole == 49 + 7 * found.more
+    assert found.upper > 0.3
+    raised = certificate(
+        reference - 20, reference - 20, comparisons=1, lost_from=4, lowest=-20
+    )
+    assert raised == found
+
+
+def test_lucky_answers_of_the_reference_are_no_cost():
+    """
+    Each of two equal pairs has half of its needles at random: where the reference was
+    lucky the other one has less, and where it was not, more.
+    """
+    chance = np.random.default_rng(5)
+    ours, theirs = 20.0 * (chance.random((2, 60)) < 0.5)
+
+    assert "undecided" == certificate(ours, theirs, comparisons=1, lost_from=4).verdict
 
 
 def test_a_pair_that_loses_nearly_everywhere_costs():

@@ -8,6 +8,8 @@ import matplotlib as mpl
 import pytest
 from made_records import (
     failed_record,
+    made_forced,
+    made_needle,
     made_record,
     made_round,
     made_run,
@@ -172,6 +174,32 @@ def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
     assert f"unsupp.  {named} unsupported: no kernel" in lines
     silent = "which count as nothing recalled (at most 1 of 2): q8_0/q8_0"
     assert f"functions without an answer, {silent}" in lines
+
+
+def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has() -> (
+    None
+):
+    """
+    Of 4 functions that a pair was asked for, not of the 2 of the setup; forced rounds
+    of an engine that cannot score are not missing.
+    """
+    needles = [made_needle(at) for at in range(4)]
+    setup = replace(
+        made_setup(needles=2, types_k=("bf16",), types_v=("bf16",)),
+        further=tuple(needles[2:]),
+        probes={"recall": {"ask": "both"}},
+    )
+    lost = [replace(made_round(each), reply="", error="timeout") for each in needles]
+    unscored = [replace(made_forced(n), error="x", logprobs=()) for n in needles]
+    record = made_record(
+        "bf16/bf16", [*lost[:3], made_round(needles[3])], forced=unscored
+    )
+
+    lines = lines_of(made_run(setup=setup, failed=[record]))
+
+    assert ["(at most 3 of 4): bf16/bf16"] == [
+        line[line.index("(at") :] for line in lines if "which count as" in line
+    ]
 
 
 def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:

@@ -1,8 +1,10 @@
 """Judging a run: certificates, axes, limits, and what a missing answer is worth."""
 
+import json
 from dataclasses import replace
 
 import pytest
+from made_copies import copied
 from made_metrics import failed
 from made_records import (
     made_forced,
@@ -17,6 +19,7 @@ from published_runs import RUN_3, RUN_4, published_run
 
 from codeneedle.analysis.recall import METRICS
 from codeneedle.grid import Pair
+from codeneedle.records.record import Effective
 from codeneedle.report.grid import summary_row
 from codeneedle.report.judgement import (
     COSTS,
@@ -26,7 +29,7 @@ from codeneedle.report.judgement import (
     Limits,
     judge,
 )
-from codeneedle.scoring.rounds import Reading
+from codeneedle.scoring.rounds import Reading, recall_of
 
 MATCHED, PASS = METRICS[:2]
 TYPES = ("bf16", "q8_0", "q4_0")
@@ -110,6 +113,151 @@ def test_missing_answers_do_not_make_a_pair_look_better(missing):
         assert NOT_JUDGED == found.word(SMALLEST)
 
 
+def without_answers(run, pairs, missing):
+    """*run*, in which *pairs* have no answer for the first *missing* functions."""
+    needles = run.setup.every_needle
+    rounds = [
+        replace(made_round(needle), reply="", error="timed out")
+        if at < missing
+        else made_round(needle)
+        for at, needle in enumerate(needles)
+    ]
+    records = (
+        sized(made_record(each.pair, rounds)) if str(each.pair) in pairs else each
+        for each in run.records
+    )
+    return replace(run, records=tuple(records))
+
+
+def test_cells_with_too_few_answers_condemn_no_other_pair():
+    """
+    Two cells of K at q4_0 hardly answered: their zeros are charged to no type, and the
+    reference is not odd beside them.
+    """
+    run = without_answers(made(), {"q4_0/q8_0", "q4_0/q4_0"}, 14)
+
+    found = judge(run, Reading(), with_power=False)
+
+    matched = found.judged[0]
+    assert (None, set()) == (matched.odd, matched.costing())
+    assert {Pair("q4_0", "q8_0"), SMALLEST} == set(matched.incomplete)
+    assert UNDECIDED == found.word(Pair("q4_0", "bf16"))
+    assert NOT_JUDGED == found.word(SMALLEST)
+
+
+def test_an_engine_that_cannot_force_is_judged_by_what_was_written():
+    """
+    Forced rounds without scores are missing of all pairs alike: V at q4_0 costs.
+    """
+    setup = replace(
+        made_setup(types_k=TYPES[::2], types_v=TYPES[::2]),
+        probes={"recall": {"ask": "both"}},
+    )
+    run = made_run(lambda pair, _at: 20 - 15 * (pair.v == "q4_0"), setup=setup)
+    unscored = [
+        replace(made_forced(n), error="not told", logprobs=(), leads=(), ends=())
+        for n in setup.needles
+    ]
+    records = [
+        sized(made_record(each.pair, recall_of(each).rounds, forced=unscored))
+        for each in run.records
+    ]
+
+    found = judge(replace(run, records=tuple(records)), Reading(), with_power=False)
+
+    assert {("V", "q4_0")} == found.judged[0].costing()
+    assert ["", "", "", ""] == [each.trouble for each in found.standings]
+    assert COSTS == found.word(SMALLEST)
+
+
+@pytest.mark.parametrize(("missing", "said"), [(2, ""), (10, "30 of 40 functions")])
+def test_missing_answers_are_held_against_what_was_asked(missing, said):
+    """
+    Of a pair that was asked for further functions, too.
+    """
+    run = made(needles=40)
+    setup = run.setup
+    further = replace(setup, needles=setup.needles[:16], further=setup.needles[16:])
+    run = without_answers(replace(run, setup=further), {str(SMALLEST)}, missing)
+
+    assert said in judge(run, Reading(), with_power=False).standing(SMALLEST).trouble
+    assert bool(said) == bool(
+        judge(run, Reading(), with_power=False).standing(SMALLEST).trouble
+    )
+
+
+def test_what_would_have_been_found_is_told_of_the_cells_that_were_tested():
+    """
+    Gaps leave one V type to test K over: the least effect is that of this row alone.
+    """
+    gaps = ("q8_0/q8_0", "q4_0/q4_0")
+    setup = made_setup(types_k=TYPES, types_v=TYPES)
+
+    def least(**chosen):
+        run = made_run(lambda pair, at: 20 - at * ord(pair.v[0]) % 3, **chosen)
+        found = judge(run, Reading(), with_power=True).judged[0]
+        return found.least["K"]
+
+    alone = made_setup(types_k=TYPES, types_v=("bf16",))
+    assert least(setup=setup, untried=gaps) == least(setup=alone)
+
+
+def measured(kld, pairs=("bf16/bf16", "q8_0/q8_0", "q4_0/q4_0")):
+    """Divergence of *pairs* and recall of all, by the kld of the others' chunks."""
+    run = made()
+    records = []
+    for pair in pairs:
+        record = sized(copied(pair, [-1.0] * len(kld)))
+        stored = json.loads(json.dumps(record.observation))
+        stored["reference"] = "bf16/bf16"
+        for chunk, value in zip(stored["contexts"][0]["by_chunk"], kld, strict=True):
+            chunk["kld"] = 0.0 if pair == pairs[0] else value
+        records.append(replace(record, probe="divergence", observation=stored))
+    return replace(run, records=(*run.records, *records))
+
+
+def test_a_limit_passes_over_a_smaller_pair_without_divergence():
+    """
+    Only recall was measured of q4_0/q4_0: nothing is known of its divergence.
+    """
+    run = measured([0.01, 0.011, 0.012, 0.01], pairs=("bf16/bf16", "q8_0/q8_0"))
+
+    found = judge(run, Reading(), Limits(max_kld=0.02), with_power=False)
+
+    assert Pair("q8_0", "q8_0") == advice(found, "within the limit").pair
+
+
+def test_bounds_that_a_pair_is_chosen_by_share_the_error():
+    """
+    Over two pairs each bound is at 97.5 %: what is within alone is not among two.
+    """
+    kld = [0.006, 0.008, 0.010, 0.012, 0.014, 0.010]
+    limits = Limits(max_kld=0.0125)
+
+    def chosen(*pairs):
+        run = measured(kld, pairs=("bf16/bf16", *pairs))
+        found = judge(run, Reading(), limits, with_power=False)
+        return advice(found, "within the limit").pair
+
+    assert SMALLEST == chosen("q4_0/q4_0")
+    assert chosen("q4_0/q4_0", "q8_0/q8_0") is None
+
+
+def test_nothing_is_said_to_lose_that_was_not_compared():
+    """
+    Without sizes there is no smaller cache; without answers none was compared.
+    """
+    run = made()
+    unsized = replace(
+        run, records=tuple(replace(r, effective=Effective()) for r in run.records)
+    )
+    found = judge(unsized, Reading(), with_power=False)
+
+    assert "no smaller cache could be judged" in advice(found, "nothing lost").reason
+    lost = judged(lambda pair, _at: 20 * (str(pair) == "bf16/bf16"))
+    assert "every smaller cache" in advice(lost, "nothing lost").reason
+
+
 def test_a_model_that_cannot_do_the_task_gives_no_certificate():
     """
     The reference recalls 1 line of 20: the metric has no say, nothing is free.
@@ -147,7 +295,10 @@ def test_enough_clean_functions_certify_the_smallest_pair():
 
     best = advice(found, "nothing lost")
     assert best.pair == SMALLEST
-    assert "0 of 50 functions lost 4 lines or more; fewer than 10% do" in best.reason
+    assert (
+        "0 functions lost 4 lines or more, of 50 that could; fewer than 10% do"
+        in best.reason
+    )
 
 
 def test_a_limit_on_what_was_not_measured_names_the_probe_to_run():

@@ -7,9 +7,11 @@ from made_copies import run_of_copies
 from made_records import made_run, made_setup
 from rich.console import Console
 
+from codeneedle.analysis.verdict import OddCell
 from codeneedle.report.judgement import judge
 from codeneedle.report.verdict import (
     headline,
+    judged_lines,
     statements,
     verdict_json,
     verdict_markdown,
@@ -48,6 +50,38 @@ def test_it_says_what_costs_and_what_was_not_found_with_the_least_effect():
     assert "bf16/bf16" == said["reference"]
     assert any(line.startswith("K: nothing found; ") for line in both)
     assert any("V matters: q4_0 costs 3.00 lines (n 16, p " in line for line in both)
+
+
+def test_an_odd_divergence_is_more_than_its_types_explain():
+    """
+    Of what is better the lower it is, an odd cell has more.
+    """
+    first = judged().judged[0]
+    odd = OddCell(k=1, v=1, shortfall=0.5, p=0.001)
+
+    def said(better):
+        metric = replace(first.metric, better=better)
+        return [*judged_lines(replace(first, metric=metric, odd=odd))][-1]
+
+    assert "q4_0/q4_0 is odd: 0.50 lines more than" in said("lower")
+    assert "0.50 lines less than" in said("higher")
+
+
+def test_the_command_that_settles_a_pair_asks_for_no_other_probe_and_no_share():
+    """
+    These do not go with --settle; what stands behind -- is the server's.
+    """
+    setup = made_setup(needles=16, types_k=TYPES, types_v=("bf16",))
+    corpus = replace(setup.corpus, functions=200)
+    typed = ("--probe", "divergence,recall", "--shard=1/2", "--corpus", "x")
+    words = (*typed, "--", "--probe", "y")
+    run = made_run(setup=replace(setup, corpus=corpus, words=words))
+
+    said = dict(statements(judge(run, Reading(), with_power=False), spell))
+
+    assert said["to decide"].startswith(
+        "codeneedle sweep --corpus x --settle q4_0/bf16 -- --probe y   (about"
+    )
 
 
 def test_a_cost_too_small_for_its_decimals_has_two_digits():
