@@ -16,8 +16,8 @@ import numpy as np
 from rich.console import Console
 
 from codeneedle.analysis import verdict
-from codeneedle.analysis.recall import FORCED, Ask, asked_of
 from codeneedle.analysis.recall import NAME as RECALL
+from codeneedle.analysis.recall import Ask, asked_of, part_of
 from codeneedle.analysis.verdict import Certificate
 from codeneedle.cli.progress import SweepDisplay, SweepProgress, note_lines, say
 from codeneedle.corpora.corpus import BLOCK, LIMIT
@@ -321,8 +321,7 @@ class Decider:
         metric = self.metric()
         parts = asked_of(self.runner.run.setup).parts
         if metric is not None:
-            forced = {each.name for each in FORCED}
-            parts = (Ask.FORCED if metric.metric.name in forced else Ask.WRITTEN,)
+            parts = (part_of(metric.metric.name),)
         if record is not None:
             self._part = record, parts
         return parts
@@ -367,7 +366,7 @@ class Decider:
         """How far to ask the reference again; 0 if that decides nothing."""
         asked = self._asked(self.reference)
         found = map(self.certificate, self.undecided)
-        more = max((each.more for each in found if each), default=0)
+        more = max((each.whole - each.asked for each in found if each), default=0)
         goal = self._in_blocks(asked + more)
         return goal if goal > asked else 0
 
@@ -412,6 +411,9 @@ class Decider:
         finally:
             self.asking.pop(pair, None)
             self._known.pop(pair, None)
+        if cell.former and cell.error and not cell.has_new_answers:
+            # What the new record says of its server is of one that may never have run.
+            self.store.add(replace(cell.former, phases=record.phases))
         if isinstance(cell.error, KeyboardInterrupt):
             raise cell.error
         if cell.error or not record.has_numbers:
@@ -443,7 +445,11 @@ class Decider:
             return
         for pair in self.pairs:
             found = self.certificate(pair)
-            phrase = "not asked yet" if found is None else _phrase(found)
+            if found is None:
+                is_asked = self.record(pair) is not None
+                phrase = "not judged: too few answers" if is_asked else "not asked yet"
+            else:
+                phrase = _phrase(found)
             self.console.print(f"{visible(str(pair)):<13} {phrase}")
         run = self.store.read()
         if run:
@@ -555,7 +561,8 @@ def _is_failed(record: CellRecord) -> bool:
 
 
 def _phrase(found: Certificate) -> str:
-    return f"{found.verdict}: {found.lost} of {found.needles} functions lost"
+    lost = plural(found.lost, "function")
+    return f"{found.verdict}: {lost} lost of {found.needles} that could be"
 
 
 @dataclass(slots=True)
@@ -591,6 +598,13 @@ class _Cell:
         finally:
             if self.former:
                 context.phases = context.phases.after(self.former.phases)
+
+    @property
+    def has_new_answers(self) -> bool:
+        """Whether this server has answered anything."""
+        before = recall_of(self.former).answers if self.former else ()
+        after = self.found.answers if self.found else ()
+        return len(after) > len(before)
 
     def _keep(self, found: Recall) -> None:
         self.found = found

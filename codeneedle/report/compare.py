@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import verdict
+from codeneedle.analysis import retrieval, verdict
 from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.verdict import ALPHA, Numbers
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences
-from codeneedle.records.record import Run, Setup
+from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report.captions import NO_VALUE_WORD, number
 from codeneedle.report.export import json_text, or_null
 from codeneedle.report.judgement import UnitScores, scored_metrics
@@ -36,6 +36,8 @@ class Change:
         metric: The metric.
         values: By pair, its value in the first and in the second run.
         refused: Why the two must not be compared; empty if they may.
+        untested: Why they are shown and not tested; empty if they are, or if their
+            units differ.
         mean: Mean change over units, each averaged over the pairs; NaN where the
             units are not the same.
         half_width: Half of its 95 % interval.
@@ -46,6 +48,7 @@ class Change:
     metric: Metric
     values: Mapping[Pair, tuple[float, float]]
     refused: str = ""
+    untested: str = ""
     mean: float = math.nan
     half_width: float = math.nan
     p: float = math.nan
@@ -56,6 +59,8 @@ class Change:
         """``better``, ``worse``, ``no difference shown``, or why nothing is said."""
         if self.refused:
             return self.refused
+        if self.untested:
+            return self.untested
         if math.isnan(self.p):
             unpaired = "not tested: the two do not share needles or chunks"
             return unpaired if self.metric.is_judged else "not tested"
@@ -88,8 +93,9 @@ def compare(first: Run, second: Run, reading: Reading) -> Comparison:
     """
     Compare *second* with *first*, pair by pair and metric by metric.
 
-    Units (needles, chunks, questions) are paired where text and needles are the same.
-    Speeds of different machines and memory of different contexts are refused.
+    Units (needles, chunks, questions) are paired by name where text and needles are the
+    same; those count that both references answered. Speeds of different machines and
+    memory of different contexts are refused, and probes with different settings.
     """
     probes = tuple(PROBES.values())
     ours, theirs = (pair_table(run, probes, reading) for run in (first, second))
@@ -104,9 +110,7 @@ def compare(first: Run, second: Run, reading: Reading) -> Comparison:
         if other is None or not (is_shown and column.has_values):
             continue
         both = (scored[0][name], scored[1][name]) if name in tested else None
-        changes.append(
-            _change(column, other, both, (first.setup, second.setup), len(tested))
-        )
+        changes.append(_change(column, other, both, (first, second), len(tested)))
     return Comparison(
         first=first,
         second=second,
@@ -119,17 +123,22 @@ def _change(
     ours: Column,
     theirs: Column,
     scored: tuple[UnitScores, UnitScores] | None,
-    setups: tuple[Setup, Setup],
+    runs: tuple[Run, Run],
     tested: int,
 ) -> Change:
+    setups = (runs[0].setup, runs[1].setup)
     values = {
         pair: (cell.value, theirs.cell(pair).value)
         for pair, cell in ours.cells.items()
         if cell.has_value and theirs.cell(pair).has_value
     }
-    metric, refused = ours.metric, _refused(ours.metric, setups)
+    metric = ours.metric
+    refused = _refused(metric, setups) or _refused_settings(ours.probe, runs)
     if refused or scored is None or not values or not _are_paired(*setups):
         return Change(metric=metric, values=values, refused=refused)
+    silent = scored[0].silent or scored[1].silent
+    if silent:
+        return Change(metric=metric, values=values, untested=f"not tested: {silent}")
     gaps = _gaps(scored, list(values))
     if gaps is None:
         return Change(metric=metric, values=values)
@@ -148,11 +157,13 @@ def _change(
 def _gaps(
     scored: tuple[UnitScores, UnitScores], pairs: Sequence[Pair]
 ) -> Numbers | None:
-    """What each unit gains, averaged over *pairs*; None where they do not match."""
+    """What each unit of both gains, averaged over *pairs*; None without any."""
+    others = set(scored[1].names)
+    names = [name for name in scored[0].names if name in others]
     total, count = None, 0
     for pair in pairs:
-        before, after = scored[0].of(pair), scored[1].of(pair)
-        if before is None or after is None or len(before) != len(after):
+        before, after = (each.of(pair, names) for each in scored)
+        if before is None or after is None:
             continue
         gap: Numbers = after - before
         total, count = gap if total is None else total + gap, count + 1
@@ -169,6 +180,36 @@ def _refused(metric: Metric, setups: tuple[Setup, Setup]) -> str:
     if metric.group == "quality" and first.corpus.sha256 != second.corpus.sha256:
         return "not compared: another text"
     return ""
+
+
+def _refused_settings(probe: str, runs: tuple[Run, Run]) -> str:
+    """Why what *probe* measured in two runs is not the same; empty if it is."""
+    first, second = (_settings(probe, run.setup) for run in runs)
+    other = [key for key in {**first, **second} if first.get(key) != second.get(key)]
+    if other:
+        return f"not compared: other {', '.join(map(visible, other))} of {probe}"
+    if probe == retrieval.NAME and len({*map(_dials, runs)} - {()}) > 1:
+        return "not compared: tasks of another difficulty"
+    return ""
+
+
+def _settings(probe: str, setup: Setup) -> Json:
+    """What *probe* was told, of what decides its answers."""
+    stored = setup.probes.get(probe, {})
+    return {key: value for key, value in stored.items() if key not in SAME_ANSWERS}
+
+
+SAME_ANSWERS = {"ask", "speculation"}
+"""Settings of probes that change no answer: which parts of recall were asked, and how
+the corpus would draft its own."""
+
+
+def _dials(run: Run) -> tuple[tuple[str, int], ...]:
+    """The difficulty of each retrieval task of *run*; empty without numbers."""
+    records = (r for r in run.records if r.probe == retrieval.NAME and r.has_numbers)
+    found = next(filter(None, map(retrieval.retrieval_of, records)), None)
+    dials = found.frozen.dials if found else ()
+    return tuple((each.task, each.setting) for each in dials)
 
 
 def _are_paired(first: Setup, second: Setup) -> bool:

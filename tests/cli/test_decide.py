@@ -20,6 +20,7 @@ from codeneedle.cli.options import lasting_words, pair_of_types, time_span
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
 from codeneedle.probes import PROBES
+from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.recall import RecallSettings
 from codeneedle.records.record import Run, Status
 from codeneedle.report.judgement import COSTS, FREE, UNDECIDED, judge
@@ -200,7 +201,7 @@ def test_each_pair_is_asked_in_one_server_until_it_is_decided(world):
     assert (FREE, COSTS) == (found.word(clean, "matched"), found.word(BAD, "matched"))
     counts = [len(world.names(pair)) for pair in (WHOLE, clean, BAD)]
     assert [40, 40, 16] == counts
-    assert "free: 0 of 40 functions lost" in world.said.getvalue()
+    assert "free: 0 functions lost of 40 that could be" in world.said.getvalue()
     assert "3 readings of the text and 96 rounds" in world.said.getvalue()
 
 
@@ -217,7 +218,7 @@ def test_where_that_is_not_enough_further_servers_ask_for_more(world):
     assert world.names(WHOLE) == world.names(BAD)
     assert [2, 2] == [world.servers().count(pair) for pair in (WHOLE, BAD)]
     assert 2 == recall_of(world.store.record(BAD, "recall")).starts
-    assert f"{UNDECIDED}: 1 of 60" in world.said.getvalue()
+    assert f"{UNDECIDED}: 1 function lost of 60" in world.said.getvalue()
 
 
 def test_nothing_is_asked_of_pairs_where_the_reference_itself_knows_nothing(world):
@@ -276,6 +277,28 @@ def test_what_was_answered_before_an_end_is_kept_and_not_asked_again(world, erro
     before = len(world.asked)
     assert 0 == world.decide()
     assert before == len(world.asked)
+
+
+def test_a_second_server_that_never_served_leaves_the_record_of_the_first(
+    world, monkeypatch
+):
+    """
+    What a record says of its server is of the one that gave the answers.
+    """
+    world.screen()
+    world.decide(is_over=lambda: len(world.asked) >= 30)
+    before = sized(world.store.record(WHOLE, "recall"))
+    world.store.add(before)
+
+    def never(_self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProbeContext, "serving", never)
+    with pytest.raises(KeyboardInterrupt):
+        world.decide()
+
+    after = world.store.record(WHOLE, "recall")
+    assert before == replace(after, phases=before.phases)
 
 
 def test_a_budget_ends_between_blocks_and_the_same_command_goes_on(world):

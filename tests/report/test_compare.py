@@ -5,7 +5,16 @@ import math
 from dataclasses import replace
 
 import pytest
-from made_records import made_run, made_setup, stored_run
+from made_records import (
+    made_needle,
+    made_record,
+    made_reply,
+    made_round,
+    made_run,
+    made_setup,
+    stored_run,
+)
+from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 from printing import printed
 
 from codeneedle.errors import BadInput
@@ -76,6 +85,103 @@ def test_other_needles_are_not_paired():
     other = replace(SETUP, needles=SETUP.needles[:8])
 
     assert "not tested" in change(compared(other=other), "matched").words
+
+
+def answered(missing, *, further=0):
+    """A run of one pair that lacks the answer of one function, asked for more."""
+    setup = made_setup(types_k=("bf16",), types_v=("bf16",))
+    more = tuple(made_needle(16 + at) for at in range(further))
+    rounds = [
+        replace(made_round(n), reply="", error="timed out")
+        if at == missing
+        else made_round(n, reply=made_reply(n, matched=4 + at % 16))
+        for at, n in enumerate((*setup.needles, *more))
+    ]
+    record = made_record("bf16/bf16", rounds)
+    return replace(made_run(setup=setup), setup=replace(setup, further=more)), record
+
+
+@pytest.mark.parametrize("further", [0, 3])
+def test_functions_are_paired_by_name(further):
+    """
+    Two runs answer alike, but each lacks another function: nothing has changed.
+    """
+    runs = [
+        replace(run, records=(record,))
+        for run, record in (answered(0), answered(15, further=further))
+    ]
+
+    matched = change(compare(*runs, Reading()), "matched")
+
+    assert ("no difference shown", 0.0) == (matched.words, matched.mean)
+
+
+def test_pairs_without_enough_answers_are_not_compared():
+    """
+    A server that broke is no change of a type's quality.
+    """
+    setup = replace(SETUP, types_v=("bf16",))
+    rounds = [
+        replace(made_round(n), reply="", error="gone") if at < 4 else made_round(n)
+        for at, n in enumerate(setup.needles)
+    ]
+    broken = made_run(setup=setup, failed=[made_record("q4_0/bf16", rounds)])
+
+    matched = change(compare(made_run(setup=setup), broken, Reading()), "matched")
+
+    assert ("no difference shown", 0.0) == (matched.words, matched.mean)
+
+
+def test_other_settings_of_a_probe_are_not_compared():
+    """
+    Which parts of recall were asked changes no written line; a grammar would.
+    """
+    written, both = ({"recall": {"ask": ask}} for ask in ("written", "both"))
+    other = {"recall": {"ask": "both", "strict": True}}
+
+    def words(probes):
+        changed = compared(
+            setup=replace(SETUP, probes=written), other=replace(SETUP, probes=probes)
+        )
+        return change(changed, "matched").words
+
+    assert "no difference shown" == words(both)
+    assert "not compared: other strict of recall" == words(other)
+
+
+def test_tasks_of_another_difficulty_are_not_compared():
+    """
+    The first pair of each run found its own dials.
+    """
+    runs = [
+        replace(
+            made_run(setup=SETUP),
+            records=(
+                retrieval_record(
+                    "bf16/bf16",
+                    made_texts(),
+                    frozen=made_frozen(made_dial(setting=setting)),
+                ),
+            ),
+        )
+        for setting in (2, 3)
+    ]
+
+    found = compare(*runs, Reading())
+
+    assert {"not compared: tasks of another difficulty"} == {
+        each.words for each in found.changes if each.metric.name.startswith("retrieval")
+    }
+
+
+def test_a_metric_that_has_no_say_is_not_tested():
+    """
+    The reference recalls next to nothing: there is nothing to lose.
+    """
+    found = change(compared(1, 1), "matched")
+
+    assert found.words.startswith("not tested: the reference itself has")
+    assert math.isnan(found.p)
 
 
 def test_the_json_keeps_its_keys():
