@@ -228,6 +228,7 @@ def test_no_shell_and_no_code_from_data():
         for path, tree in trees()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
+        and called(node) != "mx.eval"  # computes arrays
         and (
             called(node) in forbidden
             or called(node).endswith((".eval", ".query", ".to_pickle", ".read_pickle"))

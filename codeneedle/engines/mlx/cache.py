@@ -89,6 +89,11 @@ def _joined(parts: Sequence[Packed]) -> Packed:
     return tuple(mx.concatenate(list(each), axis=_TOKENS) for each in arrays)
 
 
+def _copied(packed: Packed) -> Packed:
+    """Arrays of their own: an assignment to part of one does not change the other."""
+    return _each(lambda array: array[...], packed)
+
+
 def _length(packed: Packed) -> int:
     return int(packed[0].shape[_TOKENS])
 
@@ -178,12 +183,11 @@ class _Quantized:
     @property
     def state(self) -> Any:
         """K and V, each a tuple of arrays; None while empty."""
-        return self.keys, self.values
+        raise NotImplementedError
 
     @state.setter
     def state(self, stored: Any) -> None:
-        # What is read from a file has lists.
-        self.keys, self.values = (packed and tuple(packed) for packed in stored)
+        raise NotImplementedError
 
     def _packing(self) -> tuple[int, int, int, int]:
         key, value = self.key_packing, self.value_packing
@@ -407,6 +411,18 @@ class RotatingQuantizedKVCache(_Quantized):
         """Tokens in it that count."""
         return min(self.offset, self.max_size)
 
+    @property
+    def state(self) -> Any:
+        """K and V as they are now: a token that is written later is not in it."""
+        if self.keys is None or self.values is None:
+            return None, None
+        return _copied(self.keys), _copied(self.values)
+
+    @state.setter
+    def state(self, stored: Any) -> None:
+        # What is read from a file has lists.
+        self.keys, self.values = (packed and tuple(packed) for packed in stored)
+
     def is_trimmable(self) -> bool:
         """Whether no token has been dropped yet."""
         return self.offset < self.max_size
@@ -547,10 +563,20 @@ def attention(
         queries = queries.reshape(batch, -1, groups, count, queries.shape[-1])
         keys = _each(lambda array: mx.expand_dims(array, 2), keys)
         values = _each(lambda array: mx.expand_dims(array, 2), values)
+        mask = _by_group(mask, groups)
     scores = _masked(key.product(queries, keys, transpose=True), mask)
     shares = mx.softmax(scores, axis=-1, precise=True)
     found = value.product(shares, values, transpose=False)
     return found.reshape(batch, heads, count, -1)
+
+
+def _by_group(mask: Any, groups: int) -> Any:
+    """*mask*, if it has an axis of heads, with one of K's heads and one of groups."""
+    if not isinstance(mask, mx.array) or mask.ndim <= len(("tokens", "seen")):
+        return mask
+    *before, heads, count, held = mask.shape
+    split = (1, 1) if heads == 1 else (heads // groups, groups)
+    return mask.reshape(*before, *split, count, held)
 
 
 def _masked(scores: Array, mask: Any) -> Array:

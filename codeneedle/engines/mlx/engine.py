@@ -251,7 +251,20 @@ class Mlx:
     def command(
         self, mode: str, pair: Pair | None = None, *, context: int
     ) -> list[str]:
-        """The argv of a child. No file of the user's folder is imported (``-P``)."""
+        """
+        The argv of a child. No file of the user's folder is imported (``-P``).
+
+        Raises:
+            CellError: If nothing of *pair* would be quantized in that context.
+        """
+        start = self.settings.quantized_kv_start
+        if pair and start >= context:
+            raise CellError(
+                f"no token of a context of {context:,} is behind the {start:,} that "
+                "stay unquantized",
+                hint="Give a smaller --quantized-kv-start.",
+                status=Status.UNSUPPORTED,
+            )
         types = ("--cache-type-k", pair.k, "--cache-type-v", pair.v) if pair else ()
         return [
             *(sys.executable, "-P", "-m", "codeneedle.engines.mlx.child", mode),

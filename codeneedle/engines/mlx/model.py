@@ -230,8 +230,16 @@ class Session:
             self._quantize()
 
     def trim(self, length: int) -> bool:
-        """Drop all tokens behind the first *length*; False if that cannot be done."""
+        """
+        Drop all tokens behind the first *length*; False if that cannot be done.
+
+        Nor can it where caches that are quantized would be left with tokens that are
+        to stay as they are.
+        """
         surplus = len(self.tokens) - length
+        is_early = length < self.settings.quantized_kv_start
+        if surplus and is_early and any(isinstance(c, _OURS) for c in self.caches):
+            return False
         if surplus and not all(each.is_trimmable() for each in self.caches):
             return False
         for each in self.caches if surplus else []:

@@ -142,6 +142,61 @@ def test_tokens_stay_as_they_are_until_quantization_starts(folder, text_model):
     assert {SplitQuantizedKVCache} == {type(each) for each in after}
 
 
+def test_a_prompt_behind_a_long_one_starts_unquantized(folder, text_model):
+    """
+    Its first tokens are not added to caches that the other one had quantized.
+    """
+    settings = Settings(compute="float32", k="kv2", v="kv2", quantized_kv_start=60)
+    session = Session.load(folder, settings)
+    prompt = text_model.ids(TEXT)[:40]
+    fresh = session.read(prompt)
+
+    session.read(text_model.ids(TEXT))
+    again = session.read(prompt[:20] + prompt[:20])
+    session.clear()
+
+    assert (session.read(prompt[:20] + prompt[:20]) == again).all()
+    assert fresh.shape == again.shape
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_a_mask_of_heads_is_applied_to_its_heads(heads):
+    """
+    Two of K and V, four of the queries, two texts at once.
+    """
+    cache = SplitQuantizedKVCache(64, (8, 4))
+    key, value, queries, noise = (
+        mx.random.normal((2, count, length, width), key=mx.random.key(seed))
+        for seed, (count, length, width) in enumerate(
+            [(2, 10, HEAD), (2, 10, HEAD), (4, 3, HEAD), (heads, 3, 10)]
+        )
+    )
+    keys, held = cache.update_and_fetch(key, value)
+    mask = noise > -0.5
+
+    found = attention(queries, keys, held, cache=cache, scale=0.1, mask=mask)
+
+    unpacked = cache.key_packing.unpack(keys), cache.value_packing.unpack(held)
+    right = mx.fast.scaled_dot_product_attention(
+        queries, *unpacked, scale=0.1, mask=mask
+    )
+    assert mx.allclose(found, right, atol=1e-4)
+
+
+def test_a_state_does_not_change_with_what_is_written_later():
+    """
+    A full cache of bounded size writes over its oldest token.
+    """
+    cache = RotatingQuantizedKVCache(8, bits=EXACT)
+    for at in range(8):
+        cache.update_and_fetch(numbered(at, 1), numbered(at, 1))
+    kept = RotatingQuantizedKVCache.from_state(cache.state, cache.meta_state)
+
+    cache.update_and_fetch(numbered(99, 1), numbered(99, 1))
+
+    assert list(range(8)) == numbers_in(kept.keys)
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_equal_bits_give_what_mlx_lm_gives(bits):
     """

@@ -271,6 +271,17 @@ def test_a_group_size_that_cannot_be_is_refused(engine, sizes):
         replace(engine, settings=MlxSettings(group_size=sizes)).refuse_arguments()
 
 
+def test_a_start_that_no_context_reaches_is_refused(engine):
+    """
+    Nothing would be quantized, and the record would say that it was.
+    """
+    late = replace(engine, settings=MlxSettings(quantized_kv_start=512))
+
+    with pytest.raises(CellError, match="no token of a context of 512"):
+        late.command("serve", SPLIT.pair, context=SPLIT.context)
+    assert late.command("serve", SPLIT.pair, context=513)
+
+
 def test_arguments_of_llama_server_are_refused(engine):
     """
     They would change nothing, and look as if they did.
