@@ -123,11 +123,15 @@ def _suited_command(request: "Request") -> "Request":
     """A command that does not name the model leaves it to the name of the server's."""
     settings = _command_settings(request)
     template = template_of(settings)
-    if template.is_diagonal and request.k_types != request.v_types:
+    fixed = request.v_types if "k" in template.placeholders else request.k_types
+    is_apart = template.is_diagonal and request.k_types != request.v_types
+    if is_apart and len(fixed) != 1:
         raise BadInput(
             source="--k-types, --v-types",
-            reason="the command has one placeholder, so K and V are of one type",
-            hint="Use --types, or a command with ${k} and ${v}.",
+            reason="the command has one placeholder: K and V are of one type, or one "
+            "is fixed",
+            hint="Use --types, or name one type for the side that the command fixes, "
+            "or use a command with ${k} and ${v}.",
         )
     if request.models or "model" in template.placeholders:
         return request
@@ -151,7 +155,12 @@ def _command(request: "Request") -> "EngineFor":
     from codeneedle.engines.openai.engine import command_of
 
     types = by_precision((*request.k_types, *request.v_types))
-    return command_of(_command_settings(request), types=types, environment=os.environ)
+    return command_of(
+        _command_settings(request),
+        types=types,
+        environment=os.environ,
+        is_fixed=request.k_types != request.v_types,
+    )
 
 
 def _endpoint_settings(request: "Request") -> EndpointSettings:

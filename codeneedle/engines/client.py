@@ -45,6 +45,7 @@ from codeneedle.engines.messages import (
     score_of,
     shaped,
 )
+from codeneedle.errors import CellError
 from codeneedle.records.record import Json
 from codeneedle.system.processes import AwakeClock
 from codeneedle.text import harmless
@@ -77,6 +78,54 @@ _NO_EVENTS = {b"", b"event", b"id", b"retry"}
 """Kinds of lines that carry no data: blank ones, comments and field names."""
 
 _Layout = TypeVar("_Layout")
+
+
+def can_be_asked(url: str) -> bool:
+    """Whether *url* has a host that a header and a socket can name."""
+    try:
+        known = httpx.URL(url)
+        for host in (known.host, known.raw_host.decode("ascii")):
+            host.encode("idna")
+    except (httpx.InvalidURL, UnicodeError):
+        return False
+    return True
+
+
+LEAST_SECRET = 4
+"""Characters of a secret that are not shown, at the end of what is quoted."""
+
+
+@contextlib.contextmanager
+def redacting(*secrets: str) -> Iterator[None]:
+    """
+    Replace *secrets* in every `CellError` of a block.
+
+    A server may quote its key, in a reply, an error, an address or its log; and what
+    an error says is shown and stored.
+    """
+    try:
+        yield
+    except CellError as error:
+        for secret in filter(None, secrets):
+            _redact(error, secret)
+        raise
+
+
+def _redact(error: CellError, secret: str) -> None:
+    def clean(text: str) -> str:
+        text = text.replace(secret, "***")
+        # What is quoted is cut, perhaps within it.
+        for size in range(len(secret) - 1, LEAST_SECRET - 1, -1):
+            text = text.replace(f"{secret[:size]}…", "***…")
+        return text
+
+    error.args = tuple(
+        clean(each) if isinstance(each, str) else each for each in error.args
+    )
+    error.hint = clean(error.hint)
+    error.log_excerpt = tuple(map(clean, error.log_excerpt))
+    if isinstance(error, Refused):
+        error.kind, error.message = clean(error.kind), clean(error.message)
 
 
 def never(_so_far: str) -> bool:
@@ -171,7 +220,7 @@ class Connection:
             if data.strip() == b"[DONE]":
                 continue
             event = parsed(data, expected="an event")
-            if kind == b"error" or "error" in event:
+            if kind == b"error" or event.get("error"):
                 raise refusal(data, code=response.status_code)
             yield event
 
@@ -179,7 +228,8 @@ class Connection:
         self, method: str, path: str, layout: type[_Layout], body: Json | None = None
     ) -> _Layout:
         answer = self._ask(method, path, body, limit_s=self._silence_s)
-        return shaped(answer, layout, expected=f"what {path} should say")
+        with redacting(self._api_key):
+            return shaped(answer, layout, expected=f"what {path} should say")
 
     def _ask(
         self, method: str, path: str, body: Json | None = None, *, limit_s: float
@@ -187,7 +237,7 @@ class Connection:
         """The whole answer to a request for which no tokens are generated."""
         with self._sent(method, path, body, limit_s=limit_s) as response:
             data = whole(response.iter_raw())
-        return parsed(data, expected=f"what {path} should say")
+            return parsed(data, expected=f"what {path} should say")
 
     @contextlib.contextmanager
     def _sent(
@@ -195,6 +245,8 @@ class Connection:
     ) -> Iterator[httpx.Response]:
         """
         A response whose headers have come; an error response is raised.
+
+        No error of the block tells the key.
 
         Args:
             method: Of HTTP.
@@ -205,28 +257,30 @@ class Connection:
         self._deadline.start(limit_s)
         timeout = httpx.Timeout(limit_s, connect=min(SHORT_S, limit_s))
         try:
-            with self._http.stream(method, path, json=body, timeout=timeout) as answer:
+            with (
+                redacting(self._api_key),
+                self._http.stream(method, path, json=body, timeout=timeout) as answer,
+            ):
                 if not answer.is_success:
-                    raise self._refusal(answer)
+                    raise _refusal(answer)
                 yield answer
         except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
             raise ServerSilent(silence_s=limit_s) from error
         except httpx.TransportError as error:
             raise ServerGone(reason=str(error) or type(error).__name__) from error
 
-    def _refusal(self, answer: httpx.Response) -> Refused:
-        """The error that *answer* states; never with the key, which it may quote."""
-        stated = beginning(answer.iter_raw())
-        if self._api_key:
-            stated = stated.replace(self._api_key.encode(), b"***")
-        if answer.is_redirect:
-            where = answer.headers.get("location", "nowhere")
-            return Refused(
-                code=answer.status_code, kind="redirect", message=harmless(where)
-            )
-        error = refusal(stated, code=answer.status_code)
-        error.retry_after = answer.headers.get("retry-after", "")
-        return error
+
+def _refusal(answer: httpx.Response) -> Refused:
+    """The error that *answer* states."""
+    stated = beginning(answer.iter_raw())
+    if answer.is_redirect:
+        where = answer.headers.get("location", "nowhere")
+        return Refused(
+            code=answer.status_code, kind="redirect", message=harmless(where)
+        )
+    error = refusal(stated, code=answer.status_code)
+    error.retry_after = answer.headers.get("retry-after", "")
+    return error
 
 
 class Client(Connection):

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair, most_precise
@@ -33,8 +34,24 @@ Speed = Callable[[CellRecord], float | None]
 """How fast a cell read prompts, in tokens per second; None if its record has none."""
 
 
+def restored(record: CellRecord) -> CellRecord:
+    """
+    *record* as it was before it was held to be unverified; any other as it is.
+
+    What is verified depends on cells that are measured later, so it is judged again.
+    """
+    is_judged = record.effective.proof is not None and record.observation is not None
+    if record.status is not Status.UNVERIFIED or not is_judged:
+        return record
+    return replace(record, status=Status.FINISHED, reason="")
+
+
 def suspects(
-    records: Iterable[CellRecord], *, speed: Speed, has_device: bool
+    records: Iterable[CellRecord],
+    *,
+    speed: Speed,
+    has_device: bool,
+    asked: Iterable[Pair] = (),
 ) -> dict[Pair, Trouble]:
     """
     The finished cells whose own numbers show that they fell back, and why.
@@ -43,19 +60,22 @@ def suspects(
     device. On an accelerator, reading prompts many times slower means the same; on a
     CPU it does not, because quantized attention is that slow there. A cell with another
     number of layers on the accelerator than most is compared with no other. One whose
-    evidence is that of a more precise pair is unverified.
+    evidence is that of a more precise pair is unverified; so are all others while the
+    most precise one has none.
 
     Args:
         records: Of one probe, at most one per pair; those not finished do not count.
         speed: How fast a cell read prompts.
         has_device: Whether the machine has an accelerator.
+        asked: Pairs that belong to them, measured or not.
     """
     finished = [record for record in records if record.has_numbers]
     elsewhere = dict(_otherwise_offloaded(finished))
     alike = [record for record in finished if record.pair not in elsewhere]
     slow = dict(_slow(alike, speed)) if has_device else {}
     # llama.cpp's scheduler reports the parts itself: the stronger evidence.
-    return slow | dict(_in_more_parts(alike)) | elsewhere | dict(_unproved(finished))
+    unproved = dict(_unproved(finished, asked))
+    return slow | dict(_in_more_parts(alike)) | elsewhere | unproved
 
 
 def _otherwise_offloaded(
@@ -144,11 +164,17 @@ RESOLUTION = 2e-4
 LEAST_GROWTH_BYTES = 16 << 20
 """Least difference of what two servers grow by: less may be chance."""
 
+REFERENCE_GROWTH = 4
+"""The reference has to grow by so many times that: a server that takes all memory at
+its start does not grow."""
+
 LEAST_GROWTH = 0.05
 """The same as a share: buffers grow with the context, too."""
 
 
-def _unproved(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, Trouble]]:
+def _unproved(
+    finished: Sequence[CellRecord], asked: Iterable[Pair]
+) -> Iterator[tuple[Pair, Trouble]]:
     """
     Cells of servers that do not tell, which nothing tells from a more precise one.
 
@@ -157,14 +183,18 @@ def _unproved(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, Trouble]]:
     """
     told = {record.pair: record.effective.proof for record in finished}
     proofs = {pair: proof for pair, proof in told.items() if proof is not None}
-    reference = most_precise(proofs) if proofs else None
+    if not proofs:
+        return
+    reference = most_precise((*asked, *proofs))
+    known = proofs.get(reference)
     for pair, proof in proofs.items():
-        if reference is None or pair == reference:
+        if pair == reference:
             continue
-        known = proofs[reference]
         twin = _twin(pair, proofs, besides=reference)
         reason = ""
-        if not (_differ(proof, known) or _is_smaller(proof, known)):
+        if known is None:
+            reason = f"there is no evidence of {reference} to compare its own with"
+        elif not (_differ(proof, known) or _is_smaller(proof, known)):
             reason = f"nothing tells it from {reference}: {_evidence(proof)}"
         elif twin is not None:
             reason = f"its probabilities are those of {twin}, to the last digit"
@@ -197,8 +227,10 @@ def _is_smaller(one: Proof, reference: Proof) -> bool:
     if own is None or its is None:
         return False
     (few, _), (many, _) = one.memory[:2]
-    saved = (its - own) * (many - few)
-    return saved > max(LEAST_GROWTH_BYTES, LEAST_GROWTH * its * (many - few))
+    grown, saved = its * (many - few), (its - own) * (many - few)
+    if own <= 0 or grown < REFERENCE_GROWTH * LEAST_GROWTH_BYTES:
+        return False
+    return saved > max(LEAST_GROWTH_BYTES, LEAST_GROWTH * grown)
 
 
 def _noise(proof: Proof) -> float:

@@ -17,7 +17,7 @@ from codeneedle.records.claims import Claim
 from codeneedle.records.comparability import stamp
 from codeneedle.records.record import AGAIN, CellRecord, Json, Status, Trouble
 from codeneedle.records.store import Store
-from codeneedle.sweep.fallbacks import prompt_speed, suspects
+from codeneedle.sweep.fallbacks import prompt_speed, restored, suspects
 from codeneedle.sweep.workers import Worker
 from codeneedle.system.files import nap
 from codeneedle.system.machine import free_disk_bytes, occupied
@@ -345,6 +345,8 @@ class Runner:
         """
         Store *record*, and mark the cells that now turn out to have fallen back.
 
+        Those that are verified only by what *record* holds are marked no more.
+
         Returns:
             *record*, as it is marked.
         """
@@ -353,24 +355,38 @@ class Runner:
         if stored is not record:
             tell(CellEnded(stored))
             return record
+        walk.refresh()
         records[record.pair] = record
-        found = suspects(
-            # Speeds of different devices are never compared.
-            [each for each in records.values() if each.device == record.device],
-            speed=prompt_speed(probe.metrics, self.run.setup),
-            has_device=bool(self.run.engine.identity().devices),
-        )
-        marked = {
-            pair: replace(records[pair], status=trouble.status, reason=trouble.reason)
-            for pair, trouble in found.items()
-        }
-        for each in marked.values():
+        changed = self._judged(probe, walk, record.device)
+        for each in changed.values():
             self.store.add(each)
-        records |= marked
-        tell(CellEnded(marked.pop(record.pair, record)))
-        for each in marked.values():
+        records |= changed
+        tell(CellEnded(changed.pop(record.pair, record)))
+        for each in changed.values():
             tell(CellEnded(each))
         return records[record.pair]
+
+    def _judged(
+        self, probe: Probe, walk: "_Walk", device: str
+    ) -> dict[Pair, CellRecord]:
+        """The records of *device* whose status is another one by now."""
+        # Speeds of different devices are never compared.
+        alike = {
+            pair: restored(each)
+            for pair, each in walk.records.items()
+            if each.device == device
+        }
+        found = suspects(
+            alike.values(),
+            speed=prompt_speed(probe.metrics, self.run.setup),
+            has_device=bool(self.run.engine.identity().devices),
+            asked=walk.pairs,
+        )
+        alike |= {
+            pair: replace(alike[pair], status=trouble.status, reason=trouble.reason)
+            for pair, trouble in found.items()
+        }
+        return {p: each for p, each in alike.items() if each != walk.records[p]}
 
     def _refuse_replaced_weights(self, cell: ProbeContext) -> None:
         def tell(done: int, total: int) -> None:
@@ -484,6 +500,11 @@ class _Walk:
             self._drop_lead()
             self.changed.notify_all()
 
+    def refresh(self) -> None:
+        """Take in what other processes have stored."""
+        if self._runner.store.is_shared:
+            self.records |= self._stored(self._runner)
+
     def put_back(self, pair: Pair) -> None:
         """Another process took *pair* over: it is waited for, or measured again."""
         with self.changed:
@@ -534,8 +555,7 @@ class _Walk:
         self._lead = self._runner.store.claim(f"lead.{self.probe.name}")
         if self._lead is None:
             return False
-        if self._runner.store.is_shared:
-            self.records |= self._stored(self._runner)
+        self.refresh()
         if self._has_leader():  # another process led while this one waited
             self._drop_lead()
         return True

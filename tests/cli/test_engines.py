@@ -3,11 +3,13 @@
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import fake_openai
 import pytest
+from fake_engine import made_weights
 from made_plans import CORPUS, made_world
 from msgspec import Meta, Struct
 from printing import printed
@@ -18,6 +20,8 @@ from codeneedle.cli import engines
 from codeneedle.cli.app import app
 from codeneedle.cli.engines import ENGINES, Offer, offered, settings_of_engines
 from codeneedle.cli.sweep import planned
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.openai.settings import CommandSettings
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.report.plan import plan_view
 from codeneedle.sweep.request import Request, read_sweep_file
@@ -108,6 +112,32 @@ def test_the_shipped_sweeps_of_mlx_make_the_published_tables(
     assert (v_types, probes) == (asked.v_types, asked.probes)
     assert 0 == asked.settings["mlx"].quantized_kv_start
     assert ENGINES["mlx"] is offered(asked)
+
+
+@pytest.mark.parametrize(
+    ("placeholder", "k_types", "v_types"),
+    [("k", ("f16", "q8_0"), ("f16",)), ("v", ("q4_0",), ("f16", "q8_0"))],
+)
+def test_a_command_may_fix_the_type_of_one_side(placeholder, k_types, v_types):
+    """
+    The pairs are those that were asked for then; two types of it cannot be.
+    """
+    template = f"{sys.executable} ${{port}} ${{{placeholder}}}"
+    settings = {
+        "command": CommandSettings(command=template, served_name="made"),
+    }
+    asked = Request(
+        engine="command", k_types=k_types, v_types=v_types, settings=settings
+    )
+    both = replace(asked, k_types=("f16", "q8_0"), v_types=("f16", "q4_0"))
+    model = ModelSpec(weights=made_weights(), name="made")
+
+    made = ENGINES["command"].engine_for(ENGINES["command"].suited(asked))(model)
+
+    assert made.cache_types().pairs is None
+    assert not any("K = V" in note for note in made.notes())
+    with pytest.raises(BadInput, match="one placeholder"):
+        ENGINES["command"].suited(both)
 
 
 # Whole sweeps of servers that do not tell

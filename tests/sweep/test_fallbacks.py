@@ -264,6 +264,43 @@ def test_memory_that_grows_less_is_evidence_too(grown_mib, is_marked):
         assert "bytes a token" in found["fp8/fp8"]
 
 
+@pytest.mark.parametrize(
+    ("reference", "other"),
+    [((70_000, 70_005), (70_020, 69_980)), ((10_000, 12_000), (10_000, 2_000))],
+    ids=["all taken at the start", "a device that did not answer"],
+)
+def test_memory_that_shrinks_or_does_not_grow_is_no_evidence(reference, other):
+    """
+    The noise of 70 GB would pass for a saving; figures in MiB.
+    """
+    cells = [
+        proved(pair, *SAME, memory=((1024, less << 20), (2048, more << 20)))
+        for pair, (less, more) in (("auto/auto", reference), ("fp8/fp8", other))
+    ]
+
+    assert ["fp8/fp8"] == list(marks(*cells))
+
+
+def test_without_evidence_of_the_most_precise_pair_nothing_is_verified():
+    """
+    What is asked for counts, not what came first; a lone pair is its own reference.
+    """
+    cells = [proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER)]
+    asked = [Pair("f16", "f16"), Pair("q8_0", "q8_0")]
+
+    found = suspects(cells, speed=lambda _: None, has_device=False, asked=asked)
+
+    assert {Status.UNVERIFIED} == {trouble.status for trouble in found.values()}
+    assert ["q4_0/q4_0", "q8_0/q8_0"] == sorted(map(str, found))
+    assert "no evidence of f16/f16" in found[Pair("q8_0", "q8_0")].reason
+    assert {} == suspects(
+        cells[:1],
+        speed=lambda _: None,
+        has_device=False,
+        asked=[Pair("q8_0", "q8_0")],
+    )
+
+
 def test_a_server_that_ignores_one_type_is_caught_by_the_other_pair():
     """
     V alone: q8_0/q4_0 is not the reference, but to the last digit q8_0/q8_0.

@@ -22,7 +22,15 @@ from codeneedle.grid import Pair, shuffled_grid
 from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes import PROBES, recall
 from codeneedle.probes.probe import Probe, Step
-from codeneedle.records.record import Effective, Recall, Status, Trouble, as_json
+from codeneedle.records.record import (
+    Effective,
+    Print,
+    Proof,
+    Recall,
+    Status,
+    Trouble,
+    as_json,
+)
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.fallbacks import PROMPT_SPEEDS
@@ -424,6 +432,25 @@ def test_a_cell_that_fell_back_is_told_and_stored_as_that(store, sweeps, told):
     assert Status.FALLBACK_CPU is stored.status
     assert "the graph falls into 30 parts, 2 for q8_0/q8_0" == stored.reason
     assert observation() == stored.observation
+
+
+def test_a_cell_is_verified_once_the_reference_is_there(store):
+    """
+    It is told and stored again, and is finished then.
+    """
+
+    def outcome(cell):
+        print_ = Print(text=str(cell.pair), logprobs=())
+        cell.effective = Effective(proof=Proof(prints=(print_, print_)))
+
+    reference, *others = GOOD, *(pair for pair in PAIRS if pair != GOOD)
+    events = walk(store, Script(outcome), pairs=[*others, reference])
+
+    first, last = ended(events)[:3], dict(ended(events))
+    assert {"unverified"} == {status for _, status in first}
+    assert {"finished"} == set(last.values())
+    stored = [store.record(pair, "recall") for pair in PAIRS]
+    assert {(Status.FINISHED, "")} == {(each.status, each.reason) for each in stored}
 
 
 @pytest.mark.parametrize(

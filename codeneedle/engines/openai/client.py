@@ -68,11 +68,19 @@ BUSY = frozenset({429, 500, 502, 503, 504, 529})
 REFUSES_FIELDS = frozenset({400, 422})
 """Status codes of servers that do not take a field."""
 
+BROKEN_OFF = frozenset(
+    {"abort", "aborted", "cancelled", "content_filter", "error", "timeout"}
+)
+"""Reasons for an end before the model or the limit ended the reply."""
+
 WANTS_KEY = frozenset({401, 403})
 NOT_FOUND = frozenset({404, 405})
 
 WAITS_S = (0.5, 2.0, 8.0, 30.0)
 """How long to wait before each further attempt, unless the server says how long."""
+
+LISTED = 5
+"""Names of models that a message tells."""
 
 LONGEST_WAIT_S = 600.0
 """A server that wants a longer pause is not waited for."""
@@ -87,11 +95,15 @@ class OpenAi(Connection):
     Attributes:
         model: What the server calls the model; empty until it is known.
         left_out: Fields that the server has refused, and that are not sent any more.
+        strange: Why the server was last taken for a stranger, as a phrase.
+        wants_key: Whether that is for lack of a key, which time does not mend.
         sleep: Waits so many seconds.
     """
 
     model: str = ""
     left_out: tuple[str, ...] = ()
+    strange: str = ""
+    wants_key: bool = False
     sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def models(self, *, limit_s: float = SHORT_S) -> tuple[str, ...] | None:
@@ -118,22 +130,37 @@ class OpenAi(Connection):
         """
         State of the server; one that lists models, but not ours, is a stranger.
 
+        A name stands for the one with ``:latest`` behind it, as Ollama lists it.
+
         Args:
             health: Path that answers with a success once it is ready; none if empty.
             limit_s: Time for each of the two questions, in seconds.
         """
+        self.strange, self.wants_key = "", False
+        is_well = not health
         try:
-            if health and not self._is_well(health, limit_s):
-                return Readiness.LOADING
+            is_well = is_well or self._is_well(health, limit_s)
             listed = self.models(limit_s=limit_s)
         except Refused as error:
-            is_loading = error.code in BUSY
-            return Readiness.LOADING if is_loading else Readiness.STRANGER
+            if error.code in BUSY:
+                return Readiness.LOADING
+            self.wants_key = error.code in WANTS_KEY
+            self.strange = str(error) if is_well or self.wants_key else ""
+            return Readiness.STRANGER
         except (ServerGone, ServerSilent):
             return Readiness.SILENT
+        if listed is None and health:
+            return Readiness.READY
+        return self._recognized(listed)
+
+    def _recognized(self, listed: Sequence[str] | None) -> Readiness:
+        """Whether a server that lists these models is ours; its first is ours, too."""
         if listed is None:
-            return Readiness.READY if health else Readiness.STRANGER
-        if self.model and self.model not in listed:
+            self.strange = "the server does not list its models"
+            return Readiness.STRANGER
+        if not is_listed(self.model, listed):
+            some = ", ".join(listed[:LISTED])
+            self.strange = f"the server lists {some}, not {self.model}" if some else ""
             return Readiness.STRANGER
         self.model = self.model or (listed[0] if listed else "")
         return Readiness.READY
@@ -301,6 +328,11 @@ class OpenAi(Connection):
         )
 
 
+def is_listed(name: str, listed: Sequence[str]) -> bool:
+    """Whether a server that lists *listed* knows *name*; any does that has no name."""
+    return not name or name in listed or f"{name}:latest" in listed
+
+
 @dataclass(slots=True)
 class _Clock:
     """When text came, in seconds from the request."""
@@ -441,6 +473,8 @@ def _event(event: Json, expected: str) -> StreamEvent:
         return StreamEvent(timings=timings)
     choice = found.choices[0]
     delta, reason = choice.delta or _Delta(), choice.finish_reason
+    if reason in BROKEN_OFF:
+        raise BadReply(expected="a whole reply", found=f"finish_reason: {reason}")
     ending: Finish = "length" if reason == "length" else "stop"
     return StreamEvent(
         text=(choice.text if choice.delta is None else delta.content) or "",

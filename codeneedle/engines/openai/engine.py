@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from codeneedle.engines.client import SHORT_S
+from codeneedle.engines.client import SHORT_S, redacting
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
@@ -41,6 +41,7 @@ from codeneedle.engines.openai.client import (
     WANTS_KEY,
     OpenAi,
     advised,
+    is_listed,
 )
 from codeneedle.engines.openai.settings import (
     COMMAND,
@@ -58,12 +59,21 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, Print, Proof, Status, Trouble
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import AwakeClock, Child, ends_within, free_port
+from codeneedle.system.processes import (
+    AwakeClock,
+    Child,
+    ends_within,
+    free_port,
+    is_secret,
+)
 
 HOST = "127.0.0.1"
 
 LOAD_TIMEOUT_S = 3600.0
 """How long a server may take until it is ready: some compile kernels for half of it."""
+
+STRANGER_S = 30.0
+"""How long a server that is well may list other models than the one asked for."""
 
 POLL_S = 0.25
 """Between two questions about readiness."""
@@ -286,9 +296,12 @@ class Server:
             return None
         return machine.used_bytes(*machine.group_pids(self.child.pid))
 
-    def memory_bytes(self) -> int:
-        """What its process group holds now, on the host and on devices."""
-        return (self.peak_rss_bytes() or 0) + (self.device_bytes() or 0)
+    def memory_bytes(self) -> int | None:
+        """What its process group holds, on the host and on devices; None if unknown."""
+        host, device = self.peak_rss_bytes(), self.device_bytes()
+        if device is None and machine.nvidia_smi() is None:
+            device = 0  # no device that could tell
+        return None if host is None or device is None else host + device
 
 
 # --- engines
@@ -364,6 +377,7 @@ class Command(_OpenAiEngine):
         version: As the program states it.
         types: Cache types of the grid, most precise first.
         key: For its server; empty for none.
+        is_diagonal: Whether the one type that it is told is that of K and V.
     """
 
     name: ClassVar[str] = COMMAND
@@ -373,7 +387,8 @@ class Command(_OpenAiEngine):
     version: str
     types: tuple[str, ...]
     key: str = ""
-    _grown: dict[CellSpec, tuple[int, int]] = field(default_factory=dict)
+    is_diagonal: bool = False
+    _grown: dict[CellSpec, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
     def identity(self) -> EngineIdentity:
         """As of `engine.Engine`."""
@@ -392,15 +407,20 @@ class Command(_OpenAiEngine):
         )
 
     def cache_types(self) -> CacheTypes:
-        """As of `engine.Engine`: with one placeholder, K and V are of one type."""
+        """As of `engine.Engine`: told one type, K and V are of one, or one is fixed."""
         same = frozenset(Pair(each, each) for each in self.types)
-        return CacheTypes(pairs=same if self.template.is_diagonal else None, usual=())
+        return CacheTypes(pairs=same if self.is_diagonal else None, usual=())
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
         found = [UNTOLD]
-        if self.template.is_diagonal:
-            found.append("the command sets one type for K and V: pairs are K = V")
+        if self.is_diagonal:
+            side = "--v-types" if "k" in self.template.placeholders else "--k-types"
+            alone = "K" if side == "--v-types" else "V"
+            found.append(
+                "the command sets one type for K and V: pairs are K = V; "
+                f"give {side} if the command sets {alone} alone"
+            )
         if "context" not in self.template.placeholders:
             found.append("the command has no ${context}: it must serve enough")
         return tuple(found)
@@ -425,26 +445,27 @@ class Command(_OpenAiEngine):
         """As of `engine.Engine`."""
         half = self._at_half(cell, log=log.with_suffix(".half.log"))
         with self._started(cell, log=log) as server:
-            whole = ((cell.context, server.memory_bytes()),) if half else ()
+            whole = _held(server, cell) if half else ()
             found = prints(server.client, context=cell.context)
-            server.proof = Proof(prints=found, memory=(*half, *whole))
+            memory = (*half, *whole) if whole else ()
+            server.proof = Proof(prints=found, memory=memory)
             yield server
 
     def _at_half(self, cell: CellSpec, *, log: Path) -> tuple[tuple[int, int], ...]:
-        """Half the context, and the memory of a server with it; empty if not wanted."""
+        """Half the context, and the memory of a server with it; empty if unknown."""
         wanted = self.settings.proof_by_memory
         if not wanted or "context" not in self.template.placeholders:
             return ()
         if cell not in self._grown:
             half = CellSpec(cell.pair, cell.context // 2)
             with self._started(half, log=log) as server:
-                self._grown[cell] = (half.context, server.memory_bytes())
-        return (self._grown[cell],)
+                self._grown[cell] = _held(server, half)
+        return self._grown[cell]
 
     @contextlib.contextmanager
     def _started(self, cell: CellSpec, *, log: Path) -> Iterator[Server]:
         """A server of *cell* that is ready, for the length of a block."""
-        with contextlib.ExitStack() as stack:
+        with redacting(*self._secrets()), contextlib.ExitStack() as stack:
             server = self._ready(cell, log, stack)
             try:
                 yield server
@@ -453,6 +474,11 @@ class Command(_OpenAiEngine):
                 raise
             finally:
                 server.peak_rss_bytes()
+
+    def _secrets(self) -> list[str]:
+        """What the server knows, and may write into its log."""
+        names = (name for name in self.template.env if is_secret(name))
+        return [self.key, *(os.environ.get(name, "") for name in names)]
 
     def _ready(self, cell: CellSpec, log: Path, stack: contextlib.ExitStack) -> Server:
         """Start it, again where its port was taken."""
@@ -512,27 +538,48 @@ class Command(_OpenAiEngine):
         error.log_excerpt = error.log_excerpt or _last_lines(log)
 
 
+def _held(server: Server, cell: CellSpec) -> tuple[tuple[int, int], ...]:
+    """The context of *cell*, and the memory of its server; empty if it is unknown."""
+    held = server.memory_bytes()
+    return () if held is None else ((cell.context, held),)
+
+
 def _wait(server: Server, *, health: str) -> Readiness:
     """How far the server is once it is ready, has ended, or is out of time."""
     child, awake_s = server.child, AwakeClock(longest_s=LONGEST_POLL_S)
     seen = Readiness.SILENT
+    strange_s: float | None = None
     # Polled before the port: once it has ended, another program may answer there.
     while child is not None and child.poll() is None and awake_s() < LOAD_TIMEOUT_S:
         seen = server.client.readiness(health=health)
         if seen is Readiness.READY and child.poll() is None:
+            return seen
+        is_strange = seen is Readiness.STRANGER and bool(server.client.strange)
+        strange_s = (strange_s or awake_s()) if is_strange else None
+        if is_strange and server.client.wants_key:
+            return seen
+        if strange_s is not None and awake_s() - strange_s > STRANGER_S:
             return seen
         time.sleep(POLL_S)
     return Readiness.SILENT if seen is Readiness.READY else seen
 
 
 def _missed(seen: Readiness, server: Server, log: Path) -> CellError:
-    what = {
-        Readiness.LOADING: "is still loading",
-        Readiness.STRANGER: f"does not list the model {server.client.model}",
-    }.get(seen, "does not answer on its port")
+    client = server.client
+    if seen is Readiness.STRANGER and client.strange:
+        what, hint = client.strange, "Is --served-name right? Or give --health PATH."
+        if client.wants_key:
+            hint = "Name the variable with the key: --api-key-env NAME"
+    else:
+        how = {
+            Readiness.LOADING: "is still loading",
+            Readiness.STRANGER: "has no such --health, or lists no model,",
+        }.get(seen, "does not answer on its port")
+        what = f"the server {how} after {LOAD_TIMEOUT_S:g} s"
+        hint = "Are --health and --served-name right?"
     return CellError(
-        f"the server {what} after {LOAD_TIMEOUT_S:g} s",
-        hint=f"See {log}. Are --health and --served-name right?",
+        what,
+        hint=f"{hint} See {log}.",
         status=Status.TIMED_OUT,
         log_excerpt=_last_lines(log),
     )
@@ -634,7 +681,11 @@ class Endpoint(_OpenAiEngine):
 
 
 def command_of(
-    settings: CommandSettings, *, types: Sequence[str], environment: Mapping[str, str]
+    settings: CommandSettings,
+    *,
+    types: Sequence[str],
+    environment: Mapping[str, str],
+    is_fixed: bool = False,
 ) -> Callable[[ModelSpec], Command]:
     """
     Makes engines that start the command of *settings*.
@@ -643,6 +694,7 @@ def command_of(
         settings: What the user chose.
         types: Cache types of the grid, most precise first.
         environment: Where the key is.
+        is_fixed: Whether K or V is of one type, which the command fixes.
 
     Raises:
         BadInput: If the command or the key cannot be used.
@@ -660,6 +712,7 @@ def command_of(
         version=version,
         types=tuple(types),
         key=key,
+        is_diagonal=template.is_diagonal and not is_fixed,
     )
 
 
@@ -734,7 +787,7 @@ def _first_model(client: OpenAi, url: str) -> str:
 def _refuse_unreachable(client: OpenAi, url: str, name: str) -> None:
     """Stop at a server that does not answer, or that lists other models."""
     listed = _listed(client, url)
-    if listed and name not in listed:
+    if listed and not is_listed(name, listed):
         raise BadInput(
             source=f"--served-name {name}",
             reason=f"the server at {url} does not list it",

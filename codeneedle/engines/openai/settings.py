@@ -22,6 +22,14 @@ PLACEHOLDERS = ("k", "v", "port", "context", "model")
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
 
+_SECRET_OPTION = re.compile(
+    r"-{1,2}(.*[-_])?((api|access|auth|secret)[-_]?key|password|passwd|secret"
+    r"|credentials?)|-{1,2}((hf|auth|api|access|bearer)[-_])?token"
+)
+"""Options of servers that take a secret, as ``--ssl-keyfile`` does not."""
+
+_PATH = re.compile(r"/[!-~]*")
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -171,7 +179,8 @@ def template_of(settings: CommandSettings) -> Template:
 
     Raises:
         BadInput: If there is none, it cannot be split, has an unknown placeholder, or
-            lacks the port or a cache type.
+            lacks the port or a cache type; if it holds a secret; if the path of its
+            health is none.
     """
     if not settings.command.strip():
         raise BadInput(
@@ -188,6 +197,13 @@ def template_of(settings: CommandSettings) -> Template:
             reason=f"cannot be split into words: {error}".lower(),
             hint="Close the quotation mark.",
         ) from error
+    _refuse_secrets(words)
+    if settings.health and not _PATH.fullmatch(settings.health):
+        raise BadInput(
+            source=f"--health {settings.health}",
+            reason="is no path",
+            hint="Write it from the root of the server: --health /health",
+        )
     template = Template(words, dict(map(_variable, settings.env)))
     _refuse_placeholders(template)
     return template
@@ -203,7 +219,7 @@ def checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        is_server = is_server and parts.port != 0
+        is_server = is_server and parts.port != 0 and _can_be_asked(url)
     except ValueError:
         parts, is_server = urlsplit(""), False
     if not is_server:
@@ -219,6 +235,12 @@ def checked_url(url: str) -> str:
             hint="Give the key by its environment variable: --api-key-env NAME",
         )
     return url.rstrip("/")
+
+
+def _can_be_asked(url: str) -> bool:
+    from codeneedle.engines.client import can_be_asked  # takes long to import
+
+    return can_be_asked(url)
 
 
 def checked_pair(text: str) -> Pair:
@@ -285,6 +307,20 @@ def _variable(text: str) -> tuple[str, str | None]:
             hint=f"Export it, or give its value: --command-env {name}=VALUE",
         )
     return name, value if equals else None
+
+
+def _refuse_secrets(words: Iterable[str]) -> None:
+    """Stop at an option, or a variable for ``env``, whose value is a secret."""
+    for word in words:
+        name, equals, _ = word.partition("=")
+        is_variable = equals and name.isupper() and _VARIABLE.fullmatch(name)
+        if _SECRET_OPTION.fullmatch(name.lower()) or (is_variable and is_secret(name)):
+            raise BadInput(
+                source=f"--command ... {name}",
+                reason="takes a secret, which records must not store",
+                hint="Export it as the variable that the server reads, and pass that "
+                "on by its name: --command-env NAME",
+            )
 
 
 def _refuse_placeholders(template: Template) -> None:

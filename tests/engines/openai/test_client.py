@@ -4,6 +4,8 @@ import datetime as dt
 import ssl
 from email.utils import format_datetime
 
+import fake_openai
+import httpx
 import pytest
 from fake_openai import MODEL, endpoint
 
@@ -18,6 +20,7 @@ from codeneedle.engines.messages import (
     ServerSilent,
 )
 from codeneedle.engines.openai.client import OpenAi, read_completion, seconds_of
+from codeneedle.errors import CellError
 
 KEY = "sk-a-secret-of-the-user"
 SELF_SIGNED = """\
@@ -217,6 +220,48 @@ def test_a_refusal_says_what_to_do(talk, fault, code, hint):
     assert "sk-wrong" not in str(caught.value)
 
 
+QUOTING = "https://other/?key=sk-a/secret"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status_code": 401, "content": rb'{"error": {"message": "sk-a\/secret"}}'},
+        {"status_code": 401, "content": b"x" * 192 + b"sk-a/secret"},
+        {"status_code": 302, "headers": {"location": QUOTING}},
+        {
+            "status_code": 200,
+            "content": b'data: {"error": {"message": "sk-a/secret"}}\n',
+        },
+        {"status_code": 200, "content": b"sk-a/secret\n"},
+    ],
+    ids=["escaped", "cut", "redirect", "event", "no event"],
+)
+def test_a_key_that_a_server_quotes_is_not_told(answer):
+    """
+    Wherever it stands, and where the quotation ends within it.
+    """
+    body = httpx.ByteStream(answer.pop("content", b""))
+    transport = httpx.MockTransport(lambda _: httpx.Response(**answer, stream=body))
+    with (
+        OpenAi("http://h/v1", api_key="sk-a/secret", transport=transport) as client,
+        pytest.raises(CellError) as caught,
+    ):
+        client.complete(QUESTION)
+
+    assert "***" in str(caught.value)
+    assert "sk-a" not in f"{caught.value}{caught.value.hint}{vars(caught.value)}"
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "content_filter"])
+def test_a_reply_that_broke_off_is_none(reason):
+    """
+    It would count as what the model says.
+    """
+    with pytest.raises(BadReply, match=reason):
+        read_completion({"choices": [{"text": "a", "finish_reason": reason}]})
+
+
 def test_the_key_never_follows_a_redirect(talk):
     """
     The other server gets no question at all.
@@ -285,6 +330,16 @@ def test_a_server_is_ready_when_it_is_well_and_lists_the_model(
     """
     with endpoint(*faults) as server, talk(server) as client:
         assert seen is client.readiness(health=health)
+
+
+def test_a_model_of_ollama_is_known_without_its_tag(talk, monkeypatch):
+    """
+    It lists NAME:latest, and takes NAME.
+    """
+    monkeypatch.setattr(fake_openai, "MODEL", f"{MODEL}:latest")
+
+    with endpoint() as server, talk(server) as client:
+        assert Readiness.READY is client.readiness(health="")
 
 
 def test_a_model_without_a_name_is_the_first_that_is_listed(talk):

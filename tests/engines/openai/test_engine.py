@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_engine import made_weights
@@ -125,19 +126,86 @@ def test_a_port_that_was_taken_is_changed(tmp_path):
 
 def test_a_server_that_never_lists_the_model_is_named(tmp_path, monkeypatch):
     """
-    With the options that may be wrong.
+    Soon, and with what it lists: time does not mend it.
     """
-    monkeypatch.setattr(engine, "LOAD_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(engine, "STRANGER_S", 0.1)
     made = command("other-model", served_name=MODEL)
 
     with (
-        pytest.raises(CellError, match="does not list the model made/model") as caught,
+        pytest.raises(CellError, match="lists another, not made/model") as caught,
         made.serving(CELL, log=tmp_path / "log"),
     ):
         pass
 
     assert "--served-name" in caught.value.hint
     assert Status.TIMED_OUT == caught.value.status
+
+
+def test_a_server_that_wants_a_key_is_not_waited_for(tmp_path):
+    """
+    It says so at once.
+    """
+    with (
+        pytest.raises(CellError, match="401") as caught,
+        command("key=sk-right").serving(CELL, log=tmp_path / "log"),
+    ):
+        pass
+
+    assert "--api-key-env" in caught.value.hint
+
+
+def test_what_a_server_writes_of_its_secrets_is_not_told(tmp_path, monkeypatch):
+    """
+    Neither the key nor a variable that is passed on, whatever its log holds.
+    """
+    monkeypatch.setenv("HUB_TOKEN", "hf-of-the-user")
+    monkeypatch.setenv("KEY", "sk-of-the-user")
+    script = tmp_path / "serve.py"
+    script.write_text(
+        "import os\n"
+        "print(os.environ['HUB_TOKEN'])\n"
+        "raise SystemExit('key sk-of-the-user')",
+        encoding="utf-8",
+    )
+    asked = CommandSettings(
+        command=f"{sys.executable} {script} ${{port}} ${{k}} ${{v}}",
+        env=("HUB_TOKEN",),
+        api_key_env="KEY",
+        proof_by_memory=False,
+    )
+    made = command_of(asked, types=("f16",), environment=os.environ)(SPEC)
+
+    with (
+        pytest.raises(CellError, match=r"exit code 1: key \*\*\*") as caught,
+        made.serving(CELL, log=tmp_path / "log"),
+    ):
+        pass
+
+    assert ("***", "key ***") == caught.value.log_excerpt
+
+
+@pytest.mark.parametrize(
+    ("host", "device", "has_devices", "held"),
+    [
+        (5, 7, True, 12),
+        (5, None, True, None),
+        (None, 7, True, None),
+        (5, None, False, 5),
+    ],
+)
+def test_memory_of_which_a_part_is_unknown_is_unknown(
+    monkeypatch, host, device, has_devices, held
+):
+    """
+    A device that did not answer once would look like a small cache.
+    """
+    monkeypatch.setattr(engine.machine, "nvidia_smi", lambda: "x" * has_devices or None)
+    monkeypatch.setattr(engine.machine, "group_rss_bytes", lambda _pid: host)
+    monkeypatch.setattr(engine.machine, "group_pids", lambda _pid: [1])
+    monkeypatch.setattr(engine.machine, "used_bytes", lambda *_pids: device)
+    server = engine.Server(client=None, command=(), child=SimpleNamespace(pid=1))
+
+    assert held == server.memory_bytes()
 
 
 def test_variables_reach_the_server_and_its_record(tmp_path):
@@ -162,7 +230,7 @@ def test_with_one_placeholder_pairs_are_of_one_type():
 
     assert {Pair(t, t) for t in ("f16", "q8_0", "q4_0")} == one.cache_types().pairs
     assert both.cache_types().pairs is None
-    assert any("pairs are K = V" in note for note in one.notes())
+    assert any("give --v-types if the command" in note for note in one.notes())
     assert not any("K = V" in note for note in both.notes())
 
 

@@ -72,6 +72,9 @@ def test_a_command_with_one_placeholder_has_one_type(command, is_diagonal):
         ("serve ${port} {k}", (), "where the cache type goes"),
         ("serve ${port} ${k}", ("1A=2",), "is no variable"),
         ("serve ${port} ${k}", ("HF_TOKEN=abc",), "looks like a secret"),
+        ("serve ${port} ${k} --api-key abc", (), "takes a secret"),
+        ("serve ${port} ${k} --hf_token=abc", (), "takes a secret"),
+        ("env HF_TOKEN=abc serve ${port} ${k}", (), "takes a secret"),
         ("serve ${port} ${k}", ("NOT_SET_ANYWHERE",), "is not set here"),
     ],
 )
@@ -86,9 +89,29 @@ def test_a_command_that_cannot_work_is_refused(command, env, said):
     assert "abc" not in f"{caught.value}{caught.value.hint}"
 
 
+def test_options_that_only_sound_like_a_secret_are_no_secret():
+    """
+    Of vLLM and llama.cpp.
+    """
+    words = "--tokenizer x --max-num-batched-tokens 9 --ssl-keyfile y --max-tokens=9"
+
+    assert words.split() == list(made(f"s ${{port}} ${{k}} {words}").words[3:])
+
+
+@pytest.mark.parametrize("health", ["health", "/health check", "http://x/health"])
+def test_a_health_that_is_no_path_is_refused(health):
+    """
+    Httpx would stop with a traceback.
+    """
+    with pytest.raises(BadInput, match="is no path"):
+        template_of(CommandSettings(command="s ${port} ${k}", health=health))
+
+
 @pytest.mark.parametrize(
     "url",
     [
+        *("http://a..b/v1", "http://[v1.a]/v1", "http://xn--/v1", "http://h/\x01"),
+        f"http://{'a' * 70}/v1",
         *("", "host:8000/v1", "ftp://host/v1", "http:///v1", "http://host:x/v1"),
         *("http://me:pw@host/v1", "http://host/v1?key=pw", "http://[::1/v1"),
     ],
