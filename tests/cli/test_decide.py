@@ -413,7 +413,7 @@ def test_the_command_screens_asks_and_tells(codeneedle, tmp_path):
         "q8_0-q8_0.divergence.json",
         "q8_0-q8_0.recall.json",
     ] == cells
-    assert "q4_0/q8_0     undecided: 0 of" in first.stderr
+    assert "q4_0/q8_0     undecided: 0 functions lost of" in first.stderr
     assert "2 readings of the text" in again.stderr
     setup = json.loads((folder / "setup.json").read_text(encoding="utf-8"))
     assert ["q4_0/q8_0"] == setup["finalists"]
