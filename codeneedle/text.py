@@ -1,8 +1,12 @@
 """Numbers, durations and sizes as text, and text from elsewhere made safe to show."""
 
 import functools
+import json
+import math
 import re
 import unicodedata
+from collections.abc import Sequence
+from typing import Any
 
 _KIB = 1024
 _FORMULAS = ("=", "+", "-", "@")
@@ -95,3 +99,30 @@ def _visible(character: str) -> str:
     if category not in _HIDDEN and not is_odd_space:
         return character
     return character.encode("unicode_escape").decode("ascii")
+
+
+def plain(text: str) -> str:
+    """*text* on one line, escaped for Markdown and HTML."""
+    text = visible(text)
+    for special in "\\`*_|<>[]":
+        text = text.replace(special, f"\\{special}")
+    return text
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> str:
+    """*rows* of equal length as a GitHub table; the first is the heading."""
+    heading, *others = ([plain(word) for word in row] for row in rows)
+    rule = [":--", *["--:"] * (len(heading) - 1)]
+    return (
+        "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *others)) + "\n"
+    )
+
+
+def json_text(found: Sequence[dict[str, Any]] | dict[str, Any]) -> str:
+    """*found* as indented JSON, with a line end."""
+    return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def or_null(value: float) -> float | None:
+    """*value*, or None where it is not finite: JSON has no such numbers."""
+    return float(value) if math.isfinite(value) else None

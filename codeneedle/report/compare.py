@@ -17,11 +17,10 @@ from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report.captions import NO_VALUE_WORD, number
-from codeneedle.report.export import json_text, or_null
 from codeneedle.report.judgement import UnitScores, scored_metrics
 from codeneedle.report.table import Column, pair_table
 from codeneedle.scoring.rounds import Reading
-from codeneedle.text import visible
+from codeneedle.text import json_text, or_null, visible
 
 BY_PRODUCTS = ("decode",)
 """Metrics that are compared although tables leave them out."""

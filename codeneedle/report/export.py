@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -39,7 +38,7 @@ from codeneedle.report.table import (
     title,
 )
 from codeneedle.scoring.rounds import Reading
-from codeneedle.text import field, visible
+from codeneedle.text import field, json_text, or_null, plain, table_lines, visible
 
 NOT_RUN_STATUS = "not-run"
 """Status of a pair without a record; an empty field could be taken for missing data."""
@@ -142,16 +141,6 @@ def _cell_object(names: Iterable[str], row: Sequence[Cell]) -> dict[str, Any]:
     return {**dict(keys), "values": dict(zip(names, values, strict=True))}
 
 
-def json_text(found: Sequence[dict[str, Any]] | dict[str, Any]) -> str:
-    """*found* as indented JSON, with a line end."""
-    return json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def or_null(value: float) -> float | None:
-    """*value*, or None where it is not finite: JSON has no such numbers."""
-    return float(value) if math.isfinite(value) else None
-
-
 def _field(value: float) -> float | str:
     return value if math.isfinite(value) else ""
 
@@ -180,23 +169,6 @@ def _grid_part(run: Run, metric: Metric, reading: Reading, found: Verdict) -> st
             *(f"- {plain(word)}: {plain(phrase)}" for word, phrase in entries),
         ]
     )
-
-
-def table_lines(rows: Sequence[Sequence[str]]) -> str:
-    """*rows* of equal length as a GitHub table; the first is the heading."""
-    heading, *others = ([plain(word) for word in row] for row in rows)
-    rule = [":--", *["--:"] * (len(heading) - 1)]
-    return (
-        "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *others)) + "\n"
-    )
-
-
-def plain(text: str) -> str:
-    """*text* on one line, escaped for Markdown and HTML."""
-    text = visible(text)
-    for special in "\\`*_|<>[]":
-        text = text.replace(special, f"\\{special}")
-    return text
 
 
 RATIO = " / reference"

@@ -18,7 +18,6 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import copies
 from codeneedle.report import captions
 from codeneedle.report.captions import named_pairs, number
-from codeneedle.report.export import json_text, or_null, plain, table_lines
 from codeneedle.report.judgement import (
     AXES,
     UNDECIDED,
@@ -28,7 +27,7 @@ from codeneedle.report.judgement import (
     Verdict,
 )
 from codeneedle.scoring.rounds import recall_of
-from codeneedle.text import duration, visible
+from codeneedle.text import duration, json_text, or_null, plain, table_lines, visible
 
 Spell = Callable[[Pair], str]
 """How a pair is asked for on an engine's command line."""

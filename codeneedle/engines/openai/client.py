@@ -19,6 +19,7 @@ from codeneedle.engines.messages import (
     Chat,
     Completion,
     Forced,
+    Message,
     Other,
     Readiness,
     Refused,
@@ -224,8 +225,6 @@ class OpenAi(Connection):
         except Refused as error:
             if error.code not in NOT_FOUND | REFUSES_FIELDS:
                 raise
-            from codeneedle.engines.messages import Message
-
             reply = self.chat(Chat(messages=(Message("user", text),), max_tokens=1))
         if not reply.prompt_tokens:
             raise BadReply(expected="usage: how many tokens a prompt has", found="")

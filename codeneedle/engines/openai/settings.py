@@ -33,6 +33,26 @@ _PATH = re.compile(r"/[!-~]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+_ServedName = Annotated[
+    str,
+    Meta(
+        description="What the server calls the model.",
+        extra={
+            "option": "--served-name",
+            "metavar": "NAME",
+            "default": "the first that it lists",
+        },
+    ),
+]
+_KeyVariable = Annotated[
+    str,
+    Meta(
+        description="Environment variable that holds the key for the server.",
+        extra={"option": "--api-key-env", "metavar": "NAME"},
+    ),
+]
+
+
 class CommandSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How a server is started, and how it is asked."""
 
@@ -63,24 +83,8 @@ class CommandSettings(Struct, frozen=True, forbid_unknown_fields=True):
             },
         ),
     ] = ""
-    served_name: Annotated[
-        str,
-        Meta(
-            description="What the server calls the model.",
-            extra={
-                "option": "--served-name",
-                "metavar": "NAME",
-                "default": "the first that it lists",
-            },
-        ),
-    ] = ""
-    api_key_env: Annotated[
-        str,
-        Meta(
-            description="Environment variable that holds the key for the server.",
-            extra={"option": "--api-key-env", "metavar": "NAME"},
-        ),
-    ] = ""
+    served_name: _ServedName = ""
+    api_key_env: _KeyVariable = ""
     proof_by_memory: Annotated[
         bool,
         Meta(
@@ -105,17 +109,7 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={"option": "--url", "metavar": "URL"},
         ),
     ] = ""
-    served_name: Annotated[
-        str,
-        Meta(
-            description="What the server calls the model.",
-            extra={
-                "option": "--served-name",
-                "metavar": "NAME",
-                "default": "the first that it lists",
-            },
-        ),
-    ] = ""
+    served_name: _ServedName = ""
     pair: Annotated[
         str,
         Meta(
@@ -123,13 +117,7 @@ class EndpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={"option": "--as", "metavar": "K/V"},
         ),
     ] = ""
-    api_key_env: Annotated[
-        str,
-        Meta(
-            description="Environment variable that holds the key for the server.",
-            extra={"option": "--api-key-env", "metavar": "NAME"},
-        ),
-    ] = ""
+    api_key_env: _KeyVariable = ""
 
 
 @dataclass(frozen=True, slots=True)
