@@ -77,6 +77,8 @@ BROKEN_OFF = frozenset(
 WANTS_KEY = frozenset({401, 403})
 NOT_FOUND = frozenset({404, 405})
 
+KEY_HINT = "Name the variable with the key: --api-key-env NAME"
+
 WAITS_S = (0.5, 2.0, 8.0, 30.0)
 """How long to wait before each further attempt, unless the server says how long."""
 
@@ -97,6 +99,7 @@ class OpenAi(Connection):
         model: What the server calls the model; empty until it is known.
         left_out: Fields that the server has refused, and that are not sent any more.
         strange: Why the server was last taken for a stranger, as a phrase.
+        advice: What to do about it.
         wants_key: Whether that is for lack of a key, which time does not mend.
         sleep: Waits so many seconds.
     """
@@ -104,6 +107,7 @@ class OpenAi(Connection):
     model: str = ""
     left_out: tuple[str, ...] = ()
     strange: str = ""
+    advice: str = ""
     wants_key: bool = False
     sleep: Callable[[float], None] = staticmethod(time.sleep)
 
@@ -138,6 +142,7 @@ class OpenAi(Connection):
             limit_s: Time for each of the two questions, in seconds.
         """
         self.strange, self.wants_key = "", False
+        self.advice = "Is --served-name right? Or give --health PATH."
         is_well = not health
         try:
             is_well = is_well or self._is_well(health, limit_s)
@@ -146,7 +151,13 @@ class OpenAi(Connection):
             if error.code in BUSY:
                 return Readiness.LOADING
             self.wants_key = error.code in WANTS_KEY
-            self.strange = str(error) if is_well or self.wants_key else ""
+            is_missing = not is_well and error.code in NOT_FOUND
+            if is_missing:
+                self.advice = "Is --health right? Without it, /v1/models is asked."
+            elif self.wants_key:
+                self.advice = KEY_HINT
+            is_told = is_well or is_missing or self.wants_key
+            self.strange = str(error) if is_told else ""
             return Readiness.STRANGER
         except (ServerGone, ServerSilent):
             return Readiness.SILENT
@@ -355,9 +366,7 @@ class _Clock:
 def advised(error: Refused) -> Refused:
     """*error* with a hint on what to do about it."""
     hints = {
-        **dict.fromkeys(
-            WANTS_KEY, "Name the variable with the key: --api-key-env NAME"
-        ),
+        **dict.fromkeys(WANTS_KEY, KEY_HINT),
         **dict.fromkeys(
             NOT_FOUND,
             "Is the URL right, up to /v1? A server without /completions needs "

@@ -73,7 +73,7 @@ LOAD_TIMEOUT_S = 3600.0
 """How long a server may take until it is ready: some compile kernels for half of it."""
 
 STRANGER_S = 30.0
-"""How long a server that is well may list other models than the one asked for."""
+"""How long a server may list other models than ours, or have no such --health."""
 
 POLL_S = 0.25
 """Between two questions about readiness."""
@@ -567,13 +567,11 @@ def _wait(server: Server, *, health: str) -> Readiness:
 def _missed(seen: Readiness, server: Server, log: Path) -> CellError:
     client = server.client
     if seen is Readiness.STRANGER and client.strange:
-        what, hint = client.strange, "Is --served-name right? Or give --health PATH."
-        if client.wants_key:
-            hint = "Name the variable with the key: --api-key-env NAME"
+        what, hint = client.strange, client.advice
     else:
         how = {
             Readiness.LOADING: "is still loading",
-            Readiness.STRANGER: "has no such --health, or lists no model,",
+            Readiness.STRANGER: "lists no model",
         }.get(seen, "does not answer on its port")
         what = f"the server {how} after {LOAD_TIMEOUT_S:g} s"
         hint = "Are --health and --served-name right?"

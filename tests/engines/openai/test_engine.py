@@ -124,20 +124,31 @@ def test_a_port_that_was_taken_is_changed(tmp_path):
         assert "  one\n" == served.client.complete(QUESTION).text
 
 
-def test_a_server_that_never_lists_the_model_is_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("faults", "settings", "said", "option"),
+    [
+        (("other-model",), {}, "lists another, not made/model", "--served-name"),
+        ((), {"health": "/healthz"}, "404", "--health"),
+        (("other-model",), {"health": ""}, "lists another", "--served-name"),
+    ],
+)
+def test_a_server_that_never_becomes_ready_is_given_up(
+    tmp_path, monkeypatch, faults, settings, said, option
+):
     """
-    Soon, and with what it lists: time does not mend it.
+    Soon, and with the option to look at: time does not mend it.
     """
     monkeypatch.setattr(engine, "STRANGER_S", 0.1)
-    made = command("other-model", served_name=MODEL)
+    monkeypatch.setattr(engine, "LOAD_TIMEOUT_S", 20.0)
+    made = command(*faults, served_name=MODEL, **settings)
 
     with (
-        pytest.raises(CellError, match="lists another, not made/model") as caught,
+        pytest.raises(CellError, match=said) as caught,
         made.serving(CELL, log=tmp_path / "log"),
     ):
         pass
 
-    assert "--served-name" in caught.value.hint
+    assert option in caught.value.hint
     assert Status.TIMED_OUT == caught.value.status
 
 
