@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.grid import Pair, most_precise
+from codeneedle.grid import FULL_BITS, Pair, bits, most_precise
 from codeneedle.records.record import (
     CellRecord,
     Print,
@@ -44,6 +44,23 @@ def restored(record: CellRecord) -> CellRecord:
     if record.status is not Status.UNVERIFIED or not is_judged:
         return record
     return replace(record, status=Status.FINISHED, reason="")
+
+
+def judged(
+    records: Mapping[Pair, CellRecord],
+    *,
+    speed: Speed,
+    has_device: bool,
+    asked: Iterable[Pair] = (),
+) -> dict[Pair, CellRecord]:
+    """Those of *records* whose status is another one by now; as of `suspects`."""
+    found = {pair: restored(record) for pair, record in records.items()}
+    marked = suspects(found.values(), speed=speed, has_device=has_device, asked=asked)
+    found |= {
+        pair: replace(found[pair], status=trouble.status, reason=trouble.reason)
+        for pair, trouble in marked.items()
+    }
+    return {pair: each for pair, each in found.items() if each != records[pair]}
 
 
 def suspects(
@@ -179,14 +196,19 @@ def _unproved(
     Cells of servers that do not tell, which nothing tells from a more precise one.
 
     From the reference, replies, probabilities or memory may tell a pair; from others
-    only probabilities, for the replies of two good types are often the same.
+    only probabilities, for the replies of two good types are often the same. A single
+    pair with quantized types has nothing to be told from.
     """
     told = {record.pair: record.effective.proof for record in finished}
     proofs = {pair: proof for pair, proof in told.items() if proof is not None}
     if not proofs:
         return
-    reference = most_precise((*asked, *proofs))
+    pairs = {*asked, *proofs}
+    reference = most_precise(pairs)
     known = proofs.get(reference)
+    if len(pairs) == 1 and not _is_plain(reference):
+        reason = "no more precise pair was measured to compare its evidence with"
+        yield reference, Trouble(Status.UNVERIFIED, reason)
     for pair, proof in proofs.items():
         if pair == reference:
             continue
@@ -200,6 +222,11 @@ def _unproved(
             reason = f"its probabilities are those of {twin}, to the last digit"
         if reason:
             yield pair, Trouble(Status.UNVERIFIED, reason)
+
+
+def _is_plain(pair: Pair) -> bool:
+    """Whether neither K nor V is quantized, by their names."""
+    return all(bits(each) == FULL_BITS for each in (pair.k, pair.v))
 
 
 def _twin(pair: Pair, proofs: Mapping[Pair, Proof], *, besides: Pair) -> Pair | None:

@@ -10,6 +10,7 @@ from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences, first_other
 from codeneedle.records.record import CellRecord, Setup, Status
 from codeneedle.records.store import SETUP, Store, run_folder
+from codeneedle.sweep.fallbacks import judged
 
 Key = tuple[Pair, str]
 """A cell and a probe."""
@@ -232,3 +233,18 @@ def _write(target: Store, found: Merged, tell: Callable[[str, int, int], None]) 
             record = store.record(*key)
             if record is not None and store.folder != target.folder.absolute():
                 target.add(record)
+        _judge(target)
+
+
+def _judge(target: Store) -> None:
+    """
+    Store what the records of all sources together tell of each cell.
+
+    Evidence that a share could compare with nothing is compared now. Speeds are not:
+    hosts may differ in them.
+    """
+    records = list(target.records())
+    for probe in {record.probe for record in records}:
+        of_probe = {each.pair: each for each in records if each.probe == probe}
+        for record in judged(of_probe, speed=lambda _: None, has_device=False).values():
+            target.add(record)

@@ -17,7 +17,7 @@ from codeneedle.records.claims import Claim
 from codeneedle.records.comparability import stamp
 from codeneedle.records.record import AGAIN, CellRecord, Json, Status, Trouble
 from codeneedle.records.store import Store
-from codeneedle.sweep.fallbacks import prompt_speed, restored, suspects
+from codeneedle.sweep.fallbacks import judged, prompt_speed
 from codeneedle.sweep.workers import Worker
 from codeneedle.system.files import nap
 from codeneedle.system.machine import free_disk_bytes, occupied
@@ -372,21 +372,14 @@ class Runner:
         """The records of *device* whose status is another one by now."""
         # Speeds of different devices are never compared.
         alike = {
-            pair: restored(each)
-            for pair, each in walk.records.items()
-            if each.device == device
+            pair: each for pair, each in walk.records.items() if each.device == device
         }
-        found = suspects(
-            alike.values(),
+        return judged(
+            alike,
             speed=prompt_speed(probe.metrics, self.run.setup),
             has_device=bool(self.run.engine.identity().devices),
             asked=walk.pairs,
         )
-        alike |= {
-            pair: replace(alike[pair], status=trouble.status, reason=trouble.reason)
-            for pair, trouble in found.items()
-        }
-        return {p: each for p, each in alike.items() if each != walk.records[p]}
 
     def _refuse_replaced_weights(self, cell: ProbeContext) -> None:
         def tell(done: int, total: int) -> None:

@@ -283,7 +283,7 @@ def test_memory_that_shrinks_or_does_not_grow_is_no_evidence(reference, other):
 
 def test_without_evidence_of_the_most_precise_pair_nothing_is_verified():
     """
-    What is asked for counts, not what came first; a lone pair is its own reference.
+    What is asked for counts, not what came first.
     """
     cells = [proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER)]
     asked = [Pair("f16", "f16"), Pair("q8_0", "q8_0")]
@@ -293,12 +293,19 @@ def test_without_evidence_of_the_most_precise_pair_nothing_is_verified():
     assert {Status.UNVERIFIED} == {trouble.status for trouble in found.values()}
     assert ["q4_0/q4_0", "q8_0/q8_0"] == sorted(map(str, found))
     assert "no evidence of f16/f16" in found[Pair("q8_0", "q8_0")].reason
-    assert {} == suspects(
-        cells[:1],
-        speed=lambda _: None,
-        has_device=False,
-        asked=[Pair("q8_0", "q8_0")],
-    )
+
+
+@pytest.mark.parametrize(
+    ("pair", "is_marked"),
+    [("q8_0/q8_0", True), ("fp8/auto", True), ("f16/f16", False), ("auto/auto", False)],
+)
+def test_a_lone_pair_that_is_quantized_is_unverified(pair, is_marked):
+    """
+    There is nothing to tell it from; a cell that is not quantized is the reference.
+    """
+    reason = "no more precise pair was measured to compare its evidence with"
+
+    assert ({pair: reason} if is_marked else {}) == marks(proved(pair, *SAME))
 
 
 def test_a_server_that_ignores_one_type_is_caught_by_the_other_pair():

@@ -7,7 +7,7 @@ from made_records import made_record, made_round, made_setup
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.records.record import Status
+from codeneedle.records.record import Effective, Print, Proof, Status
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.merge import merge
 
@@ -64,6 +64,31 @@ def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
     again, store = merged(tmp_path, a, b)
     assert 3 == len(list(store.records()))
     assert (found.folder, *found.sources) == again.sources
+
+
+def test_evidence_of_different_shares_is_compared(tmp_path):
+    """
+    A cell that its own share verified is unverified if another share's is the same to
+    the last digit, and one that had nothing to be told from is verified.
+    """
+
+    def proved(pair, number):
+        proof = Proof(prints=(Print(text="a", logprobs=(number,)),) * 2)
+        return replace(finished(pair), effective=Effective(proof=proof))
+
+    alone = replace(proved(Q8, -2.0), status=Status.UNVERIFIED, reason="nothing")
+    a = share(tmp_path / "a", proved(F16, -1.0), alone)
+    b = share(tmp_path / "b", proved(F16, -1.0), proved(Q4, -2.0))
+
+    _, store = merged(tmp_path, a, b)
+
+    told = {record.pair: (record.status, record.reason) for record in store.records()}
+    twin = "its probabilities are those of q8_0/q8_0, to the last digit"
+    assert {
+        F16: (Status.FINISHED, ""),
+        Q8: (Status.FINISHED, ""),
+        Q4: (Status.UNVERIFIED, twin),
+    } == told
 
 
 def test_setups_that_differ_are_refused_with_key_and_both_values(tmp_path):
