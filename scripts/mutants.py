@@ -5,8 +5,8 @@ Change one operator or number at a time in a pure module, and see whether a test
     python scripts/mutants.py --sample 0 alignment   all mutants of scoring/alignment.py
 
 Each mutant (cosmic-ray makes them) runs in a copy of the project against the test files
-of its own module; it is caught if they fail or take longer than two minutes. Exit code
-1 if less than 85 of 100 are caught.
+of its own module; it is caught if they fail or take ten times as long as without it.
+Exit code 1 if less than 85 of 100 are caught.
 """
 
 import argparse
@@ -19,6 +19,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -30,7 +32,10 @@ from cosmic_ray.plugins import get_operator, operator_names
 
 ROOT = Path(__file__).parents[1]
 GOAL = 0.85
-LIMIT_S = 120
+
+SLACK_FACTOR = 10.0
+LEAST_LIMIT_S = 120.0
+"""A mutant is caught by time after so many times what its tests take, or this."""
 
 MODULES = (
     "analysis/verdict",
@@ -72,65 +77,73 @@ class Mutant:
     before: str
     after: str
 
-    @property
-    def line(self) -> str:
-        """The line that is changed, as it was."""
-        lines = zip(self.before.splitlines(), self.after.splitlines(), strict=False)
-        return next(line for line, changed in lines if line != changed)
-
     def __str__(self) -> str:
         lines = (self.before.splitlines(), self.after.splitlines())
         _, _, place, *changed = difflib.unified_diff(*lines, n=0, lineterm="")
         return "\n    ".join([f"{self.path} {place.split()[1]}", *changed])
 
 
-def mutants(module: str, chance: random.Random) -> Iterator[Mutant]:
-    """One mutant for each place of *module* that can be changed, by *chance*."""
+def changes(module: str, chance: random.Random) -> Iterator[tuple[Path, str, int]]:
+    """
+    One change for each place of *module* that can be changed, by *chance*.
+
+    It is a path, the name of an operator, and which of its places that is.
+    """
     path = Path("codeneedle", f"{module}.py")
     before = (ROOT / path).read_text(encoding="utf-8")
-    nodes = list(ast_nodes(get_ast(before)))
-    places: dict[object, list[tuple[str, int]]] = {}
+    lines, nodes = before.splitlines(), list(ast_nodes(get_ast(before)))
+    places: dict[tuple[tuple[int, int], object], list[tuple[str, int]]] = {}
     for name in filter(OPERATORS.fullmatch, sorted(operator_names())):
         found = map(get_operator(name)().mutation_positions, nodes)
         for count, place in enumerate(place for each in found for place in each):
             places.setdefault(place, []).append((name, count))
-    for changes in places.values():
-        name, count = chance.choice(changes)
-        made = Mutant(path, before, mutate_code(before, get_operator(name)(), count))
-        if not DECLARATION.search(made.line):
-            yield made
+    for ((row, _), _), operators in places.items():
+        name, count = chance.choice(operators)
+        if not DECLARATION.search(lines[row - 1]):
+            yield path, name, count
 
 
-def passes(path: Path, copy: Path) -> bool:
-    """Whether the tests of the module *path* pass in the *copy* of the project."""
+def mutant(path: Path, name: str, count: int) -> Mutant:
+    """The module at *path* with a change of `changes`."""
+    before = (ROOT / path).read_text(encoding="utf-8")
+    return Mutant(path, before, mutate_code(before, get_operator(name)(), count))
+
+
+def passes(path: Path, copy: Path, *, limit_s: float | None = None) -> bool:
+    """
+    Whether the tests of the module *path* pass in the *copy* of the project.
+
+    Raises:
+        subprocess.TimeoutExpired: If they are not through after the limit.
+    """
     folder = Path("tests", *path.parent.parts[1:])
     tests = sorted((copy / folder).glob(f"test_{path.stem}*")) or [folder]
     options = ["-xq", "-m", "not real", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
     command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=copy,
-            env=environment,
-            capture_output=True,
-            check=False,
-            timeout=LIMIT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return False
+    done = subprocess.run(
+        command,
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=limit_s,
+    )
     return done.returncode == 0
 
 
-def survives(mutant: Mutant, copies: "queue.Queue[Path]") -> bool:
-    """Whether tests pass with *mutant* in one of the *copies*, which is restored."""
+def outcome(mutant: Mutant, copies: "queue.Queue[Path]", limit_s: float) -> str:
+    """``survived``, ``failed`` or ``late``, in one of the *copies*; it is restored."""
     copy = copies.get()
     try:
         (copy / mutant.path).write_text(mutant.after, encoding="utf-8")
-        return passes(mutant.path, copy)
+        survived = passes(mutant.path, copy, limit_s=limit_s)
+    except subprocess.TimeoutExpired:
+        return "late"
     finally:
         (copy / mutant.path).write_text(mutant.before, encoding="utf-8")
         copies.put(copy)
+    return "survived" if survived else "failed"
 
 
 def main() -> int:
@@ -143,10 +156,12 @@ def main() -> int:
     asked = parser.parse_args()
     chance = random.Random(asked.seed)  # noqa: S311 - no secret
     modules = [each for each in MODULES if any(part in each for part in asked.modules)]
-    chosen = [mutant for module in modules for mutant in mutants(module, chance)]
-    chosen = chance.sample(chosen, min(asked.sample or len(chosen), len(chosen)))
+    every = [change for module in modules for change in changes(module, chance)]
+    sample = chance.sample(every, min(asked.sample or len(every), len(every)))
+    chosen = [mutant(*change) for change in sample]
     copies: queue.Queue[Path] = queue.Queue()
-    survivors = 0
+    limits: dict[Path, float] = {}
+    counts: Counter[str] = Counter()
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(asked.jobs) as pool,
@@ -156,16 +171,23 @@ def main() -> int:
             shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "runs"))
             copies.put(copy)
         for path in sorted({mutant.path for mutant in chosen}):
+            began = time.monotonic()
             if not passes(path, copy):
                 sys.exit(f"the tests of {path} fail without any change")
-        tested = {pool.submit(survives, mutant, copies): mutant for mutant in chosen}
+            spent_s = time.monotonic() - began
+            limits[path] = max(LEAST_LIMIT_S, SLACK_FACTOR * spent_s)
+        tested = {
+            pool.submit(outcome, mutant, copies, limits[mutant.path]): mutant
+            for mutant in chosen
+        }
         for count, done in enumerate(as_completed(tested), start=1):
             print(f"\r{count} of {len(chosen)}", end="", file=sys.stderr, flush=True)
-            if done.result():
-                survivors += 1
+            counts[done.result()] += 1
+            if done.result() == "survived":
                 print(f"\r{tested[done]}", flush=True)
-    caught = len(chosen) - survivors
-    print(f"\r{caught} of {len(chosen)} mutants caught; those above were not")
+    caught = counts["failed"] + counts["late"]
+    late = f", {counts['late']} of them by time" if counts["late"] else ""
+    print(f"\r{caught} of {len(chosen)} mutants caught{late}; those above were not")
     return int(caught < GOAL * len(chosen))
 
 
