@@ -33,7 +33,7 @@ from codeneedle.probes.divergence import (
     refuse_full_disk,
     refuse_untrained,
 )
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext, tokenizing
 from codeneedle.records.record import (
     CellRecord,
     Json,
@@ -42,7 +42,6 @@ from codeneedle.records.record import (
     as_json,
     from_json,
 )
-from codeneedle.records.store import LOGS
 from codeneedle.scoring.rounds import Reading
 from codeneedle.system.files import read_regular, write_whole
 from codeneedle.text import size
@@ -390,10 +389,8 @@ def _stored_texts(
     missing = [context for context, path in paths.items() if not path.exists()]
     try:
         if missing:
-            log = run.folder / LOGS / f"{NAME}-layout.log"
-            for folder in (log.parent, _folder(run)):
-                folder.mkdir(parents=True, exist_ok=True)
-            with run.engine.tokenizing(log=log) as tokenizer:
+            _folder(run).mkdir(parents=True, exist_ok=True)
+            with tokenizing(run.engine, run.folder) as tokenizer:
                 for context in missing:
                     text = _made_text(tokenizer, run, asked, context)
                     write_whole(paths[context], text.encode())

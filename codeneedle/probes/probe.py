@@ -16,10 +16,11 @@ from codeneedle.engines.engine import (
     CellSpec,
     Engine,
     Served,
+    Tokenizer,
     ToolRun,
     mismatched,
 )
-from codeneedle.errors import CellError
+from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import (
@@ -31,6 +32,7 @@ from codeneedle.records.record import (
     Setup,
     Trouble,
 )
+from codeneedle.records.store import LOGS
 
 _Settings = TypeVar("_Settings", bound=Struct)
 
@@ -68,6 +70,25 @@ class RunContext:
         if not isinstance(found, kind):
             raise TypeError(f"settings of {name} are {type(found).__name__}")
         return found
+
+
+@contextlib.contextmanager
+def tokenizing(engine: Engine, folder: Path) -> Iterator[Tokenizer]:
+    """
+    The tokenizer of *engine* before the first cell, its log in the run *folder*.
+
+    Raises:
+        BadInput: If the engine does not take the user's arguments.
+        FolderUnusable: If the log cannot be written.
+        ToolFailed: If it fails otherwise.
+    """
+    log = folder / LOGS / "counting.log"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderUnusable(folder=log.parent, reason=str(error)) from error
+    with engine.tokenizing(log=log) as tokenizer:
+        yield tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from codeneedle.engines.messages import Message
+from codeneedle.errors import BadInput
 from codeneedle.records.record import NeedleFacts
 
 # 1 - first version
@@ -22,6 +23,16 @@ class PromptForm(StrEnum):
 
     CHAT = "chat"
     COMPLETION = "completion"
+
+
+def lost_text(what: str) -> BadInput:
+    """The error for a chat template whose prompt lacks *what* a model has to read."""
+    return BadInput(
+        source="the chat template of the weights",
+        reason=f"the prompt that it renders lacks {what}",
+        hint="Use --prompt-form completion, or another template: "
+        "-- --chat-template-file FILE.",
+    )
 
 
 def completion_prompt(corpus: str, needle: NeedleFacts) -> str:

@@ -41,8 +41,13 @@ from codeneedle.engines.engine import Ability, Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, precision
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
-from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext, tokenizing
+from codeneedle.probes.prompts import (
+    NO_THINK_ARGS,
+    NO_THINK_PREFILL,
+    PromptForm,
+    lost_text,
+)
 from codeneedle.probes.recall import Asker
 from codeneedle.records.record import CellRecord, Json, Setup, as_json, from_json
 from codeneedle.scoring.tasks import is_enough, judge
@@ -357,8 +362,17 @@ class Conditions:
 
 
 def conditions(run: RunContext) -> Json:
-    """What is asked; without log-probabilities, that no answer is forced."""
+    """
+    What is asked; without log-probabilities, that no answer is forced.
+
+    Raises:
+        BadInput: If the chat template drops the text. A run folder that has records
+            of this probe was looked at before.
+        ToolFailed: If that cannot be found out.
+    """
     asked = run.settings_of(RetrievalSettings, NAME)
+    if NAME not in run.setup.probes:
+        _refuse_lost_text(run, lengths_of(asked)[-1])
     can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
     return as_json(
         Conditions(
@@ -371,6 +385,32 @@ def conditions(run: RunContext) -> Json:
             graded="" if can_force else f"{run.engine.name} tells no probabilities",
         )
     )
+
+
+def _refuse_lost_text(run: RunContext, length: int) -> None:
+    """
+    Stop at a chat template that does not render a text of *length* tokens verbatim.
+
+    Engines that estimate lengths do not tell what their template renders.
+    """
+    is_told = run.setup.prompt_form == PromptForm.CHAT and not run.setup.lengths
+    if not is_told:
+        return
+    (text,) = make_texts(
+        "single",
+        dial=0,
+        characters=CHARACTERS_PER_TOKEN * max(length, KIBI),
+        depths=(0.5,),
+        questions=1,
+        seed=run.setup.seed,
+    )
+    (asked,) = text.questions
+    with tokenizing(run.engine, run.folder) as tokenizer:
+        prompt = tokenizer.render(_messages(run, text, asked), NO_THINK_ARGS)
+    # Templates may drop white space around a message.
+    for what, said in (("the text", text.text.strip()), ("question", asked.prompt)):
+        if said not in prompt:
+            raise lost_text(f"{what} of the probe {NAME}")
 
 
 def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:
@@ -761,21 +801,28 @@ class _Questioner(Asker):
     def _asking(
         self, text: TaskText, asked: Question, *, tokens: int
     ) -> Chat | Completion:
-        run, begin = self.context.run, _unblanked(asked.begin)
+        run = self.context.run
         if run.setup.prompt_form == PromptForm.COMPLETION:
-            prompt = f"{text.text}\n{begin}"
+            prompt = f"{text.text}\n{_unblanked(asked.begin)}"
             return Completion(prompt=prompt, max_tokens=tokens, seed=run.setup.seed)
-        thought = NO_THINK_PREFILL if run.prefill_no_think else ""
         return Chat(
-            messages=(
-                Message("user", f"{text.text}---\n{asked.prompt}"),
-                # Small models go on with the text where no answer is begun.
-                Message("assistant", f"{thought}{begin}"),
-            ),
+            messages=_messages(run, text, asked),
             max_tokens=tokens,
             seed=run.setup.seed,
             template_args=NO_THINK_ARGS,
         )
+
+
+def _messages(
+    run: RunContext, text: TaskText, asked: Question
+) -> tuple[Message, Message]:
+    """The chat that asks a question of *text*, its answer begun."""
+    thought = NO_THINK_PREFILL if run.prefill_no_think else ""
+    return (
+        Message("user", f"{text.text}---\n{asked.prompt}"),
+        # Small models go on with the text where no answer is begun.
+        Message("assistant", f"{thought}{_unblanked(asked.begin)}"),
+    )
 
 
 def _unblanked(begin: str) -> str:

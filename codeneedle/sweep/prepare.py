@@ -6,25 +6,24 @@ chosen, the setup stored.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from codeneedle.analysis.recall import Ask, asked_of
 from codeneedle.corpora.corpus import Corpus, fitted
 from codeneedle.corpora.needles import Function, depth_of, needle_facts
 from codeneedle.engines.engine import Engine, Tokenizer
-from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.errors import BadInput
 from codeneedle.models import weights
-from codeneedle.probes.probe import RunContext
+from codeneedle.probes.probe import RunContext, tokenizing
 from codeneedle.probes.prompts import (
     NO_THINK_ARGS,
     PROMPT_VERSION,
     PromptForm,
     chat_messages,
     completion_prompt,
+    lost_text,
 )
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CorpusFacts, NeedleFacts, Setup, WeightsFacts
-from codeneedle.records.store import LOGS
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.system.processes import now
@@ -114,7 +113,7 @@ def with_further(plan: Plan, run: RunContext, limit: int) -> RunContext:
         needle_facts(function, depth=round(depth_of(function, line_count=lines), 4))
         for function in wanted
     ]
-    with plan.engine.tokenizing(log=_counting_log(plan)) as tokenizer:
+    with tokenizing(plan.engine, plan.store.folder) as tokenizer:
         budgets = PromptCounter(tokenizer, plan).budgets(facts)
     further = tuple(
         replace(needle, budget=budget)
@@ -201,20 +200,10 @@ def _fitted_setup(plan: Plan, counts: Counts) -> tuple[Setup, str]:
         return _setup(plan, corpus=_facts(plan, plan.corpus), needles=()), ""
     key = _count_key(plan)
     if key not in counts:
-        with plan.engine.tokenizing(log=_counting_log(plan)) as tokenizer:
+        with tokenizing(plan.engine, plan.store.folder) as tokenizer:
             counts[key] = _counted(plan, PromptCounter(tokenizer, plan))
     facts, needles, text = counts[key]
     return _setup(plan, corpus=facts, needles=needles), text
-
-
-def _counting_log(plan: Plan) -> Path:
-    """The log of the server that counts tokens; its folder exists."""
-    log = plan.store.folder / LOGS / "counting.log"
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FolderUnusable(folder=log.parent, reason=str(error)) from error
-    return log
 
 
 def _count_key(plan: Plan) -> tuple[object, ...]:
@@ -347,12 +336,7 @@ def _refuse_lost_text(
     what = f"the text of {missing[0]} is not in it"
     if length < tokens:
         what = f"it has {length:,} tokens, the corpus alone has {tokens:,}"
-    raise BadInput(
-        source="the chat template of the weights",
-        reason=f"the prompt that it renders lacks the corpus: {what}",
-        hint="Use --prompt-form completion, or another template: "
-        "-- --chat-template-file FILE.",
-    )
+    raise lost_text(f"the corpus: {what}")
 
 
 def _needles(corpus: Corpus) -> list[NeedleFacts]:

@@ -6,6 +6,7 @@ Exports are CSV, JSON, Markdown, PNG and SVG; there is no HTML.
 
 import csv
 import io
+import itertools
 import json
 import time
 
@@ -255,13 +256,13 @@ def test_a_hostile_log_does_not_reach_the_terminal(folder, ledger, times):
 
 ENDLESS = "{% for i in range(1000000000) %}NOTHING{% endfor %}"
 TEMPLATES = {
-    "drops the text": ("hi", "lacks the corpus"),
+    "drops the text": ("hi", "lacks the "),
     "fills the memory": (ENDLESS.replace("NOTHING", "x"), "of memory"),
-    "joins lines": ("{{ messages[0].content | replace('\n', ' ') }}", "lacks the"),
-    "cuts the text": ("{{ messages[0].content[:99] }}", "lacks the corpus"),
+    "joins lines": ("{{ messages[0].content | replace('\n', ' ') }}", "lacks the "),
+    "cuts the text": ("{{ messages[0].content[:99] }}", "lacks the "),
     "never ends": (ENDLESS.replace("NOTHING", ""), "cannot count the corpus"),
     "is no template": ("{% for %}", ""),
-    "is of 100 KB": ("{# " + "x" * 100_000 + " #}" + "hi", "lacks the corpus"),
+    "is of 100 KB": ("{# " + "x" * 100_000 + " #}" + "hi", "lacks the "),
 }
 """Chat templates, and words of the error that names them."""
 
@@ -271,14 +272,17 @@ def test_a_chat_template_that_hides_the_text_is_refused_before_the_first_cell(
     folder, ledger, times, llama_server
 ):
     """
-    Recall would be 0.00 in every cell, as if the model had forgotten everything.
+    Recall would be 0.00 in every cell, as if the model had forgotten everything; so
+    would answers about a text of the probe retrieval's own.
     """
-    for name in list(TEMPLATES)[: times(9, quick=1)]:
+    names = list(TEMPLATES)[: times(9, quick=1)]
+    for name, probe in itertools.product(names, ("recall", "retrieval")):
         template, words = TEMPLATES[name]
         told = run(
             folder.path,
             *("sweep", "--corpus", "tiny", "--types", "q8_0", "--context", "4096"),
-            *("--prompt-form", "chat", "--", "--chat-template", template),
+            *("--probe", probe, "--lengths", "1K", "--prompt-form", "chat"),
+            *("--", "--chat-template", template),
             faults=[
                 ("replaced", {"point": "memory of counting", "value": 256 << 20}),
                 ("replaced", {"point": "timeout of counting", "value": 3.0}),
@@ -288,5 +292,5 @@ def test_a_chat_template_that_hides_the_text_is_refused_before_the_first_cell(
         assert words in told.stderr, (name, told.stderr)
         assert "hint: " in told.stderr
         assert [] == statuses(folder.path)
-        fault = f"a chat template {name}"
+        fault = f"a chat template {name}, {probe}"
         ledger.note(fault, error_line(told.stderr), of=folder)

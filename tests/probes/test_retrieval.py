@@ -567,6 +567,46 @@ def test_a_plan_prices_questions_and_reading():
     assert "dial" not in price(fixed)
 
 
+@pytest.mark.parametrize(
+    ("template", "lost"),
+    [
+        (lambda said: "hi", "the text"),
+        (lambda said: said.content[:99], "the text"),
+        (lambda said: said.content.replace("\n", " "), "the text"),
+        (lambda said: said.content.replace("What", "what"), "question"),
+    ],
+    ids=["dropped", "cut", "joined", "changed"],
+)
+def test_a_template_that_drops_the_text_is_refused_before_the_first_cell(
+    tmp_path, template, lost
+):
+    """
+    Also where this is the only probe, so that no corpus was counted; a folder that was
+    looked at is not looked at again.
+    """
+    engine = FakeEngine(tokenizer=ByteTokenizer(template))
+    asked = {"tasks": ("twins",), "form": PromptForm.CHAT, "dial": ()}
+
+    with pytest.raises(BadInput, match=f"lacks {lost} of the probe") as caught:
+        made_run(tmp_path, engine, **asked)
+    assert "--prompt-form completion" in caught.value.hint
+    assert [] == engine.served
+    made_run(tmp_path, FakeEngine(tokenizer=engine.tokenizer))
+
+
+def test_a_template_that_keeps_the_text_is_looked_at_once(tmp_path):
+    """
+    A template that drops white space around messages keeps the text.
+    """
+    tokenizer = ByteTokenizer(lambda said: f"<{said.role}>{said.content.strip()}")
+    engine = FakeEngine(tokenizer=tokenizer)
+
+    run = made_run(tmp_path, engine, form=PromptForm.CHAT)
+    assert run.setup.probes == {NAME: conditions(run)}
+
+    assert 1 == engine.counted
+
+
 def test_an_unknown_task_names_the_nearest():
     """
     A typo never runs a default.
