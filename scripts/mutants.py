@@ -11,17 +11,17 @@ Exit code 1 if less than 85 of 100 are caught.
 
 import argparse
 import difflib
+import multiprocessing
 import os
 import queue
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,22 @@ OPERATORS = re.compile(
     r"|Lt_(LtE|GtE)|LtE_(Lt|Gt)|Gt_(GtE|LtE)|GtE_(Gt|Lt)))"
 )
 """Left out: what always ends in a TypeError, such as ``&`` between types."""
+
+PRELOADED = [
+    "hypothesis",
+    "msgspec",
+    "numpy",
+    "pandas",
+    "pytest",
+    "rich.table",
+    "scipy",
+]
+
+FORKS = multiprocessing.get_context("forkserver")
+"""
+Makes processes that have imported all that takes long, once: most of what a short test
+takes. The package itself is imported by each of them, from its own copy.
+"""
 
 DECLARATION = re.compile(r"@dataclass\(|, strict=|[(, ]\*, |^ *\*,$")
 """Lines whose flags no test can see, but a type checker may: frozen, slots, ``*``."""
@@ -109,27 +125,38 @@ def mutant(path: Path, name: str, count: int) -> Mutant:
     return Mutant(path, before, mutate_code(before, get_operator(name)(), count))
 
 
+def run_tests(copy: Path, tests: Sequence[str]) -> None:
+    """Run *tests* in this process, whose exit code tells whether they pass."""
+    os.chdir(copy)
+    os.environ["PYTHONPATH"] = str(copy)
+    sys.path.insert(0, str(copy))
+    with Path(os.devnull).open("r+b", buffering=0) as nowhere:
+        for stream in (0, 1, 2):
+            os.dup2(nowhere.fileno(), stream)
+    import pytest
+
+    options = ["-xq", "-m", "not real", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what is loaded
+    os._exit(int(pytest.main([*options, *tests])))  # threads of tests may be left
+
+
 def passes(path: Path, copy: Path, *, limit_s: float | None = None) -> bool:
     """
     Whether the tests of the module *path* pass in the *copy* of the project.
 
     Raises:
-        subprocess.TimeoutExpired: If they are not through after the limit.
+        TimeoutError: If they are not through after the limit.
     """
     folder = Path("tests", *path.parent.parts[1:])
     tests = sorted((copy / folder).glob(f"test_{path.stem}*")) or [folder]
-    options = ["-xq", "-m", "not real", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
-    done = subprocess.run(
-        command,
-        cwd=copy,
-        env=environment,
-        capture_output=True,
-        check=False,
-        timeout=limit_s,
-    )
-    return done.returncode == 0
+    child = FORKS.Process(target=run_tests, args=(copy, list(map(str, tests))))
+    child.start()
+    child.join(limit_s)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+        raise TimeoutError
+    return child.exitcode == 0
 
 
 def outcome(mutant: Mutant, copies: "queue.Queue[Path]", limit_s: float) -> str:
@@ -138,7 +165,7 @@ def outcome(mutant: Mutant, copies: "queue.Queue[Path]", limit_s: float) -> str:
     try:
         (copy / mutant.path).write_text(mutant.after, encoding="utf-8")
         survived = passes(mutant.path, copy, limit_s=limit_s)
-    except subprocess.TimeoutExpired:
+    except TimeoutError:
         return "late"
     finally:
         (copy / mutant.path).write_text(mutant.before, encoding="utf-8")
@@ -154,6 +181,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     asked = parser.parse_args()
+    FORKS.set_forkserver_preload(PRELOADED)
     chance = random.Random(asked.seed)  # noqa: S311 - no secret
     modules = [each for each in MODULES if any(part in each for part in asked.modules)]
     every = [change for module in modules for change in changes(module, chance)]
