@@ -1,7 +1,8 @@
 """Joins run folders that several hosts have measured shares of."""
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from codeneedle.errors import BadInput
@@ -25,6 +26,7 @@ class Merged:
         folder: Where it is now.
         sources: Folders that it was joined of.
         cells: Which folder holds the record of each cell and probe that is taken.
+        records: Those, with empty observations: 10,000 whole ones take gigabytes.
         compared: Cells that several folders hold, and that say the same in all.
         left_out: Why a record could not be taken, with its folder, a line each.
     """
@@ -32,6 +34,7 @@ class Merged:
     folder: Path
     sources: tuple[Path, ...]
     cells: dict[Key, Store] = field(default_factory=dict)
+    records: dict[Key, CellRecord] = field(default_factory=dict)
     compared: dict[Key, int] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
@@ -158,15 +161,16 @@ def _take(found: Merged, store: Store, record: CellRecord) -> bool:
             what = f"{record.pair}, {record.probe}: {record.reason}"
             found.left_out.append(f"{store.folder}: {what}")
         return False
-    other = found.cells.get(key)
-    former = other.record(*key) if other else None
-    if former is None or not former.has_numbers:
+    if key not in found.cells or not found.records[key].has_numbers:
         found.cells[key] = store
+        is_empty = record.observation is None
+        found.records[key] = record if is_empty else replace(record, observation={})
         return False
-    if not record.has_numbers or not _says_something(record):
+    if not _says_something(record):
         return False
-    place = first_other(former, record)
-    if place and other:
+    other = found.cells[key]
+    former = other.record(*key)
+    if former is not None and (place := first_other(former, record)):
         raise BadInput(
             source=f"{other.folder} and {store.folder}",
             reason=f"their hosts do not compute alike: {record.pair}, {record.probe} "
@@ -230,21 +234,24 @@ def _write(target: Store, found: Merged, tell: Callable[[str, int, int], None]) 
             target.adopt(_setup(Store(folder)))
         for at, (key, store) in enumerate(found.cells.items()):
             tell(f"writing {target.folder}", at, len(found.cells))
-            record = store.record(*key)
-            if record is not None and store.folder != target.folder.absolute():
-                target.add(record)
-        _judge(target)
+            if store.folder != target.folder.absolute():
+                target.copy(store, *key)
+        # Once for all: to wait for each of 10,000 files takes minutes.
+        os.sync()
+        _judge(target, found)
 
 
-def _judge(target: Store) -> None:
+def _judge(target: Store, found: Merged) -> None:
     """
     Store what the records of all sources together tell of each cell.
 
     Evidence that a share could compare with nothing is compared now. Speeds are not:
     hosts may differ in them.
     """
-    records = list(target.records())
-    for probe in {record.probe for record in records}:
-        of_probe = {each.pair: each for each in records if each.probe == probe}
-        for record in judged(of_probe, speed=lambda _: None, has_device=False).values():
-            target.add(record)
+    for probe in {probe for _, probe in found.records}:
+        of_probe = {p: each for (p, of), each in found.records.items() if of == probe}
+        changed = judged(of_probe, speed=lambda _: None, has_device=False)
+        for pair, told in changed.items():
+            record = target.record(pair, probe)
+            if record is not None:
+                target.add(replace(record, status=told.status, reason=told.reason))

@@ -81,12 +81,18 @@ def create(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, flags | os.O_CLOEXEC, 0o666), "ab")
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, *, is_lasting: bool = True) -> None:
     """
     Replace the file at *path* in one step; missing folders are made.
 
     A reader sees the former contents or *data*, never a part of it, even if the write
     fails or the machine loses power. A link at *path* is replaced, not followed.
+
+    Args:
+        path: Of the file.
+        data: All of it.
+        is_lasting: Whether to wait for the disk, some milliseconds. Without, a power
+            cut may leave less than *data*; of many files `os.sync` is the end.
 
     Raises:
         OSError: If it cannot be written.
@@ -98,14 +104,16 @@ def write_whole(path: Path, data: bytes) -> None:
         with create(draft) as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if is_lasting:
+                os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
         # The first error is the one to report.
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
-    _sync_folder(path.parent)
+    if is_lasting:
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

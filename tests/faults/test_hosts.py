@@ -190,18 +190,18 @@ def test_a_merge_that_was_interrupted_goes_on(shares, ledger, tmp_path, monkeypa
     """
     At each record: the shares stay as they are, and the next merge is whole.
     """
-    add = Store.add
+    copy = Store.copy
     for stop_at in range(len(PAIRS)):
         left = [stop_at]
 
-        def interrupted(store, record, left=left):
+        def interrupted(*arguments, left=left):
             if not left[0]:
                 raise KeyboardInterrupt
             left[0] -= 1
-            add(store, record)
+            copy(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "add", interrupted)
+            patch.setattr(Store, "copy", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 merging.merge(shares, tmp_path / str(stop_at))
         (found,) = merging.merge(shares, tmp_path / str(stop_at))

@@ -51,11 +51,11 @@ def break_things(host="", clock_s=0.0, slow_s=0.0, full=False):
         time.sleep(slow_s)
         return take(self, name)
 
-    def slow_write(path, data):
+    def slow_write(path, data, **how):
         time.sleep(slow_s)
         if full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write_whole(path, data)
+        write_whole(path, data, **how)
 
     os.utime, claims.Claims.take, store.write_whole = wrong, slow_take, slow_write
 

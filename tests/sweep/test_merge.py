@@ -1,6 +1,8 @@
 """Merging: which setups go together, what is taken from where, and what is refused."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from made_records import made_record, made_round, made_setup
@@ -89,6 +91,26 @@ def test_evidence_of_different_shares_is_compared(tmp_path):
         Q8: (Status.FINISHED, ""),
         Q4: (Status.UNVERIFIED, twin),
     } == told
+
+
+def test_records_are_taken_over_byte_by_byte(tmp_path):
+    """
+    Also those of an earlier layout; what is in the place of one is moved aside.
+    """
+    a = share(tmp_path / "a", finished(F16), finished(Q8))
+    path = Path(SETUP.corpus.name, "made", "cells", "q8_0-q8_0.recall.json")
+    raw = json.loads((a / path).read_bytes())
+    former = json.dumps({**raw, "schema": 1, "crc32": None, "setup": ""})
+    (a / path).write_text(former.replace(', "crc32": null', ""))
+    _, store = merged(tmp_path, a)
+    there = store.folder / "cells" / path.name
+    assert (a / path).read_bytes() == there.read_bytes()
+
+    there.write_text("damaged")
+    merged(tmp_path, a)
+
+    assert (a / path).read_bytes() == there.read_bytes()
+    assert "damaged" == there.with_name(f"{there.name}.damaged").read_text()
 
 
 def test_setups_that_differ_are_refused_with_key_and_both_values(tmp_path):
