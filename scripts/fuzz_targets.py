@@ -152,8 +152,6 @@ def _measured(record: CellRecord, setup: Setup) -> None:
     for metric in (*probe.metrics, *probe.more_metrics(setup)):
         values = metric.values(record, setup, Reading())
         claim(all(isinstance(value, (int, float)) for value in values), "numbers")
-        if metric.error is not None:
-            metric.error(record, setup, Reading())
         if metric.reference is not None:
             metric.reference(record)
 

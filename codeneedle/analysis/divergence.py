@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from codeneedle.analysis.metrics import Metric
-from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
+from codeneedle.analysis.metrics import Metric, Values
+from codeneedle.engines.engine import ChunkValues, Statistics
 from codeneedle.records.record import BadRecord, CellRecord, Setup, from_json
 from codeneedle.scoring.rounds import Reading
 
@@ -83,12 +83,9 @@ def divergence_of(record: CellRecord) -> Divergence | None:
 
 
 Numbers = Callable[[Compared], Sequence[float]]
-Spread = Callable[[Compared], Estimate]
 
 
-def _values(
-    numbers: Numbers, context: int | None = None
-) -> Callable[[CellRecord, Setup, Reading], Sequence[float]]:
+def _values(numbers: Numbers, context: int | None = None) -> Values:
     """The numbers of the comparison at *context*, or at the first one."""
 
     def values(record: CellRecord, _setup: Setup, _reading: Reading) -> Sequence[float]:
@@ -97,33 +94,6 @@ def _values(
         return () if compared is None else numbers(compared)
 
     return values
-
-
-def _error(
-    spread: Spread, context: int | None = None
-) -> Callable[[CellRecord, Setup, Reading], float | None]:
-    """Its standard error, likewise."""
-
-    def error(record: CellRecord, _setup: Setup, _reading: Reading) -> float | None:
-        found = divergence_of(record)
-        compared = found.at(context) if found else None
-        return None if compared is None else spread(compared).error
-
-    return error
-
-
-def _chunk_names(
-    context: int | None = None,
-) -> Callable[[CellRecord, Setup], Sequence[tuple[str, str]]]:
-    """The chunks at *context*: each is a text of its own."""
-
-    def names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
-        found = divergence_of(record)
-        compared = found.at(context) if found else None
-        chunks = len(compared.by_chunk) if compared else 0
-        return [(str(number), "") for number in range(chunks)]
-
-    return names
 
 
 def _reference(record: CellRecord) -> str | None:
@@ -143,7 +113,6 @@ class _Kind:
 
     metric: Metric
     numbers: Numbers
-    spread: Spread | None = None
     is_compared: bool = True
     by_chunk: Callable[[ChunkValues], float] | None = None
 
@@ -157,9 +126,7 @@ class _Kind:
             label=f"{self.metric.label}{label}",
             values=_values(self.numbers, context),
             in_table=self.metric.in_table and context is None,
-            error=_error(self.spread, context) if self.spread else None,
             reference=_reference if self.is_compared else None,
-            names=_chunk_names(context) if self.metric.names else None,
             is_judged=self.metric.is_judged and context is None,
             units=_values(_of_chunks(self.by_chunk), context)
             if self.by_chunk
@@ -189,7 +156,6 @@ _KINDS: tuple[_Kind, ...] = (
             is_judged=True,
         ),
         lambda compared: (compared.statistics.kld.value,),
-        lambda compared: compared.statistics.kld,
         by_chunk=lambda chunk: chunk.kld,
     ),
     _Kind(
@@ -207,7 +173,6 @@ _KINDS: tuple[_Kind, ...] = (
             floor=False,
         ),
         lambda compared: (compared.statistics.same_top.value,),
-        lambda compared: compared.statistics.same_top,
         by_chunk=lambda chunk: chunk.same_top,
     ),
     _Kind(
@@ -226,7 +191,6 @@ _KINDS: tuple[_Kind, ...] = (
             digits=3,
         ),
         lambda compared: (compared.statistics.dp_rms.value,),
-        lambda compared: compared.statistics.dp_rms,
     ),
     _Kind(
         replace(
@@ -238,7 +202,6 @@ _KINDS: tuple[_Kind, ...] = (
             floor=False,
         ),
         lambda compared: (compared.statistics.ppl.value,),
-        lambda compared: compared.statistics.ppl,
         is_compared=False,
     ),
     _Kind(
@@ -256,7 +219,6 @@ _KINDS: tuple[_Kind, ...] = (
 _copied = functools.partial(
     replace,
     _divergence("", "", in_table=True),
-    names=_chunk_names(),
     floor=False,
 )
 

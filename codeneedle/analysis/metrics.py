@@ -10,6 +10,9 @@ from codeneedle.records.record import CellRecord, Effective, Setup
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import mib
 
+Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
+"""What a metric reads from a finished record of a run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
@@ -31,19 +34,17 @@ class Metric:
         relative: Whether its ratio to the reference stands beside it in a table.
         floor: Whether the reference's value is the noise floor that the others
             are measured in: the reference compared with itself.
-        error: Standard error of a record's value, for values that are a single
-            number; None where there is none.
         reference: The pair that a record's values are measured against, for values
             that are: ``f16/f16``. None for others; these are compared with the
             most precise pair.
-        names: Text and name of each observation of a record, by which observations
-            of two records are paired; None where they are paired by their order.
+        names: Unit of each observation of a record, by which observations of two
+            records are paired; None where they are paired by their order.
         is_judged: Whether the verdict tests it, unit by unit: a unit is a function, a
             chunk or a text, and the same in every cell.
         noun: What its units are.
         lost_from: A unit is lost that has this much less than with the reference;
             None where that says nothing.
-        units: The value of every unit, in their order; None where `values` are that.
+        units: Of every unit the value; None where `values` are of units.
     """
 
     name: str
@@ -52,27 +53,39 @@ class Metric:
     better: Literal["higher", "lower", "neither"]
     bounds: tuple[float | None, float | None]
     digits: int
-    values: Callable[[CellRecord, Setup, Reading], Sequence[float]]
+    values: Values
     is_sum: bool = False
     group: Literal["quality", "speed", "memory"] = "quality"
     in_table: bool = False
     relative: bool = False
     floor: bool = False
-    error: Callable[[CellRecord, Setup, Reading], float | None] | None = None
     reference: Callable[[CellRecord], str | None] | None = None
-    names: Callable[[CellRecord, Setup], Sequence[tuple[str, str]]] | None = None
+    names: Callable[[CellRecord, Setup], Sequence[str]] | None = None
     is_judged: bool = False
     noun: Literal["functions", "chunks", "texts"] = "functions"
     lost_from: float | None = None
-    units: Callable[[CellRecord, Setup, Reading], Sequence[float]] | None = None
+    units: Values | None = None
+
+    def by_unit(
+        self, record: CellRecord, setup: Setup, reading: Reading
+    ) -> dict[str, float]:
+        """
+        The value of each unit of a finished record, by name; numbers where none is.
+
+        Values of the same name are averaged: questions of one text share what makes
+        the text hard.
+        """
+        facts = (record, setup, reading)
+        values = (self.units(*facts) if self.units else ()) or self.values(*facts)
+        numbers = [str(at) for at in range(len(values))]
+        names = self.names(record, setup) if self.names else numbers
+        found: dict[str, list[float]] = {}
+        for name, value in zip(names, values, strict=True):
+            found.setdefault(name, []).append(value)
+        return {name: math.fsum(each) / len(each) for name, each in found.items()}
 
 
-Number = Callable[[CellRecord], float | None]
-
-
-def of_cell(
-    number: Number,
-) -> Callable[[CellRecord, Setup, Reading], Sequence[float]]:
+def of_cell(number: Callable[[CellRecord], float | None]) -> Values:
     """One value for the whole cell, or none."""
 
     def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:

@@ -1,11 +1,11 @@
 """Metrics of the recall probe."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 
 from codeneedle.analysis.metrics import METRICS as MEMORY
-from codeneedle.analysis.metrics import Metric, of_cell
+from codeneedle.analysis.metrics import Metric, Values, of_cell
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.records.record import CellRecord, Round, Setup
 from codeneedle.scoring.rounds import (
@@ -70,8 +70,6 @@ of them the speed is at most 7 % too high.
 LOST_LINES = 4
 """A function is lost that has this many lines fewer than with the reference."""
 
-Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
-
 
 def unanswered(record: CellRecord, setup: Setup, part: Ask) -> frozenset[str]:
     """
@@ -128,13 +126,13 @@ def _of_answers(
     return values
 
 
-def _round_names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
-    return [("", each.needle) for each in recall_of(record).rounds]
+def _round_names(record: CellRecord, _setup: Setup) -> list[str]:
+    return [each.needle for each in recall_of(record).rounds]
 
 
-def _margin_names(record: CellRecord, setup: Setup) -> list[tuple[str, str]]:
+def _margin_names(record: CellRecord, setup: Setup) -> list[str]:
     rounds = (each for each in asked_rounds(record, setup) if not each.error)
-    return [("", each.needle.name) for each in rounds if each.margins]
+    return [each.needle.name for each in rounds if each.margins]
 
 
 def _of_gaps(number: Callable[[Margins], float]) -> Values:
@@ -155,9 +153,8 @@ def _of_forced(number: Callable[[ForcedAnswer], float]) -> Values:
     return values
 
 
-def _forced_names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
-    rounds = (each for each in recall_of(record).forced if each.logprobs)
-    return [("", each.needle) for each in rounds]
+def _forced_names(record: CellRecord, _setup: Setup) -> list[str]:
+    return [each.needle for each in recall_of(record).forced if each.logprobs]
 
 
 def _breaks_at(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
@@ -167,8 +164,8 @@ def _breaks_at(record: CellRecord, setup: Setup, _reading: Reading) -> list[floa
     return [float(found.get(each.needle, 0)) for each in rounds]
 
 
-def _all_forced_names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
-    return [("", each.needle) for each in recall_of(record).forced]
+def _all_forced_names(record: CellRecord, _setup: Setup) -> list[str]:
+    return [each.needle for each in recall_of(record).forced]
 
 
 def _errors(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:

@@ -18,7 +18,7 @@ from codeneedle.records.record import (
     from_json,
 )
 from codeneedle.scoring.rounds import ByIdentity, Reading
-from codeneedle.scoring.tasks import Mode, judge
+from codeneedle.scoring.tasks import Judgement, Mode, judge
 
 NAME = "retrieval"
 """Of the probe."""
@@ -258,18 +258,13 @@ class Outcome:
         depth: The depth that was asked for, from 0 to 1.
         question: Its name; the same for every pair.
         text: Name of the text that it shares with other questions.
-        correct: Share of its items that are right, from 0 to 1.
+        judged: What the answer is.
         logp: Mean log-probability of the tokens of the right answer, in nats; None
             if they were not forced.
         is_bound: Whether that is only an upper bound.
         until: Tokens of the right answer before the first that is not the first
             choice: greedy writing is right until then. None if not forced.
         tokens: Tokens of the right answer; 0 if not forced.
-        mode: What the answer is.
-        decoy: Key of the wrong answer that was given instead; None if it is none.
-        away: Place of that answer minus that of the right one, from -1 to 1.
-        distance: Edits from what was said to the right answer; None where nothing
-            near it was said.
         is_informative: Whether its task counts in what is about all tasks.
         asked: The question and its answer, verbatim.
     """
@@ -279,15 +274,11 @@ class Outcome:
     depth: float
     question: str
     text: str
-    correct: float
+    judged: Judgement
     logp: float | None
     is_bound: bool
     until: int | None
     tokens: int
-    mode: Mode
-    decoy: str | None
-    away: float | None
-    distance: int | None
     is_informative: bool
     asked: Asked
 
@@ -334,7 +325,6 @@ def _outcomes(key: ByIdentity[CellRecord]) -> tuple[Outcome, ...]:
 
 
 def _outcome(text: TextRead, asked: Asked, *, is_informative: bool) -> Outcome:
-    judged = judge(asked.question(text.number, text.decoys), asked.reply)
     scored = asked.scored if asked.scored and asked.scored.logprobs else None
     return Outcome(
         task=text.task,
@@ -342,15 +332,11 @@ def _outcome(text: TextRead, asked: Asked, *, is_informative: bool) -> Outcome:
         depth=asked.depth,
         question=asked.name,
         text=f"{text.task}-{text.length}-{text.number}",
-        correct=judged.share,
+        judged=judge(asked.question(text.number, text.decoys), asked.reply),
         logp=_mean(scored.logprobs) if scored else None,
         is_bound=bool(scored and scored.bounds),
         until=_first_choices(scored.leads) if scored else None,
         tokens=len(scored.logprobs) if scored else 0,
-        mode=judged.mode,
-        decoy=judged.decoy,
-        away=judged.away,
-        distance=judged.distance,
         is_informative=is_informative,
         asked=asked,
     )
@@ -376,12 +362,6 @@ def survival(found: Iterable[Outcome], tokens: int) -> float:
     return right / len(long) if long else math.nan
 
 
-def modes(record: CellRecord) -> dict[Mode, int]:
-    """How many questions of *record* ended in each mode, in the order of the modes."""
-    found = [each.mode for each in outcomes(record)]
-    return {mode: found.count(mode) for mode in Mode}
-
-
 # --- metrics
 
 
@@ -401,8 +381,8 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
     def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
         return [value for _, value in of(record)]
 
-    def names(record: CellRecord, _setup: Setup) -> list[tuple[str, str]]:
-        return [(each.text, each.question) for each, _ in of(record)]
+    def names(record: CellRecord, _setup: Setup) -> list[str]:
+        return [each.text for each, _ in of(record)]
 
     return Metric(
         name="",
@@ -418,7 +398,7 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
 
 
 def _right(chosen: _Chosen) -> Metric:
-    return _numbers(lambda each: each.correct, chosen)
+    return _numbers(lambda each: each.judged.share, chosen)
 
 
 def _logp(chosen: _Chosen) -> Metric:
@@ -432,7 +412,7 @@ def _until(chosen: _Chosen) -> Metric:
 
 
 def _mode(mode: Mode) -> Metric:
-    metric = _numbers(lambda each: float(each.mode is mode), lambda _: True)
+    metric = _numbers(lambda each: float(each.judged.mode is mode), lambda _: True)
     return replace(
         metric,
         name=mode.value,

@@ -5,7 +5,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import ENGINE
@@ -88,35 +87,6 @@ class Throughput:
     threads: int
 
 
-class Trend(StrEnum):
-    """Where in the measured range a pair is faster than the reference."""
-
-    ALWAYS = "always"
-    FROM = "from"
-    UNTIL = "until"
-    NEVER = "never"
-
-
-@dataclass(frozen=True, slots=True)
-class Crossover:
-    """
-    The depth at which a pair overtakes the reference, or falls behind it.
-
-    Attributes:
-        trend: Where it is faster, seen from the deepest depth that both have.
-        depth: In tokens, within the measured range and never beyond it; None
-            unless the trend is ``from`` or ``until``.
-    """
-
-    trend: Trend
-    depth: float | None = None
-
-    def __str__(self) -> str:
-        if self.depth is None:
-            return str(self.trend)
-        return f"{self.trend} {self.depth:,.0f} tokens"
-
-
 def settings_of(setup: Setup) -> ThroughputSetup | None:
     """
     The settings of the probe; None in a run that it never measured.
@@ -154,18 +124,18 @@ def more_metrics(setup: Setup) -> tuple[Metric, ...]:
     return (*speeds, *map(_peak, told))
 
 
-def crossover(record: CellRecord, reference: CellRecord) -> Crossover | None:
+def crossover(record: CellRecord, reference: CellRecord) -> str:
     """
-    From which depth on the pair of *record* writes faster than *reference*.
+    From or until which depth the pair of *record* writes faster than *reference*.
 
     The ratio of the mean speeds is taken as linear between depths. What counts is
     the last time that it crosses 1: behind that, to the deepest depth that both
     have, one of the two stays ahead. A ratio of exactly 1 is not faster.
 
     Returns:
-        ``from`` a depth if the pair overtakes there, ``until`` one if it falls
-        behind there, ``always`` or ``never`` if there is no crossing; None if the
-        two have no depth in common.
+        ``from 4,096 tokens`` if the pair overtakes there, ``until 4,096 tokens`` if it
+        falls behind there, ``always`` or ``never`` if there is no crossing; empty if
+        the two have no depth in common.
 
     Raises:
         BadRecord: If either holds something else than speeds.
@@ -176,13 +146,13 @@ def crossover(record: CellRecord, reference: CellRecord) -> Crossover | None:
         for depth in sorted(ours.keys() & theirs.keys())
     ]
     if not points:
-        return None
+        return ""
     ends_faster = points[-1][1] > 1
     for left, right in reversed(list(itertools.pairwise(points))):
         if (left[1] > 1) != ends_faster:
-            trend = Trend.FROM if ends_faster else Trend.UNTIL
-            return Crossover(trend, _crossing(left, right))
-    return Crossover(Trend.ALWAYS if ends_faster else Trend.NEVER)
+            trend = "from" if ends_faster else "until"
+            return f"{trend} {_crossing(left, right):,.0f} tokens"
+    return "always" if ends_faster else "never"
 
 
 def _crossing(left: tuple[int, float], right: tuple[int, float]) -> float:

@@ -35,10 +35,8 @@ from codeneedle.probes.divergence import (
 )
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, tokenizing
 from codeneedle.records.record import (
-    CellRecord,
     Json,
     Run,
-    Setup,
     as_json,
     from_json,
 )
@@ -309,7 +307,7 @@ def _differences(
     narrowed = frames.of_probe(run, probe)
     reference = frames.reference(frames.cells_frame(narrowed, metric, Reading()))
     named = {
-        record.pair: _named_values(metric, record, run.setup)
+        record.pair: metric.by_unit(record, run.setup, Reading())
         for record in narrowed.records
         if record.has_numbers
     }
@@ -324,13 +322,6 @@ def _differences(
         for pair, each in gaps.items()
         if each
     }
-
-
-def _named_values(
-    metric: Metric, record: CellRecord, setup: Setup
-) -> dict[tuple[str, str], float]:
-    names = metric.names(record, setup) if metric.names else ()
-    return dict(zip(names, metric.values(record, setup, Reading()), strict=True))
 
 
 def _exceeds(one: tuple[float, float], other: tuple[float, float]) -> bool:

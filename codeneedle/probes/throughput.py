@@ -9,7 +9,6 @@ from msgspec import Meta, Struct
 from codeneedle.analysis.throughput import (
     METRICS,
     NAME,
-    Crossover,
     DepthSpeeds,
     Throughput,
     ThroughputSetup,
@@ -232,14 +231,14 @@ def remarks(run: Run) -> tuple[str, ...]:
     said: dict[str, list[Pair]] = defaultdict(list)
     for pair in sorted(records, key=lambda p: (*precision(p.k), *precision(p.v))):
         crossed = crossover(records[pair], records[reference])
-        if pair != reference and crossed is not None:
+        if pair != reference and crossed:
             said[_faster_than(reference, crossed)].append(pair)
     return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
 
 
-def _faster_than(reference: Pair, crossed: Crossover) -> str:
+def _faster_than(reference: Pair, crossed: str) -> str:
     """``never writes faster than f16/f16``, or from or until which depth it does."""
-    if crossed.depth is None:
+    if crossed in {"always", "never"}:
         return f"{crossed} writes faster than {reference}"
     return f"writes faster than {reference} {crossed}"
 

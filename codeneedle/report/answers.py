@@ -30,7 +30,7 @@ from codeneedle.scoring.rounds import (
     asked_rounds,
     forced_answers,
 )
-from codeneedle.scoring.tasks import Mode
+from codeneedle.scoring.tasks import Judgement, Mode
 from codeneedle.text import one_line, plural, size, visible, visible_lines
 
 RECALL = "recall"
@@ -213,7 +213,7 @@ def questions_overview(run: Run, record: CellRecord) -> Group:
     if not record.has_numbers:
         return Group(title, Text(f"{record.status}: {visible(record.reason)}"))
     found = retrieval.outcomes(record)
-    wrong = [each for each in found if each.mode is not Mode.CORRECT]
+    wrong = [each for each in found if each.judged.mode is not Mode.CORRECT]
     said = f"{len(found) - len(wrong)} of {plural(len(found), 'question')} right"
     parts: list[RenderableType] = [title, Text(said), Text(), _modes_table(found)]
     if wrong:
@@ -223,14 +223,14 @@ def questions_overview(run: Run, record: CellRecord) -> Group:
 
 def _modes_table(found: Sequence[Outcome]) -> Table:
     """A row for each task, a column for each mode that occurs."""
-    modes = [mode for mode in Mode if any(each.mode is mode for each in found)]
+    modes = [mode for mode in Mode if any(o.judged.mode is mode for o in found)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("task", no_wrap=True)
     for heading in (*(mode.value for mode in modes), "nats/token"):
         table.add_column(heading, justify="right", no_wrap=True)
     for task in dict.fromkeys(each.task for each in found):
         of_task = [each for each in found if each.task == task]
-        counts = (sum(each.mode is mode for each in of_task) for mode in modes)
+        counts = (sum(o.judged.mode is mode for o in of_task) for mode in modes)
         logps = [each.logp for each in of_task if each.logp is not None]
         mean = f"{fmean(logps):.3f}" if logps else "-"
         table.add_row(Text(visible(task)), *map(str, counts), mean)
@@ -248,23 +248,23 @@ def _wrong_table(wrong: Sequence[Outcome]) -> Table:
             each.question,
             _shortened(each.asked.payload),
             _shortened(each.asked.reply),
-            failure_words(each),
+            failure_words(each.judged),
         )
         table.add_row(*(Text(visible(text)) for text in texts))
     return table
 
 
-def failure_words(each: Outcome) -> str:
+def failure_words(judged: Judgement) -> str:
     """``intrusion of Oslo, 31 % later``, ``near-miss, 2 edits``, ``salad``."""
-    if each.decoy is not None:
-        phrase = f"{each.mode} of {each.decoy}"
-        if not each.away:
+    if judged.decoy is not None:
+        phrase = f"{judged.mode} of {judged.decoy}"
+        if not judged.away:
             return phrase
-        where = "later" if each.away > 0 else "earlier"
-        return f"{phrase}, {abs(each.away):.0%} {where}"
-    if each.distance:
-        return f"{each.mode}, {plural(each.distance, 'edit')}"
-    return each.mode.value
+        where = "later" if judged.away > 0 else "earlier"
+        return f"{phrase}, {abs(judged.away):.0%} {where}"
+    if judged.edits:
+        return f"{judged.mode}, {plural(judged.edits, 'edit')}"
+    return judged.mode.value
 
 
 def _shortened(text: str) -> str:
@@ -284,7 +284,7 @@ def question_view(each: Outcome) -> Table:
     entries += [
         ("expected", asked.payload),
         ("answered", asked.reply),
-        ("mode", failure_words(each)),
+        ("mode", failure_words(each.judged)),
     ]
     if each.logp is not None:
         bound = "at most " if each.is_bound else ""

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 
 import numpy as np
 
@@ -565,22 +564,9 @@ def _is_unreliable(missing: int, asked: int) -> bool:
 
 
 def _units(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
-    """
-    The value of each unit of *pair*, by name: a needle, a chunk, or a text.
-
-    Questions of one text share what makes the text hard: their mean is one unit.
-    """
+    """The value of each unit of *pair*, by name: a needle, a chunk, or a text."""
     record = table.records[pair, column.probe]
-    metric, facts = column.metric, (record, table.run.setup, table.reading)
-    whole = metric.units(*facts) if metric.units else ()
-    values = whole or metric.values(*facts)
-    if whole or metric.names is None:
-        return {str(at): value for at, value in enumerate(values)}
-    names = metric.names(record, table.run.setup)
-    by_text: dict[str, list[float]] = {}
-    for (text, name), value in zip(names, values, strict=True):
-        by_text.setdefault(text or name, []).append(value)
-    return {name: math.fsum(each) / len(each) for name, each in by_text.items()}
+    return column.metric.by_unit(record, table.run.setup, table.reading)
 
 
 def _missing(column: Column, table: PairTable, pair: Pair | None) -> frozenset[str]:
@@ -886,15 +872,8 @@ def _loss_word(name: str) -> str:
 
 
 def _upper_loss(column: Column, table: PairTable, pair: Pair, *, alpha: float) -> float:
-    """Upper bound of a loss, wrong by *alpha*, over chunks where they are stored."""
+    """Upper bound of a loss, wrong by *alpha*; infinite without several chunks."""
     units = np.array(list(_units(column, table, pair).values()))
     if column.metric.name == "top1":
         units = 100 - units
-    mean, half = verdict.mean_interval(units, alpha=2 * alpha)
-    if math.isfinite(half):
-        return mean + half
-    record = table.records[pair, column.probe]
-    error = column.metric.error
-    known = error(record, table.run.setup, table.reading) if error else None
-    quantile = NormalDist().inv_cdf(1 - alpha)
-    return mean + quantile * known if known is not None else math.inf
+    return sum(verdict.mean_interval(units, alpha=2 * alpha))

@@ -221,7 +221,7 @@ def _task_maps(run: Run) -> Iterator[dict[str, Any]]:
                 visible(str(record.pair)), {}
             )
             place = (outcome.length, outcome.depth)
-            of_pair.setdefault(place, []).append(outcome.correct)
+            of_pair.setdefault(place, []).append(outcome.judged.share)
     for task, pairs in found.items():
         places = sorted({place for cells in pairs.values() for place in cells})
         lengths = sorted({length for length, _ in places})

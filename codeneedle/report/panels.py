@@ -210,7 +210,7 @@ def _panel(
 
 def is_right(each: Outcome) -> bool:
     """Whether all of the answer is right."""
-    return each.correct == 1
+    return each.judged.share == 1
 
 
 def _spot(
@@ -218,7 +218,7 @@ def _spot(
 ) -> Spot:
     values, kinds = [], []
     for each in found:
-        value = each.logp if is_logp else each.correct
+        value = each.logp if is_logp else each.judged.share
         if value is not None:
             values.append(value)
         if each.question in theirs:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -20,9 +21,6 @@ from codeneedle.scoring.alignment import Mark, answer_end, score
 
 PASS_LINES = 8
 """Matched lines from which a round passes, as in the published sweeps."""
-
-FIFTH = 0.05
-"""The share of tokens that `Margins.fifth` is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,30 +184,11 @@ def margins(gaps: Sequence[float]) -> Margins | None:
     if not gaps:
         return None
     ordered = sorted(gaps)
-    return Margins(
-        least=ordered[0],
-        fifth=percentile(ordered, FIFTH),
-        mean=math.fsum(gaps) / len(gaps),
-    )
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """
-    The value below which *share* of the n >= 1 *values* lie.
-
-    Args:
-        values: In any order.
-        share: From 0 to 1.
-
-    Source:
-        Linear interpolation between order statistics. Definition 7 of Hyndman &
-        Fan, Sample Quantiles in Statistical Packages, 1996.
-    """
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    fifth = ordered[0]
+    if len(ordered) > 1:
+        # Between order statistics: definition 7 of Hyndman & Fan, 1996.
+        fifth, *_ = statistics.quantiles(ordered, n=20, method="inclusive")
+    return Margins(least=ordered[0], fifth=fifth, mean=math.fsum(gaps) / len(gaps))
 
 
 def counts_of(record: CellRecord, setup: Setup, reading: Reading) -> list[Counts]:

@@ -1,9 +1,12 @@
 """Answers to questions of tasks, judged by rule on the payload, never on wording."""
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from rapidfuzz.distance.Levenshtein import distance
 
 from codeneedle.corpora.tasks import Decoy, Question, Shape
 
@@ -55,8 +58,8 @@ class Judgement:
         share: Of the items that are right, from 0 to 1.
         decoy: Key of the first decoy that was given instead; None if none was.
         away: Place of that decoy minus the place of the payload, from -1 to 1.
-        distance: Edits from what was said instead of the payload to the payload, of
-            an intrusion or a near miss; else None.
+        edits: Characters to insert, remove or replace in what was said instead of the
+            payload, of an intrusion or a near miss; else None.
         rules: Version of the rules.
     """
 
@@ -64,7 +67,7 @@ class Judgement:
     share: float
     decoy: str | None = None
     away: float | None = None
-    distance: int | None = None
+    edits: int | None = None
     rules: int = RULES_VERSION
 
 
@@ -104,22 +107,21 @@ def _judge_items(question: Question, answer: str) -> Judgement:
     decoys = {decoy.payload: decoy for decoy in question.decoys}
     given = next((each for each in said if each in decoys), None)
     if given is not None:
-        return _intrusion(question, decoys[given], share, edits(given, missing))
-    nearest = min(edits(word, missing) for word in _CANDIDATE.findall(answer) or [""])
+        return _intrusion(question, decoys[given], share, distance(given, missing))
+    words = _CANDIDATE.findall(answer) or [""]
+    nearest = min(distance(word, missing) for word in words)
     if 0 < nearest <= max(1, int(NEAR * len(missing))):
-        return Judgement(mode=Mode.NEAR_MISS, share=share, distance=nearest)
+        return Judgement(mode=Mode.NEAR_MISS, share=share, edits=nearest)
     return Judgement(mode=_failure(answer), share=share)
 
 
-def _intrusion(
-    question: Question, decoy: Decoy, share: float, distance: int
-) -> Judgement:
+def _intrusion(question: Question, decoy: Decoy, share: float, edits: int) -> Judgement:
     return Judgement(
         mode=Mode.INTRUSION,
         share=share,
         decoy=decoy.key,
         away=decoy.place - question.place,
-        distance=distance,
+        edits=edits,
     )
 
 
@@ -164,13 +166,13 @@ def _judge_lines(question: Question, answer: str) -> Judgement:
     first = agreed.index(False) if False in agreed else len(agreed)
     if first == len(wanted):
         return Judgement(mode=Mode.CORRECT, share=1.0)
-    mode, decoy, distance = _failure_of_lines(question, said, first)
+    mode, decoy, edits = _failure_of_lines(question, said, first)
     return Judgement(
         mode=mode,
         share=sum(line in said for line in wanted) / len(wanted),
         decoy=decoy.key if decoy else None,
         away=decoy.place - question.place if decoy else None,
-        distance=distance,
+        edits=edits,
     )
 
 
@@ -178,16 +180,15 @@ def _failure_of_lines(
     question: Question, said: Sequence[str], first: int
 ) -> tuple[Mode, Decoy | None, int | None]:
     wanted = [line.strip() for line in question.items]
-    distance = sum(
-        edits(said[n] if n < len(said) else "", line) for n, line in enumerate(wanted)
-    )
+    pairs = itertools.zip_longest(said, wanted, fillvalue="")
+    edits = sum(itertools.starmap(distance, pairs))
     failure = _failure("\n".join(said))
     if failure is not Mode.REPETITION and first < len(said):
         for decoy in question.decoys:
             if said[first] in map(str.strip, decoy.payload.split("\n")):
-                return Mode.INTRUSION, decoy, distance
-    if distance <= NEAR_LINES * len("".join(wanted)):
-        return Mode.NEAR_MISS, None, distance
+                return Mode.INTRUSION, decoy, edits
+    if edits <= NEAR_LINES * len("".join(wanted)):
+        return Mode.NEAR_MISS, None, edits
     return failure, None, None
 
 
@@ -258,18 +259,3 @@ def _is_loop(words: Sequence[str]) -> bool:
         if run + period >= max(LOOPS * period, len(words) / 2, LOOPS + 1):
             return True
     return False
-
-
-def edits(one: str, other: str) -> int:
-    """
-    Characters to insert, remove or replace to turn *one* into *other*.
-
-    Source:
-        Levenshtein's distance by Wagner & Fischer, 1974; O(n m).
-    """
-    row = list(range(len(other) + 1))
-    for n, a in enumerate(one, start=1):
-        before, row = row, [n]
-        for m, b in enumerate(other, start=1):
-            row.append(min(before[m] + 1, row[-1] + 1, before[m - 1] + (a != b)))
-    return row[-1]

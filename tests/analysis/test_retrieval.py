@@ -16,7 +16,6 @@ from made_retrieval import (
 from codeneedle.analysis.retrieval import (
     METRICS,
     NAME,
-    modes,
     more_metrics,
     outcomes,
     remarks,
@@ -65,7 +64,7 @@ def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():
 
     assert [0.1, 0.5, 0.9] * 2 == [each.depth for each in found]
     assert {("multikey", 1024, 1.0, -0.5, Mode.CORRECT)} == {
-        (each.task, each.length, each.correct, each.logp, each.mode) for each in found
+        (e.task, e.length, e.judged.share, e.logp, e.judged.mode) for e in found
     }
     assert len(found) == len({each.question for each in found})
 
@@ -78,10 +77,9 @@ def test_an_intrusion_is_named_with_the_decoy_that_came():
 
     found = outcomes(record)
 
-    assert {Mode.INTRUSION: 6} == {m: n for m, n in modes(record).items() if n}
+    assert [Mode.INTRUSION] * 6 == [each.judged.mode for each in found]
     for each in found:
-        assert each.decoy != each.asked.key
-        assert each.decoy is not None
+        assert each.judged.decoy not in {None, each.asked.key}
 
 
 def test_without_probabilities_there_is_no_graded_endpoint():

@@ -10,11 +10,9 @@ from made_records import failed_record, made_setup
 from codeneedle.analysis.throughput import (
     METRICS,
     NAME,
-    Crossover,
     DepthSpeeds,
     Throughput,
     ThroughputSetup,
-    Trend,
     crossover,
     more_metrics,
     throughput_of,
@@ -69,16 +67,17 @@ def crossing(ratios_by_depth):
 @pytest.mark.parametrize(
     ("by_depth", "expected"),
     [
-        ({0: 1.1, 100: 1.2}, Crossover(Trend.ALWAYS)),
-        ({0: 0.9, 100: 0.8}, Crossover(Trend.NEVER)),
-        ({0: 1.0, 100: 1.0}, Crossover(Trend.NEVER)),
-        ({0: 0.5, 100: 1.5}, Crossover(Trend.FROM, 50.0)),
-        ({0: 0.5, 100: 0.75, 200: 1.25}, Crossover(Trend.FROM, 150.0)),
-        ({0: 1.0, 100: 1.5}, Crossover(Trend.FROM, 0.0)),
-        ({0: 1.5, 100: 0.5}, Crossover(Trend.UNTIL, 50.0)),
-        ({0: 1.5, 100: 0.5, 200: 1.5}, Crossover(Trend.FROM, 150.0)),
-        ({7: 1.5}, Crossover(Trend.ALWAYS)),
-        ({}, None),
+        ({0: 1.1, 100: 1.2}, "always"),
+        ({0: 0.9, 100: 0.8}, "never"),
+        ({0: 1.0, 100: 1.0}, "never"),
+        ({0: 0.5, 100: 1.5}, "from 50 tokens"),
+        ({0: 0.5, 100: 0.75, 200: 1.25}, "from 150 tokens"),
+        ({0: 1.0, 100: 1.5}, "from 0 tokens"),
+        ({0: 1.5, 100: 0.5}, "until 50 tokens"),
+        ({0: 1.5, 100: 0.5, 200: 1.5}, "from 150 tokens"),
+        ({7: 1.5}, "always"),
+        ({0: 0.5, 24_690: 1.5}, "from 12,345 tokens"),
+        ({}, ""),
     ],
 )
 def test_the_crossover_by_examples(by_depth, expected):
@@ -87,6 +86,9 @@ def test_the_crossover_by_examples(by_depth, expected):
     """
     assert expected == crossing(by_depth)
 
+
+AHEAD = {"always": "never", "from": "until"}
+"""What is said of a pair that ends faster, and of the other one."""
 
 RATIOS = st.dictionaries(
     st.integers(0, 100_000), st.floats(0.01, 100), min_size=1, max_size=6
@@ -99,14 +101,12 @@ def test_a_crossover_lies_within_the_measured_range(by_depth):
     It is never extrapolated; the pair that is faster at the deepest depth is faster
     from the crossover on.
     """
-    found = crossing(by_depth)
-    is_ahead = found.trend in {Trend.ALWAYS, Trend.FROM}
+    trend, *depth = crossing(by_depth).removesuffix(" tokens").split()
 
-    assert (list(by_depth.values())[-1] * 100.0 > 100.0) == is_ahead
-    if found.depth is None:
-        assert found.trend in {Trend.ALWAYS, Trend.NEVER}
-    else:
-        assert min(by_depth) <= found.depth <= max(by_depth)
+    assert (list(by_depth.values())[-1] * 100.0 > 100.0) == (trend in AHEAD)
+    assert bool(depth) == (trend in {"from", "until"})
+    for each in depth:
+        assert min(by_depth) <= int(each.replace(",", "")) <= max(by_depth)
 
 
 @given(RATIOS)
@@ -116,15 +116,10 @@ def test_exchanging_the_two_mirrors_the_trend(by_depth):
     """
     assume(all(abs(ratio - 1) > 1e-9 for ratio in by_depth.values()))
     theirs = measured(F16, dict.fromkeys(by_depth, 1.0))
-    mirrored = {
-        Trend.ALWAYS: Trend.NEVER,
-        Trend.NEVER: Trend.ALWAYS,
-        Trend.FROM: Trend.UNTIL,
-        Trend.UNTIL: Trend.FROM,
-    }
     ours = measured(Q8, by_depth)
+    both = crossover(ours, theirs).split()[0], crossover(theirs, ours).split()[0]
 
-    assert mirrored[crossover(ours, theirs).trend] == crossover(theirs, ours).trend
+    assert both in {*AHEAD.items(), *((one, other) for other, one in AHEAD.items())}
 
 
 def test_only_depths_that_both_have_count():
@@ -135,16 +130,8 @@ def test_only_depths_that_both_have_count():
     ours = measured(Q8, {0: 50.0, 100: 150.0, 200: None})
     theirs = measured(F16, {0: 100.0, 100: 100.0, 200: 1.0})
 
-    assert Crossover(Trend.FROM, 50.0) == crossover(ours, theirs)
-    assert crossover(replace(ours, status=Status.FALLBACK_F16), theirs) is None
-
-
-def test_a_crossover_reads_as_a_phrase():
-    """
-    As a table shows it, with thousands separated.
-    """
-    assert "from 12,345 tokens" == str(Crossover(Trend.FROM, 12345.4))
-    assert "never" == str(Crossover(Trend.NEVER))
+    assert "from 50 tokens" == crossover(ours, theirs)
+    assert "" == crossover(replace(ours, status=Status.FALLBACK_F16), theirs)
 
 
 def test_each_depth_of_the_settings_has_its_metrics():

@@ -40,9 +40,7 @@ KLD = made_metric(
     unit="nats",
     reference=lambda record: record.observation.get("against"),
 )
-TOP1 = made_metric(
-    "top1", better="higher", unit="%", digits=2, error=lambda *_: 0.5, bounds=(0, 100)
-)
+TOP1 = made_metric("top1", better="higher", unit="%", digits=2, bounds=(0, 100))
 PPL = made_metric("ppl", better="neither", digits=3)
 TG = made_metric(
     "tg", better="higher", group="speed", relative=True, digits=1, unit="tokens/s"

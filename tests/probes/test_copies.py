@@ -363,7 +363,7 @@ def test_values_of_chunks_are_told_apart_by_their_number():
 
     logp, ppl = metrics["copy-logp"], metrics["copy-ppl"]
     assert [-1.0, -2.0] == logp.values(record, made_setup(), Reading())
-    assert [("0", ""), ("1", "")] == logp.names(record, made_setup())
+    assert {"0": -1.0, "1": -2.0} == logp.by_unit(record, made_setup(), Reading())
     assert pytest.approx([math.e, math.e**2]) == ppl.values(
         record, made_setup(), Reading()
     )

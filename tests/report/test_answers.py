@@ -374,8 +374,9 @@ def test_a_wrong_answer_stands_beside_what_was_expected():
     intrusion = next(each for each in QUESTIONS if each.depth < 0.4)
 
     assert f"{intrusion.asked.payload} {intrusion.asked.reply}" in text
-    assert f"intrusion of {intrusion.decoy}" in text
-    assert re.search(r"intrusion of .+, \d+% (later|earlier)", failure_words(intrusion))
+    assert f"intrusion of {intrusion.judged.decoy}" in text
+    said = failure_words(intrusion.judged)
+    assert re.search(r"intrusion of .+, \d+% (later|earlier)", said)
 
 
 def test_one_question_is_shown_in_full():

@@ -5,8 +5,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from made_records import (
     made_needle,
     made_record,
@@ -27,7 +25,6 @@ from codeneedle.scoring.rounds import (
     counts_of,
     margins,
     margins_of,
-    percentile,
     recall_of,
 )
 
@@ -201,7 +198,8 @@ def test_equal_replies_are_scored_once(monkeypatch):
 
 def test_the_margins_of_an_answer_are_its_least_gaps_and_their_mean():
     """
-    The smallest, the 5th percentile and the mean, in nats; none of no gaps. Cells with
+    The smallest, the 5th percentile and the mean, in nats; none of no gaps. A
+    percentile lies between order statistics; of a single gap it is that gap. Cells with
     the same tokens have the same mean, in whatever order.
     """
     gaps = [float(gap) for gap in range(20, -1, -1)]
@@ -209,30 +207,9 @@ def test_the_margins_of_an_answer_are_its_least_gaps_and_their_mean():
     many = [round(abs(chance.gauss(15, 3)), 4) for _ in range(450)]
 
     assert Margins(least=0.0, fifth=1.0, mean=10.0) == margins(gaps)
+    assert (0.5, 7.0) == (margins(range(11)).fifth, margins([7.0]).fifth)
     assert None is margins([])
     assert math.fsum(many) / 450 == margins(many).mean == margins(many[::-1]).mean
-
-
-@pytest.mark.parametrize(
-    ("values", "share", "expected"),
-    [([10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0], 0.05, 0.5), ([7.0], 0.05, 7), ([9, 0], 1, 9)],
-)
-def test_percentiles_interpolate_between_order_statistics(values, share, expected):
-    """
-    The 5th percentile of 0 to 10 is 0.5; of a single value it is that value.
-    """
-    assert expected == percentile(values, share)
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
-def test_a_percentile_lies_within_the_values(values, share):
-    """
-    From the least at 0 to the largest at 1.
-    """
-    slack = 1e-9 * max(values)
-
-    assert min(values) - slack <= percentile(values, share) <= max(values) + slack
-    assert (min(values), max(values)) == (percentile(values, 0), percentile(values, 1))
 
 
 def forced(*leads, lines=("ab", "", "    cd", "ef")):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeneedle.corpora.tasks import TASKS, Decoy, Question, Shape, make_texts
-from codeneedle.scoring.tasks import RULES_VERSION, Mode, edits, is_enough, judge
+from codeneedle.scoring.tasks import RULES_VERSION, Mode, is_enough, judge
 
 
 def question(*items, shape=Shape.ONE, decoys=(), key="Paris", joint=", ", begin=""):
@@ -138,7 +138,7 @@ def test_an_intrusion_is_named_with_its_distances():
     judged = judge(CODE, "It is 90333.")
 
     assert ("Oslo", 0.25) == (judged.decoy, judged.away)
-    assert edits("90333", "48213") == judged.distance
+    assert 4 == judged.edits
     assert RULES_VERSION == judged.rules
 
 
@@ -146,8 +146,8 @@ def test_a_near_miss_has_its_edit_distance():
     """
     To the item that is missing.
     """
-    assert 1 == judge(CODE, "4821").distance
-    assert 1 == judge(LEDGER, "01: kiwi\n02: lime\n03: bear\n04: plum").distance
+    assert 1 == judge(CODE, "4821").edits
+    assert 1 == judge(LEDGER, "01: kiwi\n02: lime\n03: bear\n04: plum").edits
 
 
 @pytest.mark.parametrize(
@@ -219,19 +219,6 @@ def test_the_payloads_of_all_tasks_are_right_and_their_decoys_intrude(name, dial
         assert Mode.CORRECT is judge(asked, f"{asked.begin}{asked.payload}\n.").mode
         assert given is None or Mode.INTRUSION is given.mode
         assert given is None or name == "twins" or decoys[0].key == given.decoy
-
-
-WORDS = st.text("ab", max_size=6)
-
-
-@given(WORDS, WORDS, WORDS)
-def test_edits_are_a_distance(one, two, three):
-    """
-    Zero for equals only, symmetric, and no way round is shorter.
-    """
-    assert (edits(one, two) == 0) is (one == two)
-    assert edits(one, two) == edits(two, one)
-    assert edits(one, three) <= edits(one, two) + edits(two, three)
 
 
 @given(st.text(max_size=60))
