@@ -232,6 +232,11 @@ class Frozen:
     sizes: tuple[Fitted, ...]
     left_out: tuple[LeftOut, ...] = ()
 
+    @property
+    def settings(self) -> dict[str, int]:
+        """The setting of each dial, by task."""
+        return {dial.task: dial.setting for dial in self.dials}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrieval:

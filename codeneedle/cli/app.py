@@ -333,7 +333,7 @@ def verdict(
     limits = Limits(max_changed=max_changed, max_kld=max_kld)
     found = [judge(run, reading, limits) for run in read_runs(out, name)]
     if json:
-        _write(verdict_json(found))
+        _write(verdict_json(found, asks_for))
     elif markdown:
         texts = (
             verdict_markdown(each, asks_for(each.run.setup.engine)) for each in found

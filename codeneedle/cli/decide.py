@@ -1,6 +1,6 @@
 """
-Decides pairs: all are screened at reading speed, and a few are asked for functions
-until each is decided.
+Decides pairs: all are screened at reading speed, and a few are asked for functions,
+or questions of tasks, until each is decided.
 
 Which pairs are asked follows from the screening alone; how long they are asked, from
 their answers. The certificates of `analysis.verdict` hold at any time, so that a sweep
@@ -13,29 +13,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 from rich.console import Console
 
 from codeneedle.analysis import verdict
 from codeneedle.analysis.recall import NAME as RECALL
-from codeneedle.analysis.recall import Ask, asked_of, part_of
 from codeneedle.analysis.verdict import Certificate
 from codeneedle.cli.progress import SweepDisplay, SweepProgress, note_lines, say
-from codeneedle.corpora.corpus import BLOCK, LIMIT
+from codeneedle.corpora.corpus import LIMIT
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import ProbeContext
-from codeneedle.probes.recall import Block, measure_blocks
+from codeneedle.probes.probe import Blocks, Effort, Probe, ProbeContext
 from codeneedle.records.record import (
     CellRecord,
     Json,
-    Recall,
     Run,
     Setup,
     Status,
     as_json,
 )
-from codeneedle.records.store import Store
 from codeneedle.report.judgement import (
     UNDECIDED,
     UnitScores,
@@ -43,7 +40,7 @@ from codeneedle.report.judgement import (
     deciding_metrics,
     judge,
 )
-from codeneedle.scoring.rounds import Reading, recall_of
+from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import with_further
 from codeneedle.sweep.request import Request
@@ -56,22 +53,28 @@ Probes that screen. The first is the default: with SmolLM2 on two cores four chu
 it take 19 s a pair where 16 copies take 75 s, and it has no floor on weak models.
 """
 
+DECIDERS = tuple(name for name, probe in PROBES.items() if probe.blocks)
+"""Probes that decide."""
+
 FINALISTS = 5
 """Pairs that are decided, at most: each raises the evidence that all of them need."""
 
 
 def deciding(request: Request, *, screens: bool) -> Request:
     """
-    *request* with the probes that it takes: recall, behind those that screen.
+    *request* with the probes that it takes: the one that decides, recall by default,
+    behind those that screen.
 
     Args:
         request: What a user asked for.
         screens: Whether pairs are screened, or one is named.
 
     Raises:
-        BadInput: If a probe is asked for that decides nothing.
+        BadInput: If a probe is asked for that decides nothing, or two that decide.
     """
-    others = [name for name in request.probes if name not in {*SCREENS, RECALL}]
+    deciders = [name for name in request.probes if name in DECIDERS] or [RECALL]
+    named = tuple(name for name in request.probes if name in SCREENS)
+    others = [name for name in request.probes if name not in {*SCREENS, deciders[0]}]
     if request.shard is not None:
         raise BadInput(
             source=f"--shard {request.shard}",
@@ -80,13 +83,13 @@ def deciding(request: Request, *, screens: bool) -> Request:
         )
     if others:
         raise BadInput(
-            source=f"--decide --probe {','.join(others)}",
-            reason="pairs are decided by recall, after divergence or copy",
-            hint="Name only these with --decide, and sweep the others without it.",
+            source=f"--decide --probe {','.join(request.probes)}",
+            reason=f"pairs are decided by {' or '.join(DECIDERS)}, one at a time, "
+            f"after {' or '.join(SCREENS)}",
+            hint="Name one of these with --decide, and sweep the others without it.",
         )
-    named = tuple(name for name in request.probes if name in SCREENS)
     first = (named or SCREENS[:1]) if screens else ()
-    return replace(request, probes=(*first, RECALL))
+    return replace(request, probes=(*first, deciders[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,33 +130,54 @@ def decide(
         BadInput: If the pair to settle is the reference, or nothing to compare with.
         KeyboardInterrupt: As it came.
     """
-    store = plan.store
+    store, probe = plan.store, plan.probes[-1]
     run = Run(name=store.name, setup=runner.run.setup, records=tuple(store.records()))
     reference, pairs = (
-        _to_settle(run, wish.settle) if wish.settle else _proposed(run, console)
+        _to_settle(run, wish.settle, probe.name)
+        if wish.settle
+        else _proposed(run, console)
     )
     if reference is None or not pairs:
         return 0
-    context = with_further(plan, runner.run, LIMIT)
+    context = runner.run
+    if probe.reads_corpus(_settings_of(plan)):
+        context = with_further(plan, context, LIMIT)
     if not wish.settle:
         setup = replace(context.setup, finalists=tuple(map(str, pairs)))
         context = replace(context, setup=store.adopt(setup))
     runner.run = context
     return Decider(
+        plan=plan,
         runner=runner,
-        store=store,
         console=console,
         reference=reference,
         pairs=pairs,
         is_over=is_over,
-        retry_failed=runner.retry_failed,
     ).decide()
 
 
-def _to_settle(run: Run, pair: Pair) -> tuple[Pair | None, list[Pair]]:
-    reference = reference_of(run, (RECALL,))
+def _settings_of(plan: Plan) -> Struct:
+    """What the user chose for the probe of *plan* that decides."""
+    probe = plan.probes[-1]
+    return plan.request.settings.get(probe.name, probe.settings())
+
+
+def blocks_of(probe: Probe) -> Blocks:
+    """
+    How *probe* is asked, which decides.
+
+    Raises:
+        TypeError: If it decides nothing.
+    """
+    if probe.blocks is None:
+        raise TypeError(f"{probe.name} decides nothing")
+    return probe.blocks
+
+
+def _to_settle(run: Run, pair: Pair, probe: str) -> tuple[Pair | None, list[Pair]]:
+    reference = reference_of(run, (probe,))
     if reference is None or reference == pair:
-        reason = f"{pair} is the reference" if reference else "recall has no numbers"
+        reason = f"{pair} is the reference" if reference else f"{probe} has no numbers"
         raise BadInput(
             source=f"--settle {pair}",
             reason=f"{reason}: there is nothing to compare it with",
@@ -205,40 +229,37 @@ def reference_of(run: Run, probes: Sequence[str]) -> Pair | None:
 @dataclass(slots=True, kw_only=True)
 class Decider:
     """
-    Asks pairs of a run for functions until each is decided.
+    Asks pairs of a run until each is decided: for functions, or about texts.
 
     Attributes:
+        plan: The page; its last probe asks.
         runner: Measures cells.
-        store: Where their records are; it is locked.
         console: Where to show what happens.
         reference: What the pairs are compared with.
         pairs: Those to decide, in asking order.
-        is_over: Called between blocks of functions; true ends it there.
-        retry_failed: Whether cells that failed are asked again.
+        is_over: Called between blocks; true ends it there.
         failed: Pairs that have no numbers or whose server failed, and why.
         asking: What the record of a pair would be whose server is being asked.
     """
 
+    plan: Plan
     runner: Runner
-    store: Store
     console: Console
     reference: Pair
     pairs: Sequence[Pair]
     is_over: Callable[[], bool] = lambda: False
-    retry_failed: bool = False
     failed: dict[Pair, str] = field(default_factory=dict)
     asking: dict[Pair, CellRecord] = field(default_factory=dict)
     _shares: int = field(default=0, init=False)
     _known: dict[Pair, CellRecord | None] = field(default_factory=dict, init=False)
-    _part: tuple[CellRecord, tuple[Ask, ...]] | None = field(default=None, init=False)
 
     def decide(self) -> int:
         """
         Ask the reference, then each pair, in as few servers as it takes.
 
-        The reference is asked for as many functions as decide a pair that loses none.
-        A pair is asked until it is decided, or for as many as the reference. Where
-        that is not enough, further servers ask the reference and then the pair.
+        The reference is asked until a pair that loses nothing would be free. A pair is
+        asked until it is decided, or as much as the reference. Where that is not
+        enough, further servers ask the reference and then the pair.
 
         Returns:
             The exit code: 1 if a cell failed.
@@ -246,9 +267,9 @@ class Decider:
         Raises:
             KeyboardInterrupt: As it came; what was answered is kept.
         """
-        goal = self._first_goal()
+        goal: int | None = None
         with SweepDisplay(self.console, self._progress()) as display:
-            while goal and not self.is_over():
+            while goal != 0 and not self.is_over():
                 self._ask(self.reference, display.show, partial(self._is_short, goal))
                 if self.reference in self.failed or self.metric() is None:
                     break
@@ -259,14 +280,14 @@ class Decider:
         return 1 if self.failed else 0
 
     @property
-    def undecided(self) -> list[Pair]:
-        """Pairs that further functions could decide."""
-        return [
-            pair
-            for pair in self.pairs
-            if pair not in self.failed
-            if (found := self.certificate(pair)) is None or found.verdict == UNDECIDED
-        ]
+    def probe(self) -> Probe:
+        """What asks."""
+        return self.plan.probes[-1]
+
+    @property
+    def setup(self) -> Setup:
+        """Of the run."""
+        return self.runner.run.setup
 
     # What is known
 
@@ -275,7 +296,7 @@ class Decider:
         if pair in self.asking:
             return self.asking[pair]
         if pair not in self._known:
-            self._known[pair] = self.store.record(pair, RECALL)
+            self._known[pair] = self.plan.store.record(pair, self.probe.name)
         record = self._known[pair]
         return record if record and record.has_numbers else None
 
@@ -283,8 +304,8 @@ class Decider:
         """What may decide, of the reference and *pairs*, the first one first."""
         records = map(self.record, dict.fromkeys((self.reference, *pairs)))
         run = Run(
-            name=self.store.name,
-            setup=self.runner.run.setup,
+            name=self.plan.store.name,
+            setup=self.setup,
             records=tuple(filter(None, records)),
         )
         return deciding_metrics(run, Reading())
@@ -302,95 +323,66 @@ class Decider:
             return None
         return metric.certificate(pair, comparisons=self._comparisons())
 
+    def is_undecided(self, pair: Pair) -> bool:
+        """Whether further answers could decide *pair*."""
+        found = self.certificate(pair)
+        return found is None or found.verdict == UNDECIDED
+
     def _comparisons(self) -> int:
         """Pairs that share the error; the same from the first question to the last."""
         if not self._shares:
-            stored = self.store.records(RECALL)
+            stored = self.plan.store.records(self.probe.name)
             asked = [each.pair for each in stored if each.has_numbers]
-            setup = self.runner.run.setup
-            self._shares = comparisons(setup, self.reference, [*asked, *self.pairs])
+            self._shares = comparisons(
+                self.setup, self.reference, [*asked, *self.pairs]
+            )
         return self._shares
 
     # How far each is asked
 
-    def _parts(self) -> tuple[Ask, ...]:
-        """What is asked: of the reference first all, then what decides."""
-        record = self.record(self.reference)
-        if self._part and self._part[0] is record:
-            return self._part[1]
-        metric = self.metric()
-        parts = asked_of(self.runner.run.setup).parts
-        if metric is not None:
-            parts = (part_of(metric.metric.name),)
-        if record is not None:
-            self._part = record, parts
-        return parts
+    def _every(self) -> int:
+        """Functions, or texts, that a pair is asked about, at most."""
+        record, settings = self.record(self.reference), _settings_of(self.plan)
+        ends = blocks_of(self.probe).ends
+        return ends(settings, self.plan.corpus, self.setup, record)[-1]
 
-    def _missing(self, pair: Pair) -> Block:
-        """What *pair* has not been asked yet, function by function."""
-        record = self.record(pair)
-        found = recall_of(record) if record else Recall(rounds=())
-        asked = {
-            Ask.WRITTEN: {each.needle for each in found.rounds},
-            Ask.FORCED: {each.needle for each in found.forced},
-        }
-        parts = self._parts()
-        return [
-            (part, needle)
-            for needle in self.runner.run.setup.every_needle
-            for part in parts
-            if needle.name not in asked[part]
-        ]
+    def deciding_name(self) -> str:
+        """The metric that decides; empty before the reference has any."""
+        found = self.metric()
+        return found.metric.name if found else ""
 
     def _asked(self, pair: Pair) -> int:
-        """Functions that *pair* was asked for, without a gap from the first on."""
-        every, missing = self.runner.run.setup.every_needle, self._missing(pair)
-        return every.index(missing[0][1]) if missing else len(every)
-
-    def _in_blocks(self, functions: int) -> int:
-        """*functions* in whole blocks, as far as there are some."""
-        setup = self.runner.run.setup
-        first, every = len(setup.needles), len(setup.every_needle)
-        blocks = max(0, math.ceil((functions - first) / BLOCK))
-        return min(first + blocks * BLOCK, every)
-
-    def _first_goal(self) -> int:
-        """Functions that decide a pair that loses none."""
-        nothing = np.empty(0)
-        found = verdict.certificate(
-            nothing, nothing, comparisons=self._comparisons(), lost_from=1
-        )
-        return self._in_blocks(found.more)
+        """Functions, or texts, that *pair* was asked about, without a gap."""
+        record, asked = self.record(pair), blocks_of(self.probe).asked
+        return asked(record, self.setup, self.deciding_name()) if record else 0
 
     def _next_goal(self) -> int:
         """How far to ask the reference again; 0 if that decides nothing."""
         asked = self._asked(self.reference)
-        found = map(self.certificate, self.undecided)
+        found = [
+            self.certificate(pair)
+            for pair in self.pairs
+            if pair not in self.failed and self.is_undecided(pair)
+        ]
         more = max((each.whole - each.asked for each in found if each), default=0)
-        goal = self._in_blocks(asked + more)
+        goal = min(asked + more, self._every())
         return goal if goal > asked else 0
 
-    def _is_short(self, goal: int) -> bool:
-        """Whether the reference is to be asked further, up to *goal*."""
+    def _is_short(self, goal: int | None) -> bool:
+        """
+        Whether the reference is to be asked further, up to *goal*.
+
+        Without one: until a pair that loses nothing would be free.
+        """
         asked = self._asked(self.reference)
-        tells_nothing = asked > 0 and self.metric() is None
-        return asked < goal and not tells_nothing
+        if asked and (self.metric() is None or asked >= self._every()):
+            return False
+        return asked < goal if goal else self.is_undecided(self.reference)
 
     def _is_open(self, pair: Pair) -> bool:
         """Whether *pair* is undecided, and the reference was asked further."""
-        if self._asked(pair) >= self._asked(self.reference):
-            return False
-        found = self.certificate(pair)
-        return found is None or found.verdict == UNDECIDED
-
-    def block(self, pair: Pair) -> Block:
-        """What to ask *pair* next: the needles first, then `BLOCK` by `BLOCK`."""
-        end = self._in_blocks(self._asked(pair) + 1)
-        wanted = {each.name for each in self.runner.run.setup.every_needle[:end]}
-        block = [each for each in self._missing(pair) if each[1].name in wanted]
-        parts = self._parts()
-        # As in other cells: the written ones come first.
-        return sorted(block, key=lambda each: parts.index(each[0]))
+        is_behind = self._asked(pair) < self._asked(self.reference)
+        return is_behind and self.is_undecided(pair)
 
     # Asking
 
@@ -398,22 +390,19 @@ class Decider:
         self, pair: Pair, show: Callable[[Event], None], wants: Callable[[], bool]
     ) -> None:
         """Ask *pair* in one server, block by block, as long as it *wants* more."""
-        stored = self.store.record(pair, RECALL)
-        if stored and not self.retry_failed and _is_failed(stored):
+        stored = self.plan.store.record(pair, self.probe.name)
+        if stored and not self.runner.retry_failed and _is_failed(stored):
             self.failed[pair] = f"{stored.status}: {stored.reason}"
         if pair in self.failed or self.is_over() or not wants():
             return
         cell = _Cell(self, pair, wants, self.record(pair))
-        probe = replace(PROBES[RECALL], measure=cell.measure)
+        probe = replace(self.probe, measure=cell.measure)
         pairs = (self.reference, *self.pairs)
         try:
             record = self.runner.again(probe, pair, pairs, tell=show)
         finally:
             self.asking.pop(pair, None)
             self._known.pop(pair, None)
-        if cell.former and cell.error and not cell.has_new_answers:
-            # What the new record says of its server is of one that may never have run.
-            self.store.add(replace(cell.former, phases=record.phases))
         if isinstance(cell.error, KeyboardInterrupt):
             raise cell.error
         if cell.error or not record.has_numbers:
@@ -424,12 +413,13 @@ class Decider:
 
     def _progress(self) -> SweepProgress:
         pairs = (self.reference, *self.pairs)
-        found = {pair: self.store.record(pair, RECALL) for pair in pairs}
+        store, name = self.plan.store, self.probe.name
+        found = {pair: store.record(pair, name) for pair in pairs}
         return SweepProgress(
-            name=self.store.name,
-            setup=self.runner.run.setup,
+            name=store.name,
+            setup=self.setup,
             pairs=pairs,
-            probe=PROBES[RECALL],
+            probe=self.probe,
             records={pair: each for pair, each in found.items() if each},
             is_first=False,
         )
@@ -438,131 +428,29 @@ class Decider:
         """What became of each pair, and what it took."""
         for pair, reason in self.failed.items():
             note_lines(self.console, [f"{pair} was asked no further: {reason}"])
-        if self.record(self.reference) and self.metric() is None:
+        metric, name = self.metric(), self.probe.name
+        if self.record(self.reference) and metric is None:
             silent = [f"{each.metric.name}: {each.silent}" for each in self.metrics()]
             note_lines(self.console, silent)
-            say(self.console, "recall decides nothing with this model and this text")
+            say(self.console, f"{name} decides nothing with this model and this text")
             return
         for pair in self.pairs:
             found = self.certificate(pair)
-            if found is None:
-                is_asked = self.record(pair) is not None
-                phrase = "not judged: too few answers" if is_asked else "not asked yet"
-            else:
-                phrase = _phrase(found)
+            is_asked = self.record(pair) is not None
+            phrase = "not judged: too few answers" if is_asked else "not asked yet"
+            if found and metric:
+                lost = plural(found.lost, metric.metric.noun.removesuffix("s"))
+                phrase = (
+                    f"{found.verdict}: {lost} lost of {found.needles} that could be"
+                )
             self.console.print(f"{visible(str(pair)):<13} {phrase}")
-        run = self.store.read()
+        run = self.plan.store.read()
         if run:
-            say(self.console, spent(run))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rates:
-    """
-    How long the servers of a run took, by what they have answered.
-
-    Attributes:
-        readings: Servers; each read the text once.
-        rounds: Written and forced ones.
-        total_s: All of it, in seconds.
-        start_s: A server with its reading, without rounds; NaN before the first.
-        round_s: A round.
-    """
-
-    readings: int
-    rounds: int
-    total_s: float
-    start_s: float
-    round_s: float
-
-    @classmethod
-    def of(cls, records: Sequence[CellRecord]) -> "_Rates":
-        found = [recall_of(each) for each in records]
-        walls = [one.wall_s for each in found for one in each.answers]
-        readings = sum(each.starts for each in found)
-        total = sum(each.phases.total_s for each in records)
-        return cls(
-            readings=readings,
-            rounds=len(walls),
-            total_s=total,
-            start_s=(total - sum(walls)) / readings if readings else math.nan,
-            round_s=sum(walls) / len(walls) if walls else math.nan,
-        )
-
-    def phrase(self, readings: int, rounds: int) -> str:
-        """``36 readings of the text and 576 rounds, about 1:02:03``."""
-        phrase = f"{plural(readings, 'reading')} of the text and "
-        phrase += plural(rounds, "round")
-        time_s = readings * self.start_s + rounds * self.round_s
-        return phrase if math.isnan(time_s) else f"{phrase}, about {duration(time_s)}"
-
-
-def _recalled(run: Run) -> list[CellRecord]:
-    return [each for each in run.records if each.probe == RECALL and each.has_numbers]
-
-
-def _full_grid(setup: Setup) -> tuple[int, int]:
-    """Readings of the text and rounds of a sweep of all pairs."""
-    cells = len(setup.types_k) * len(setup.types_v)
-    return cells, cells * len(setup.needles) * len(asked_of(setup).parts)
-
-
-def spent(run: Run) -> str:
-    """What *run* took to screen and to decide, and what a full grid would take."""
-    rates = _Rates.of(_recalled(run))
-    screened = [each for each in run.records if each.probe in SCREENS]
-    phrase = (
-        f"{plural(rates.readings, 'reading')} of the text and "
-        f"{plural(rates.rounds, 'round')} in {duration(rates.total_s)}"
-    )
-    if screened:
-        time = duration(sum(each.phases.total_s for each in screened))
-        phrase += f", {plural(len(screened), 'screening')} in {time}"
-    return f"{phrase}; the full grid: {rates.phrase(*_full_grid(run.setup))}"
-
-
-def price(plan: Plan) -> list[tuple[str, str]]:
-    """What it would take to decide, beside the full grid: a word and a phrase each."""
-    setup, screens = plan.store.setup(), [each.name for each in plan.probes[:-1]]
-    records = list(plan.store.records())
-    rates = _Rates.of([r for r in records if r.probe == RECALL and r.has_numbers])
-    times = [r.phases.total_s for r in records if r.probe in screens and r.has_numbers]
-    screening = f"{plural(len(plan.pairs), 'pair')} by {' and '.join(screens)}"
-    if times:
-        left = len(plan.pairs) * len(screens) - len(times)
-        each_s = sum(times) / len(times)
-        screening += f", {duration(each_s)} each, {duration(left * each_s)} left"
-    asked = 1 + min(FINALISTS, len(plan.pairs) - 1)
-    free = verdict.certificate(
-        np.empty(0), np.empty(0), comparisons=max(asked - 1, 1), lost_from=1
-    ).more
-    first = len(setup.needles) if setup else plan.corpus.sample_k
-    free = first + max(0, math.ceil((free - first) / BLOCK)) * BLOCK
-    functions = setup.corpus.functions if setup else len(plan.corpus.functions)
-    known = min(functions, LIMIT)
-    parts = len(asked_of(setup).parts) if setup else 1
-    cells = len(plan.pairs)
-    return [
-        ("screening", screening),
-        (
-            "deciding",
-            (
-                f"the reference and at most {asked - 1} pairs, where none loses a "
-                f"function: {rates.phrase(asked, asked * min(free, known))}; at most "
-                f"{plural(known, 'function')} a pair"
-            ),
-        ),
-        ("full grid", rates.phrase(cells, cells * min(first, known) * parts)),
-    ]
+            say(self.console, spent(run, self.plan))
 
 
 def _is_failed(record: CellRecord) -> bool:
     return not record.has_numbers and record.status is not Status.INTERRUPTED
-
-
-def _phrase(found: Certificate) -> str:
-    lost = plural(found.lost, "function")
-    return f"{found.verdict}: {lost} lost of {found.needles} that could be"
 
 
 @dataclass(slots=True)
@@ -573,7 +461,7 @@ class _Cell:
     pair: Pair
     wants: Callable[[], bool]
     former: CellRecord | None
-    found: Recall | None = None
+    found: object = None
     error: CellError | KeyboardInterrupt | None = None
 
     def measure(self, context: ProbeContext) -> Json:
@@ -581,17 +469,15 @@ class _Cell:
         Ask blocks; where that ends early, return what was answered until then.
 
         Raises:
-            CellError: If the server failed before there was any answer.
-            KeyboardInterrupt: If it came before.
+            CellError: If the server failed before there was any new answer: the
+                record that there is stays as it is.
+            KeyboardInterrupt: Likewise.
         """
-        former = recall_of(self.former) if self.former else None
-        self.found = former
+        ask = blocks_of(self.decider.probe).measure
         try:
-            return measure_blocks(
-                context, self._blocks(), former=former, keep=self._keep
-            )
+            return ask(context, self._blocks(), self.former, self._keep)
         except (CellError, KeyboardInterrupt) as error:
-            if self.found is None or not _has_answers(self.found):
+            if self.found is None:
                 raise
             self.error = error
             return as_json(self.found)
@@ -599,30 +485,94 @@ class _Cell:
             if self.former:
                 context.phases = context.phases.after(self.former.phases)
 
-    @property
-    def has_new_answers(self) -> bool:
-        """Whether this server has answered anything."""
-        before = recall_of(self.former).answers if self.former else ()
-        after = self.found.answers if self.found else ()
-        return len(after) > len(before)
-
-    def _keep(self, found: Recall) -> None:
+    def _keep(self, found: object) -> None:
         self.found = found
 
-    def _blocks(self) -> Iterator[Block]:
-        while True:
-            if self.found:
-                self.decider.asking[self.pair] = CellRecord(
-                    pair=self.pair,
-                    probe=RECALL,
-                    status=Status.FINISHED,
-                    started="",
-                    observation=as_json(self.found),
-                )
-            if self.decider.is_over() or not self.wants():
+    def _blocks(self) -> Iterator[str]:
+        """What each block is for; a server that runs is asked one at least."""
+        yield self.decider.deciding_name()
+        while self.found is not None and not self.decider.is_over():
+            self.decider.asking[self.pair] = CellRecord(
+                pair=self.pair,
+                probe=self.decider.probe.name,
+                status=Status.FINISHED,
+                started="",
+                observation=as_json(self.found),
+            )
+            if not self.wants():
                 return
-            yield self.decider.block(self.pair)
+            yield self.decider.deciding_name()
 
 
-def _has_answers(found: Recall) -> bool:
-    return any(not each.error for each in found.answers)
+# --- what it takes
+
+
+def _whole(effort: Effort, time_s: float = math.nan) -> str:
+    """``36 readings of text and 576 rounds, about 1:02:03``."""
+    phrase = f"{plural(effort.readings, 'reading')} of text and "
+    phrase += plural(effort.rounds, "round")
+    return phrase if math.isnan(time_s) else f"{phrase}, about {duration(time_s)}"
+
+
+def _full_grid(plan: Plan, setup: Setup | None) -> Effort:
+    """What a sweep of all pairs takes."""
+    blocks, settings = blocks_of(plan.probes[-1]), _settings_of(plan)
+    first, *_ = blocks.ends(settings, plan.corpus, setup, _frozen_by(plan))
+    cell, cells = blocks.effort_for(settings, setup, first), len(plan.pairs)
+    return Effort(readings=cells * cell.readings, rounds=cells * cell.rounds)
+
+
+def _frozen_by(plan: Plan) -> CellRecord | None:
+    """A record whose settings are those of all pairs, if there is one."""
+    found = plan.store.records(plan.probes[-1].name)
+    return next((each for each in found if each.has_numbers), None)
+
+
+def spent(run: Run, plan: Plan) -> str:
+    """What *run* took to screen and to decide, and what a full grid would take."""
+    probe = plan.probes[-1]
+    blocks = blocks_of(probe)
+    known = [r for r in run.records if r.probe == probe.name and r.has_numbers]
+    took = duration(sum(record.phases.total_s for record in known))
+    phrase = f"{_whole(blocks.total(known))} in {took}"
+    screened = [each for each in run.records if each.probe in SCREENS]
+    if screened:
+        time = duration(sum(each.phases.total_s for each in screened))
+        phrase += f", {plural(len(screened), 'screening')} in {time}"
+    full = _full_grid(plan, run.setup)
+    return f"{phrase}; the full grid: {_whole(full, blocks.time_s(full, known))}"
+
+
+def price(plan: Plan) -> list[tuple[str, str]]:
+    """What it would take to decide, beside the full grid: a word and a phrase each."""
+    probe, setup, settings = plan.probes[-1], plan.store.setup(), _settings_of(plan)
+    blocks, screens = blocks_of(probe), [each.name for each in plan.probes[:-1]]
+    records = list(plan.store.records())
+    known = [r for r in records if r.probe == probe.name and r.has_numbers]
+    times = [r.phases.total_s for r in records if r.probe in screens and r.has_numbers]
+    screening = f"{plural(len(plan.pairs), 'pair')} by {' and '.join(screens)}"
+    if times:
+        left = len(plan.pairs) * len(screens) - len(times)
+        each_s = sum(times) / len(times)
+        screening += f", {duration(each_s)} each, {duration(left * each_s)} left"
+    asked = 1 + min(FINALISTS, len(plan.pairs) - 1)
+    none = np.empty(0)
+    free = verdict.certificate(
+        none, none, comparisons=max(asked - 1, 1), lost_from=1
+    ).more
+    ends = blocks.ends(settings, plan.corpus, setup, _frozen_by(plan))
+    units = next((end for end in ends if end >= free), ends[-1])
+    cell = blocks.effort_for(settings, setup, units)
+    least = Effort(readings=asked * cell.readings, rounds=asked * cell.rounds)
+    full = _full_grid(plan, setup)
+    noun = "functions" if probe.name == RECALL else "texts"
+    deciding = (
+        f"the reference and at most {plural(asked - 1, 'pair')}, where none loses "
+        f"anything: {_whole(least, blocks.time_s(least, known))}; at most "
+        f"{ends[-1]} {noun} a pair"
+    )
+    return [
+        ("screening", screening),
+        ("deciding", deciding),
+        ("full grid", _whole(full, blocks.time_s(full, known))),
+    ]

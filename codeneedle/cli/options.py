@@ -241,8 +241,8 @@ DecideOption = Annotated[
     bool,
     typer.Option(
         "--decide",
-        help="Screen all pairs by divergence, and ask functions only of the few that "
-        "are worth it, until each is free or costs.",
+        help="Screen all pairs by divergence, and ask functions (--probe retrieval: "
+        "tasks) only of the few that are worth it, until each is free or costs.",
     ),
 ]
 BudgetOption = Annotated[
@@ -261,7 +261,7 @@ SettleOption = Annotated[
         "--settle",
         "K/V",
         pair_of_types,
-        "Ask further functions of one pair of a run until it is decided.",
+        "Ask further functions, or texts, of one pair of a run until it is decided.",
         "none",
     ),
 ]

@@ -33,10 +33,10 @@ NAMED_FILES = 20
 """Files that are named where they are left out; there may be thousands."""
 
 BLOCK = 8
-"""Functions that are asked for at once where pairs are undecided."""
+"""Functions, or texts, that are asked for at once where pairs are undecided."""
 
 LIMIT = 96
-"""Functions of a text that a pair is asked for, at most."""
+"""Functions of a text, or texts, that a pair is asked for, at most."""
 
 FIRST_TRIED_CHARACTERS = 1 << 16
 """Length of the first text that is tried whether it fits; doubled while it does."""

@@ -222,12 +222,14 @@ def make_texts(
     depths: Sequence[float],
     questions: int,
     seed: int,
+    only: int | None = None,
 ) -> tuple[TaskText, ...]:
     """
     The texts of a task, with *questions* questions for each of *depths*.
 
     As many questions as possible share a text, of all depths in turn. The same
-    arguments give the same bytes on any platform and Python.
+    arguments give the same bytes on any platform and Python; with more questions,
+    further texts come behind those that have as many as they can.
 
     Args:
         name: A key of `TASKS`.
@@ -236,6 +238,7 @@ def make_texts(
         depths: Places of what is asked for, from 0 to 1; ignored by a task without.
         questions: At least 1.
         seed: Any integer.
+        only: Number of the single text to make; all if None.
 
     Raises:
         UnknownName: If there is no such task.
@@ -245,7 +248,8 @@ def make_texts(
     wanted = tuple(depths) * questions if task.has_depth else (0.5,) * questions
     size = task.per_text(setting)
     found = []
-    for number in range(math.ceil(len(wanted) / size)):
+    numbers = range(math.ceil(len(wanted) / size)) if only is None else (only,)
+    for number in numbers:
         draft = _Draft(
             setting=setting,
             characters=characters,

@@ -272,6 +272,15 @@ def measure(context: ProbeContext) -> Json:
 
 
 def remarks(run: Run) -> tuple[str, ...]:
+    """A sentence for each of the `disagreements`."""
+    return tuple(
+        f"reading and writing disagree on {pair}, in nats per token from the "
+        f"reference: {NAME}-logp {copied:+.4f}, {RECALL}-logp {recalled:+.4f}"
+        for pair, (copied, recalled) in disagreements(run).items()
+    )
+
+
+def disagreements(run: Run) -> dict[Pair, tuple[float, float]]:
     """
     The pairs on which kernels for prompts disagree with those for single tokens.
 
@@ -279,18 +288,19 @@ def remarks(run: Run) -> tuple[str, ...]:
     accelerator may compute them differently. They disagree where one differs from the
     reference by its interval, and that of the other does not reach half of the
     difference; the intervals hold at once for all pairs, in 95 % of runs.
+
+    Returns:
+        By pair, what copies and forced recall differ from the reference, in nats.
     """
     copied = _differences(run, NAME, COPY_METRICS)
     recalled = _differences(run, RECALL, FORCED)
-    return tuple(
-        f"reading and writing disagree on {pair}, in nats per token from the "
-        f"reference: {NAME}-logp {copied[pair][0]:+.4f}, {RECALL}-logp "
-        f"{recalled[pair][0]:+.4f}"
+    return {
+        pair: (copied[pair][0], recalled[pair][0])
         for pair in copied
         if pair in recalled
         if _exceeds(copied[pair], recalled[pair])
         or _exceeds(recalled[pair], copied[pair])
-    )
+    }
 
 
 def _differences(

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, TypeVar
 
@@ -17,15 +17,25 @@ from codeneedle.analysis.recall import (
     asked_of,
     forced_metrics,
     headline,
+    part_of,
 )
+from codeneedle.corpora.corpus import BLOCK, LIMIT, Corpus
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.engines.engine import Served
 from codeneedle.engines.messages import BadReply, Chat, Completion, Reply, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes import prompts
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import (
+    Blocks,
+    Effort,
+    Probe,
+    ProbeContext,
+    RunContext,
+    block_ends,
+)
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import (
+    CellRecord,
     ForcedRound,
     Generation,
     Json,
@@ -86,54 +96,114 @@ def measure(context: ProbeContext) -> Json:
     Raises:
         CellError: If the server fails, or no round has an answer.
     """
-    setup = context.run.setup
-    whole = [(part, n) for part in asked_of(setup).parts for n in setup.needles]
-    return measure_blocks(context, iter([whole]))
-
-
-Block = Sequence[tuple[Ask, NeedleFacts]]
-"""What is asked without looking at the answers: parts and needles, in order."""
+    return measure_blocks(context, iter([""]))
 
 
 def measure_blocks(
     context: ProbeContext,
-    blocks: Iterator[Block],
-    *,
-    former: Recall | None = None,
+    blocks: Iterator[str],
+    former: CellRecord | None = None,
     keep: Callable[[Recall], None] = lambda _found: None,
 ) -> Json:
     """
-    Ask *blocks* of one server, as `measure` does, behind what was answered before.
+    Ask one server, as `measure` does, for as many blocks as it takes.
 
     Args:
         context: The cell.
-        blocks: Asked for the next one only when the one before is through.
-        former: What a server of this cell answered before.
-        keep: Called with all that was answered, after each answer.
+        blocks: For each the metric that it is for; asked for the next one only when
+            the one before is through.
+        former: What servers of this cell answered before.
+        keep: Called with all that was answered, after each answer, once there is one.
 
     Raises:
         CellError: As of `measure`.
     """
-    found = former or Recall(rounds=(), starts=0)
+    setup = context.run.setup
+    found = recall_of(former) if former else Recall(rounds=(), starts=0)
     context.step(0, 1, "loading")
     with context.serving() as served:
         asker = Asker(served, context)
         context.step(0, 1, "reading the corpus")
-        last = context.run.setup.needles[-1]
-        priming = asker.round(last, tokens=PRIMING_TOKENS)
+        priming = asker.round(setup.needles[-1], tokens=PRIMING_TOKENS)
         context.observe_fallback(served)
         found = replace(
             found, priming=found.priming or priming, starts=found.starts + 1
         )
-        for block in blocks:
+        for metric in blocks:
+            block = _next_block(found, setup, metric)
             for done, (part, needle) in enumerate(block):
                 context.step(done, len(block), f"{part} {needle.name}")
                 found = _with_answer(asker, part, needle, found)
-                keep(found)
+                if _has_answers(found):
+                    keep(found)
         asker.settle()
         context.step(1, 1, "stopping")
-    _refuse_without_answers([*found.rounds, *found.forced])
+    _refuse_without_answers(found)
     return as_json(found)
+
+
+def _next_block(
+    found: Recall, setup: Setup, metric: str
+) -> list[tuple[Ask, NeedleFacts]]:
+    """What *found* lacks of its next block, the written part first."""
+    asked = _asked(found, setup, metric)
+    ends = _ends(len(setup.needles), len(setup.every_needle))
+    end = next((end for end in ends if end > asked), asked)
+    return [
+        (part, needle)
+        for part in _parts(setup, metric)
+        for needle in setup.every_needle[:end]
+        if needle.name not in _names(found, part)
+    ]
+
+
+def _parts(setup: Setup, metric: str) -> tuple[Ask, ...]:
+    """What *metric* is read from; all that is asked if it is empty."""
+    return (part_of(metric),) if metric else asked_of(setup).parts
+
+
+def _names(found: Recall, part: Ask) -> set[str]:
+    rounds = found.forced if part is Ask.FORCED else found.rounds
+    return {each.needle for each in rounds}
+
+
+def _asked(found: Recall, setup: Setup, metric: str) -> int:
+    """Functions that *found* holds what *metric* is read from of, without a gap."""
+    every = [_names(found, part) for part in _parts(setup, metric)]
+    whole = set.intersection(*every)
+    names = [needle.name for needle in setup.every_needle]
+    return next((at for at, name in enumerate(names) if name not in whole), len(names))
+
+
+def _ends(first: int, every: int) -> tuple[int, ...]:
+    return block_ends(first, step=BLOCK, every=every)
+
+
+def ends(
+    _settings: Struct, corpus: Corpus, setup: Setup | None, _record: CellRecord | None
+) -> tuple[int, ...]:
+    """After how many functions each block ends; as of `Blocks.ends`."""
+    if setup and setup.further:
+        return _ends(len(setup.needles), len(setup.every_needle))
+    every = setup.corpus.functions if setup else len(corpus.functions)
+    first = len(setup.needles) if setup and setup.needles else corpus.sample_k
+    return _ends(min(first, every), min(every, LIMIT))
+
+
+def effort(record: CellRecord) -> Effort:
+    """What *record* took; as of `Blocks.effort`."""
+    found = recall_of(record)
+    return Effort(
+        readings=found.starts,
+        rounds=len(found.answers),
+        asking_s=math.fsum(each.wall_s for each in found.answers),
+    )
+
+
+def effort_for(settings: Struct, setup: Setup | None, units: int) -> Effort:
+    """What one server takes that asks everything of *units* functions."""
+    rounds = units * len(_chosen(settings, setup).parts)
+    return Effort(readings=1, rounds=rounds)
 
 
 def _with_answer(
@@ -232,6 +302,13 @@ PROBE = Probe(
     remarks=remarks,
     price=price,
     repeats=True,
+    blocks=Blocks(
+        ends=ends,
+        asked=lambda record, setup, metric: _asked(recall_of(record), setup, metric),
+        measure=measure_blocks,
+        effort=effort,
+        effort_for=effort_for,
+    ),
 )
 
 
@@ -395,10 +472,14 @@ def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
     return "the answer is empty"
 
 
-def _refuse_without_answers(rounds: list[Round | ForcedRound]) -> None:
-    if all(asked.error for asked in rounds):
+def _has_answers(found: Recall) -> bool:
+    return any(not asked.error for asked in found.answers)
+
+
+def _refuse_without_answers(found: Recall) -> None:
+    if not _has_answers(found):
         raise CellError(
-            f"no round has an answer: {rounds[0].error}",
+            f"no round has an answer: {found.answers[0].error}",
             hint="Try --prompt-form completion, or --prefill-no-think for a model "
             "that thinks although it is told not to.",
         )

@@ -5,7 +5,7 @@ import hashlib
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -28,6 +28,7 @@ from codeneedle.analysis.retrieval import (
     remarks,
     retrieval_of,
 )
+from codeneedle.corpora.corpus import BLOCK, LIMIT, Corpus
 from codeneedle.corpora.tasks import (
     TASKS,
     TASKS_VERSION,
@@ -41,7 +42,14 @@ from codeneedle.engines.engine import Ability, Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, precision
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext, tokenizing
+from codeneedle.probes.probe import (
+    Blocks,
+    Effort,
+    Probe,
+    ProbeContext,
+    RunContext,
+    tokenizing,
+)
 from codeneedle.probes.prompts import (
     NO_THINK_ARGS,
     NO_THINK_PREFILL,
@@ -312,21 +320,16 @@ def price(settings: Struct, _setup: Setup | None = None) -> str:
     """What a pair takes, as a phrase for the plan."""
     if not isinstance(settings, RetrievalSettings):
         return ""
-    lengths, texts, asked = lengths_of(settings), 0, 0
-    fixed = fixed_dials(settings)
-    for name in settings.tasks:
-        task = TASKS[name]
-        depths = len(settings.depths) if task.has_depth else 1
-        setting = task.settings[fixed.get(name, task.start)]
-        asked += depths * settings.questions
-        texts += -(-depths * settings.questions // task.per_text(setting))
-    read = texts * sum(lengths)
-    found = [name for name in settings.tasks if name not in fixed]
-    dials = f"; the first pair also sets {plural(len(found), 'dial')}" if found else ""
+    chosen = _conditions(settings)
+    texts, (first, *_) = texts_of(_expected(chosen), chosen)
+    read = sum(size.length for size, _ in texts[:first])
+    asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
+    found = len(chosen.tasks) - len(chosen.dial)
+    dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
+    lengths = ", ".join(map(str, chosen.lengths))
     return (
-        f"{plural(asked * len(lengths), 'question')} and about {read:,} tokens of text "
-        f"a pair: {', '.join(settings.tasks)} at {', '.join(map(str, lengths))} tokens"
-        f"{dials}"
+        f"{plural(asked, 'question')} and about {read:,} tokens of text a pair: "
+        f"{', '.join(chosen.tasks)} at {lengths} tokens{dials}"
     )
 
 
@@ -360,6 +363,16 @@ class Conditions:
     texts: int = TASKS_VERSION
     wording: int = WORDING
 
+    @property
+    def settings(self) -> dict[str, int]:
+        """The settings of dials that the user chose, by task."""
+        words = (word.split("=") for word in self.dial)
+        return {task: int(setting) for task, setting in words}
+
+    def questions_of(self, task: str) -> int:
+        """Questions of *task* at each length."""
+        return self.questions * (len(self.depths) if TASKS[task].has_depth else 1)
+
 
 def conditions(run: RunContext) -> Json:
     """
@@ -374,16 +387,19 @@ def conditions(run: RunContext) -> Json:
     if NAME not in run.setup.probes:
         _refuse_lost_text(run, lengths_of(asked)[-1])
     can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
-    return as_json(
-        Conditions(
-            tasks=tuple(dict.fromkeys(asked.tasks)),
-            lengths=lengths_of(asked),
-            depths=tuple(sorted(set(asked.depths))),
-            questions=asked.questions,
-            dial=tuple(f"{task}={dial}" for task, dial in fixed_dials(asked).items()),
-            gate="on" if asked.gate else "off",
-            graded="" if can_force else f"{run.engine.name} tells no probabilities",
-        )
+    graded = "" if can_force else f"{run.engine.name} tells no probabilities"
+    return as_json(_conditions(asked, graded))
+
+
+def _conditions(asked: RetrievalSettings, graded: str = "") -> Conditions:
+    return Conditions(
+        tasks=tuple(dict.fromkeys(asked.tasks)),
+        lengths=lengths_of(asked),
+        depths=tuple(sorted(set(asked.depths))),
+        questions=asked.questions,
+        dial=tuple(f"{task}={dial}" for task, dial in fixed_dials(asked).items()),
+        gate="on" if asked.gate else "off",
+        graded=graded,
     )
 
 
@@ -413,6 +429,105 @@ def _refuse_lost_text(run: RunContext, length: int) -> None:
             raise lost_text(f"{what} of the probe {NAME}")
 
 
+def _conditions_of(settings: Struct, setup: Setup | None) -> Conditions:
+    """Those of *setup*, or what they will be with *settings*."""
+    if setup and NAME in setup.probes:
+        return from_json(setup.probes[NAME], Conditions, file="setup.json")
+    if isinstance(settings, RetrievalSettings):
+        return _conditions(settings)
+    return _conditions(RetrievalSettings())
+
+
+def _expected(chosen: Conditions) -> Frozen:
+    """What the first cell is likely to find out: each dial where it begins."""
+    settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.settings
+    return Frozen(
+        reference="",
+        dials=tuple(
+            Dialled(
+                task=task,
+                setting=settings[task],
+                is_fixed=task in chosen.settings,
+                path=(DialStep(settings[task], AIM[0], 0),),
+            )
+            for task in chosen.tasks
+        ),
+        sizes=tuple(
+            Fitted(task, length, 0)
+            for task in chosen.tasks
+            for length in chosen.lengths
+        ),
+    )
+
+
+# --- blocks
+
+
+def texts_of(
+    frozen: Frozen, chosen: Conditions
+) -> tuple[list[tuple[Fitted, int]], tuple[int, ...]]:
+    """
+    The texts of a run: task and length of each with its number, in asking order.
+
+    Those of any sweep come first, then blocks of further ones, of the informative
+    tasks alone: about `BLOCK` in each, as many of each task and length.
+
+    Returns:
+        The texts, and after how many of them each block ends.
+    """
+    sizes = [size for size in frozen.sizes if not _is_out(size, frozen.left_out)]
+    firsts = {size: _first_texts(size.task, frozen, chosen) for size in sizes}
+    found = [(size, number) for size in sizes for number in range(firsts[size])]
+    telling = {dial.task for dial in frozen.dials if dial.is_informative}
+    more = [size for size in sizes if size.task in telling]
+    of_each = math.ceil(BLOCK / max(len(more), 1))
+    step, first = of_each * len(more), len(found)
+    room = max(0, LIMIT - sum(firsts[size] for size in more))
+    blocks = room // step if step else 0
+    for block in range(blocks):
+        found += [
+            (size, firsts[size] + block * of_each + number)
+            for size in more
+            for number in range(of_each)
+        ]
+    return found, tuple(first + step * block for block in range(blocks + 1))
+
+
+def _first_texts(task: str, frozen: Frozen, chosen: Conditions) -> int:
+    """Texts of *task* at each length that any sweep asks."""
+    return math.ceil(chosen.questions_of(task) / _per_text(task, frozen))
+
+
+def _per_text(task: str, frozen: Frozen) -> int:
+    return TASKS[task].per_text(TASKS[task].settings[frozen.settings[task]])
+
+
+def ends(
+    settings: Struct, _corpus: Corpus, setup: Setup | None, record: CellRecord | None
+) -> tuple[int, ...]:
+    """After how many texts each block ends; as of `Blocks.ends`."""
+    chosen = _conditions_of(settings, setup)
+    found = retrieval_of(record) if record else None
+    return texts_of(found.frozen if found else _expected(chosen), chosen)[1]
+
+
+def effort(record: CellRecord) -> Effort:
+    """What *record* took; as of `Blocks.effort`."""
+    found = retrieval_of(record)
+    texts = found.texts if found else ()
+    asked = [each for text in texts for each in text.asked]
+    walls = (e.wall_s + (e.scored.wall_s if e.scored else 0.0) for e in asked)
+    return Effort(readings=len(texts), rounds=len(asked), asking_s=math.fsum(walls))
+
+
+def effort_for(settings: Struct, setup: Setup | None, units: int) -> Effort:
+    """What a server takes that asks everything of *units* texts."""
+    chosen = _conditions_of(settings, setup)
+    questions = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
+    _, (first, *_) = texts_of(_expected(chosen), chosen)
+    return Effort(readings=units, rounds=round(units * questions / first))
+
+
 def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:
     """The running order: the first pair sets the dials for all others."""
     return sorted(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
@@ -432,16 +547,45 @@ def measure(context: ProbeContext) -> Json:
         BadInput: If no setting of a task fits its shortest length.
         CellError: If the server fails.
     """
+    return measure_blocks(context, iter([""]))
+
+
+def measure_blocks(
+    context: ProbeContext,
+    blocks: Iterator[str],
+    former: CellRecord | None = None,
+    keep: Callable[[Retrieval], None] = lambda _found: None,
+) -> Json:
+    """
+    Ask one server, as `measure` does, for as many blocks of texts as it takes.
+
+    Args:
+        context: The cell.
+        blocks: Asked for the next one only when the one before is through; all
+            metrics are read from the same texts.
+        former: What servers of this cell answered before.
+        keep: Called with all that was answered, after each text.
+
+    Raises:
+        BadInput: As of `measure`.
+        CellError: As of `measure`.
+    """
     chosen = from_json(context.run.setup.probes[NAME], Conditions, file="setup.json")
+    found = retrieval_of(former) if former else None
     context.step(0, 1, "loading")
     with context.serving() as served:
         asker = _Questioner(served, context)
-        found = _Measuring(context=context, asker=asker, chosen=chosen)
-        frozen = frozen_of(context.records)
-        retrieval = found.first() if frozen is None else found.further(frozen)
+        cell = _Measuring(context=context, asker=asker, chosen=chosen)
+        frozen = found.frozen if found else frozen_of(context.records)
+        cell.leads = found is not None or frozen is None
+        found = found or Retrieval(frozen=frozen or cell.dialled(), texts=())
+        for _ in blocks:
+            for so_far in cell.block(found):
+                found = so_far
+                keep(found)
         asker.settle()
-        context.step(found.done, found.done or 1, "stopping")
-    return as_json(retrieval)
+        context.step(1, 1, "stopping")
+    return as_json(found)
 
 
 def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
@@ -468,6 +612,13 @@ PROBE = Probe(
     price=price,
     repeats=True,
     leads=True,
+    blocks=Blocks(
+        ends=ends,
+        asked=lambda record, _setup, _metric: effort(record).readings,
+        measure=measure_blocks,
+        effort=effort,
+        effort_for=effort_for,
+    ),
 )
 
 
@@ -478,54 +629,70 @@ class _Measuring:
     context: ProbeContext
     asker: "_Questioner"
     chosen: Conditions
-    done: int = 0
-    total: int = 0
+    leads: bool = False
+    steps: tuple[int, int] = (0, 1)
 
-    def first(self) -> Retrieval:
-        """Dials first, so that nothing that is scored decides them; then all texts."""
+    def dialled(self) -> Frozen:
+        """The settings for all pairs, found on questions that are not scored."""
         dials = [self._dialled(task) for task in self.chosen.tasks]
-        lengths = self.chosen.lengths
         sizes = [
             Fitted(d.task, length, self._characters(d.task, d.setting, length))
             for d in dials
-            for length in lengths
+            for length in self.chosen.lengths
         ]
-        frozen = Frozen(
+        return Frozen(
             reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
         )
-        return self._asked(frozen, is_gated=self.chosen.gate == "on")
 
-    def further(self, frozen: Frozen) -> Retrieval:
-        """The same questions as the first cell."""
-        return self._asked(frozen, is_gated=False)
+    def block(self, found: Retrieval) -> Iterator[Retrieval]:
+        """*found* with each text that its next block, or the rest of one, has more."""
+        begin = len(found.texts)
+        while left := self._left(found.frozen, begin)[len(found.texts) - begin :]:
+            done = len(found.texts) - begin
+            self.steps = done, done + len(left)
+            size, number = left[0]
+            read = self._read(size, self._text(size, number, found.frozen), number)
+            found = replace(found, texts=(*found.texts, read))
+            if number + 1 == _first_texts(size.task, found.frozen, self.chosen):
+                found = self._gated(found, size)
+            yield found
 
-    def _asked(self, frozen: Frozen, *, is_gated: bool) -> Retrieval:
-        """All texts but those left out; gated, more of them may be on the way."""
-        settings = {dial.task: dial.setting for dial in frozen.dials}
-        left_out = list(frozen.left_out)
-        texts: list[TextRead] = []
-        for size in frozen.sizes:
-            self.total = sum(
-                self._questions(each.task)
-                for each in frozen.sizes
-                if not _is_out(each, left_out)
-            )
-            if _is_out(size, left_out):
-                continue
-            made = self._made(size, settings[size.task], self.chosen.questions, "")
-            found = [self._read(size, text, n) for n, text in enumerate(made)]
-            texts += found
-            if is_gated and _fails_everywhere(found):
-                left_out += _beyond(size, frozen)
-        frozen = replace(frozen, left_out=tuple(left_out))
-        return Retrieval(frozen=frozen, texts=tuple(texts))
+    def _left(self, frozen: Frozen, begin: int) -> list[tuple[Fitted, int]]:
+        """The texts of the block behind the first *begin* ones."""
+        texts, block_ends = texts_of(frozen, self.chosen)
+        return texts[begin : next((end for end in block_ends if end > begin), begin)]
 
-    def _questions(self, task: str) -> int:
-        depths = len(self.chosen.depths) if TASKS[task].has_depth else 1
-        return depths * self.chosen.questions
+    def _gated(self, found: Retrieval, size: Fitted) -> Retrieval:
+        """*found*, without what is longer than *size* if the reference fails there."""
+        frozen = found.frozen
+        is_gated = self.chosen.gate == "on" and self.leads
+        if not is_gated or frozen.reference != str(self.context.pair):
+            return found
+        texts = [
+            t for t in found.texts if (t.task, t.length) == (size.task, size.length)
+        ]
+        if not _fails_everywhere(texts):
+            return found
+        left_out = (*frozen.left_out, *_beyond(size, frozen))
+        return replace(found, frozen=replace(frozen, left_out=left_out))
+
+    def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
+        """The text of that *number*, the same for every pair."""
+        depths = self.chosen.questions_of(size.task) // self.chosen.questions
+        questions = self.chosen.questions
+        if number >= _first_texts(size.task, frozen, self.chosen):
+            questions = math.ceil((number + 1) * _per_text(size.task, frozen) / depths)
+        setting = frozen.settings[size.task]
+        return self._made(size, setting, questions, "", only=number)[0]
 
     def _made(
-        self, size: Fitted, setting: int, questions: int, purpose: str
+        self,
+        size: Fitted,
+        setting: int,
+        questions: int,
+        purpose: str,
+        *,
+        only: int | None = None,
     ) -> tuple[TaskText, ...]:
         """Texts that depend on the run's seed, the length and the purpose alone."""
         words = f"{self.context.run.setup.seed}:{size.length}:{purpose}"
@@ -536,16 +703,17 @@ class _Measuring:
             depths=self.chosen.depths,
             questions=questions,
             seed=zlib.crc32(words.encode()),
+            only=only,
         )
 
     # The dial
 
     def _dialled(self, task: str) -> Dialled:
-        fixed = dict(word.split("=") for word in self.chosen.dial).get(task)
+        fixed = self.chosen.settings.get(task)
         if fixed is None:
             return dialled(task, lambda setting: self._tried(task, setting))
-        step = self._tried(task, int(fixed))
-        return Dialled(task=task, setting=int(fixed), is_fixed=True, path=(step,))
+        step = self._tried(task, fixed)
+        return Dialled(task=task, setting=fixed, is_fixed=True, path=(step,))
 
     def _tried(self, task: str, setting: int) -> DialStep:
         """How many questions of their own the reference has right at *setting*."""
@@ -553,7 +721,7 @@ class _Measuring:
         self.context.step(0, 1, f"dial of {task} at {setting}: {says}")
         length = self.chosen.lengths[0]
         size = Fitted(task, length, self._characters(task, setting, length))
-        depths = len(self.chosen.depths) if TASKS[task].has_depth else 1
+        depths = self.chosen.questions_of(task) // self.chosen.questions
         questions = -(-DIAL_QUESTIONS // depths)
         shares = [
             judge(asked, self.asker.answered(text, asked).text).share
@@ -587,16 +755,15 @@ class _Measuring:
     def _read(self, size: Fitted, text: TaskText, number: int) -> TextRead:
         """Ask all questions of *text*, after an unscored one that makes it be read."""
         what = f"{size.task} at {size.length:,} tokens"
-        self.context.step(self.done, self.total, f"{what}: reading")
+        self.context.step(*self.steps, f"{what}: reading")
         # Each scored question then finds the text in the cache, and nothing else.
         priming = self.asker.primed(text, text.questions[-1])
         self.context.observe_fallback(self.asker.served)
         decoys = tuple(dict.fromkeys(d for q in text.questions for d in q.decoys))
         asked = []
         for question in text.questions:
-            self.context.step(self.done, self.total, f"{what}: {question.key}")
+            self.context.step(*self.steps, f"{what}: {question.key}")
             asked.append(self._round(size, text, question, decoys))
-            self.done += 1
         return TextRead(
             task=size.task,
             length=size.length,

@@ -294,7 +294,7 @@ def judge(
         return Verdict(run=run, reference=None)
     scored = scored_metrics(table)
     speaking = [each for each in scored.values() if not each.silent]
-    certifying = next((e for e in speaking if e.metric.lost_from is not None), None)
+    certifying = _certifying(speaking)
     shares = _shares(speaking, certifying)
     judged = tuple(
         each.judged(share=shares.get(each.metric.name, 1.0), with_power=with_power)
@@ -333,6 +333,12 @@ def _shares(
         return {first: 1.0}
     rest = (1 - FIRST_SHARE) / max(len(names) - 1, 1)
     return {name: FIRST_SHARE if name == first else rest for name in names}
+
+
+def _certifying(speaking: Sequence["UnitScores"]) -> "UnitScores | None":
+    """The first metric that can tell lost units; of two, the one with more units."""
+    found = [each for each in speaking if each.metric.lost_from is not None]
+    return max(found, key=lambda each: each.answered, default=None)
 
 
 def _ranking(names: Sequence[str]) -> str:
@@ -390,6 +396,11 @@ class UnitScores:
             for pair, lacking in self._missing.items()
             if _is_unreliable(len(lacking), len(lacking | self._cells[pair].keys()))
         }
+
+    @property
+    def answered(self) -> int:
+        """Units that the reference answered, asked of all pairs or of some."""
+        return len(self._answered)
 
     @property
     def sign(self) -> int:
@@ -460,9 +471,13 @@ class UnitScores:
         return None if both is None else both[1] - both[0]
 
     def certificate(self, pair: Pair, *, comparisons: int) -> Certificate | None:
-        """What the shared units say of *pair*; None where they say nothing."""
+        """
+        What the shared units say of *pair*; None where they say nothing.
+
+        Of the reference: what they would say of a pair that loses nothing.
+        """
         both, lost_from = self.shared(pair), self.metric.lost_from
-        if both is None or lost_from is None or pair == self.reference:
+        if both is None or lost_from is None:
             return None
         worst = self.metric.bounds[0 if self.sign > 0 else 1]
         return verdict.certificate(

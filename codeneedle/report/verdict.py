@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,7 +15,8 @@ from codeneedle.analysis.verdict import AxisFinding, Certificate
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.probes import copies
+from codeneedle.probes import PROBES, copies
+from codeneedle.probes.probe import Probe
 from codeneedle.report import captions
 from codeneedle.report.captions import named_pairs, number
 from codeneedle.report.judgement import (
@@ -26,7 +27,6 @@ from codeneedle.report.judgement import (
     Standing,
     Verdict,
 )
-from codeneedle.scoring.rounds import recall_of
 from codeneedle.text import duration, json_text, or_null, plain, table_lines, visible
 
 Spell = Callable[[Pair], str]
@@ -170,14 +170,19 @@ def _least_phrase(each: Judged, axis: str) -> str:
     return f"; {', '.join(parts)}{unit} would have been found 9 times in 10"
 
 
+def _undecided_certificates(found: Verdict) -> dict[Pair, Certificate]:
+    """Of the pairs that may lose something, by what they answered."""
+    return {
+        each.pair: each.certificate
+        for each in found.standings
+        if each.certificate and each.certificate.verdict == UNDECIDED
+        if found.word(each.pair) == UNDECIDED
+    }
+
+
 def _undecided(found: Verdict) -> Iterator[tuple[str, str]]:
     """Pairs that may lose functions: how many were lost, and what would decide it."""
-    known = {each.pair: each.certificate for each in found.standings}
-    certificates = {
-        pair: each
-        for pair, each in known.items()
-        if each and each.verdict == UNDECIDED and found.word(pair) == UNDECIDED
-    }
+    certificates = _undecided_certificates(found)
     if not certificates or found.certified is None:
         return
     every, noun = list(certificates.values()), found.certified.noun
@@ -189,32 +194,60 @@ def _undecided(found: Verdict) -> Iterator[tuple[str, str]]:
         "would make a pair free"
     )
     yield "undecided", line
-    if noun == "functions":
-        yield "to decide", _settling(found, certificates)
+    yield "to decide", settling(found)
 
 
-def _settling(found: Verdict, certificates: Mapping[Pair, Certificate]) -> str:
-    """The command that decides the pair that needs least, with its time."""
+def settling(found: Verdict) -> str:
+    """
+    The command that decides the undecided pair that needs least, with its time.
+
+    A sentence where no command can; empty where nothing is undecided.
+    """
+    certificates = _undecided_certificates(found)
+    probe = _deciding_probe(found)
+    if not certificates or probe is None or probe.blocks is None:
+        return ""
     pair = min(certificates, key=lambda each: (certificates[each].whole, str(each)))
     setup, whole = found.run.setup, certificates[pair].whole
-    room = min(LIMIT, setup.corpus.functions)
+    functions = setup.corpus.functions
+    room = min(LIMIT, functions) if probe.name == RECALL else LIMIT
     if whole > room:
+        noun, of = (
+            ("functions", "a longer --corpus")
+            if probe.name == RECALL
+            else ("texts", "more --questions in a new folder")
+        )
         return (
-            f"{visible(str(pair))} takes {whole} functions, and of this text a sweep "
-            f"asks {room} at most: use a longer --corpus"
+            f"{visible(str(pair))} takes {whole} {noun}, and a sweep asks {room} at "
+            f"most: use {of}"
         )
     words = _unshared(setup.words)
     at = words.index("--") if "--" in words else len(words)
     settle = ["--settle", str(pair)]
+    if probe.name != RECALL or len(setup.probes) > 1:
+        settle = ["--probe", probe.name, *settle]
     command = shlex.join(["codeneedle", "sweep", *words[:at], *settle, *words[at:]])
     if not setup.words:
         command = f"the command that made this run, with {shlex.join(settle)}"
-    time = duration(_settling_s(found, pair, whole))
-    return visible(f"{command}   (about {time} if it loses none)")
+    time = duration(_settling_s(found, pair, whole, probe))
+    return visible(f"{command}   (about {time} if it loses nothing)")
+
+
+def _deciding_probe(found: Verdict) -> Probe | None:
+    """The probe of the metric behind the certificates."""
+    name = found.certified.name if found.certified else ""
+    return next(
+        (
+            probe
+            for probe in PROBES.values()
+            if name in {metric.name for metric in probe.metrics_of(found.run.setup)}
+        ),
+        None,
+    )
 
 
 def _unshared(words: Sequence[str]) -> list[str]:
-    """*words* without probes and shares: a pair is settled by recall, and whole."""
+    """*words* without probes and shares: one probe settles a pair, and all of it."""
     kept: list[str] = []
     skips = False
     for at, word in enumerate(words):
@@ -230,18 +263,16 @@ def _unshared(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def _settling_s(found: Verdict, pair: Pair, functions: int) -> float:
-    """Seconds that it takes to ask *pair* and the reference for *functions*."""
-    total = 0.0
+def _settling_s(found: Verdict, pair: Pair, units: int, probe: Probe) -> float:
+    """Seconds that it takes to ask *pair* and the reference about *units*."""
+    total, setup, blocks = 0.0, found.run.setup, probe.blocks
     for record in found.run.records:
-        known = record.probe == RECALL and record.has_numbers
-        if known and record.pair in {pair, found.reference}:
-            recall = recall_of(record)
-            walls = [each.wall_s for each in recall.answers]
-            missing = functions - len({each.needle for each in recall.answers})
-            start_s = (record.phases.total_s - sum(walls)) / recall.starts
-            if missing > 0 and walls:
-                total += start_s + missing * sum(walls) / len(walls)
+        known = record.probe == probe.name and record.has_numbers
+        if known and blocks and record.pair in {pair, found.reference}:
+            missing = units - blocks.asked(record, setup, "")
+            if missing > 0:
+                wanted = blocks.effort_for(probe.settings(), setup, missing)
+                total += or_null(blocks.time_s(wanted, [record])) or 0.0
     return total
 
 
@@ -374,29 +405,43 @@ def verdict_markdown(found: Verdict, spell: Spell) -> str:
     return "\n".join(parts) + "\n"
 
 
-def verdict_json(found: Sequence[Verdict]) -> str:
+def verdict_json(found: Sequence[Verdict], asks_for: Callable[[str], Spell]) -> str:
     """
-    A list of verdicts; null where there is no number.
+    A list of verdicts; null where there is no number. *asks_for* spells pairs in the
+    words of an engine.
 
-    Keys: ``run``, ``reference``, ``is_instrument``, ``certified``, ``ranking``,
-    ``advice`` (``goal``, ``k``, ``v``, ``reason``), ``metrics`` (``name``, ``unit``,
-    ``units``, ``reference``, ``silent``, ``incomplete``, ``odd``, ``axes``: per axis
-    ``p``, ``alpha``, ``matters``, ``costs`` and ``least``), ``pairs`` (``k``, ``v``,
-    ``verdict``, ``memory``, ``speed``, ``is_on_front``, ``trouble``, ``losses``,
-    ``sizes`` and ``certificate``: ``verdict``, ``lost``, ``of``, ``upper``, ``more``).
+    Keys: ``run``, ``headline``, ``reference``, ``is_instrument``, ``certified``,
+    ``ranking``, ``advice`` (``goal``, ``k``, ``v``, ``reason``, ``is_shown``),
+    ``metrics`` (``name``, ``unit``, ``noun``, ``units``, ``reference``, ``silent``,
+    ``incomplete``, ``odd``, ``odd_shortfall``, ``axes``: per axis ``p``, ``alpha``,
+    ``units``, ``matters``, ``coarser``, ``gap``, ``costs`` and ``least``), ``pairs``
+    (``k``, ``v``, ``verdict``, ``memory``, ``speed``, ``is_on_front``, ``trouble``,
+    ``seen``, ``losses``, ``sizes`` and ``certificate``: ``verdict``, ``lost``, ``of``,
+    ``upper``, ``more``), ``to_decide`` (a command, or why there is none; null where
+    nothing is undecided), ``findings`` (pairs on which copies and forced recall
+    disagree: ``k``, ``v``, and what ``copy_logp`` and ``recall_logp`` differ from the
+    reference, in nats) and ``facts`` (what it was measured on, a phrase by word).
     """
-    return json_text([_verdict_object(each) for each in found])
+    return json_text(
+        [_verdict_object(each, asks_for(each.run.setup.engine)) for each in found]
+    )
 
 
-def _verdict_object(found: Verdict) -> dict[str, Any]:
+def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
     return {
         "run": found.run.name,
+        "headline": headline(found, spell),
         "reference": str(found.reference) if found.reference else None,
         "is_instrument": found.run.setup.weights.name == BUILT_IN,
         "certified": found.certified.name if found.certified else None,
         "ranking": found.ranking or None,
         "advice": [
-            {**_sides(each.pair), "goal": each.goal, "reason": each.reason}
+            {
+                **_sides(each.pair),
+                "goal": each.goal,
+                "reason": each.reason,
+                "is_shown": each.is_shown,
+            }
             for each in found.advice
         ],
         "metrics": [_judged_object(each) for each in found.judged],
@@ -404,6 +449,12 @@ def _verdict_object(found: Verdict) -> dict[str, Any]:
             {**_standing_object(each), "verdict": found.word(each.pair)}
             for each in found.standings
         ],
+        "to_decide": settling(found) or None,
+        "findings": [
+            {**_sides(pair), "copy_logp": copied, "recall_logp": recalled}
+            for pair, (copied, recalled) in copies.disagreements(found.run).items()
+        ],
+        "facts": dict(captions.facts(found.run)),
     }
 
 
@@ -416,16 +467,21 @@ def _judged_object(each: Judged) -> dict[str, Any]:
     return {
         "name": each.metric.name,
         "unit": each.metric.unit,
+        "noun": each.metric.noun,
         "units": each.units,
         "reference": or_null(each.reference),
         "silent": each.silent,
         "incomplete": [str(pair) for pair in each.incomplete],
         "odd": str(each.odd_pair) if each.odd_pair else None,
+        "odd_shortfall": each.odd.shortfall if each.odd else None,
         "axes": {
             axis: {
                 "p": or_null(finding.p),
                 "alpha": finding.alpha,
+                "units": finding.needles,
                 "matters": finding.matters,
+                "coarser": list(types[finding.split :]) if finding.matters else [],
+                "gap": finding.gap if finding.matters else None,
                 "costs": {types[cost.index]: cost.loss for cost in finding.costs},
                 "least": {
                     kind: or_null(size)
@@ -445,6 +501,7 @@ def _standing_object(each: Standing) -> dict[str, Any]:
         "speed": each.speed,
         "is_on_front": each.is_on_front,
         "trouble": each.trouble,
+        "seen": list(each.seen),
         "sizes": dict(each.sizes),
         "losses": {
             name: {"mean": or_null(mean), "half_width": or_null(half)}

@@ -14,6 +14,7 @@ from made_records import failed_record, made_setup, sized
 from rich.console import Console
 
 from codeneedle.analysis.recall import Ask
+from codeneedle.analysis.retrieval import retrieval_of
 from codeneedle.cli import decide as module
 from codeneedle.cli.decide import Wish, decide, deciding, finalists, price
 from codeneedle.cli.options import lasting_words, pair_of_types, time_span
@@ -22,6 +23,7 @@ from codeneedle.grid import BITS_PER_ELEMENT, Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.recall import RecallSettings
+from codeneedle.probes.retrieval import RetrievalSettings
 from codeneedle.records.record import Run, Status
 from codeneedle.report.judgement import COSTS, FREE, UNDECIDED, judge
 from codeneedle.report.verdict import statements
@@ -67,11 +69,13 @@ class World:
             contexts=(65536,),
             k_types=TYPES,
             v_types=TYPES,
-            settings={"recall": RecallSettings(ask=Ask.WRITTEN)},
             words=("--corpus", "many", "--", "-t", "1"),
             engine=self.engine,
+            **self.probe,
         )
         self.said = io.StringIO()
+
+    probe = {"settings": {"recall": RecallSettings(ask=Ask.WRITTEN)}}  # noqa: RUF012
 
     @property
     def store(self):
@@ -120,10 +124,51 @@ class World:
         return {pair: found.word(pair, "matched") for pair in (GOOD, BAD)}
 
 
+class TaskWorld(World):
+    """The same of a task; one question in four is too hard for every pair."""
+
+    probe = {  # noqa: RUF012
+        "probes": ("retrieval",),
+        "settings": {
+            "retrieval": RetrievalSettings(
+                tasks=("multikey",), lengths=(500,), depths=(0.1, 0.9), questions=3
+            )
+        },
+    }
+
+    def reply(self, question):
+        pair = self.engine.served[-1].pair
+        text, _, begin = question.prompt.rpartition("\n")
+        if question.max_tokens == 1:  # a text is read before it is asked about
+            self.asked.append((pair, text))
+        number = sum(each == pair for each, _ in self.asked)
+        error = self.failing.pop((pair, number), None)
+        if error:
+            return error
+        is_lost = self.lost.get(pair, lambda _number: False)(number)
+        if is_lost or sum(begin.encode()) % 4 == 0:
+            return reply_to(question, text="no idea\n")
+        line = next(line for line in text.split("\n") if line.startswith(begin))
+        return reply_to(question, text=f"{line.removeprefix(begin)}\n")
+
+    def names(self, pair):
+        found = retrieval_of(self.store.record(pair, "retrieval"))
+        return [each.sha256 for each in found.texts]
+
+    def word(self, pair):
+        return judge(self.store.read(), Reading(), with_power=False).word(pair)
+
+
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FINALISTS", 2)
     return World(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def task_world(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FINALISTS", 2)
+    return TaskWorld(tmp_path, monkeypatch)
 
 
 # Which pairs
@@ -165,17 +210,21 @@ def test_a_screening_without_numbers_proposes_nothing():
     assert [] == finalists(screening(*failed))
 
 
-def test_only_recall_is_decided_behind_what_screens():
+def test_recall_or_the_tasks_decide_behind_what_screens():
     """
     Divergence screens unless copy is named; no screening where a pair is named.
     """
     asked = Request(probes=("recall", "copy"))
+    tasks = Request(probes=("retrieval",))
 
     assert ("divergence", "recall") == deciding(Request(), screens=True).probes
     assert ("copy", "recall") == deciding(asked, screens=True).probes
     assert ("recall",) == deciding(asked, screens=False).probes
-    with pytest.raises(BadInput, match="throughput"):
-        deciding(Request(probes=("throughput",)), screens=True)
+    assert ("divergence", "retrieval") == deciding(tasks, screens=True).probes
+    assert ("retrieval",) == deciding(tasks, screens=False).probes
+    for wrong in (("throughput",), ("recall", "retrieval")):
+        with pytest.raises(BadInput, match=wrong[-1]):
+            deciding(Request(probes=wrong), screens=True)
 
 
 # How long each is asked
@@ -202,7 +251,7 @@ def test_each_pair_is_asked_in_one_server_until_it_is_decided(world):
     counts = [len(world.names(pair)) for pair in (WHOLE, clean, BAD)]
     assert [40, 40, 16] == counts
     assert "free: 0 functions lost of 40 that could be" in world.said.getvalue()
-    assert "3 readings of the text and 96 rounds" in world.said.getvalue()
+    assert "3 readings of text and 96 rounds" in world.said.getvalue()
 
 
 def test_where_that_is_not_enough_further_servers_ask_for_more(world):
@@ -283,7 +332,8 @@ def test_a_second_server_that_never_served_leaves_the_record_of_the_first(
     world, monkeypatch
 ):
     """
-    What a record says of its server is of the one that gave the answers.
+    What a record says of its server is of the one that gave the answers; nothing else
+    is written, not even for a moment in which this process may be killed.
     """
     world.screen()
     world.decide(is_over=lambda: len(world.asked) >= 30)
@@ -293,12 +343,14 @@ def test_a_second_server_that_never_served_leaves_the_record_of_the_first(
     def never(_self):
         raise KeyboardInterrupt
 
+    written = []
     monkeypatch.setattr(ProbeContext, "serving", never)
+    monkeypatch.setattr(type(world.store), "add", lambda _s, each: written.append(each))
     with pytest.raises(KeyboardInterrupt):
         world.decide()
 
-    after = world.store.record(WHOLE, "recall")
-    assert before == replace(after, phases=before.phases)
+    assert [] == written
+    assert before == world.store.record(WHOLE, "recall")
 
 
 def test_a_budget_ends_between_blocks_and_the_same_command_goes_on(world):
@@ -315,6 +367,91 @@ def test_a_budget_ends_between_blocks_and_the_same_command_goes_on(world):
 
     assert FREE == world.words()[BAD]
     assert 40 == len(world.names(WHOLE))
+
+
+# Tasks
+
+
+def test_tasks_decide_as_recall_does(task_world):
+    """
+    Each pair reads the same texts in one server, until it is decided; the reference
+    until a pair that loses nothing is free, with texts to spare that it fails itself.
+    """
+    task_world.lost[BAD] = lambda _number: True
+    task_world.screen()
+
+    assert 0 == task_world.decide()
+
+    first, *others = task_world.servers()
+    assert first == WHOLE
+    assert len(others) == len(set(others)) == 2
+    (clean,) = set(others) - {BAD}
+    assert (FREE, COSTS) == (task_world.word(clean), task_world.word(BAD))
+    whole, free, costly = map(task_world.names, (WHOLE, clean, BAD))
+    assert whole == free
+    assert costly == whole[: len(costly)]
+    assert len(costly) < len(whole) == len(set(whole))
+    said = task_world.said.getvalue()
+    assert f"{clean}      free: 0 texts lost of" in said
+    assert f"{len(whole + free + costly)} readings of text and " in said
+    before = len(task_world.asked)
+    task_world.decide()
+    assert before == len(task_world.asked)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), CellError("gone", hint="?")])
+def test_texts_that_were_read_before_an_end_are_kept(task_world, error):
+    """
+    The text that was being read is read again; the reference sets no dial twice.
+    """
+    task_world.failing = {(WHOLE, 20): error}
+    task_world.screen()
+
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            task_world.decide()
+    else:
+        assert 1 == task_world.decide()
+    before = task_world.names(WHOLE)
+    dialled = retrieval_of(task_world.store.record(WHOLE, "retrieval")).frozen
+    assert 0 == task_world.decide()
+
+    after = retrieval_of(task_world.store.record(WHOLE, "retrieval"))
+    assert before == task_world.names(WHOLE)[: len(before)]
+    assert len(before) < len(after.texts) == len(set(task_world.names(WHOLE)))
+    assert dialled == after.frozen
+    assert FREE == task_world.word(BAD)
+
+
+def test_a_pair_of_a_sweep_is_settled_with_further_texts(task_world):
+    """
+    The command of the verdict says so, with its time; the texts of the sweep stay.
+    """
+    runner = Runner(run=prepare(task_world.plan), store=task_world.store)
+    runner.sweep(task_world.plan.probes[0], [WHOLE, GOOD, BAD])
+    before = task_world.names(BAD)
+    command = (
+        "codeneedle sweep --corpus many --probe retrieval --settle q4_0/q4_0 -- -t 1"
+    )
+    assert task_world.statements()["to decide"].startswith(f"{command}   (about 0.")
+
+    assert 0 == task_world.decide(Wish(settle=BAD))
+
+    assert FREE == task_world.word(BAD)
+    assert UNDECIDED == task_world.word(GOOD)
+    assert before == task_world.names(BAD)[: len(before)] == task_world.names(GOOD)
+
+
+def test_the_plan_prices_texts_too(task_world):
+    """
+    Each pair reads every text once.
+    """
+    probes = (PROBES["copy"], *task_world.plan.probes)
+    price_of = dict(price(replace(task_world.plan, probes=probes)))
+
+    assert "3 readings of text" not in price_of["deciding"]
+    assert price_of["deciding"].endswith("texts a pair")
+    assert "27 readings of text and 54 rounds" == price_of["full grid"]
 
 
 # One pair of a run
@@ -349,10 +486,10 @@ def test_the_plan_sets_what_it_would_take_beside_the_full_grid(world, monkeypatc
     after = dict(price(replace(world.plan, probes=probes)))
 
     assert "9 pairs by copy" == before["screening"]
-    assert "3 readings of the text and 120 rounds" in before["deciding"]
-    assert "9 readings of the text and 144 rounds" == before["full grid"]
+    assert "3 readings of text and 120 rounds" in before["deciding"]
+    assert "9 readings of text and 144 rounds" == before["full grid"]
     assert "0.0 s left" in after["screening"]
-    assert "9 readings of the text and 144 rounds, about" in after["full grid"]
+    assert "9 readings of text and 144 rounds, about" in after["full grid"]
 
 
 @pytest.mark.parametrize("pair", [WHOLE, GOOD])
@@ -414,7 +551,7 @@ def test_the_command_screens_asks_and_tells(codeneedle, tmp_path):
         "q8_0-q8_0.recall.json",
     ] == cells
     assert "q4_0/q8_0     undecided: 0 functions lost of" in first.stderr
-    assert "2 readings of the text" in again.stderr
+    assert "2 readings of text" in again.stderr
     setup = json.loads((folder / "setup.json").read_text(encoding="utf-8"))
     assert ["q4_0/q8_0"] == setup["finalists"]
     assert "--decide" not in setup["words"]

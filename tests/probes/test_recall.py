@@ -24,7 +24,7 @@ from codeneedle.probes.recall import (
     enough_for,
     measure,
 )
-from codeneedle.records.record import Recall, from_json
+from codeneedle.records.record import CellRecord, Recall, Status, from_json
 
 NEEDLE = made_needle()
 BODY = "\n".join(NEEDLE.lines) + "\n"
@@ -381,15 +381,24 @@ def test_a_further_server_adds_to_what_was_answered_before(tmp_path):
     first, *rest = context.run.setup.needles
     told = []
 
-    former = recall.measure_blocks(context, iter([[(Ask.WRITTEN, first)]]))
-    former = from_json(former, Recall, file="x")
-    blocks = iter([[(Ask.WRITTEN, rest[0])], [(Ask.FORCED, rest[1])]])
-    both = recall.measure_blocks(context, blocks, former=former, keep=told.append)
+    short = replace(context.run.setup, needles=(first,))
+    context.run = replace(context.run, setup=short)
+    former = CellRecord(
+        pair=context.pair,
+        probe="recall",
+        status=Status.FINISHED,
+        started="",
+        observation=recall.measure_blocks(context, iter(["matched"])),
+    )
+    longer = replace(short, further=tuple(rest))
+    context.run = replace(context.run, setup=longer)
+    both = recall.measure_blocks(context, iter(["matched"]), former, told.append)
+    before = from_json(former.observation, Recall, file="x")
     found = from_json(both, Recall, file="x")
 
-    assert (1, 2) == (former.starts, found.starts)
-    assert former.priming == found.priming
-    assert [first.name, rest[0].name] == [each.needle for each in found.rounds]
-    assert [rest[1].name] == [each.needle for each in found.forced]
-    assert [(2, 0), (2, 1)] == [(len(r.rounds), len(r.forced)) for r in told]
-    assert 4 == len(engine.server.questions)
+    assert (1, 2) == (before.starts, found.starts)
+    assert before.priming == found.priming
+    assert [each.name for each in (first, *rest)] == [r.needle for r in found.rounds]
+    assert () == found.forced
+    assert list(range(2, len(rest) + 2)) == [len(each.rounds) for each in told]
+    assert len(rest) + 3 == len(engine.server.questions)

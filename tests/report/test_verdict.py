@@ -26,6 +26,10 @@ def spell(pair):
     return f"-ctk {pair.k} -ctv {pair.v}"
 
 
+def asks_for(_engine):
+    return spell
+
+
 def judged(
     matched=lambda _pair, _at: 20, *, name="made-model", untried=(), with_power=False
 ):
@@ -109,6 +113,12 @@ def test_copies_and_recall_that_disagree_are_a_finding():
     said = dict(statements(found, spell))["finding"]
     assert "reading and writing disagree on q4_0/f16" in said
     assert "finding" not in dict(statements(alike, spell))
+    told, silent = json.loads(verdict_json([found, alike], asks_for))
+    (finding,) = told["findings"]
+    assert ["q4_0", "f16"] == [finding["k"], finding["v"]]
+    assert {"k", "v", "copy_logp", "recall_logp"} == set(finding)
+    assert -0.2 == round(finding["copy_logp"], 3)
+    assert [] == silent["findings"]
 
 
 def test_without_numbers_it_says_so():
@@ -118,7 +128,7 @@ def test_without_numbers_it_says_so():
     every = [f"{k}/{v}" for k in TYPES for v in TYPES]
 
     assert "Nothing can be said" in headline(judged(untried=every), spell)
-    assert "null" in verdict_json([judged(untried=every)])
+    assert "null" in verdict_json([judged(untried=every)], asks_for)
 
 
 def test_the_built_in_model_is_called_an_instrument():
@@ -136,14 +146,18 @@ def test_the_json_keeps_its_keys():
     """
     Keys that scripts may rely on; shares and differences are numbers.
     """
-    [found] = json.loads(verdict_json([judged(costly)]))
+    [found] = json.loads(verdict_json([judged(costly)], asks_for))
 
     assert ["bf16/bf16", False, "matched"] == [
         found["reference"],
         found["is_instrument"],
         found["certified"],
     ]
-    assert {"goal", "k", "v", "reason"} == set(found["advice"][0])
+    assert {"goal", "k", "v", "reason", "is_shown"} == set(found["advice"][0])
+    assert headline(judged(costly), spell) == found["headline"]
+    assert found["to_decide"] == dict(statements(judged(costly), spell))["to decide"]
+    assert "machine" in found["facts"]
+    assert [] == found["findings"]
     metric = found["metrics"][0]
     assert metric["axes"]["V"]["matters"]
     assert {"q4_0": 3.0} == metric["axes"]["V"]["costs"]
