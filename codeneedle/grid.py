@@ -5,11 +5,15 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from codeneedle.errors import BadInput
 
 ENGINE = "llama.cpp"
 """What serves the model where nothing else is said, as in all older records."""
+
+RUNS = Path("sweeps")
+"""Folder of all run folders, where nothing else is said."""
 
 BITS_PER_ELEMENT: dict[str, float] = {
     "f32": 32.0,
@@ -87,26 +91,17 @@ class Pair:
         """
         return f"{_slug(self.k)}-{_slug(self.v)}"
 
-    @property
-    def old_slug(self) -> str:
-        """The slug in folders of codeneedle 0.x, where types may share one."""
-        return f"{_safe(self.k)}-{_safe(self.v)}"
-
     def __str__(self) -> str:
         return f"{self.k}/{self.v}"
 
 
 def _slug(cache_type: str) -> str:
-    safe = _safe(cache_type)
+    safe = re.sub(r"[^\w.]|^\.", "_", cache_type, flags=re.ASCII)[:60]
     if safe == cache_type:
         return safe
     # No type that is safe as it stands has a tilde in it.
     digest = hashlib.sha256(cache_type.encode(errors="backslashreplace")).hexdigest()
     return f"{safe[:40]}~{digest[:12]}"
-
-
-def _safe(cache_type: str) -> str:
-    return re.sub(r"[^\w.]|^\.", "_", cache_type, flags=re.ASCII)[:60]
 
 
 def bits(cache_type: str) -> float | None:

@@ -251,12 +251,10 @@ def conditions(run: RunContext) -> Json:
 
 def remarks(run: Run) -> tuple[str, ...]:
     """
-    What its records do not tell: speculation that was switched off, in runs that
-    compared it with none; written recall that no pair can change; and why nothing was
-    forced, where the engine cannot do that.
+    What its records do not tell: written recall that no pair can change; and why
+    nothing was forced, where the engine cannot do that.
     """
-    trial = run.setup.trial
-    lines = [f"speculation is {trial.phrase}"] if trial and trial.difference else []
+    lines = []
     cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0], Reading())
     values = [cell.value for cell in cells if cell.has_value]
     if values and min(values) >= CEILING_LINES:

@@ -3,15 +3,16 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from codeneedle.errors import RequestError
 from codeneedle.grid import ENGINE, Pair, by_precision
-from codeneedle.records.record import CellRecord, ForeignRecord, Json, Setup
+from codeneedle.records.record import CellRecord, ForeignRecord, Setup
 
 _NOT_COMPARED = frozenset(
     {
@@ -20,7 +21,6 @@ _NOT_COMPARED = frozenset(
         "types_v",
         "probes",
         "identity",
-        "trial",
         "further",
         "finalists",
         "words",
@@ -92,40 +92,34 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
     Raises:
         OtherSetup: Naming the first difference, and both values.
     """
-    stored = _counted(stored, wanted)
-    for field in fields(Setup):
-        if field.name in _NOT_COMPARED:
-            continue
-        was, now = getattr(stored, field.name), getattr(wanted, field.name)
-        if was != now:
-            key, was, now = _first_difference(field.name, was, now)
-            raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
-    for probe in stored.probes.keys() & wanted.probes.keys():
-        _refuse_other_settings(
-            probe, stored.probes[probe], wanted.probes[probe], folder=folder
-        )
+    for key, was, now in differences(_counted(stored, wanted), wanted):
+        raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
 
 
-def differences(ours: Setup, theirs: Setup) -> list[tuple[str, str, str]]:
+def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
     """
     In what two setups differ, of all that records must share: name and both values.
 
     Of nested facts the first that differs is named; types, dates and probes that one
     of them lacks are left out.
     """
-    found = [
-        _first_difference(field.name, was, now)
+    for name, was in _compared(ours).items():
+        if was != (now := getattr(theirs, name)):
+            yield _first_difference(name, was, now)
+    for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
+        before, after = ours.probes[probe], theirs.probes[probe]
+        for key in sorted(before.keys() | after.keys()):
+            if before.get(key) != after.get(key):
+                yield f"{probe} {key}", repr(before.get(key)), repr(after.get(key))
+
+
+def _compared(setup: Setup) -> dict[str, Any]:
+    """What must not differ in *setup*, but for the settings of probes."""
+    return {
+        field.name: getattr(setup, field.name)
         for field in fields(Setup)
         if field.name not in _NOT_COMPARED
-        if (was := getattr(ours, field.name)) != (now := getattr(theirs, field.name))
-    ]
-    for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
-        was, now = ours.probes[probe], theirs.probes[probe]
-        for key in sorted(was.keys() | now.keys()):
-            if was.get(key) != now.get(key):
-                values = (repr(was.get(key)), repr(now.get(key)))
-                found.append((f"{probe} {key}", *values))
-    return found
+    }
 
 
 def identity(setup: Setup) -> str:
@@ -135,11 +129,10 @@ def identity(setup: Setup) -> str:
     Without the settings of probes, and the origin of the text, which is a phrase.
     """
     facts = {
-        field.name: getattr(setup, field.name)
-        for field in fields(Setup)
-        if field.name not in _NOT_COMPARED
+        name: value
+        for name, value in _compared(setup).items()
         # Older setups do not have these fields, and keep their name.
-        if getattr(setup, field.name) != _LATER.get(field.name)
+        if value != _LATER.get(name)
     }
     return _hash({**facts, "corpus": replace(setup.corpus, origin="")})
 
@@ -215,20 +208,6 @@ def _first_other(ours: object, theirs: object) -> str | None:
 def _hash(facts: object) -> str:
     data = msgspec.json.encode(facts, order="sorted")
     return hashlib.sha256(data).hexdigest()[:_DIGITS]
-
-
-def _refuse_other_settings(
-    probe: str, stored: Json, wanted: Json, *, folder: Path
-) -> None:
-    for key in sorted(stored.keys() | wanted.keys()):
-        was, now = stored.get(key), wanted.get(key)
-        if was != now:
-            raise OtherSetup(
-                folder=folder,
-                key=f"{probe} {key}",
-                stored=repr(was),
-                wanted=repr(now),
-            )
 
 
 def _first_difference(key: str, was: object, now: object) -> tuple[str, str, str]:

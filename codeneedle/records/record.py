@@ -184,31 +184,6 @@ class Phases:
         return replace(self, **sums)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """
-    Rounds of the first cell, asked with speculation and without, by former versions.
-
-    Attributes:
-        pair: The cell, ``K/V``.
-        rounds: Number of rounds.
-        tokens: Number of tokens that were compared.
-        difference: Where the replies differ, as a phrase; empty if they are equal.
-    """
-
-    pair: str
-    rounds: int
-    tokens: int
-    difference: str = ""
-
-    @property
-    def phrase(self) -> str:
-        """For reports."""
-        if self.difference:
-            return f"off: {self.difference}"
-        return f"same {self.tokens} tokens both ways in {self.rounds} rounds"
-
-
 class Status(StrEnum):
     """How a cell ended; see `CellRecord.has_numbers`."""
 
@@ -401,7 +376,6 @@ class Setup:
             new to the folder adds its own.
         identity: `comparability.identity` of the setup as first stored; empty
             before. Not compared.
-        trial: Of speculation, in setups of former versions. Not compared.
         further: Functions beyond the needles, in the order in which pairs that are
             undecided are asked for them; empty before. Follows from the corpus. Not
             compared.
@@ -431,7 +405,6 @@ class Setup:
     lengths: str = ""
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
-    trial: Trial | None = None
     further: tuple[NeedleFacts, ...] = ()
     finalists: tuple[str, ...] = ()
     words: tuple[str, ...] = ()

@@ -301,10 +301,8 @@ class Store:
             by_name = Pair(named["k"], named["v"]), named["probe"]
             try:
                 record = _decoded(path)
-                if path in self._paths(record.pair, record.probe):
+                if path == self._place(record.pair, record.probe):
                     by_name = record.pair, record.probe
-                    if path != self._place(*by_name):
-                        continue  # a former name of a record that has ours, too
                 refuse_foreign(record, *by_name, setup=self._known(), file=str(path))
             except (OSError, BadRecord) as error:
                 record = _unusable(*by_name, error)
@@ -384,23 +382,9 @@ class Store:
         pattern = f"*.{probe}.json" if probe else "*.json"
         return sorted((self.folder / CELLS).glob(pattern))
 
-    def _paths(self, pair: Pair, probe: str) -> tuple[Path, ...]:
-        """Where the record of *pair* and *probe* may be: our name, and a former one."""
-        folder, slugs = self.folder / CELLS, dict.fromkeys((pair.slug, pair.old_slug))
-        return tuple(folder / f"{slug}.{probe}.json" for slug in slugs)
-
     def _place(self, pair: Pair, probe: str) -> Path:
         """Where the record of *pair* and *probe* is, or would be written."""
-        ours, *former = self._paths(pair, probe)
-        if os.path.lexists(ours):
-            return ours
-        for path in former:
-            # Other types may have had the same name.
-            with contextlib.suppress(OSError, BadRecord):
-                found = _decoded(path)
-                if (found.pair, found.probe) == (pair, probe):
-                    return path
-        return ours
+        return self.folder / CELLS / f"{pair.slug}.{probe}.json"
 
     def _own(self, path: Path, pair: Pair, probe: str) -> CellRecord:
         """

@@ -92,9 +92,6 @@ def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
     """The settings of each probe that has records, where it has any."""
     seen = dict.fromkeys(record.probe for record in run.records)
     phrases = {name: _settings(run.setup.probes.get(name, {})) for name in seen}
-    trial = run.setup.trial
-    if trial and phrases.get("recall"):
-        phrases["recall"] += f"; {trial.phrase}"
     return tuple(
         (visible(name), visible(phrase)) for name, phrase in phrases.items() if phrase
     )

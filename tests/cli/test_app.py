@@ -16,8 +16,6 @@ from made_records import stored_run
 from started_sweeps import controls, on_terminal
 
 from codeneedle.cli.app import BestEffort, app, reliable_streams
-from codeneedle.cli.options import RUNS
-from codeneedle.sweep.request import DEFAULT_OUT
 
 
 @pytest.fixture
@@ -190,13 +188,6 @@ def test_no_command_shows_the_commands(codeneedle, words):
     assert "Commands:" in told.stdout
 
 
-def test_the_default_folder_is_that_of_a_request():
-    """
-    It is written twice, so that a help text does not import requests.
-    """
-    assert DEFAULT_OUT == RUNS
-
-
 # --- streams
 
 
@@ -281,7 +272,7 @@ def test_a_reader_that_has_gone_is_no_traceback(tmp_path):
 
 
 OLD_RUN = Path(__file__).parents[1] / "helpers" / "run_of_0_1"
-"""Half of a run that 0.1.0 wrote: a setup with a trial, rounds with places."""
+"""Half of a run of an early version: a setup with a trial, rounds with places."""
 
 
 @pytest.mark.parametrize(
@@ -292,10 +283,7 @@ OLD_RUN = Path(__file__).parents[1] / "helpers" / "run_of_0_1"
             [
                 "q8_0 20.00* 20.00",
                 "q4_0 . .",
-                (
-                    "recall speculation ngram-simple, n 12, m 64; "
-                    "same 362 tokens both ways in 1 rounds"
-                ),
+                "recall speculation ngram-simple, n 12, m 64",
             ],
         ),
         (("table", "tiny"), ["q8_0/q8_0* 20.00 1.9", "q8_0/q4_0 20.00 1.4 76%"]),
@@ -305,8 +293,8 @@ OLD_RUN = Path(__file__).parents[1] / "helpers" / "run_of_0_1"
 )
 def test_a_run_of_version_0_1_is_still_read(codeneedle, tmp_path, arguments, lines):
     """
-    It compared speculation with none in its first cell, and drafted ever after:
-    matched lines count, margins do not.
+    It drafted by speculation: matched lines count, margins do not. What it stored that
+    nothing shows any more is passed over.
     """
     shutil.copytree(OLD_RUN, tmp_path / "sweeps")
     shown = codeneedle(*arguments)

@@ -26,7 +26,6 @@ from codeneedle.records.record import (
     Recall,
     Setup,
     Status,
-    Trial,
     as_json,
     from_json,
 )
@@ -301,54 +300,17 @@ def test_records_of_another_setup_are_moved_aside_as_foreign(store, file):
     assert 2 == len(list(file.parent.iterdir()))
 
 
-ODD = (Pair("a-b", "q8_0"), Pair("a_b", "q8_0"), Pair("a", "b-q8_0"))
-
-
 def test_types_that_differ_have_records_of_their_own(store):
     """
     Defect 8: those of ``a-b`` and ``a_b`` had one name, and moved each other aside.
     """
-    records = [made_record(pair, [made_round(SETUP.needles[0])]) for pair in ODD]
+    odd = Pair("a-b", "q8_0"), Pair("a_b", "q8_0"), Pair("a", "b-q8_0")
+    records = [made_record(pair, [made_round(SETUP.needles[0])]) for pair in odd]
     for record in records:
         store.add(record)
 
-    assert records == [store.record(pair, "recall") for pair in ODD]
+    assert records == [store.record(pair, "recall") for pair in odd]
     assert sorted(records, key=str) == sorted(store.records(), key=str)
-
-
-@pytest.mark.parametrize("pair", ODD)
-def test_a_record_under_its_former_name_is_found_and_replaced_there(
-    tmp_path, store, pair
-):
-    """
-    Written by a version that named the files of ``a-b`` and ``a_b`` alike.
-    """
-    record = made_record(pair, [made_round(SETUP.needles[0])])
-    file = tmp_path / "cells" / f"{pair.old_slug}.recall.json"
-    store.add(record)
-    (made,) = file.parent.iterdir()
-    made.rename(file)
-
-    found = store.record(pair, "recall")
-    others = [store.record(other, "recall") for other in ODD if other != pair]
-    store.add(replace(record, reason="newer"))
-
-    assert record == found
-    assert "newer" == store.record(pair, "recall").reason
-    assert [file] == list(file.parent.iterdir())
-    assert all(not other or other.status is Status.INTERRUPTED for other in others)
-
-
-def test_of_two_names_of_a_record_ours_counts(tmp_path, store):
-    """
-    Both are its own; it is not shown twice.
-    """
-    record = made_record(ODD[0], [made_round(SETUP.needles[0])])
-    store.add(record)
-    (made,) = (tmp_path / "cells").iterdir()
-    made.with_name("a_b-q8_0.recall.json").write_bytes(made.read_bytes())
-
-    assert [record] == list(store.records())
 
 
 def test_records_of_one_probe_are_read_without_the_others(store, monkeypatch):
@@ -387,16 +349,6 @@ def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
             store.log(PAIR)
 
     assert [] == list((tmp_path / "run").iterdir())
-
-
-def test_a_setup_of_a_former_version_keeps_its_trial(tmp_path):
-    """
-    Reports show it; it is not compared.
-    """
-    trial = Trial(pair="q8_0/q8_0", rounds=2, tokens=20)
-    stored = Store(tmp_path).adopt(replace(SETUP, trial=trial))
-
-    assert stored == Store(tmp_path).adopt(SETUP)
 
 
 def make_run(root, corpus, model, *, when=1_700_000_000):
