@@ -12,8 +12,6 @@ from typer.main import get_command
 
 import codeneedle
 from codeneedle.cli.options import (
-    RUNS,
-    WORDS,
     BudgetOption,
     CorpusName,
     CsvOption,
@@ -36,11 +34,10 @@ from codeneedle.cli.options import (
     one_form,
     option,
     path,
-    without_options,
     word,
 )
 from codeneedle.errors import BadInput, CodeneedleError, UnknownName, refusal
-from codeneedle.grid import ENGINE
+from codeneedle.grid import ENGINE, RUNS
 from codeneedle.text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -179,10 +176,7 @@ def slurm(
 
     sweep_module.planned(context.obj)
     array = SlurmArray(tasks=tasks, gpus=gpus, cpus=cpus, more=sbatch)
-    words = without_options(
-        context.meta[WORDS], {"--tasks", "--gpus", "--cpus", "--sbatch", "--script"}
-    )
-    array.write(script, words, out=context.obj.out)
+    array.write(script, context.obj.words, out=context.obj.out)
     _write_verbatim(f"{array.send(script) if send else script}\n")
 
 

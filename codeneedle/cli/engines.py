@@ -94,8 +94,7 @@ def _find_mlx(_request: "Request") -> object:
 def _mlx(request: "Request") -> "EngineFor":
     from codeneedle.engines.mlx.engine import Mlx, find
 
-    chosen = request.settings.get(MLX)
-    settings = chosen if isinstance(chosen, MlxSettings) else MlxSettings()
+    settings = request.chosen(MLX, MlxSettings)
     versions = find()
     return lambda model: Mlx(versions=versions, model=model, settings=settings)
 
@@ -114,14 +113,9 @@ def _served_model(path: Path) -> "Weights":
     return read_header(path) if is_gguf else known_by_name(path)
 
 
-def _command_settings(request: "Request") -> CommandSettings:
-    found = request.settings.get(COMMAND)
-    return found if isinstance(found, CommandSettings) else CommandSettings()
-
-
 def _suited_command(request: "Request") -> "Request":
     """A command that does not name the model leaves it to the name of the server's."""
-    settings = _command_settings(request)
+    settings = request.chosen(COMMAND, CommandSettings)
     template = template_of(settings)
     fixed = request.v_types if "k" in template.placeholders else request.k_types
     is_apart = template.is_diagonal and request.k_types != request.v_types
@@ -147,7 +141,7 @@ def _suited_command(request: "Request") -> "Request":
 def _find_command(request: "Request") -> object:
     from codeneedle.engines.openai.engine import found_program
 
-    asked = _command_settings(request)
+    asked = request.chosen(COMMAND, CommandSettings)
     return found_program(template_of(asked)) if asked.command else None
 
 
@@ -156,21 +150,16 @@ def _command(request: "Request") -> "EngineFor":
 
     types = by_precision((*request.k_types, *request.v_types))
     return command_of(
-        _command_settings(request),
+        request.chosen(COMMAND, CommandSettings),
         types=types,
         environment=os.environ,
         is_fixed=request.k_types != request.v_types,
     )
 
 
-def _endpoint_settings(request: "Request") -> EndpointSettings:
-    found = request.settings.get(ENDPOINT)
-    return found if isinstance(found, EndpointSettings) else EndpointSettings()
-
-
 def _suited_endpoint(request: "Request") -> "Request":
     """One cell, which the user names, of a model that is known by its name."""
-    settings = _endpoint_settings(request)
+    settings = request.chosen(ENDPOINT, EndpointSettings)
     checked_url(settings.url)
     pair = checked_pair(settings.pair)
     asked, own = (request.k_types, request.v_types), ((pair.k,), (pair.v,))
@@ -193,7 +182,9 @@ def _suited_endpoint(request: "Request") -> "Request":
 def _endpoint(request: "Request") -> "EngineFor":
     from codeneedle.engines.openai.engine import endpoint_of
 
-    return endpoint_of(_endpoint_settings(request), environment=os.environ)
+    return endpoint_of(
+        request.chosen(ENDPOINT, EndpointSettings), environment=os.environ
+    )
 
 
 def _by_name(path: Path) -> "Weights":

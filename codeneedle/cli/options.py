@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,19 +12,13 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import DEFAULT_TYPES, ENGINE, Pair, by_precision
+from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS, Pair, by_precision
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Request
 
 CORPUS = "CORPUS"
 """Environment variable that names the corpus where no option or sweep file does."""
-
-RUNS = Path("sweeps")
-"""
-Default of ``--out``. The same as `sweep.request.DEFAULT_OUT`, whose module takes too
-long to import for a help text.
-"""
 
 Reader = Callable[[str, str], Any]
 """Takes the name of an option and its text; returns the value, or raises BadInput."""
@@ -440,10 +434,6 @@ All but ``sweep`` and ``types`` give the field of that name to a `Request`.
 """
 
 
-WORDS = "codeneedle.words"
-"""Where a `SweepCommand` keeps the words that it was given."""
-
-
 class SweepCommand(TyperCommand):
     """
     A command that takes a `Request` as its context's object.
@@ -459,8 +449,8 @@ class SweepCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and make the request of all values that are not the command's own."""
-        ctx.meta[WORDS] = list(args)
         ours, theirs = split_server_args(args)
+        lasting = (*self._lasting(ours), *args[len(ours) :])
         rest = super().parse_args(ctx, ours)
         own = {param.name for param in self.params}
         given = {
@@ -468,11 +458,26 @@ class SweepCommand(TyperCommand):
         }
         if not ctx.resilient_parsing:
             given["server_args"] = theirs or None
-            given["words"] = lasting_words(args)
+            given["words"] = lasting
             ctx.obj = request_of(
                 {name: value for name, value in given.items() if value is not None}
             )
         return rest
+
+    def _lasting(self, words: Iterable[str]) -> Iterator[str]:
+        """Those of *words* that do not belong to the command's own options."""
+        values = {
+            name: 0 if getattr(param, "is_flag", False) else 1
+            for param in self.params
+            for name in param.opts
+        }
+        left = iter(words)
+        for each in left:
+            name, equals, _ = each.partition("=")
+            if name not in values:
+                yield each
+            elif values[name] and not equals:
+                next(left, None)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""
@@ -526,21 +531,6 @@ def _of_settings(described: Sequence[Any]) -> Any:
     return _valued(flag, metavar, read, text, default)
 
 
-def without_options(words: Sequence[str], valued: Collection[str]) -> list[str]:
-    """*words* of a sweep, without options that are not one's: *valued*, --submit."""
-    ours, theirs = list(words), []
-    if "--" in ours:
-        ours, theirs = ours[: ours.index("--")], ours[ours.index("--") :]
-    kept = []
-    left = iter(ours)
-    for each in left:
-        if each in valued:
-            next(left, None)
-        elif each.partition("=")[0] not in {*valued, "--submit"}:
-            kept.append(each)
-    return [*kept, *theirs]
-
-
 def _joined(glue: str, texts: Iterable[str | None]) -> str:
     """The distinct *texts* that are not empty."""
     return glue.join(dict.fromkeys(text for text in texts if text))
@@ -564,27 +554,6 @@ def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
             hint="Name a sweep before --, one at a time.",
         )
     return list(ours), theirs
-
-
-ONE_TIME = {"--retry-failed": 1, "--decide": 1, "--budget": 2, "--settle": 2}
-"""Options that do not say what a run is, and how many words each takes."""
-
-
-def lasting_words(args: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command line that say what is measured."""
-    kept: list[str] = []
-    skipped = 0
-    for at, each in enumerate(args):
-        if each == "--":
-            return (*kept, *args[at:])
-        name, equals, _ = each.partition("=")
-        if not skipped and name in ONE_TIME:
-            skipped = 1 if equals else ONE_TIME[name]
-        if skipped:
-            skipped -= 1
-        else:
-            kept.append(each)
-    return tuple(kept)
 
 
 def request_of(given: Mapping[str, Any]) -> "Request":

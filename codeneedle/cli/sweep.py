@@ -22,7 +22,7 @@ from codeneedle.cli.progress import (
 )
 from codeneedle.corpora.corpus import load
 from codeneedle.errors import CodeneedleError
-from codeneedle.grid import Pair
+from codeneedle.grid import RUNS, Pair
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
 from codeneedle.records.record import Run
@@ -35,7 +35,7 @@ from codeneedle.sweep.prepare import (
     refuse_other_setup,
     refuse_shared_folders,
 )
-from codeneedle.sweep.request import DEFAULT_OUT, Request, pages
+from codeneedle.sweep.request import Request, pages
 from codeneedle.sweep.runner import Event, Runner, once_more, pending
 from codeneedle.sweep.workers import agreement, on_other_devices, share_of_array
 from codeneedle.system.orphans import end_orphans
@@ -357,7 +357,7 @@ def next_commands(name: str, metric: str, out: Path) -> str:
     words = [name]
     if metric not in HEADLINES:
         words += ["--metric", metric]
-    if out != DEFAULT_OUT:
+    if out != RUNS:
         words += ["--out", str(out)]
     named = shlex.join(words)
     return f"codeneedle grid {named} | codeneedle heatmap {named}"

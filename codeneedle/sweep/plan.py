@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from msgspec import Struct
-
 from codeneedle.corpora import corpus as corpora
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import CacheTypes, Engine, ModelSpec
@@ -83,7 +81,7 @@ class Plan:
     def reads_corpus(self) -> bool:
         """Whether a probe reads the corpus, so that it must fit the context."""
         return any(
-            probe.reads_corpus(_settings_of(self.request, probe))
+            probe.reads_corpus(self.request.chosen(probe.name, probe.settings))
             for probe in self.probes
         )
 
@@ -130,18 +128,17 @@ def plan(
     sites = places(devices=request.devices, workers=request.workers)
     workers = tuple(_worker(site, spec, engine_for) for site in sites)
     pairs = _pairs(request, engine.cache_types())
-    context = chosen_context(request, header, stretched=engine.stretches_context)
-    trained = None if engine.stretches_context else header.training_context
-    for probe in probes:
-        probe.check_context(_settings_of(request, probe), context, trained)
+    context = _checked_context(request, header, engine, probes)
     corpus = read(chosen_corpus(request))
     _check_settings(request, probes, corpus_bytes=len(corpus.text.encode()))
     folder = f"{model}+{request.page}" if request.page else model
     store = _store(run_folder(request.out, corpus=corpus.name, model=folder))
-    of_probes = (
-        probe.notes(_settings_of(request, probe), header, engine, store.folder)
+    said = [
+        probe.notes(
+            request.chosen(probe.name, probe.settings), header, engine, store.folder
+        )
         for probe in probes
-    )
+    ]
     return Plan(
         request=request,
         probes=tuple(probes),
@@ -155,7 +152,7 @@ def plan(
         store=store,
         workers=workers,
         alone=_worker(sites[0].alone(), spec, engine_for),
-        notes=(*engine.notes(), *notes(request, corpus), *chain(*of_probes)),
+        notes=(*engine.notes(), *notes(request, corpus), *chain(*said)),
     )
 
 
@@ -191,6 +188,20 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
     return context
 
 
+def _checked_context(
+    request: Request, header: Weights, engine: Engine, probes: Sequence[Probe]
+) -> int:
+    """The context, in tokens, once all *probes* can work with it."""
+    is_stretched = engine.stretches_context
+    context = chosen_context(request, header, stretched=is_stretched)
+    trained = None if is_stretched else header.training_context
+    for probe in probes:
+        probe.check_context(
+            request.chosen(probe.name, probe.settings), context, trained
+        )
+    return context
+
+
 def default_form(request: Request, header: Weights) -> PromptForm:
     """Chat, unless the weights have no template; the built-in model completes text."""
     has_none = header.is_read and not header.chat_template
@@ -217,11 +228,7 @@ def _check_settings(
     request: Request, probes: Sequence[Probe], *, corpus_bytes: int | None
 ) -> None:
     for probe in probes:
-        probe.check(_settings_of(request, probe), corpus_bytes)
-
-
-def _settings_of(request: Request, probe: Probe) -> Struct:
-    return request.settings.get(probe.name, probe.settings())
+        probe.check(request.chosen(probe.name, probe.settings), corpus_bytes)
 
 
 def _spec(request: Request, header: Weights, model: str, form: PromptForm) -> ModelSpec:

@@ -15,7 +15,7 @@ import msgspec.structs
 
 from codeneedle.corpora.registry import NAME
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
-from codeneedle.grid import ENGINE, by_precision
+from codeneedle.grid import ENGINE, RUNS, by_precision
 from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
@@ -23,9 +23,7 @@ from codeneedle.sweep.workers import Share
 from codeneedle.system.files import expanded
 
 _Value = TypeVar("_Value")
-
-DEFAULT_OUT = Path("sweeps")
-"""Default folder of all run folders."""
+_Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class Request:
     seed: int = 42
     server_args: tuple[str, ...] = ()
     llama_server: Path | None = None
-    out: Path = DEFAULT_OUT
+    out: Path = RUNS
     settings: Mapping[str, msgspec.Struct] = field(default_factory=dict)
     skip_fallback: bool = False
     speculate: bool = False
@@ -120,6 +118,11 @@ class Request:
     def rotation(self) -> bool:
         """Whether this page rotates quantized values."""
         return self.rotations[0]
+
+    def chosen(self, name: str, kind: type[_Settings]) -> _Settings:
+        """The settings of the probe or engine called *name*, which are of *kind*."""
+        found = self.settings.get(name)
+        return found if isinstance(found, kind) else kind()
 
 
 def pages(request: Request) -> list[Request]:

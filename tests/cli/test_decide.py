@@ -17,7 +17,7 @@ from codeneedle.analysis.recall import Ask
 from codeneedle.analysis.retrieval import retrieval_of
 from codeneedle.cli import decide as module
 from codeneedle.cli.decide import Wish, decide, deciding, finalists, price
-from codeneedle.cli.options import lasting_words, pair_of_types, time_span
+from codeneedle.cli.options import pair_of_types, time_span
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
 from codeneedle.probes import PROBES
@@ -508,15 +508,10 @@ def test_settling_needs_something_to_compare_with(world, pair):
 # Words
 
 
-def test_the_words_of_a_run_are_those_that_say_what_it_is():
+def test_what_to_decide_and_for_how_long_is_read_from_words():
     """
-    They are told again with other options, in front of what goes to llama-server.
+    A pair, and hours, minutes or seconds.
     """
-    words = "kv-grid --decide --budget 2h --settle=q8_0/q4_0 --seed 7 -- --budget 3"
-
-    assert ("kv-grid", "--seed", "7", "--", "--budget", "3") == lasting_words(
-        words.split()
-    )
     assert 5400 == time_span("--budget", "1.5h") == time_span("--budget", "90m")
     assert pair_of_types("--settle", "q8_0/q4_0") == Pair("q8_0", "q4_0")
     for wrong in ("2", "h", "-1h", "soon"):

@@ -9,7 +9,7 @@ from made_plans import EVERY_KEY
 from msgspec import structs
 from typer.main import get_command
 
-from codeneedle.cli.app import USAGE_ERROR
+from codeneedle.cli.app import USAGE_ERROR, app
 from codeneedle.cli.engines import ENGINES
 from codeneedle.cli.options import SweepCommand
 from codeneedle.errors import BadInput, RequestError
@@ -31,13 +31,13 @@ def parse(tmp_path, monkeypatch):
         for name, value in (env or {}).items():
             monkeypatch.setenv(name, value)
         requests = []
-        app = typer.Typer(rich_markup_mode=None)
+        commands = typer.Typer(rich_markup_mode=None)
 
-        @app.command(cls=SweepCommand)
+        @commands.command(cls=SweepCommand)
         def caught(context: typer.Context):
             requests.append(context.obj)
 
-        get_command(app)(args=list(words), prog_name="x", standalone_mode=False)
+        get_command(commands)(args=list(words), prog_name="x", standalone_mode=False)
         return requests.pop()
 
     return parsed
@@ -153,6 +153,30 @@ def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
     assert None is parse("--", "-ngl", "99").corpus
     assert parse("--seed", "8", "mine") == parse("mine", "--seed", "8")
     assert (("bf16", "q4_0"), ("q8_0",)) == (types.k_types, types.v_types)
+
+
+@pytest.mark.parametrize(
+    ("command", "own"),
+    [
+        (("sweep",), "--decide --budget 2h --settle=q8_0/q4_0 --retry-failed"),
+        (("plan",), "--decide"),
+        (("submit", "slurm"), "--tasks 3 --gpus=0 --sbatch -x --submit --script a.sh"),
+    ],
+)
+def test_the_words_of_a_run_are_those_that_say_what_it_is(command, own):
+    """
+    They are told again with other options, in front of what goes to llama-server; the
+    command's own options are not among them.
+    """
+    found = get_command(app)
+    for name in command:
+        found = found.commands[name]
+    words = f"kv-grid {own} --seed 7 -- --budget 3 --tasks 2".split()
+
+    request = found.make_context("x", words).obj
+
+    expected = "kv-grid --seed 7 -- --budget 3 --tasks 2"
+    assert expected == " ".join(request.words)
 
 
 def _said(error):

@@ -17,9 +17,10 @@ from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import ToolFailed, ToolMissing
+from codeneedle.grid import RUNS
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
-from codeneedle.sweep.request import DEFAULT_OUT, Request
+from codeneedle.sweep.request import Request
 
 ONE = (*GRID, "--k-types", "q8_0", "--v-types", "q4_0")
 
@@ -131,8 +132,8 @@ def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_pat
 @pytest.mark.parametrize(
     ("metric", "out", "arguments"),
     [
-        ("matched", DEFAULT_OUT, "a/b"),
-        ("kld", DEFAULT_OUT, "a/b --metric kld"),
+        ("matched", RUNS, "a/b"),
+        ("kld", RUNS, "a/b --metric kld"),
         ("matched", Path("my runs; rm -r x"), "a/b --out 'my runs; rm -r x'"),
     ],
 )
