@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from codeneedle import __version__
-from codeneedle.cli.engines import offered
+from codeneedle.cli.engines import Offer, offered
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.build import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
@@ -143,14 +143,10 @@ def diagnose(
     problems: list[Problem] = []
     asked = Request(engine=engine, llama_server=llama_server)
     offer, is_llama = offered(asked), engine == ENGINE
-    _found(lambda: None if is_llama else offer.find(asked), problems)
-    tools = (
-        _found(lambda: installation.find(llama_server=llama_server), problems)
-        if is_llama
-        else None
-    )
+    programs = _found(lambda: offer.find(asked), problems)
+    tools = programs if isinstance(programs, Tools) else None
     server = _found(lambda: installation.ask(tools.server), problems) if tools else None
-    found = _found(lambda: _model(model), problems)
+    found = _found(lambda: _model(model, offer), problems)
     facts = machine.facts()
     names = DEFAULT_TYPES if is_llama else ()
     types = tuple(_type(name, server, found) for name in names)
@@ -180,8 +176,9 @@ def _found(look: Callable[[], _Value], problems: list[Problem]) -> _Value | None
         return None
 
 
-def _model(path: Path | None) -> Model:
-    header = weights.read_header(path or nano.built_in_model())
+def _model(path: Path | None, offer: Offer) -> Model:
+    read = offer.weights if path else weights.read_header
+    header = read(path or nano.built_in_model())
     asked = Request(models=(path,) if path else ())
     context = chosen_context(asked, header, stretched=False)
     return Model(
@@ -301,18 +298,13 @@ def _model_facts(model: Model | None) -> dict[str, Any] | None:
     if model is None:
         return None
     header = model.weights
-    return {
-        "path": header.path,
+    stated = (
+        *("path", "size_bytes", "architecture", "file_type", "layers", "key_length"),
+        *("value_length", "training_context", "vocabulary"),
+    )
+    return {name: getattr(header, name) for name in stated} | {
         "is_built_in": model.is_built_in,
-        "size_bytes": header.size_bytes,
-        "architecture": header.architecture,
-        "file_type": header.file_type,
-        "layers": header.layers,
         "kv_heads": sorted(set(header.kv_heads)),
-        "key_length": header.key_length,
-        "value_length": header.value_length,
-        "training_context": header.training_context,
-        "vocabulary": header.vocabulary,
         "has_chat_template": header.chat_template is not None,
         "context": model.context,
         "kv_bytes": model.kv_bytes,
@@ -390,6 +382,9 @@ def _model_lines(model: Model | None) -> Iterator[tuple[str, str]]:
         yield "weights", MISSING
         return
     header = model.weights
+    if not header.is_read:
+        yield "weights", f"{header.path}, known to its server alone"
+        return
     built_in = "built in, " if model.is_built_in else ""
     yield "weights", f"{header.path} ({built_in}{size(header.size_bytes)})"
     yield "model", _shape(header)

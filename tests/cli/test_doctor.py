@@ -302,6 +302,18 @@ def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_pat
     assert "signal 4" in whats(found)[0]
 
 
+def test_a_model_that_only_its_server_can_read_is_no_problem():
+    """
+    It is looked for as the engine does it: another one needs no GGUF file.
+    """
+    found = diagnose(engine="endpoint", model=Path("org/model"))
+
+    assert [] == whats(found)
+    assert "weights       org/model, known to its server alone" in "\n".join(
+        screen(found)
+    )
+
+
 def test_heads_that_do_not_fit_are_told_by_type(tmp_path):
     """
     Head size 80 takes bf16 alone.
