@@ -4,7 +4,7 @@ chosen, the setup stored.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.analysis.recall import Ask, asked_of
@@ -108,17 +108,8 @@ def with_further(plan: Plan, run: RunContext, limit: int) -> RunContext:
     wanted = corpus.further(limit - len(run.setup.needles))
     if len(wanted) <= len(run.setup.further):
         return run
-    lines = corpus.line_count
-    facts = [
-        needle_facts(function, depth=round(depth_of(function, line_count=lines), 4))
-        for function in wanted
-    ]
     with tokenizing(plan.engine, plan.store.folder) as tokenizer:
-        budgets = PromptCounter(tokenizer, plan).budgets(facts)
-    further = tuple(
-        replace(needle, budget=budget)
-        for needle, budget in zip(facts, budgets, strict=True)
-    )
+        further = PromptCounter(tokenizer, plan).counted(_facts_of(wanted, corpus))
     return replace(run, setup=plan.store.adopt(replace(run.setup, further=further)))
 
 
@@ -232,21 +223,21 @@ class PromptCounter:
         """Tokens of that prompt."""
         return self.tokenizer.count_tokens(self.rendered(text, needle))
 
-    def budgets(self, needles: Sequence[NeedleFacts]) -> list[int]:
-        """Tokens that the reply to each of *needles* may have."""
+    def counted(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
+        """*needles*, each with the tokens that its reply may have."""
         truths = ["\n".join(needle.lines) for needle in needles]
-        return [
-            math.ceil(BUDGET_FACTOR * tokens) + BUDGET_EXTRA_TOKENS
-            for tokens in self.tokenizer.counts(truths)
-        ]
+        return tuple(
+            replace(
+                needle, budget=math.ceil(BUDGET_FACTOR * size) + BUDGET_EXTRA_TOKENS
+            )
+            for needle, size in zip(needles, self.tokenizer.counts(truths), strict=True)
+        )
 
-    def hardest(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, int]:
-        """The one of *needles* that takes most tokens, and the budget of its reply."""
-        budgets = self.budgets(needles)
+    def hardest(self, needles: Sequence[NeedleFacts]) -> NeedleFacts:
+        """The one of *needles* whose signature and reply take most tokens."""
         asked = self.tokenizer.counts([needle.signature for needle in needles])
-        sizes = [budget + tokens for budget, tokens in zip(budgets, asked, strict=True)]
-        at = sizes.index(max(sizes))
-        return needles[at], budgets[at]
+        sizes = zip(self.counted(needles), asked, strict=True)
+        return max(sizes, key=lambda each: each[0].budget + each[1])[0]
 
 
 def fitted_corpus(plan: Plan, counter: PromptCounter) -> Corpus:
@@ -257,11 +248,10 @@ def fitted_corpus(plan: Plan, counter: PromptCounter) -> Corpus:
         BadInput: If it does not fit and must not be trimmed, or if no function fits.
     """
     longest = sorted(plan.corpus.functions, key=_asked_bytes)[-CANDIDATES:]
-    facts = [needle_facts(function, depth=0.0) for function in longest]
-    hardest, budget = counter.hardest(facts)
+    hardest = counter.hardest(_facts_of(longest, plan.corpus))
 
     def whole(text: str) -> int:
-        return counter.prompt(text, hardest) + budget
+        return counter.prompt(text, hardest) + hardest.budget
 
     corpus, context = plan.corpus, plan.context
     if plan.request.fit:
@@ -283,15 +273,10 @@ def _counted(
 ) -> tuple[CorpusFacts, tuple[NeedleFacts, ...], str]:
     """The corpus as it is sent, in facts; what is asked of it; and its text."""
     corpus = fitted_corpus(plan, counter)
-    chosen = _needles(corpus)
+    chosen = _facts_of(corpus.chosen(), corpus)
     tokens = counter.tokenizer.count_tokens(corpus.text)
     _refuse_lost_text(counter, corpus.text, tokens, chosen)
-    budgets = counter.budgets(chosen)
-    needles = (
-        replace(needle, budget=budget)
-        for needle, budget in zip(chosen, budgets, strict=True)
-    )
-    return _facts(plan, corpus, tokens=tokens), tuple(needles), corpus.text
+    return _facts(plan, corpus, tokens=tokens), counter.counted(chosen), corpus.text
 
 
 def _facts(plan: Plan, sent: Corpus, *, tokens: int = 0) -> CorpusFacts:
@@ -339,11 +324,12 @@ def _refuse_lost_text(
     raise lost_text(f"the corpus: {what}")
 
 
-def _needles(corpus: Corpus) -> list[NeedleFacts]:
+def _facts_of(functions: Iterable[Function], corpus: Corpus) -> list[NeedleFacts]:
+    """*functions* of *corpus* as needles; their budgets are not counted yet."""
     lines = corpus.line_count
     return [
         needle_facts(function, depth=round(depth_of(function, line_count=lines), 4))
-        for function in corpus.chosen()
+        for function in functions
     ]
 
 

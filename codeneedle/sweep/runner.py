@@ -36,11 +36,9 @@ POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CellStarted:
-    """A server for *pair* is about to start; *position* counts from 1."""
+    """A server for *pair* is about to start."""
 
     pair: Pair
-    position: int
-    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +244,7 @@ class Runner:
         self, worker: Worker, walk: "_Walk", pair: Pair, claim: Claim
     ) -> CellRecord:
         position, probe = walk.pairs.index(pair) + 1, walk.probe
-        walk.tell(CellStarted(pair, position, len(walk.pairs)))
+        walk.tell(CellStarted(pair))
         cell = self._context(worker, pair, walk)
         started = now()
 
@@ -583,15 +581,12 @@ class _Walk:
 
         A probe that measures a pair once more is given those of the first time.
         """
-        name = self.probe.name.removesuffix(AGAIN)
         setup = runner.run.setup
-        found = {}
-        for k in setup.types_k:
-            for v in setup.types_v:
-                record = runner.store.record(Pair(k, v), name)
-                if record is not None:
-                    found[record.pair] = record
-        return found
+        return {
+            record.pair: record
+            for record in runner.store.records(self.probe.name.removesuffix(AGAIN))
+            if record.pair.k in setup.types_k and record.pair.v in setup.types_v
+        }
 
 
 def _alike(failures: list[str], record: CellRecord) -> list[str]:

@@ -206,9 +206,7 @@ def peak_rss_bytes(pid: int) -> int | None:
     Linux keeps it (``VmHWM`` in kB, proc(5)); elsewhere, it is the present size.
     """
     seen = status_bytes(pid, "VmHWM")
-    with contextlib.suppress(psutil.Error):
-        return int(psutil.Process(pid).memory_info().rss) if seen is None else seen
-    return None
+    return _rss_bytes(pid) if seen is None else seen
 
 
 def status_bytes(pid: int, key: str) -> int | None:

@@ -47,7 +47,7 @@ def test_the_current_cell_tells_its_round(progress):
     pair.
     """
     before = printed(live_view(progress), width=90)
-    progress.note(CellStarted(PAIRS[6], 7, 36))
+    progress.note(CellStarted(PAIRS[6]))
     progress.note(CellStepped(PAIRS[6], Step(8, 16, "f_i")))
 
     shown = printed(live_view(progress), width=90)
@@ -86,14 +86,14 @@ def test_events_that_come_while_the_grid_is_drawn_do_not_disturb_it(
     rest = iter(PAIRS[2:])
 
     def meanwhile(*_args):
-        progress.note(CellStarted(next(rest), 1, 36))
+        progress.note(CellStarted(next(rest)))
         progress.note(CellEnded(finished(next(rest))))
         return 0.5
 
     monkeypatch.setattr(shown, "value_of", meanwhile)
     monkeypatch.setattr(shown, "_cell_phrase", lambda *_args: f"cell {meanwhile()}")
     progress.note(CellEnded(finished(PAIRS[0])))
-    progress.note(CellStarted(PAIRS[1], 2, 36))
+    progress.note(CellStarted(PAIRS[1]))
 
     assert "1 done" in printed(live_view(progress), width=90)
     assert progress.done > 1
@@ -115,7 +115,7 @@ def test_a_pipe_gets_a_line_per_cell(progress):
     """
     out = io.StringIO()
     with SweepDisplay(Console(file=out, width=200), progress) as screen:
-        screen.show(CellStarted(PAIRS[0], 1, 36))
+        screen.show(CellStarted(PAIRS[0]))
         screen.show(CellEnded(finished(PAIRS[0])))
         screen.show(CellEnded(failed_record(PAIRS[1], reason="it died")))
 

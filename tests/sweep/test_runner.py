@@ -119,7 +119,7 @@ def test_every_pair_is_measured_once_in_running_order(store):
 
     assert PAIRS == script.measured
     started = [event for event in events if isinstance(event, CellStarted)]
-    assert [(1, 4), (2, 4), (3, 4), (4, 4)] == [(e.position, e.total) for e in started]
+    assert PAIRS == [event.pair for event in started]
     assert [1, 2, 3, 4] == [store.record(pair, "recall").position for pair in PAIRS]
 
 
