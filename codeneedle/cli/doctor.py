@@ -270,7 +270,7 @@ def doctor_json(diagnosis: Diagnosis) -> str:
         "engine": diagnosis.engine,
         "programs": _programs(diagnosis.tools, diagnosis.server),
         "model": _model_facts(diagnosis.model),
-        "models": [_offer_facts(each) for each in pretrained.MODELS.values()],
+        "models": [_known_model_facts(each) for each in pretrained.MODELS.values()],
         "types": diagnosis.types,
         "problems": diagnosis.problems,
     }
@@ -311,7 +311,7 @@ def _model_facts(model: Model | None) -> dict[str, Any] | None:
     }
 
 
-def _offer_facts(model: Pretrained) -> dict[str, Any]:
+def _known_model_facts(model: Pretrained) -> dict[str, Any]:
     return {
         "name": model.name,
         "title": model.title,
@@ -332,7 +332,7 @@ def doctor_screen(diagnosis: Diagnosis) -> RenderableType:
         *_engine_lines(diagnosis),
         *_machine_lines(diagnosis),
         *_model_lines(diagnosis.model),
-        *_offer_lines(),
+        *_known_model_lines(),
     ):
         style = "red" if phrase == MISSING else ""
         facts.add_row(word, Text(visible(phrase), style=style))
@@ -398,7 +398,7 @@ def _model_lines(model: Model | None) -> Iterator[tuple[str, str]]:
     yield "KV cache", f"{', '.join(sizes)} at {plural(model.context, 'token')}"
 
 
-def _offer_lines() -> Iterator[tuple[str, str]]:
+def _known_model_lines() -> Iterator[tuple[str, str]]:
     for model in pretrained.MODELS.values():
         state = "not fetched yet"
         if model.is_fetched:
@@ -426,13 +426,13 @@ def _type_table(diagnosis: Diagnosis) -> Table:
         accepted, misfit = each.is_accepted, each.misfit
         table.add_row(
             each.name,
-            _verdict(accepted, "accepted", "refused"),
-            _verdict(None if misfit is None else not misfit, "fits", misfit or ""),
+            _mark(accepted, "accepted", "refused"),
+            _mark(None if misfit is None else not misfit, "fits", misfit or ""),
         )
     return table
 
 
-def _verdict(is_good: bool | None, good: str, bad: str) -> Text:
+def _mark(is_good: bool | None, good: str, bad: str) -> Text:
     if is_good is None:
         return Text("unknown", style="dim")
     return Text(good, style="green") if is_good else Text(visible(bad), style="red")

@@ -14,7 +14,6 @@ from codeneedle.cli.engines import asks_for, offered
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
-    Tell,
     ensure_models,
     note_lines,
     say,
@@ -86,14 +85,7 @@ def sweep(
                 from codeneedle.cli.decide import deciding
 
                 request = deciding(request, screens=not wish.settle)
-            # Before a download: a missing program would end the sweep, too.
-            request = offered(request).suited(request)
-            offered(request).find(request)
-            ensure_models(console, request.models)
-            checking = f"checking {request.engine}, weights and corpus"
-            with working(console, checking) as tell:
-                plans = checked(request, tell)
-            note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
+            plans = checked(request, console)
             counts: Counts = {}
             began = time.monotonic()
             return max(
@@ -136,13 +128,26 @@ def planned(request: Request) -> list[Plan]:
     ]
 
 
-def checked(request: Request, tell: Tell) -> list[Plan]:
-    """The plans of all pages; *tell* hears how far the hashing of weights is."""
-    plans = planned(request)
-    refuse_shared_folders(plans)
-    for plan in plans:
-        sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
-        refuse_other_setup(plan)
+def checked(request: Request, console: Console) -> list[Plan]:
+    """
+    The plans of all pages, with whatever can fail before a server is started.
+
+    Weights that have a name are fetched; *console* shows how far it is, and notes.
+
+    Raises:
+        CodeneedleError: If the sweep cannot start.
+    """
+    # Before a download: a missing program would end the sweep, too.
+    request = offered(request).suited(request)
+    offered(request).find(request)
+    ensure_models(console, request.models)
+    with working(console, f"checking {request.engine}, weights and corpus") as tell:
+        plans = planned(request)
+        refuse_shared_folders(plans)
+        for plan in plans:
+            sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
+            refuse_other_setup(plan)
+    note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
     return plans
 
 
