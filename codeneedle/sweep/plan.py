@@ -1,7 +1,6 @@
 """From a request to a plan: everything that can fail cheaply fails here."""
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -20,6 +19,8 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Request
 from codeneedle.sweep.workers import Place, Worker, places
+from codeneedle.system.files import nearest
+from codeneedle.system.machine import free_disk_bytes
 
 DEFAULT_CONTEXT = 16_384
 """Tokens, where the weights were trained for as many; larger ones cost hours."""
@@ -118,40 +119,37 @@ def plan(
     probes = probes_named(request.probes)
     _check_settings(request, probes, corpus_bytes=None)
     header = weights_at(request.model or nano.built_in_model())
-    model = weights.short_name(header.path) if request.model else nano.NAME
     form = request.prompt_form or default_form(request, header)
     _refuse_prefill(request, form)
-    spec = _spec(request, header, model, form)
+    spec = _spec(request, header, form)
     engine = engine_for(spec)
     _refuse_missing_abilities(engine, probes)
     request = _with_types(request, engine)
-    sites = places(devices=request.devices, workers=request.workers)
-    workers = tuple(_worker(site, spec, engine_for) for site in sites)
+    workers, alone = _workers(request, spec, engine_for)
     pairs = _pairs(request, engine.cache_types())
     context = _checked_context(request, header, engine, probes)
     corpus = read(chosen_corpus(request))
     _check_settings(request, probes, corpus_bytes=len(corpus.text.encode()))
-    folder = f"{model}+{request.page}" if request.page else model
-    store = _store(run_folder(request.out, corpus=corpus.name, model=folder))
-    said = [
+    store = _store(request, corpus.name, spec.name)
+    said = (
         probe.notes(
             request.chosen(probe.name, probe.settings), header, engine, store.folder
         )
         for probe in probes
-    ]
+    )
     return Plan(
         request=request,
         probes=tuple(probes),
         engine=engine,
         weights=header,
-        model=model,
+        model=spec.name,
         corpus=corpus,
         context=context,
         prompt_form=form,
         pairs=pairs,
         store=store,
         workers=workers,
-        alone=_worker(sites[0].alone(), spec, engine_for),
+        alone=alone,
         notes=(*engine.notes(), *notes(request, corpus), *chain(*said)),
     )
 
@@ -231,10 +229,10 @@ def _check_settings(
         probe.check(request.chosen(probe.name, probe.settings), corpus_bytes)
 
 
-def _spec(request: Request, header: Weights, model: str, form: PromptForm) -> ModelSpec:
+def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
     return ModelSpec(
         weights=header,
-        name=model,
+        name=weights.short_name(header.path) if request.model else nano.NAME,
         arguments=request.server_args,
         rotation=request.rotation,
         # A completion has no thinking to switch off.
@@ -242,6 +240,15 @@ def _spec(request: Request, header: Weights, model: str, form: PromptForm) -> Mo
         speculate=request.speculate,
         is_tiny=request.model is None,
     )
+
+
+def _workers(
+    request: Request, spec: ModelSpec, engine_for: EngineFor
+) -> tuple[tuple[Worker, ...], Worker]:
+    """What measures side by side, and what measures while nobody else computes."""
+    sites = places(devices=request.devices, workers=request.workers)
+    workers = tuple(_worker(site, spec, engine_for) for site in sites)
+    return workers, _worker(sites[0].alone(), spec, engine_for)
 
 
 def _worker(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
@@ -315,21 +322,21 @@ def _pairs(request: Request, types: CacheTypes) -> tuple[Pair, ...]:
     return request.shard.pairs(pairs) if request.shard else tuple(pairs)
 
 
-def _store(folder: Path) -> Store:
+def _store(request: Request, corpus: str, model: str) -> Store:
     """
-    The store in *folder*, after a look at the disk below it.
+    The store of the page that *request* is, after a look at the disk below it.
 
     Raises:
         FolderUnusable: If it cannot be written to, or next to nothing is free.
     """
-    # Not Path.exists: that one raises below a folder that is closed to the user.
-    paths = (folder, *folder.parents)
-    existing = next(path for path in paths if os.path.exists(path))  # noqa: PTH110
+    name = f"{model}+{request.page}" if request.page else model
+    folder = run_folder(request.out, corpus=corpus, model=name)
+    existing = nearest(folder)
     if not os.access(existing, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
         reason = "its disk is read-only" if is_read_only else "you have no right to"
         raise FolderUnusable(folder=existing, reason=reason)
-    free = shutil.disk_usage(existing).free
+    free = free_disk_bytes(folder)
     if free < LEAST_FREE_BYTES:
         raise FolderUnusable(folder=existing, reason=f"only {free:,} bytes are free")
     return Store(folder)

@@ -227,16 +227,7 @@ def read_sweep_file(
         UnknownName: If there is none of that name.
         BadInput: If it cannot be read, has an unknown key, or an impossible value.
     """
-    text = _text(name, folder)
-    if text is None:
-        raise UnknownName(kind="sweep", name=name, known=sweep_names(folder))
-    file = f"{name}.toml"
-    try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number without end, too
-        raise BadInput(
-            source=file, reason=f"is not TOML: {error}", hint="Mend that line."
-        ) from error
+    file, table = f"{name}.toml", _table(name, folder)
     keys, kinds = {**KEYS, **engines}, {**_PROBE_KINDS, **engines}
     refuse_unknown(table, keys, source=file)
     for part in kinds.keys() & table.keys():
@@ -363,6 +354,20 @@ def rotations(words: tuple[str, ...]) -> tuple[bool, ...]:
         if word not in known:
             raise UnknownName(kind="rotation", name=word, known=list(known))
     return tuple(dict.fromkeys(known[word] for word in words))
+
+
+def _table(name: str, folder: Path) -> dict[str, Any]:
+    text = _text(name, folder)
+    if text is None:
+        raise UnknownName(kind="sweep", name=name, known=sweep_names(folder))
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number without end, too
+        raise BadInput(
+            source=f"{name}.toml",
+            reason=f"is not TOML: {error}",
+            hint="Mend that line.",
+        ) from error
 
 
 def _text(name: str, folder: Path) -> str | None:

@@ -27,7 +27,7 @@ from codeneedle.text import one_line
 GIVE_UP_AFTER = 3
 """Cells in a row that fail alike, before any has finished, end the sweep."""
 
-LEAST_FREE_BYTES = 1 << 20
+FULL_DISK_BYTES = 1 << 20
 """A cell that fails where less is free may have failed for that."""
 
 POLL_S = 1.0
@@ -392,12 +392,9 @@ class Runner:
         if record.has_numbers:
             return
         free = free_disk_bytes(self.store.folder)
-        if free < LEAST_FREE_BYTES:
-            raise FolderUnusable(
-                folder=self.store.folder,
-                reason=f"only {free:,} bytes are free",
-                hint="Free some space or choose another folder with --out.",
-            )
+        if free < FULL_DISK_BYTES:
+            reason = f"only {free:,} bytes are free"
+            raise FolderUnusable(folder=self.store.folder, reason=reason)
 
 
 def _wait(cell: ProbeContext) -> None:

@@ -42,6 +42,12 @@ def exists(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110
 
 
+def nearest(path: Path) -> Path:
+    """The absolute *path*, or the nearest folder above it that exists."""
+    absolute = expanded(path).absolute()
+    return next(each for each in (absolute, *absolute.parents) if exists(each))
+
+
 def identity(path: Path) -> str:
     """
     A text that changes when the file at *path* is replaced or written to.

@@ -17,7 +17,7 @@ import psutil
 
 from codeneedle.errors import MachineError
 from codeneedle.system import processes
-from codeneedle.system.files import cache_folder, exists, expanded, locked
+from codeneedle.system.files import cache_folder, locked, nearest
 
 ASK_TIMEOUT_S = 10.0
 """For nvidia-smi and sysctl; without its daemon, the driver takes seconds to load."""
@@ -115,9 +115,7 @@ def available_memory_bytes() -> int:
 
 def free_disk_bytes(folder: Path) -> int:
     """Free space where *folder* is or would be made."""
-    absolute = expanded(folder).absolute()
-    existing = next(path for path in (absolute, *absolute.parents) if exists(path))
-    return psutil.disk_usage(str(existing)).free
+    return psutil.disk_usage(str(nearest(folder))).free
 
 
 @contextlib.contextmanager

@@ -309,9 +309,7 @@ def test_a_model_that_only_its_server_can_read_is_no_problem():
     found = diagnose(engine="endpoint", model=Path("org/model"))
 
     assert [] == whats(found)
-    assert "weights       org/model, known to its server alone" in "\n".join(
-        screen(found)
-    )
+    assert "weights          org/model, known to its server alone" in screen(found)
 
 
 def test_heads_that_do_not_fit_are_told_by_type(tmp_path):

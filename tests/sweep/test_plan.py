@@ -1,7 +1,6 @@
 """From a request to a plan: what is chosen, what is refused, what is said."""
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -245,7 +244,7 @@ def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
     """
     Not even the records would fit.
     """
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    monkeypatch.setattr(plan, "free_disk_bytes", lambda _: 1 << 20)
 
     with pytest.raises(FolderUnusable, match="1,048,576 bytes are free") as caught:
         planned()
