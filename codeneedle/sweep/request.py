@@ -121,8 +121,10 @@ class Request:
 
     def chosen(self, name: str, kind: type[_Settings]) -> _Settings:
         """The settings of the probe or engine called *name*, which are of *kind*."""
-        found = self.settings.get(name)
-        return found if isinstance(found, kind) else kind()
+        found = self.settings.get(name, kind())
+        if not isinstance(found, kind):
+            raise TypeError(f"settings of {name} are {type(found).__name__}")
+        return found
 
 
 def pages(request: Request) -> list[Request]:
