@@ -93,7 +93,6 @@ class BadInput(RequestError):  # noqa: N818 - named after the fact
 
     Attributes:
         source: What holds it: a path, or an option such as ``--context``.
-        key: Where in it: a key of a file; empty if it is the whole.
         reason: What is wrong, without a full stop.
     """
 
@@ -103,7 +102,6 @@ class BadInput(RequestError):  # noqa: N818 - named after the fact
         place = f"{source}, key '{key}'" if key else str(source)
         super().__init__(f"{place}: {reason}", hint=hint)
         self.source = str(source)
-        self.key = key
         self.reason = reason
 
 
@@ -112,15 +110,16 @@ class ToolMissing(MachineError):  # noqa: N818 - named after the fact
 
     def __init__(self, *, tool: str, reason: str, hint: str) -> None:
         super().__init__(f"{tool} {reason}", hint=hint)
-        self.tool = tool
 
 
 class ToolFailed(MachineError):  # noqa: N818 - named after the fact
     """
     A program was started and failed, or could not be started.
 
-    Attributes:
+    Args:
         tool: Name of the program.
+        reason: What it did, without a full stop.
+        hint: The next action; by default to see the log.
         log: Its log, if it has one.
     """
 
@@ -128,8 +127,6 @@ class ToolFailed(MachineError):  # noqa: N818 - named after the fact
         self, *, tool: str, reason: str, hint: str = "", log: Path | None = None
     ) -> None:
         super().__init__(f"{tool} {reason}", hint=hint or f"See {log} for the cause.")
-        self.tool = tool
-        self.log = log
 
 
 class WeightsUnusable(MachineError):  # noqa: N818 - named after the fact
@@ -137,7 +134,6 @@ class WeightsUnusable(MachineError):  # noqa: N818 - named after the fact
 
     def __init__(self, *, path: Path, reason: str, hint: str) -> None:
         super().__init__(f"{path} {reason}", hint=hint)
-        self.path = path
 
 
 class FolderUnusable(MachineError):  # noqa: N818 - named after the fact

@@ -40,7 +40,6 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     Attributes:
         key: What differs: ``context``, or ``recall depth`` for a probe's setting.
         stored: Its value in the folder; ``None`` for none.
-        wanted: Its value now.
     """
 
     def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
@@ -51,7 +50,6 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
         )
         self.key = key
         self.stored = stored
-        self.wanted = wanted
 
 
 def widened(stored: Setup, wanted: Setup) -> Setup:

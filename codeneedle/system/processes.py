@@ -15,7 +15,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -82,22 +81,6 @@ _are_ending = threading.Event()
 """Set while `ending_all` is active."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletedChild:
-    """
-    A child that ended on its own.
-
-    Attributes:
-        returncode: Exit status; negative is the signal that ended it.
-        stdout: At most the first `OUTPUT_LIMIT_BYTES` of its standard output.
-        stderr: Likewise of its standard error.
-    """
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 class AwakeClock:
     """
     Seconds since it was made, without those in which this process was suspended.
@@ -150,7 +133,7 @@ def is_secret(name: str) -> bool:
 
 def output_of(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
-) -> CompletedChild:
+) -> subprocess.CompletedProcess[str]:
     """
     Run a program that answers quickly, such as ``--version``, to its end.
 
@@ -158,6 +141,9 @@ def output_of(
         argv: Program and its arguments.
         timeout_s: How long it may take, in seconds.
         env: Its whole environment; by default the `clean` part of ours.
+
+    Returns:
+        Its exit status, and at most the first `OUTPUT_LIMIT_BYTES` of each stream.
 
     Raises:
         ToolFailed: If it cannot be started, or takes longer.
@@ -173,7 +159,7 @@ def output_of(
                 hint="Is the machine overloaded? Try the program by hand.",
             )
         stdout, stderr = (data.decode(errors="replace") for data in kept)
-        return CompletedChild(returncode=child.returncode, stdout=stdout, stderr=stderr)
+        return subprocess.CompletedProcess(argv, child.returncode, stdout, stderr)
 
 
 @contextlib.contextmanager

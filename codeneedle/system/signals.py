@@ -17,14 +17,6 @@ HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a program to end: Ctrl-C, the system, a closed terminal."""
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP arrived; handled wherever Ctrl-C is."""
-
-    def __init__(self, *, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
-
-
 @dataclass(slots=True)
 class StopRequest:
     """
@@ -61,14 +53,16 @@ class Hold:
 @contextlib.contextmanager
 def unwinding_on_signals() -> Iterator[None]:
     """
-    Turn SIGTERM and SIGHUP into `Terminated`, so that the stack unwinds.
+    Turn SIGTERM and SIGHUP into a KeyboardInterrupt with the name of the signal.
+
+    So the stack unwinds, and they are handled wherever Ctrl-C is.
 
     A signal that is ignored, as under ``nohup``, stays ignored. Outside the main
     thread, where Python sets no handlers, nothing changes.
     """
 
     def unwind(number: int, _frame: FrameType | None) -> NoReturn:
-        raise Terminated(number=number)
+        raise KeyboardInterrupt(signal.Signals(number).name)
 
     mine: dict[int, _Handler] = {
         number: unwind

@@ -171,8 +171,8 @@ LINES = {
 
 def test_no_margin_is_invented_where_a_token_is_no_text(folder, ledger):
     """
-    Hole 3: it was 0.00. Each token has the lead that the server states, and none is
-    told by its text, which others share.
+    Each token has the lead that the server states, and none is told by its text, which
+    others share.
     """
     path = folder.path
     binary = replying(folder, [*LINES.values()], "probable")

@@ -122,7 +122,7 @@ def _wrong(folder, ledger, cells):
 
 
 def _assert_measured_memory_is_of_finished_cells(folder, ledger, cells):
-    """Hole 6: logs of other cells may have sizes all the same."""
+    """Logs of other cells may have sizes all the same."""
     table, _, left_out = run(folder.path, "memory", "tiny").stdout.partition("left out")
     shown = set(re.findall(r"^ *(\w+/\w+) ", table, re.MULTILINE))
     for name, cell in cells.items():

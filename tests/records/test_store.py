@@ -287,7 +287,7 @@ def test_a_damaged_setup_of_records_that_name_none_stays(tmp_path, store):
 
 def test_records_of_another_setup_are_moved_aside_as_foreign(store, file):
     """
-    Hole 9: a valid record of another setup became ``.damaged``, which it is not.
+    It is not damaged, and its name says so.
     """
     store.adopt(SETUP)
     store.add(stamped(replace(SETUP, context=4096)))
@@ -302,7 +302,7 @@ def test_records_of_another_setup_are_moved_aside_as_foreign(store, file):
 
 def test_types_that_differ_have_records_of_their_own(store):
     """
-    Defect 8: those of ``a-b`` and ``a_b`` had one name, and moved each other aside.
+    ``a-b`` and ``a_b`` are alike where dashes cannot be part of a name.
     """
     odd = Pair("a-b", "q8_0"), Pair("a_b", "q8_0"), Pair("a", "b-q8_0")
     records = [made_record(pair, [made_round(SETUP.needles[0])]) for pair in odd]
@@ -315,7 +315,7 @@ def test_types_that_differ_have_records_of_their_own(store):
 
 def test_records_of_one_probe_are_read_without_the_others(store, monkeypatch):
     """
-    Defect 13: to find the reference, each cell decoded every record of the run.
+    Each cell looks for its reference among them.
     """
     probes = ("recall", "divergence", "throughput")
     for probe in probes:

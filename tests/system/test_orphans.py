@@ -90,7 +90,7 @@ def test_an_orphan_is_found_and_ended(orphan, notes, is_known):
 )
 def test_the_note_of_a_living_owner_or_another_host_is_void(orphan, notes, change):
     """
-    Hole 1: a sweep ended the live server of another one. The note stays, too.
+    It ends nobody, and stays.
     """
     file = store(notes, replace(note_of(orphan), **change))
 
@@ -160,7 +160,7 @@ def test_a_stranger_with_the_same_pid_is_left_alone(orphan, notes, change):
 )
 def test_a_note_that_is_none_is_removed(notes, content):
     """
-    No process is ended for it. Hole 8: one that is a pipe hung silently.
+    No process is ended for it. One that is a pipe is not waited for.
     """
     (notes / "x.json").write_text(content)
     os.mkfifo(notes / "y.json")

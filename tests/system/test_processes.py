@@ -270,8 +270,8 @@ print(child.pid)
 @pytest.mark.parametrize("thread", ["main", "another"])
 def test_a_child_and_its_group_are_killed_when_we_are(tmp_path, thread):
     """
-    Hole 4: after SIGKILL the server lived on. Whichever thread has started it, ended
-    by now or not; and children of the child, too.
+    Whichever thread has started it, ended by now or not; and children of the child,
+    too.
     """
     code = """
 import sys, threading, time
@@ -354,7 +354,7 @@ def test_of_a_long_log_the_ends_are_kept(log):
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("victim")])
 def test_a_log_is_created_anew_whatever_has_its_name(tmp_path, log, make):
     """
-    Holes 2 and 8: a link was followed and its target emptied, a pipe waited for.
+    No link is followed, and no pipe waited for.
     """
     victim = tmp_path / "victim"
     victim.write_text("precious")
