@@ -466,17 +466,13 @@ class SweepCommand(TyperCommand):
 
     def _lasting(self, words: Iterable[str]) -> Iterator[str]:
         """Those of *words* that do not belong to the command's own options."""
-        values = {
-            name: 0 if getattr(param, "is_flag", False) else 1
-            for param in self.params
-            for name in param.opts
-        }
+        own = {name: param for param in self.params for name in param.opts}
         left = iter(words)
         for each in left:
             name, equals, _ = each.partition("=")
-            if name not in values:
+            if name not in own:
                 yield each
-            elif values[name] and not equals:
+            elif not (equals or getattr(own[name], "is_flag", False)):
                 next(left, None)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -584,9 +580,10 @@ def request_of(given: Mapping[str, Any]) -> "Request":
         asked.get("engine", Request().engine),
     )
     of_each: dict[str, dict[str, Any]] = {}
-    for name in given.keys() - chosen.keys() - {"sweep", "model", "types"}:
-        owner, field = _owner(name, used)
-        of_each.setdefault(owner, {})[field] = given[name]
+    for name, value in given.items():
+        if "__" in name:
+            owner, field = _owner(name, used)
+            of_each.setdefault(owner, {})[field] = value
     settings = overruled(stored.pop("settings", {}), of_each, engines=engines)
     if corpus and "words" in chosen and corpus == asked["corpus"]:
         # The environment may be another one where the words are typed again.
