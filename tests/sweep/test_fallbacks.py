@@ -22,11 +22,14 @@ def cell(
     return replace(made_record(pair, []), effective=effective)
 
 
-def found(*records, speeds=None, has_device=True):
+def found(*records, speeds=None, has_device=True, asked=()):
     """The suspects among *records*, with status and reason; *speeds* by pair."""
     by_pair = {Pair.parse(pair): speed for pair, speed in (speeds or {}).items()}
     suspect = suspects(
-        records, speed=lambda record: by_pair.get(record.pair), has_device=has_device
+        records,
+        speed=lambda record: by_pair.get(record.pair),
+        has_device=has_device,
+        asked=asked,
     )
     return {
         str(pair): (trouble.status, trouble.reason) for pair, trouble in suspect.items()
@@ -190,95 +193,67 @@ def proved(pair, *prints, memory=()):
 
 
 def marks(*records):
-    """What is marked, as a pair's name by its reason."""
-    found = suspects(records, speed=lambda _record: None, has_device=False)
-    return {str(pair): trouble.reason for pair, trouble in found.items()}
+    """The suspects among *records*, with the reason alone."""
+    return {pair: reason for pair, (_, reason) in found(*records).items()}
 
 
 SAME = (("a", (-0.5, -1.0)),) * 2
 OTHER = (("a", (-0.5, -1.01)),) * 2
 
 
-def test_a_cell_that_nothing_tells_from_the_reference_is_unverified():
-    """
-    As of a server that silently ignores the type: equal to the last digit.
-    """
-    found = suspects(
-        [proved("auto/auto", *SAME), proved("fp8/fp8", *SAME)],
-        speed=lambda _record: None,
-        has_device=False,
-    )
-
-    assert {Pair("fp8", "fp8"): Status.UNVERIFIED} == {
-        pair: trouble.status for pair, trouble in found.items()
-    }
-    (reason,) = (trouble.reason for trouble in found.values())
-    assert "nothing tells it from auto/auto: probabilities of a fixed text" == reason
-
-
 @pytest.mark.parametrize(
-    "prints",
+    ("prints", "reason"),
     [
-        OTHER,
-        (("b", (-0.5, -1.0)),) * 2,
-        (("b", ()),) * 2,
+        (SAME, "nothing tells it from auto/auto: probabilities of a fixed text"),
+        ((*SAME[:1], ("a", (-0.5, -1.02))), "vary by 0.0200 nats"),
+        ((("b", ()), ("c", ())), "vary in text"),
+        ((), "no replies"),
+        (OTHER, ""),
+        ((("b", (-0.5, -1.0)),) * 2, ""),
+        ((("b", ()),) * 2, ""),
     ],
+    ids=["equal", "noisy", "unstable", "mute", "other numbers", "other text", "text"],
 )
-def test_a_cell_that_replies_otherwise_and_repeats_itself_is_verified(prints):
+def test_a_cell_is_verified_by_replies_that_differ_and_repeat_themselves(
+    prints, reason
+):
     """
-    By probabilities or by text.
+    A server may silently ignore the type: a difference must be larger than that
+    between two askings of one server.
     """
-    assert {} == marks(proved("auto/auto", *SAME), proved("fp8/fp8", *prints))
+    marked = found(proved("auto/auto", *SAME), proved("fp8/fp8", *prints))
 
-
-def test_replies_that_vary_prove_nothing():
-    """
-    A difference must be larger than that between two askings of one server.
-    """
-    noisy = ("a", (-0.5, -1.0)), ("a", (-0.5, -1.02))
-    unstable = ("b", ()), ("c", ())
-    reference = proved("auto/auto", *SAME)
-
-    assert (
-        "vary by 0.0200 nats" in marks(reference, proved("fp8/fp8", *noisy))["fp8/fp8"]
-    )
-    assert "vary in text" in marks(reference, proved("fp8/fp8", *unstable))["fp8/fp8"]
-    assert "no replies" in marks(reference, proved("fp8/fp8"))["fp8/fp8"]
+    status, told = marked.pop("fp8/fp8", (Status.UNVERIFIED, ""))
+    assert (Status.UNVERIFIED, bool(reason), {}) == (status, bool(told), marked)
+    assert reason in told
 
 
 @pytest.mark.parametrize(
-    ("grown_mib", "is_marked"), [(100, False), (190, True), (300, True)]
+    ("reference", "other", "is_marked"),
+    [
+        ((0, 200), (0, 100), False),
+        ((0, 200), (0, 190), True),
+        ((0, 200), (0, 300), True),
+        ((70_000, 70_005), (70_020, 69_980), True),
+        ((10_000, 12_000), (10_000, 2_000), True),
+    ],
+    ids=["half", "5 %", "more", "all taken at the start", "a device without answer"],
 )
-def test_memory_that_grows_less_is_evidence_too(grown_mib, is_marked):
+def test_memory_that_grows_less_with_the_context_is_evidence_too(
+    reference, other, is_marked
+):
     """
-    By 5 % or more; growing faster than the reference proves nothing.
-    """
-    mib = 1 << 20
-    reference = proved("auto/auto", *SAME, memory=((1024, 0), (2048, 200 * mib)))
-    other = proved("fp8/fp8", *SAME, memory=((1024, 0), (2048, grown_mib * mib)))
-
-    found = marks(reference, other)
-
-    assert is_marked is ("fp8/fp8" in found)
-    if is_marked:
-        assert "bytes a token" in found["fp8/fp8"]
-
-
-@pytest.mark.parametrize(
-    ("reference", "other"),
-    [((70_000, 70_005), (70_020, 69_980)), ((10_000, 12_000), (10_000, 2_000))],
-    ids=["all taken at the start", "a device that did not answer"],
-)
-def test_memory_that_shrinks_or_does_not_grow_is_no_evidence(reference, other):
-    """
-    The noise of 70 GB would pass for a saving; figures in MiB.
+    In MiB. Growing faster than the reference, or shrinking, proves nothing: the noise
+    of 70 GB would pass for a saving.
     """
     cells = [
         proved(pair, *SAME, memory=((1024, less << 20), (2048, more << 20)))
         for pair, (less, more) in (("auto/auto", reference), ("fp8/fp8", other))
     ]
 
-    assert ["fp8/fp8"] == list(marks(*cells))
+    reason = marks(*cells).get("fp8/fp8", "")
+
+    assert is_marked is ("bytes a token" in reason) is bool(reason)
 
 
 def test_without_evidence_of_the_most_precise_pair_nothing_is_verified():
@@ -286,13 +261,12 @@ def test_without_evidence_of_the_most_precise_pair_nothing_is_verified():
     What is asked for counts, not what came first.
     """
     cells = [proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER)]
-    asked = [Pair("f16", "f16"), Pair("q8_0", "q8_0")]
 
-    found = suspects(cells, speed=lambda _: None, has_device=False, asked=asked)
+    marked = found(*cells, asked=[Pair("f16", "f16"), Pair("q8_0", "q8_0")])
 
-    assert {Status.UNVERIFIED} == {trouble.status for trouble in found.values()}
-    assert ["q4_0/q4_0", "q8_0/q8_0"] == sorted(map(str, found))
-    assert "no evidence of f16/f16" in found[Pair("q8_0", "q8_0")].reason
+    assert {Status.UNVERIFIED} == {status for status, _ in marked.values()}
+    assert ["q4_0/q4_0", "q8_0/q8_0"] == sorted(marked)
+    assert "no evidence of f16/f16" in marked["q8_0/q8_0"][1]
 
 
 @pytest.mark.parametrize(
@@ -315,11 +289,9 @@ def test_a_server_that_ignores_one_type_is_caught_by_the_other_pair():
     reference = proved("f16/f16", *SAME)
     whole, half = proved("q8_0/q8_0", *OTHER), proved("q8_0/q4_0", *OTHER)
 
-    found = marks(reference, half, whole)
+    reason = "its probabilities are those of q8_0/q8_0, to the last digit"
 
-    assert {
-        "q8_0/q4_0": "its probabilities are those of q8_0/q8_0, to the last digit"
-    } == (found)
+    assert {"q8_0/q4_0": reason} == marks(reference, half, whole)
     # The replies of two good types are often the same.
     mute = [proved(p, *((("b", ()),) * 2)) for p in ("q8_0/q8_0", "q8_0/q4_0")]
     assert {} == marks(reference, *mute)
