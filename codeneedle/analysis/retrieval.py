@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.corpora.tasks import TASKS, Decoy, Question, Shape
+from codeneedle.corpora.tasks import TASKS, Decoy, Posed, Question
 from codeneedle.records.record import (
     BadRecord,
     CellRecord,
     Finish,
+    Forced,
     Run,
     Setup,
     from_json,
+    shared_with,
 )
 from codeneedle.scoring.rounds import ByIdentity, Reading
 from codeneedle.scoring.tasks import Judgement, Mode, judge
@@ -32,42 +34,12 @@ not show.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """
-    The tokens of a right answer, each scored after the right ones before it.
-
-    Attributes:
-        logprobs: Their natural log-probabilities.
-        bounds: Numbers of the tokens, from 0, whose log-probability is only an upper
-            bound: the server did not list them.
-        leads: Per token, its log-probability minus that of the best other one.
-        ends: Where each token ends in the payload, in characters.
-        wall_s: How long that took, in seconds.
-    """
-
-    logprobs: tuple[float, ...]
-    bounds: tuple[int, ...]
-    leads: tuple[float, ...]
-    ends: tuple[int, ...]
-    wall_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Posed):
     """
     One question of a text, as it was asked and answered.
 
     Attributes:
-        name: Unique within the record, and the same for every pair.
-        depth: The depth that was asked for, from 0 to 1.
-        key: What was asked for, as the text names it.
-        prompt: The question of a chat.
-        begin: The beginning of the answer, of a completion.
-        payload: The right answer, verbatim.
-        items: The parts of it that are scored.
-        shape: How they are compared, as of `tasks.Shape`.
         decoys: Numbers of the decoys, from 0, among those of the text.
-        place: Of the payload in the text, from 0 to 1.
         reply: The model's text, verbatim.
         finish: Why it ended.
         prompt_tokens: Length of the prompt, in tokens.
@@ -79,16 +51,7 @@ class Asked:
         scored: The right answer, forced; None if the engine tells no probabilities.
     """
 
-    name: str
-    depth: float
-    key: str
-    prompt: str
-    begin: str
-    payload: str
-    items: tuple[str, ...]
-    shape: str
     decoys: tuple[int, ...]
-    place: float
     reply: str
     finish: Finish
     prompt_tokens: int = 0
@@ -97,7 +60,7 @@ class Asked:
     predicted_ms: float = 0.0
     wall_s: float = 0.0
     retries: tuple[str, ...] = ()
-    scored: Scored | None = None
+    scored: Forced | None = None
 
     def question(self, text: int, decoys: Sequence[Decoy]) -> Question:
         """
@@ -107,19 +70,8 @@ class Asked:
             text: Number of its text.
             decoys: Those of the text.
         """
-        return Question(
-            name=self.name,
-            text=text,
-            depth=self.depth,
-            key=self.key,
-            prompt=self.prompt,
-            begin=self.begin,
-            payload=self.payload,
-            items=self.items,
-            shape=Shape(self.shape),
-            decoys=tuple(decoys[at] for at in self.decoys),
-            place=self.place,
-        )
+        own = tuple(decoys[at] for at in self.decoys)
+        return Question(text=text, decoys=own, **shared_with(self, Posed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

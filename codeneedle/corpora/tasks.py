@@ -51,7 +51,7 @@ class Decoy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Posed:
     """
     What is asked of a text, and what would be right.
 
@@ -60,8 +60,8 @@ class Question:
     immediately. An answer of a chat may be begun with `begin` as well.
 
     Attributes:
-        name: Unique among the questions of one call of `make_texts`.
-        text: Number of the text that it asks about, from 0.
+        name: Unique among the questions of one call of `make_texts`; in a record, of
+            all of them, and the same for every pair.
         depth: The depth that was asked for, from 0 to 1.
         key: What is asked for, as the text names it.
         prompt: The question, for a chat.
@@ -69,13 +69,11 @@ class Question:
         payload: The right answer, verbatim; items are joined as `begin` invites to.
         items: The parts of the payload that are scored; the payload alone if one.
         shape: How an answer is compared with it.
-        decoys: Wrong answers, in order of their places.
         place: Of the payload in the text, from 0 to 1; the middle one of several
             items, or of the lines of a chain.
     """
 
     name: str
-    text: int
     depth: float
     key: str
     prompt: str
@@ -83,8 +81,21 @@ class Question:
     payload: str
     items: tuple[str, ...]
     shape: Shape
-    decoys: tuple[Decoy, ...]
     place: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(Posed):
+    """
+    A question with its wrong answers.
+
+    Attributes:
+        text: Number of the text that it asks about, from 0.
+        decoys: Wrong answers, in order of their places.
+    """
+
+    text: int
+    decoys: tuple[Decoy, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from codeneedle.engines.messages import (
     BadReply,
     Chat,
     Completion,
-    Forced,
     Message,
     NextTokens,
     Pieces,
@@ -46,7 +45,7 @@ from codeneedle.engines.messages import (
     shaped,
 )
 from codeneedle.errors import CellError
-from codeneedle.records.record import Json
+from codeneedle.records.record import Forced, Json
 from codeneedle.system.processes import AwakeClock
 from codeneedle.text import harmless
 

@@ -15,7 +15,6 @@ from typing import Protocol
 from codeneedle.engines.messages import (
     Chat,
     Completion,
-    Forced,
     Message,
     Reply,
     TokenPiece,
@@ -23,7 +22,7 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import CellError
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.models.weights import Weights
-from codeneedle.records.record import Effective, Status, Trouble
+from codeneedle.records.record import Effective, Forced, Status, Trouble
 
 
 class Ability(StrEnum):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from codeneedle.errors import CellError
-from codeneedle.records.record import Finish, Generation, Json, Status
+from codeneedle.records.record import Finish, Forced, Generation, Json, Status
 from codeneedle.text import harmless, size
 
 TOP_TOKENS = 2
@@ -459,33 +459,6 @@ class Token:
     top_logprobs: tuple[Other, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forced:
-    """
-    The tokens of a right continuation, each scored after the right ones before it.
-
-    Attributes:
-        logprobs: Per token, natural logarithm of its probability; where `is_bound`,
-            an upper bound of it.
-        is_bound: Per token, whether it was not among those that the server lists.
-        leads: Per token, its log-probability minus that of the most probable other
-            token: not negative for first choices. An upper bound, likewise.
-        ends: Per token, how many characters of the continuation it completes;
-            ascending, but for parts of one character.
-        prompt_tokens: Length of the prompt before the first of them, in tokens.
-        cached_tokens: Of these, taken from the cache.
-        wall_s: From the first request to the last answer, in seconds, by our clock.
-    """
-
-    logprobs: tuple[float, ...]
-    is_bound: tuple[bool, ...]
-    leads: tuple[float, ...]
-    ends: tuple[int, ...]
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    wall_s: float = 0.0
-
-
 def right_ends(
     prompt: Sequence[int], whole: Sequence[TokenPiece], right: str
 ) -> dict[int, int]:
@@ -561,7 +534,7 @@ def forced_of(
     first = scores[0].reply
     return Forced(
         logprobs=tuple(score.logprob for score in scores),
-        is_bound=tuple(score.is_bound for score in scores),
+        bounds=tuple(at for at, score in enumerate(scores) if score.is_bound),
         leads=tuple(score.lead for score in scores),
         ends=ends,
         prompt_tokens=first.prompt_tokens,

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
@@ -36,6 +36,7 @@ from codeneedle.probes.probe import (
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import (
     CellRecord,
+    Forced,
     ForcedRound,
     Generation,
     Json,
@@ -45,6 +46,7 @@ from codeneedle.records.record import (
     Run,
     Setup,
     as_json,
+    shared_with,
 )
 from codeneedle.scoring.alignment import answer_lines, score
 from codeneedle.scoring.rounds import Reading, recall_of
@@ -361,17 +363,8 @@ class Asker:
         except BadReply as error:
             # What was written stays: a server may tell no probabilities.
             return replace(blank, error=one_line(str(error)))
-        return replace(
-            blank,
-            logprobs=found.logprobs,
-            bounds=tuple(at for at, bound in enumerate(found.is_bound) if bound),
-            leads=found.leads,
-            ends=found.ends,
-            prompt_tokens=found.prompt_tokens,
-            cached_tokens=found.cached_tokens,
-            wall_s=found.wall_s,
-            retries=tuple(self._retries),
-        )
+        scored = shared_with(found, Forced)
+        return replace(blank, **scored, retries=tuple(self._retries))
 
     def settle(self) -> None:
         """Wait until the server is idle, before it is stopped."""
@@ -450,13 +443,12 @@ def _sha256(question: Chat | Completion) -> str:
 
 
 def _round(needle: NeedleFacts, prompt_sha256: str, reply: Reply) -> Round:
-    generation = {each.name: getattr(reply, each.name) for each in fields(Generation)}
     return Round(
         needle=needle.name,
         prompt_sha256=prompt_sha256,
         reply=reply.text,
         error=_why_unanswered(needle, reply),
-        **generation,
+        **shared_with(reply, Generation),
     )
 
 

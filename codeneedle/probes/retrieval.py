@@ -22,7 +22,6 @@ from codeneedle.analysis.retrieval import (
     Frozen,
     LeftOut,
     Retrieval,
-    Scored,
     TextRead,
     more_metrics,
     remarks,
@@ -33,13 +32,14 @@ from codeneedle.corpora.tasks import (
     TASKS,
     TASKS_VERSION,
     Decoy,
+    Posed,
     Question,
     Shape,
     TaskText,
     make_texts,
 )
 from codeneedle.engines.engine import Ability, Tokenizer
-from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
+from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, precision
 from codeneedle.probes.probe import (
@@ -57,7 +57,15 @@ from codeneedle.probes.prompts import (
     lost_text,
 )
 from codeneedle.probes.recall import Asker
-from codeneedle.records.record import CellRecord, Json, Setup, as_json, from_json
+from codeneedle.records.record import (
+    CellRecord,
+    Forced,
+    Json,
+    Setup,
+    as_json,
+    from_json,
+    shared_with,
+)
 from codeneedle.scoring.tasks import is_enough, judge
 from codeneedle.text import plural
 
@@ -784,17 +792,10 @@ class _Measuring:
         retries = self.asker.retries
         forced = None if self.chosen.graded else self.asker.forced(text, asked)
         numbers = {decoy: at for at, decoy in enumerate(decoys)}
+        named = replace(asked, name=f"{size.length}-{asked.name}")
         return Asked(
-            name=f"{size.length}-{asked.name}",
-            depth=asked.depth,
-            key=asked.key,
-            prompt=asked.prompt,
-            begin=asked.begin,
-            payload=asked.payload,
-            items=asked.items,
-            shape=asked.shape.value,
+            **shared_with(named, Posed),
             decoys=tuple(numbers[decoy] for decoy in asked.decoys),
-            place=asked.place,
             reply=reply.text,
             finish=reply.finish,
             prompt_tokens=reply.prompt_tokens,
@@ -803,7 +804,7 @@ class _Measuring:
             predicted_ms=reply.predicted_ms,
             wall_s=reply.wall_s,
             retries=retries,
-            scored=_scored(forced) if forced else None,
+            scored=forced,
         )
 
 
@@ -906,17 +907,6 @@ def _fails_everywhere(texts: Sequence[TextRead]) -> bool:
             judged = judge(each.question(text.number, text.decoys), each.reply)
             shares.setdefault(each.depth, []).append(judged.share)
     return all(math.fsum(s) / len(s) < FAILS_BELOW for s in shares.values())
-
-
-def _scored(forced: Forced) -> Scored:
-    bounds = tuple(at for at, is_bound in enumerate(forced.is_bound) if is_bound)
-    return Scored(
-        logprobs=forced.logprobs,
-        bounds=bounds,
-        leads=forced.leads,
-        ends=forced.ends,
-        wall_s=forced.wall_s,
-    )
 
 
 # --- asking

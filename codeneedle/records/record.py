@@ -504,31 +504,23 @@ class Round(Generation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForcedRound:
+class Forced:
     """
-    The right lines of one needle, scored token by token.
+    The tokens of a right continuation, each scored after the right ones before it.
 
     Attributes:
-        needle: Name of the function.
-        prompt_sha256: Of the prompt's text as sent, UTF-8.
-        error: Why there are no scores; empty if there are.
-        logprobs: Per token, natural logarithm of its probability after the right
-            tokens before it.
+        logprobs: Per token, natural logarithm of its probability.
         bounds: Numbers of the tokens, from 0, whose log-probability is only an upper
             bound: the server did not list them.
         leads: Per token, its log-probability minus that of the most probable other
-            token; not negative for first choices.
-        ends: Per token, the characters of the lines, joined by newlines, that are
-            complete with it.
-        prompt_tokens: Length of the prompt before them, in tokens.
+            token: not negative for first choices. An upper bound, likewise.
+        ends: Per token, how many characters of the continuation it completes;
+            ascending, but for parts of one character.
+        prompt_tokens: Length of the prompt before the first of them, in tokens.
         cached_tokens: Of these, taken from the cache.
-        wall_s: From the first request to the last answer, measured by codeneedle.
-        retries: Why earlier attempts failed before all were scored.
+        wall_s: From the first request to the last answer, in seconds, by our clock.
     """
 
-    needle: str
-    prompt_sha256: str
-    error: str = ""
     logprobs: tuple[float, ...] = ()
     bounds: tuple[int, ...] = ()
     leads: tuple[float, ...] = ()
@@ -536,6 +528,23 @@ class ForcedRound:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     wall_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedRound(Forced):
+    """
+    The right lines of one needle, joined by newlines, scored token by token.
+
+    Attributes:
+        needle: Name of the function.
+        prompt_sha256: Of the prompt's text as sent, UTF-8.
+        error: Why there are no scores; empty if there are.
+        retries: Why earlier attempts failed before all were scored.
+    """
+
+    needle: str
+    prompt_sha256: str
+    error: str = ""
     retries: tuple[str, ...] = ()
 
 
@@ -600,6 +609,11 @@ class BadSetup(BadRecord):
 
 
 _Layout = TypeVar("_Layout")
+
+
+def shared_with(value: object, layout: type) -> dict[str, Any]:
+    """The fields of *layout*, a dataclass, as *value* has them, by name."""
+    return {each.name: getattr(value, each.name) for each in fields(layout)}
 
 
 def as_json(stored: object) -> Json:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from codeneedle.engines.engine import Ability, CacheTypes, EngineIdentity, ModelSpec
-from codeneedle.engines.messages import Completion, Forced, Reply, TokenPiece
+from codeneedle.engines.messages import Completion, Reply, TokenPiece
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import Weights
-from codeneedle.records.record import Effective, Trouble
+from codeneedle.records.record import Effective, Forced, Trouble
 
 TYPES = ("f16", "bf16", "q8_0", "q4_0")
 
@@ -46,7 +46,6 @@ def forced_to(_question, right, *, logprob=-0.1, lead=2.0, **changes):
     tokens = len(right)
     said = {
         "logprobs": (logprob,) * tokens,
-        "is_bound": (False,) * tokens,
         "leads": (lead,) * tokens,
         "ends": tuple(range(1, tokens + 1)),
     }

@@ -1,6 +1,7 @@
 """Makes records of the retrieval probe: real questions, answers as right as wished."""
 
 import hashlib
+from dataclasses import replace
 
 from codeneedle.analysis.retrieval import (
     NAME,
@@ -11,12 +12,18 @@ from codeneedle.analysis.retrieval import (
     Frozen,
     LeftOut,
     Retrieval,
-    Scored,
     TextRead,
 )
-from codeneedle.corpora.tasks import make_texts
+from codeneedle.corpora.tasks import Posed, make_texts
 from codeneedle.grid import Pair
-from codeneedle.records.record import CellRecord, Phases, Status, as_json
+from codeneedle.records.record import (
+    CellRecord,
+    Forced,
+    Phases,
+    Status,
+    as_json,
+    shared_with,
+)
 
 DEPTHS = (0.1, 0.5, 0.9)
 
@@ -29,9 +36,8 @@ def right(question, _length):
 def made_scored(payload, *, logp=-0.5, lead=1.0):
     """A right answer of one token per character, all of them alike."""
     count = len(payload)
-    return Scored(
+    return Forced(
         logprobs=(logp,) * count,
-        bounds=(),
         leads=(lead,) * count,
         ends=tuple(range(1, count + 1)),
         wall_s=0.1,
@@ -40,17 +46,10 @@ def made_scored(payload, *, logp=-0.5, lead=1.0):
 
 def made_asked(question, length, decoys, *, answer=right, scored=made_scored):
     """*question* with the answer that *answer* gives it at *length*."""
+    named = replace(question, name=f"{length}-{question.name}")
     return Asked(
-        name=f"{length}-{question.name}",
-        depth=question.depth,
-        key=question.key,
-        prompt=question.prompt,
-        begin=question.begin,
-        payload=question.payload,
-        items=question.items,
-        shape=question.shape.value,
+        **shared_with(named, Posed),
         decoys=tuple(decoys.index(each) for each in question.decoys),
-        place=question.place,
         reply=answer(question, length),
         finish="stop",
         predicted_tokens=9,

@@ -181,7 +181,7 @@ def test_right_lines_are_scored_after_what_was_written(ask, written, forced, tmp
     """
     Each needle's, joined as they stand in the text, with the same question.
     """
-    engine = FakeEngine(force=lambda *asked: forced_to(*asked, is_bound=(True, False)))
+    engine = FakeEngine(force=lambda *asked: forced_to(*asked, bounds=(0,)))
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
     context.run = replace(context.run, setup=of_setup(ask))

@@ -18,7 +18,6 @@ from codeneedle.engines.messages import (
     BadReply,
     Chat,
     Completion,
-    Forced,
     Message,
     Other,
     Readiness,
@@ -32,7 +31,7 @@ from codeneedle.engines.messages import (
     reply_of,
     shaped,
 )
-from codeneedle.records.record import Finish, Json
+from codeneedle.records.record import Finish, Forced, Json
 
 OPTIONAL = (
     ("top_k", "min_p", "repetition_penalty", "repeat_penalty"),
