@@ -1,6 +1,8 @@
 """Scores of stored recall rounds: counts of lines, and margins of tokens."""
 
+import bisect
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -125,12 +127,8 @@ class AskedRound:
         if not asked.lengths:
             return asked.gaps
         end = _answer_end(self.needle, asked.reply)
-        # From the end, which is near: a reply is cut soon after its answer.
-        own, start = len(asked.lengths) + 1, sum(asked.lengths)
-        while own and start >= end:
-            own -= 1
-            start -= asked.lengths[own - 1] if own else 0
-        return asked.gaps[:own]
+        begins = list(itertools.accumulate(asked.lengths, initial=0))
+        return asked.gaps[: bisect.bisect_left(begins, end)]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The verdict: axes, odd cells, certificates, what could have been found."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeneedle.analysis.verdict import (
+    _contrasts,
+    _ranks,
+    _standardised,
     axis_finding,
     certificate,
     detectable,
@@ -109,6 +113,35 @@ def test_one_bad_cell_is_named_and_taken_out_before_the_axes_are_tested():
     assert mended[4, 3].mean() > 19.0
     assert not axis_finding(mended, K).matters
     assert not axis_finding(mended, V).matters
+
+
+@pytest.mark.parametrize("shape", [{"k": 2}, {"v": 2}, {}])
+def test_a_grid_that_is_small_or_has_gaps_has_no_odd_cell(shape):
+    """
+    Two types leave nothing to tell a cell from; a gap is no shortfall.
+    """
+    scores = noisy(**shape)
+    scores[1, 1] = 2.0
+    if not shape:
+        scores[4, 3, 5] = math.nan
+
+    assert None is odd_cell(scores)
+
+
+def test_standardised_contrasts_have_a_variance_of_one_over_all_permutations():
+    """
+    Of three values in a row, six orders; equal values share the middle of their ranks.
+    """
+    table = np.array([[5.0, 1.0, 1.0]])
+    ranks = _ranks(table)
+    orders = np.array([list(itertools.permutations(ranks[0]))]).transpose(1, 0, 2)
+
+    found = _standardised(
+        orders[:, np.newaxis], ranks[np.newaxis, :, :], _contrasts(types=3)
+    )
+
+    assert [[3.0, 1.5, 1.5]] == ranks.tolist()
+    assert [1.0] * 2 == pytest.approx((found[:, 0] ** 2).mean(axis=0).tolist())
 
 
 def test_the_reference_is_never_the_odd_cell():
@@ -219,6 +252,19 @@ def test_a_lost_needle_costs_two_dozen_clean_ones():
     assert ("undecided", 1, 26) == (found.verdict, found.lost, found.more)
     ours[0] = 17.0
     assert "free" == certificate(ours, reference, comparisons=3, lost_from=4).verdict
+
+
+def test_a_needle_that_could_be_lost_whole_is_evidence():
+    """
+    The reference has exactly as much of it as makes a loss.
+    """
+    just = np.full(43, 4.0)
+
+    found = certificate(just, just, comparisons=3, lost_from=4)
+
+    assert ("free", 43) == (found.verdict, found.needles)
+    less = certificate(just - 0.1, just - 0.1, comparisons=3, lost_from=4)
+    assert 0 == less.needles
 
 
 def test_needles_that_the_reference_could_not_lose_are_no_evidence():

@@ -14,8 +14,6 @@ from codeneedle.grid import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     CONTEXTS,
-    LONGEST_CONTEXT,
-    RESERVE_BYTES,
     Room,
     allowance_bytes,
     kv_bytes,
@@ -46,8 +44,8 @@ def weights(**changes):
     return weights_of(header, files=[Path("m.gguf")], size_bytes=0)
 
 
-def windowed(architecture, **changes):
-    found = weights(architecture=architecture, block_count=8)
+def windowed(architecture, *, layers=8, **changes):
+    found = weights(architecture=architecture, block_count=layers)
     return replace(found, sliding_window=1024, **changes)
 
 
@@ -100,10 +98,13 @@ EVERY_FOURTH = (
         ("gemma3", {}, 1),  # 8 layers, every 6th is full
         ("gpt-oss", {}, 4),
         ("gemma2", {}, 4),
+        ("gemma3n", {"layers": 10}, 2),
         *((name, {}, 2) for name in EVERY_FOURTH),
         ("plamo3", {}, 1),
         ("gemma3", {"window_pattern": (True, False) * 4}, 4),
         ("gemma3", {"window_pattern": 4}, 2),
+        ("gemma3", {"window_pattern": 1}, 8),
+        ("gemma3", {"window_pattern": 0}, 0),
         ("llama", {}, 8),  # llama.cpp does not look at its window
     ],
 )
@@ -112,9 +113,10 @@ def test_windows_hold_a_window_and_a_batch(architecture, changes, full):
     Layers with a window keep 1,024 + 512 tokens of 16,384, the others all.
     """
     per_token = 2 * 64 * 4
-    expected = per_token * (full * 16_384 + (8 - full) * 1536)
+    found = windowed(architecture, **changes)
+    expected = per_token * (full * 16_384 + (found.layers - full) * 1536)
 
-    assert expected == kv_bytes(windowed(architecture, **changes), F16, 16_384)
+    assert expected == kv_bytes(found, F16, 16_384)
 
 
 def test_latent_attention_keeps_k_alone_and_wants_equal_types():
@@ -281,7 +283,7 @@ def test_the_longest_context_fits_and_the_next_one_does_not(pair, gib):
     ("found", "pair", "size_bytes", "longest"),
     [
         (replace(SMALL, training_context=5000), F16, 999 * GIB, 5000),
-        (replace(SMALL, training_context=0), F16, 1 << 60, LONGEST_CONTEXT),
+        (replace(SMALL, training_context=0), F16, 1 << 60, 4_194_304),
         (LARGE, Q4, 4 * GIB, 0),
     ],
 )
@@ -302,14 +304,17 @@ def test_an_odd_training_context_is_not_rounded_up():
     assert 4864 == longest_context(odd, F16, room)
 
 
-def test_the_allowance_grows_with_vocabulary_and_context():
+@pytest.mark.parametrize("context", [4096, 131_072])
+def test_the_allowance_grows_with_vocabulary_and_context(context):
     """
-    Scores of 151,936 tokens take 297 MiB for a micro-batch, whatever the context.
+    For a micro-batch of 512 tokens: scores in f32 of 151,936 tokens, eight hidden
+    states of 2,560, a mask of six bytes a token of the context; K and V of one layer
+    in f16; and half a GiB.
     """
-    short = allowance_bytes(LARGE, 4096)
+    batch = 4 * 151_936 + 8 * 4 * 2560 + 6 * context
+    layer = context * 8 * (128 + 128) * 2
 
-    assert short > RESERVE_BYTES + 296 * MIB
-    assert allowance_bytes(LARGE, 131_072) > short
+    assert 512 * batch + layer + (1 << 29) == allowance_bytes(LARGE, context)
 
 
 @pytest.mark.parametrize(("k", "v"), [("bf16", "q4_0"), ("q4_1", "q8_0")])

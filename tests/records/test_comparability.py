@@ -4,9 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_records import made_setup
+from made_records import made_record, made_round, made_setup
 
-from codeneedle.records.comparability import OtherSetup, refuse_difference, widened
+from codeneedle.grid import Pair
+from codeneedle.records.comparability import (
+    OtherSetup,
+    identity,
+    refuse_difference,
+    refuse_foreign,
+    stamp,
+    widened,
+)
+from codeneedle.records.record import ForeignRecord
 
 SETUP = replace(
     made_setup(needles=3),
@@ -68,3 +77,43 @@ def test_types_dates_and_further_probes_do_not_differ(changes):
     grown = (both.further, both.finalists, both.words)
     assert (wanted.further, wanted.finalists, wanted.words) == grown
     assert grown[:2] == (widened(both, SETUP).further, widened(both, SETUP).finalists)
+
+
+PAIR = Pair("q8_0", "q4_0")
+
+
+def stored(**changes):
+    """The setup as it is first stored."""
+    setup = replace(SETUP, **changes)
+    return replace(setup, identity=identity(setup))
+
+
+RECORD = replace(
+    made_record(PAIR, [made_round(FIRST)]), setup=stamp(stored(), "recall")
+)
+
+
+@pytest.mark.parametrize("setup", [stored(), stored(types_k=("f16",)), None])
+@pytest.mark.parametrize("stamped", [RECORD, replace(RECORD, setup="")])
+def test_a_record_belongs_to_its_setup_or_names_none(setup, stamped):
+    """
+    A grid may grow, records of the first schema name no setup, and where the setup is
+    not known any of the pair and probe will do.
+    """
+    refuse_foreign(stamped, PAIR, "recall", setup=setup, file="x")
+
+
+@pytest.mark.parametrize(
+    ("pair", "probe", "setup", "of"),
+    [
+        (PAIR, "recall", stored(seed=7), "another setup"),
+        (Pair("q4_0", "q8_0"), "recall", stored(), "q8_0/q4_0, recall"),
+        (PAIR, "throughput", None, "q8_0/q4_0, recall"),
+    ],
+)
+def test_a_record_of_something_else_is_foreign(pair, probe, setup, of):
+    """
+    What it is one of is named.
+    """
+    with pytest.raises(ForeignRecord, match=of):
+        refuse_foreign(RECORD, pair, probe, setup=setup, file="x")

@@ -1,11 +1,11 @@
 """Sums and phrases of the stored data."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from made_records import failed_record, made_record, made_setup
 
-from codeneedle.records.record import Effective, KvBuffer, Phases, Status
+from codeneedle.records.record import Effective, Generation, KvBuffer, Phases, Status
 
 PHASES = Phases(
     between_s=0.25,
@@ -68,3 +68,12 @@ def test_a_corpus_is_trimmed_if_it_lost_functions():
 
     assert corpus.is_trimmed
     assert not replace(corpus, functions=corpus.functions_before).is_trimmed
+
+
+def test_what_a_server_does_not_tell_of_a_reply_counts_as_nothing():
+    """
+    Neither tokens nor times nor probabilities are made up.
+    """
+    told = asdict(Generation())
+
+    assert {None, 0, ()} == set(told.values())

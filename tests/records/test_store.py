@@ -137,6 +137,22 @@ def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path):
         pass
 
 
+def test_sweeps_that_share_a_folder_are_in_it_at_once(tmp_path):
+    """
+    Each cell is claimed then; logs are written to the folder that all share.
+    """
+    with Store(tmp_path).locked(is_shared=True):
+        shared = Store(tmp_path)
+        assert not shared.is_shared
+        with shared.locked(is_shared=True):
+            assert shared.is_shared
+            log = shared.log(PAIR)
+        assert not shared.is_shared
+
+    assert tmp_path / "logs" / "q8_0-q4_0.log" == log
+    assert log.parent.is_dir()
+
+
 @pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\x00b"])
 def test_no_name_leads_out_of_the_root(tmp_path, name):
     """

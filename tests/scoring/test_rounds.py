@@ -257,6 +257,16 @@ def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
     assert 1 == ForcedAnswer(found.needle, spanning).breaks_at
 
 
+def test_a_first_token_that_completes_no_character_is_of_the_first_line():
+    """
+    As of a line that begins with a character of several bytes.
+    """
+    found = forced(lines=("ab", "cd"))
+    parts = replace(found.round, logprobs=(0, 0), leads=(-1, 1), ends=(0, 5))
+
+    assert 0 == ForcedAnswer(found.needle, parts).breaks_at
+
+
 def test_forced_lines_are_scored_by_token():
     """
     The mean log-probability, the share of first choices, and the leads of all tokens.

@@ -7,7 +7,7 @@ from made_records import failed_record, made_record
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import CellRecord, Effective, Print, Proof, Status
-from codeneedle.sweep.fallbacks import suspects
+from codeneedle.sweep.fallbacks import restored, suspects
 
 
 def cell(
@@ -302,3 +302,29 @@ def test_a_server_that_tells_needs_no_evidence():
     As llama-server does in its log.
     """
     assert {} == marks(cell("f16/f16"), cell("q8_0/q8_0"))
+
+
+PROVEN = replace(
+    cell("q4_0/q4_0"), effective=Effective(proof=Proof()), status=Status.UNVERIFIED
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, Status.FINISHED),
+        ({"effective": Effective()}, Status.UNVERIFIED),
+        ({"observation": None}, Status.UNVERIFIED),
+        ({"status": Status.CRASHED}, Status.CRASHED),
+    ],
+)
+def test_only_what_can_be_verified_again_is_open(changes, status):
+    """
+    A cell that has replies and what is proof of its cache; all others stay.
+    """
+    stored = replace(PROVEN, reason="it may be", **changes)
+
+    found = restored(stored)
+
+    assert status is found.status
+    assert (found == stored) == (found.reason != "")

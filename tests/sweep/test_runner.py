@@ -326,7 +326,7 @@ def test_a_preflight_marks_each_cell_of_its_pair_and_runs_once(store):
     assert Status.FALLBACK_CPU is store.record(BAD, "recall").status
     assert Status.FALLBACK_CPU is store.record(BAD, "other").status
     assert Status.FINISHED is store.record(GOOD, "recall").status
-    assert "checking where attention runs" == events[1].step.what
+    assert Step(0, 1, "checking where attention runs") == events[1].step
     assert [] == script.measured
     record = store.record(BAD, "skipping")
     assert (Status.FALLBACK_CPU, None) == (record.status, record.observation)
