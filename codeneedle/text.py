@@ -81,7 +81,7 @@ def visible_lines(text: str) -> str:
     return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
 
 
-def field(text: str) -> str:
+def csv_field(text: str) -> str:
     """
     *text* as a field of CSV: visible, and not a formula.
 

@@ -192,22 +192,21 @@ def grid(
     out: OutOption = RUNS,
 ) -> None:
     """Show a sweep's summary and its grid, K down and V across."""
-    from codeneedle.report import export
-    from codeneedle.report import grid as grid_module
+    from codeneedle.report.grid import grid_csv, grid_json, grid_markdown, report
     from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, markdown=markdown)
     it = select(out, name, metric, strict_indent=strict_indent)
     if csv:
-        _write(export.grid_csv(it.runs, it.probe.metrics, it.reading))
+        _write(grid_csv(it.runs, it.probe.metrics, it.reading))
     elif json:
-        _write(export.grid_json(it.runs, it.probe.metrics, it.reading, it.verdicts))
+        _write(grid_json(it.runs, it.probe.metrics, it.reading, it.verdicts))
     elif markdown:
         shown = (it.runs, it.metric, it.also, it.reading, it.verdicts)
-        _write(export.grid_markdown(*shown))
+        _write(grid_markdown(*shown))
     else:
         shown = (it.runs, it.metric, it.also, it.reading, it.verdicts)
-        _stdout().print(grid_module.report(*shown), crop=False)
+        _stdout().print(report(*shown), crop=False)
 
 
 @app.command()
@@ -286,20 +285,24 @@ def table(
     out: OutOption = RUNS,
 ) -> None:
     """Show one row per pair: what all probes measured of it."""
-    from codeneedle.report import export
     from codeneedle.report.selection import pair_tables
-    from codeneedle.report.table import table_view
+    from codeneedle.report.table import (
+        table_csv,
+        table_json,
+        table_markdown,
+        table_view,
+    )
     from codeneedle.scoring.rounds import Reading
 
     one_form(csv=csv, json=json, markdown=markdown)
     reading = Reading(strict_indent=strict_indent)
     tables = pair_tables(out, name, reading, sort=sort)
     if csv:
-        _write(export.table_csv(tables))
+        _write(table_csv(tables))
     elif json:
-        _write(export.table_json(tables))
+        _write(table_json(tables))
     elif markdown:
-        _write(export.table_markdown(tables))
+        _write(table_markdown(tables))
     else:
         _stdout().print(table_view(tables), crop=False)
 

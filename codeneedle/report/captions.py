@@ -1,8 +1,12 @@
 """Captions: what a run was measured on, and what marks and words in a grid mean."""
 
+import csv
+import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import msgspec
 from rich.table import Table
 from rich.text import Text
 
@@ -14,7 +18,7 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
 from codeneedle.scoring.rounds import Reading
-from codeneedle.text import plural, size, visible
+from codeneedle.text import plain, plural, size, table_lines, visible
 
 _SHORT_HASH = 8
 
@@ -330,3 +334,58 @@ def _silent_lines(records: Sequence[CellRecord], setup: Setup) -> Iterator[str]:
                 f"functions without {what}, which count as nothing recalled (at most "
                 f"{most} of {asked}): {named_pairs(list(missing))}"
             )
+
+
+# --- for CSV, JSON and Markdown
+
+
+def csv_text(lines: Iterable[Iterable[object]]) -> str:
+    """*lines* as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def markdown(
+    title: str,
+    rows: Sequence[Sequence[str]],
+    *,
+    sentences: Iterable[str],
+    entries: Iterable[tuple[str, str]],
+) -> str:
+    """A heading, a table and what is to be said of it, as GitHub renders them."""
+    lines = [f"### {plain(title)}\n", table_lines(rows)]
+    lines += [f"- {plain(line)}" for line in sentences]
+    lines += [f"- {plain(word)}: {plain(phrase)}" for word, phrase in entries]
+    return "\n".join(lines) + "\n"
+
+
+def sides(pair: Pair) -> dict[str, str]:
+    """Both types of *pair*, by axis."""
+    return {"k": pair.k, "v": pair.v}
+
+
+NOT_RUN_STATUS = "not-run"
+"""Status of a pair without a record; an empty field could be taken for missing data."""
+
+
+def csv_number(value: float) -> float | str:
+    """*value*, or an empty field for NaN."""
+    return value if math.isfinite(value) else ""
+
+
+def metric_object(metric: Metric) -> dict[str, Any]:
+    """What JSON says of *metric*."""
+    return {
+        "name": metric.name,
+        "label": metric.label,
+        "unit": metric.unit,
+        "better": metric.better,
+        "is_sum": metric.is_sum,
+    }
+
+
+def setup_object(run: Run) -> dict[str, Any]:
+    """The setup, with the names of its needles instead of their text."""
+    setup: dict[str, Any] = msgspec.to_builtins(run.setup)
+    return {**setup, "needles": [needle.name for needle in run.setup.needles]}

@@ -1,10 +1,11 @@
-"""The grid of a run and the summary of several, for a terminal; scales and colours."""
+"""The grid of a run and the summary of several, in all forms; scales and colours."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -24,7 +25,7 @@ from codeneedle.report.captions import (
     unmeasured_lines,
 )
 from codeneedle.scoring.rounds import Reading
-from codeneedle.text import visible
+from codeneedle.text import csv_field, json_text, or_null, table_lines, visible
 
 if TYPE_CHECKING:
     from codeneedle.report.judgement import Verdict
@@ -418,3 +419,105 @@ def _unbroken(line: Text) -> Text:
     """A line that rich does not fold, nor cut when printed with ``crop=False``."""
     line.no_wrap, line.overflow = True, "ignore"
     return line
+
+
+# --- CSV, JSON and Markdown
+
+
+def grid_csv(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -> str:
+    """
+    One row per run and pair, with a column for each of *metrics*.
+
+    Values are unrounded and in the metrics' units; empty where there is none.
+    """
+    names = [metric.name for metric in metrics]
+    lines: list[list[object]] = [["run", "k", "v", "status", "reason", *names]]
+    for run in runs:
+        columns = frames.cells_frames(run, metrics, reading)
+        for row in zip(*columns.values(), strict=True):
+            keys = map(csv_field, (run.name, *_keys(row[0]).values()))
+            lines.append([*keys, *(captions.csv_number(cell.value) for cell in row)])
+    return captions.csv_text(lines)
+
+
+def grid_json(
+    runs: Sequence[Run],
+    metrics: Sequence[Metric],
+    reading: Reading,
+    found: Sequence["Verdict"],
+) -> str:
+    """
+    A list of runs: setup without the needles' text, metrics, and a cell per pair.
+
+    Values are unrounded; null where there is none. *found* has a verdict on each run.
+    """
+    both = zip(runs, found, strict=True)
+    return json_text([_run_object(run, metrics, reading, on) for run, on in both])
+
+
+def grid_markdown(
+    runs: Sequence[Run],
+    metric: Metric,
+    also: Sequence[Metric],
+    reading: Reading,
+    found: Sequence["Verdict"],
+) -> str:
+    """The summary, then each grid with its legend, as GitHub renders tables."""
+    both = list(zip(runs, found, strict=True))
+    rows = [summary_row(run, metric, also, reading, on) for run, on in both]
+    parts = [f"{table_lines([summary_headings(runs, metric, also), *rows])}\n"]
+    parts += [_grid_part(run, metric, reading, on) for run, on in both]
+    return "\n".join(parts)
+
+
+def _keys(cell: Cell) -> dict[str, str]:
+    """What all metrics of a pair share."""
+    status = cell.status or captions.NOT_RUN_STATUS
+    return {**captions.sides(cell.pair), "status": status, "reason": cell.reason}
+
+
+def _run_object(
+    run: Run, metrics: Sequence[Metric], reading: Reading, found: "Verdict"
+) -> dict[str, Any]:
+    columns = frames.cells_frames(run, metrics, reading)
+    reference = frames.reference(columns[metrics[0].name])
+    return {
+        "run": run.name,
+        "setup": captions.setup_object(run),
+        "reading": msgspec.to_builtins(reading),
+        "reference": str(reference) if reference else None,
+        "gradient": {name: found.axis_words(name) or None for name in columns},
+        "metrics": [captions.metric_object(metric) for metric in metrics],
+        "cells": [
+            {
+                **_keys(row[0]),
+                "values": {
+                    name: or_null(cell.value)
+                    for name, cell in zip(columns, row, strict=True)
+                },
+            }
+            for row in zip(*columns.values(), strict=True)
+        ],
+    }
+
+
+def _grid_part(run: Run, metric: Metric, reading: Reading, found: "Verdict") -> str:
+    cells = frames.cells_frame(run, metric, reading)
+    rows = [
+        [k, *(text.plain.strip() for text in row)]
+        for k, row in zip(frames.k_types(cells), grid_texts(cells, metric), strict=True)
+    ]
+    return captions.markdown(
+        f"{run.name}: {metric.label}",
+        [[CORNER, *frames.v_types(cells)], *rows],
+        sentences=[
+            *unmeasured_lines(run, metric),
+            *incomplete_lines(run, cells),
+            *captions.cautions(run.setup),
+        ],
+        entries=[
+            *captions.legend_entries(run.setup, cells, metric),
+            *judged_entries(found, metric),
+            *captions.facts(run),
+        ],
+    )

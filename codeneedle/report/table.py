@@ -4,7 +4,9 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import msgspec
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
@@ -24,7 +26,7 @@ from codeneedle.report.captions import (
     status_word,
 )
 from codeneedle.scoring.rounds import Reading
-from codeneedle.text import visible
+from codeneedle.text import csv_field, json_text, or_null, visible
 
 GROUPS = ("quality", "speed", "memory")
 """The order of columns."""
@@ -445,3 +447,140 @@ def _words(table: PairTable) -> Iterator[tuple[str, str]]:
 
 def _safe(pair: Pair) -> str:
     return visible(str(pair))
+
+
+# --- CSV, JSON and Markdown
+
+
+RATIO = " / reference"
+"""Behind a metric's name: the column of its values divided by the reference's."""
+
+
+def table_csv(tables: Sequence[PairTable]) -> str:
+    """
+    One row per run and pair, with a column for each metric of each probe.
+
+    Values are unrounded and in the metrics' units; empty where there is none.
+    Metrics with a noise floor or a ratio have a second column, with the value divided
+    by the reference's. Each probe has a column for its status, and one for the reason.
+    """
+    probes = list(dict.fromkeys(name for table in tables for name in table.probes))
+    # Runs may have been measured with different probes.
+    columns = {c.metric.name: c.metric for table in tables for c in table.columns}
+    metrics = list(columns.values())
+    statuses = [f"{probe} {what}" for probe in probes for what in ("status", "reason")]
+    values = [heading for metric in metrics for heading in _headings(metric)]
+    lines: list[list[object]] = [
+        ["run", "k", "v", "reference", VERDICT, *statuses, *values]
+    ]
+    for table in tables:
+        by_name = {column.metric.name: column for column in table.columns}
+        lines += (
+            [
+                *map(csv_field, (table.run.name, pair.k, pair.v)),
+                int(pair == table.reference),
+                table.words.get(pair, ""),
+                *(csv_field(w) for p in probes for w in _status(table, pair, p)),
+                *(
+                    captions.csv_number(value)
+                    for metric in metrics
+                    for value in _numbers(metric, by_name.get(metric.name), pair)
+                ),
+            ]
+            for pair in table.pairs
+        )
+    return captions.csv_text(lines)
+
+
+def table_json(tables: Sequence[PairTable]) -> str:
+    """
+    A list of runs: setup without the needles' text, metrics, and rows.
+
+    Values are unrounded; null where there is none.
+    """
+    return json_text([_table_object(table) for table in tables])
+
+
+def table_markdown(tables: Sequence[PairTable]) -> str:
+    """Each table with its legend, for GitHub."""
+    return "\n".join(_table_part(table) for table in tables)
+
+
+def _headings(metric: Metric) -> Iterator[str]:
+    yield metric.name
+    if metric.floor or metric.relative:
+        yield f"{metric.name}{RATIO}"
+
+
+def _numbers(metric: Metric, column: Column | None, pair: Pair) -> Iterator[float]:
+    """The value of *pair*, and its ratio if *metric* has any; NaN where missing."""
+    yield column.cell(pair).value if column else math.nan
+    if metric.floor or metric.relative:
+        yield column.over_reference(pair) if column else math.nan
+
+
+def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
+    record = table.records.get((pair, probe))
+    if record is None:
+        return captions.NOT_RUN_STATUS, ""
+    return record.status.value, visible(record.reason)
+
+
+def _table_object(table: PairTable) -> dict[str, Any]:
+    return {
+        "run": table.run.name,
+        "setup": captions.setup_object(table.run),
+        "reading": msgspec.to_builtins(table.reading),
+        "reference": str(table.reference) if table.reference else None,
+        "sorted_by": table.sorted_by,
+        "metrics": [_column_object(column) for column in table.columns],
+        "rows": [_row_object(table, pair) for pair in table.pairs],
+    }
+
+
+def _column_object(column: Column) -> dict[str, Any]:
+    floor = column.reference_value if column.metric.floor else math.nan
+    return {
+        **captions.metric_object(column.metric),
+        "probe": column.probe,
+        "group": column.metric.group,
+        "against": str(column.reference) if column.reference else None,
+        "reference": or_null(column.reference_value),
+        "floor": or_null(floor),
+    }
+
+
+def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
+    statuses = {probe: _status(table, pair, probe) for probe in table.probes}
+    ratios = {c.metric.name: c.over_reference(pair) for c in table.columns}
+    return {
+        **captions.sides(pair),
+        "verdict": table.words.get(pair, ""),
+        "probes": {
+            probe: {"status": status, "reason": reason}
+            for probe, (status, reason) in statuses.items()
+        },
+        "values": {c.metric.name: or_null(c.cell(pair).value) for c in table.columns},
+        "over_reference": {
+            name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)
+        },
+    }
+
+
+def _table_part(table: PairTable) -> str:
+    last = [VERDICT] if table.words else []
+    rows = [[HEADING, *(column.metric.name for column in table.shown), *last]]
+    rows += [_texts(table, pair) for pair in table.pairs]
+    return captions.markdown(
+        title(table),
+        rows,
+        sentences=[*table.remarks, *captions.cautions(table.run.setup)],
+        entries=[*table_legend(table), *captions.facts(table.run)],
+    )
+
+
+def _texts(table: PairTable, pair: Pair) -> list[str]:
+    mark = REFERENCE_MARK if pair == table.reference else ""
+    texts = (" ".join(cell_texts(column, pair)).strip() for column in table.shown)
+    last = [table.words.get(pair, "")] if table.words else []
+    return [f"{_safe(pair)}{mark}", *texts, *last]

@@ -1,5 +1,8 @@
 """The grid of a run and the summary of several, on a terminal."""
 
+import csv
+import io
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -30,6 +33,9 @@ from codeneedle.report.grid import (
     colour,
     difference_scale,
     grid,
+    grid_csv,
+    grid_json,
+    grid_markdown,
     grid_texts,
     report,
     summary,
@@ -437,3 +443,68 @@ def test_a_reference_that_was_measured_twice_is_the_floor():
     said = "floor    0.50: q8_0/q8_0, measured twice"
     assert said in "\n".join(lines_of(narrowed))
     assert "floor" not in "\n".join(lines_of(alone))
+
+
+REASON = 'it said "no",\nthen\x1b[31m | died'
+BROKEN = made_run(
+    setup=SMALL,
+    failed=[failed_record("q4_0/q8_0", Status.CRASHED, REASON)],
+    untried=["q4_0/bf16"],
+)
+
+
+def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
+    """
+    Gaps are empty fields with a status and a reason on one line; each row has the name
+    of its run.
+    """
+    text = grid_csv([BROKEN, replace(BROKEN, name="other/model")], METRICS, READING)
+    rows = list(csv.DictReader(io.StringIO(text)))
+
+    assert 9 == len(text.splitlines())
+
+    assert ["random-bodies/made-model"] * 4 + ["other/model"] * 4 == [
+        row["run"] for row in rows
+    ]
+    assert ["finished", "finished", "not-run", "crashed"] == [
+        row["status"] for row in rows[:4]
+    ]
+    assert ["20.0", "20.0", "", ""] == [row["matched"] for row in rows[:4]]
+    assert ["run", "k", "v", "status", "reason", *METRIC] == list(rows[0])
+
+
+def test_a_grid_as_json_is_strict_and_complete():
+    """
+    Null where there is no value; setup, reference, reading and metrics are there.
+    """
+    (run,) = json.loads(grid_json([BROKEN], METRICS, READING, [judged(BROKEN)]))
+
+    assert "bf16/bf16" == run["reference"]
+    assert 12288 == run["setup"]["context"]
+    assert ["f_a", "f_b"] == run["setup"]["needles"]
+    assert {"strict_indent": False} == run["reading"]
+    assert list(METRIC) == [metric["name"] for metric in run["metrics"]]
+    assert ("none", None) == (run["gradient"]["matched"], run["gradient"]["pass"])
+    assert [20.0, 20.0, None, None] == [
+        cell["values"]["matched"] for cell in run["cells"]
+    ]
+    assert REASON == run["cells"][3]["reason"]
+
+
+def test_a_grid_as_markdown_has_the_summary_and_the_legend():
+    """
+    GitHub tables, K down and V across; a bar in a reason starts no column.
+    """
+    found = [judged(BROKEN)]
+    text = grid_markdown([BROKEN], MATCHED, [PASS], READING, found)
+    lines = text.split("\n")
+
+    assert lines[0].startswith("| run | pairs | pass /2 (mean +/- sd) |")
+    assert r"| K \\ V | bf16 | q8\_0 |" in lines
+    assert r"| bf16 | 20.00\* | 20.00 |" in lines
+    assert r"| q4\_0 | . | crash |" in lines
+    assert r"- \*: the reference, bf16/bf16" in lines
+    assert any("trimmed to 16 of 200 functions" in line for line in lines)
+    assert r"\| died" in text
+    assert "\x1b" not in text
+    assert ("", True) == (lines[-1], bool(lines[-2]))

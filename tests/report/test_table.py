@@ -1,5 +1,8 @@
 """One row per pair with the metrics of all probes."""
 
+import csv
+import io
+import json
 import math
 from dataclasses import replace
 
@@ -16,7 +19,7 @@ from made_metrics import (
     made_probe,
     run_of_all,
 )
-from made_records import made_run, made_setup
+from made_records import made_run, made_setup, renamed
 from printing import printed
 
 from codeneedle.errors import BadInput, UnknownName
@@ -25,6 +28,9 @@ from codeneedle.records.record import Status
 from codeneedle.report.judgement import words_of
 from codeneedle.report.table import (
     pair_table,
+    table_csv,
+    table_json,
+    table_markdown,
     table_view,
 )
 from codeneedle.scoring.rounds import Reading
@@ -368,3 +374,85 @@ def test_the_verdict_on_each_pair_is_its_last_column_and_the_legend_explains_it(
     assert any(line.startswith("costs ") for line in lines)
     assert "verdict" in lines[2].split()
     assert "verdict" not in " ".join(lines_of(run))
+
+
+def rows_of(text):
+    """A CSV, read back."""
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_table_as_csv_has_metrics_and_statuses_of_every_pair():
+    """
+    Unrounded, with the ratio to the reference where there is one; a gap has its reason
+    in the same row.
+    """
+    changes = [failed("divergence", "q4_0/q4_0"), (("throughput", "q4_0/q4_0"), None)]
+    found = rows_of(table_csv([table_of(run_of_all(changes=changes))]))
+    first, second, *_, last = found
+
+    assert 9 == len(found)
+    assert ("bf16", "q8_0", "0") == (second["k"], second["v"], second["reference"])
+    assert "1" == first["reference"]
+    assert ("8.0", "16.0") == (second["kld"], second["kld / reference"])
+    assert ("", "7.5") == (first["kld / reference"], second["quiet"])
+    assert "matched / reference" not in second
+    assert ["finished", "out-of-memory", "cannot allocate", "not-run"] == [
+        last[f"{probe} {what}"]
+        for probe, what in (
+            ("recall", "status"),
+            ("divergence", "status"),
+            ("divergence", "reason"),
+            ("throughput", "status"),
+        )
+    ]
+    assert ("", "", "20.0") == (last["kld"], last["tg"], last["matched"])
+
+
+def test_csv_of_runs_with_different_probes_shares_its_columns():
+    """
+    What a run was not measured with is empty.
+    """
+    other = table_of(renamed(made_run(), "other/made-model"))
+    found = rows_of(table_csv([table_of(), other]))
+
+    assert 9 + 36 == len(found)
+    assert ("", "not-run", "other/made-model") == tuple(
+        found[-1][key] for key in ("kld", "divergence status", "run")
+    )
+
+
+def test_a_table_as_json_has_values_ratios_and_noise_floors():
+    """
+    A list of runs, each with its setup, metrics and rows, and their verdicts.
+    """
+    words = {Pair("bf16", "q8_0"): "free"}
+    [found] = json.loads(table_json([replace(table_of(sort="tg"), words=words)]))
+    second = found["rows"][1]
+    metrics = {metric["name"]: metric for metric in found["metrics"]}
+
+    assert ("bf16/bf16", "tg") == (found["reference"], found["sorted_by"])
+    assert ("bf16", "q8_0") == (second["k"], second["v"])
+    assert "q4_0" == found["rows"][-1]["k"]
+    assert (8.0, 16.0) == (second["values"]["kld"], second["over_reference"]["kld"])
+    assert {"status": "finished", "reason": ""} == second["probes"]["divergence"]
+    assert ["f_a", "f_b", "f_c", "f_d"] == found["setup"]["needles"]
+    assert (0.5, "bf16/bf16") == (metrics["kld"]["floor"], metrics["kld"]["against"])
+    assert (None, 200.0) == (metrics["tg"]["floor"], metrics["tg"]["reference"])
+    assert "free" == second["verdict"]
+
+
+@pytest.mark.parametrize("floor", [0, 0.5])
+def test_a_table_as_markdown_has_its_legend(floor):
+    """
+    As many columns in each line, and nothing that GitHub would take for emphasis.
+    """
+    text = table_markdown([table_of(run_of_all(floor=floor))])
+    lines = text.splitlines()
+    legend = lines.index("- matched: matched lines of 20")
+    rows = [line for line in lines[:legend] if line.startswith("| ")]
+
+    assert "### random-bodies/made-model: all metrics" == lines[0]
+    assert 11 == len(rows)
+    assert {9} == {line.replace("\\|", "").count("|") for line in rows}
+    assert rows[2].startswith("| bf16/bf16\\* | 20.00 |")
+    assert "- \\*: the reference, bf16/bf16" in lines
