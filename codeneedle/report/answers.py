@@ -21,7 +21,7 @@ from codeneedle.corpora.registry import Named
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
-from codeneedle.report.captions import number
+from codeneedle.report.captions import number, text_table
 from codeneedle.scoring.alignment import Mark, Row, Score, score
 from codeneedle.scoring.rounds import (
     AskedRound,
@@ -106,7 +106,10 @@ def _all(run: Run, record: CellRecord) -> Iterator[tuple[str, AskedRound | Outco
 
 
 def overview_of(run: Run, record: CellRecord, reading: Reading) -> Group:
-    """All answers of *record*, a line each."""
+    """All answers of *record*, a line each, or why it has none."""
+    if not record.has_numbers:
+        why = visible(f"{record.status}: {record.reason}")
+        return Group(_record_title(run, record), Text(why))
     if record.probe == RECALL:
         return rounds_overview(run, record, reading)
     return questions_overview(run, record)
@@ -123,69 +126,70 @@ def _round_view(
 
 def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
     """One line per round of a recall record, with its score or its error."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("needle", overflow="fold", min_width=8)
-    for heading in OVERVIEW_HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("ended", overflow="fold", min_width=6)
-    rounds = asked_rounds(record, run.setup) if record.has_numbers else ()
-    for asked in rounds:
-        table.add_row(*map(Text, overview_row(asked, reading)))
-    forced = forced_answers(record, run.setup) if record.has_numbers else ()
-    scores = [forced_view(forced)] if forced else []
-    title = Text(f"{visible(run.name)}  {visible(str(record.pair))}", style="bold")
-    if not record.has_numbers:
-        why = f"{record.status}: {visible(record.reason)}"
-        return Group(title, Text(why))
-    answered = sum(not asked.error for asked in rounds)
-    said = f"{answered} of {plural(len(rounds), 'round')} answered"
-    written: list[Text | Table] = [Text(said), Text(), table] if rounds else []
-    between = [Text()] if rounds and forced else []
-    return Group(title, *written, *between, *scores)
+    rounds = asked_rounds(record, run.setup)
+    forced = forced_answers(record, run.setup)
+    parts: list[RenderableType] = [_record_title(run, record)]
+    if rounds:
+        answered = sum(not asked.error for asked in rounds)
+        said = f"{answered} of {plural(len(rounds), 'round')} answered"
+        rows = [overview_row(asked, reading) for asked in rounds]
+        words = {"needle": 8, "ended": 6}
+        parts += [Text(said), Text()]
+        parts += [text_table(OVERVIEW_HEADINGS, rows, words=words, gap=1)]
+    if rounds and forced:
+        parts.append(Text())
+    return Group(*parts, *([forced_view(forced)] if forced else []))
+
+
+def _record_title(run: Run, record: CellRecord) -> Text:
+    return Text(visible(f"{run.name}  {record.pair}"), style="bold")
 
 
 def forced_view(forced: Sequence[ForcedAnswer]) -> Group:
     """One line per needle whose right lines were scored."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("needle", overflow="fold", min_width=8)
-    for heading in ("depth", "line", "breaks at", "logp", "right %", "least lead"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for answer in forced:
-        needle, margins = answer.needle, answer.margins
-        table.add_row(
-            visible(needle.name.rpartition(".")[2]),
-            f"{needle.depth:.0%}",
-            str(needle.line),
+    rows = [
+        [
+            *_place(answer.needle),
             str(answer.breaks_at),
             number(answer.logp, digits=3),
             number(100 * answer.right, digits=1),
-            number(margins.least if margins else math.nan, digits=2),
-        )
+            number(answer.margins.least if answer.margins else math.nan, digits=2),
+        ]
+        for answer in forced
+    ]
     bounds = sum(len(answer.round.bounds) for answer in forced)
     unlisted = f"; {plural(bounds, 'token')} of unlisted probability" if bounds else ""
     said = f"right lines of {plural(len(forced), 'needle')} scored token by token"
+    table = text_table(FORCED_HEADINGS, rows, words={"needle": 8}, gap=1)
     return Group(Text(said + unlisted), Text(), table)
 
 
+PLACE = ("needle", "depth", "line")
+"""Columns that tell needles apart."""
+
+FORCED_HEADINGS = (*PLACE, "breaks at", "logp", "right %", "least lead")
+
 OVERVIEW_HEADINGS = (
-    "depth",
-    "line",
+    *PLACE,
     "matched",
     "missing",
     "halluc.",
     "bonus",
     "overrun",
     "margin",
+    "ended",
 )
-"""Columns between the needle's name and how its reply ended."""
+
+
+def _place(needle: NeedleFacts) -> list[str]:
+    # Without its class, which would take several lines; the line number identifies it.
+    name = visible(needle.name.rpartition(".")[2])
+    return [name, f"{needle.depth:.0%}", str(needle.line)]
 
 
 def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
     """The cells of `rounds_overview` for one round."""
-    needle = asked.needle
-    # Without its class, which would take several lines; the line number identifies it.
-    name = needle.name.rpartition(".")[2]
-    where = [visible(name), f"{needle.depth:.0%}", str(needle.line)]
+    where = _place(asked.needle)
     if asked.error:
         return [*where, *[""] * 6, f"error: {visible(asked.error)}"]
     counts = asked.counts(reading)
@@ -209,49 +213,40 @@ PAYLOAD_COLUMNS = 24
 
 def questions_overview(run: Run, record: CellRecord) -> Group:
     """How the answers of a retrieval record failed, and each that did."""
-    title = Text(f"{visible(run.name)}  {visible(str(record.pair))}", style="bold")
-    if not record.has_numbers:
-        return Group(title, Text(f"{record.status}: {visible(record.reason)}"))
     found = retrieval.outcomes(record)
     wrong = [each for each in found if each.judged.mode is not Mode.CORRECT]
     said = f"{len(found) - len(wrong)} of {plural(len(found), 'question')} right"
-    parts: list[RenderableType] = [title, Text(said), Text(), _modes_table(found)]
+    parts: list[RenderableType] = [_record_title(run, record), Text(said)]
+    parts += [Text(), _modes_table(found)]
     if wrong:
-        parts += [Text(), _wrong_table(wrong)]
+        words = {"question": 12, "expected": 0, "answered": 0, "mode": 10}
+        rows = map(_wrong_row, wrong)
+        parts += [Text(), text_table([*words], rows, words=words)]
     return Group(*parts)
 
 
 def _modes_table(found: Sequence[Outcome]) -> Table:
     """A row for each task, a column for each mode that occurs."""
     modes = [mode for mode in Mode if any(o.judged.mode is mode for o in found)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("task", no_wrap=True)
-    for heading in (*(mode.value for mode in modes), "nats/token"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    rows = []
     for task in dict.fromkeys(each.task for each in found):
         of_task = [each for each in found if each.task == task]
-        counts = (sum(o.judged.mode is mode for o in of_task) for mode in modes)
+        counts = [sum(o.judged.mode is mode for o in of_task) for mode in modes]
         logps = [each.logp for each in of_task if each.logp is not None]
         mean = f"{fmean(logps):.3f}" if logps else "-"
-        table.add_row(Text(visible(task)), *map(str, counts), mean)
-    return table
+        rows.append([visible(task), *map(str, counts), mean])
+    heading = ["task", *(mode.value for mode in modes), "nats/token"]
+    return text_table(heading, rows, words={"task": 0})
 
 
-def _wrong_table(wrong: Sequence[Outcome]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("question", overflow="fold", min_width=12)
-    table.add_column("expected", overflow="fold")
-    table.add_column("answered", overflow="fold")
-    table.add_column("mode", overflow="fold", min_width=10)
-    for each in wrong:
-        texts = (
-            each.question,
-            _shortened(each.asked.payload),
-            _shortened(each.asked.reply),
-            failure_words(each.judged),
-        )
-        table.add_row(*(Text(visible(text)) for text in texts))
-    return table
+def _wrong_row(each: Outcome) -> list[str]:
+    texts = (
+        each.question,
+        _shortened(each.asked.payload),
+        _shortened(each.asked.reply),
+        failure_words(each.judged),
+    )
+    return list(map(visible, texts))
 
 
 def failure_words(judged: Judgement) -> str:

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -70,6 +70,36 @@ def entry_table(entries: Iterable[tuple[str, str]], *, style: str = "") -> Table
     table.add_column(overflow="fold")
     for word, phrase in entries:
         table.add_row(Text(word), Text(visible(phrase)))
+    return table
+
+
+def text_table(
+    heading: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    words: Mapping[str, int],
+    gap: int = 2,
+) -> Table:
+    """
+    *rows* below *heading*: numbers, to the right, and words, to the left.
+
+    Args:
+        heading: Names of the columns.
+        rows: Text that is safe to show.
+        words: Columns of words, which may fold, with their least widths.
+        gap: Blanks behind a column.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    for name in heading:
+        table.add_column(
+            name,
+            justify="left" if name in words else "right",
+            min_width=words.get(name),
+            no_wrap=name not in words,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 

@@ -1,7 +1,7 @@
 """Two runs side by side: how their setups differ, and what that costs."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
-from codeneedle.report.captions import NO_VALUE_WORD, number
+from codeneedle.report.captions import NO_VALUE_WORD, number, text_table
 from codeneedle.report.judgement import UnitScores, scored_metrics
 from codeneedle.report.table import Column, pair_table
 from codeneedle.scoring.rounds import Reading
@@ -316,13 +316,9 @@ def _pair_rows(change: Change) -> Iterator[list[str]]:
         ]
 
 
-def _table(
-    heading: Sequence[str], rows: Iterator[list[str]] | list[list[str]]
-) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for word in heading:
-        is_text = word in {"setup", "first", "second", "metric", "K/V", "the second is"}
-        table.add_column(word, justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+WORDS = dict.fromkeys(("setup", "first", "second", "metric", "K/V", "the second is"), 0)
+"""Columns of words."""
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    return text_table(heading, rows, words=WORDS)

@@ -155,37 +155,6 @@ COLOURS: dict[str, Colormap] = {
 """Colour maps by the meaning of their colours."""
 
 
-def save(picture: Picture, *, png: Path, svg: Path) -> None:
-    """
-    Write *picture* to two files, as `save_figure` does.
-
-    Raises:
-        OSError: If a file cannot be written.
-    """
-    save_figure(functools.partial(paint, picture), png=png, svg=svg)
-
-
-def save_figure(painted: Callable[[], Figure], *, png: Path, svg: Path) -> None:
-    """
-    Write what *painted* returns to two files; the same picture gives the same bytes.
-
-    Raises:
-        OSError: If a file cannot be written.
-    """
-    with mpl.rc_context(_settings()), warnings.catch_warnings():
-        # Letters that the font lacks are drawn as boxes.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = painted()
-        pixels, curves = io.BytesIO(), io.BytesIO()
-        figure.savefig(
-            pixels, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None}
-        )
-        figure.savefig(curves, format="svg", metadata={"Date": None, "Creator": None})
-    # Files are replaced whole: an earlier picture is not lost on an error.
-    write_whole(png, pixels.getvalue())
-    write_whole(svg, curves.getvalue())
-
-
 def _settings() -> dict[Any, Any]:
     return {
         # This font comes with matplotlib: the same on every machine.
@@ -388,11 +357,7 @@ def draw(
     Raises:
         FolderUnusable: If the disk refuses.
     """
-    picture = (
-        differences_picture(run, metric, reading, found)
-        if difference
-        else values_picture(run, metric, reading, found, zoom=zoom)
-    )
+    picture = picture_of(run, metric, reading, found, difference=difference, zoom=zoom)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
     return drawn(functools.partial(paint, picture), folder=folder, name=name)
 
@@ -401,69 +366,70 @@ def drawn(
     painted: Callable[[], Figure], *, folder: Path, name: str
 ) -> tuple[Path, Path]:
     """
-    Write what *painted* returns as PNG and SVG called *name*.
+    Write what *painted* returns as PNG and SVG; the same picture gives the same bytes.
 
     Raises:
         FolderUnusable: If the disk refuses.
     """
+    with mpl.rc_context(_settings()), warnings.catch_warnings():
+        # Letters that the font lacks are drawn as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure = painted()
+        pixels, curves = io.BytesIO(), io.BytesIO()
+        figure.savefig(
+            pixels, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None}
+        )
+        figure.savefig(curves, format="svg", metadata={"Date": None, "Creator": None})
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_figure(painted, png=png, svg=svg)
+        # Files are replaced whole: an earlier picture is not lost on an error.
+        write_whole(png, pixels.getvalue())
+        write_whole(svg, curves.getvalue())
     except OSError as error:
         raise FolderUnusable(folder=folder, reason=str(error)) from error
     return png, svg
 
 
-def values_picture(
-    run: Run, metric: Metric, reading: Reading, found: Verdict, *, zoom: bool = False
+def picture_of(
+    run: Run,
+    metric: Metric,
+    reading: Reading,
+    found: Verdict,
+    *,
+    difference: bool = False,
+    zoom: bool = False,
 ) -> Picture:
-    """The value of every pair: lighter is better, or higher where neither is."""
+    """
+    The value of every pair, or with *difference* that less the reference's.
+
+    Of values, lighter is better, or higher where neither is. Without a reference there
+    are no differences, and values are shown.
+    """
     cells = frames.cells_frame(run, metric, reading)
-    bold = _costly(cells, metric, found)
-    values = [cell.value for cell in cells]
-    labels = [number(value, digits=metric.digits) for value in values]
+    rounds, reference = frames.most_observations(cells), frames.reference(cells)
+    base = frames.value_at(cells, reference) if difference and reference else None
+    values = [cell.value - (base or 0.0) for cell in cells]
+    caption = metric.unit or metric.name
+    if base is None:
+        scale = value_scale(metric, values, rounds=rounds, zoom=zoom)
+        colours = f"lighter is {'lower' if metric.better == 'lower' else 'higher'}"
+        title = _capital(metric.label + captions.combined(metric, cells))
+    else:
+        scale = difference_scale(metric, values, reference=base, rounds=rounds)
+        colours, caption = "around zero", f"difference, {caption}"
+        label = number(base, digits=metric.digits)
+        title = f"{_capital(metric.label)}: difference from {reference} ({label})"
+    costly = {c.pair for c in cells if found.word(c.pair, metric.name) == COSTS}
     return Picture(
         k_types=tuple(frames.k_types(cells)),
         v_types=tuple(frames.v_types(cells)),
-        squares=_squares(cells, values, labels, bold=bold),
-        scale=value_scale(
-            metric, values, rounds=frames.most_observations(cells), zoom=zoom
-        ),
-        colours=f"lighter is {'lower' if metric.better == 'lower' else 'higher'}",
-        caption=metric.unit or metric.name,
-        title=_capital(metric.label + captions.combined(metric, cells)),
-        notes=_notes(run, metric, cells, bold),
-        reference=frames.reference(cells),
-    )
-
-
-def differences_picture(
-    run: Run, metric: Metric, reading: Reading, found: Verdict
-) -> Picture:
-    """Every pair's value less the reference's."""
-    cells = frames.cells_frame(run, metric, reading)
-    reference = frames.reference(cells)
-    if reference is None:
-        return values_picture(run, metric, reading, found)
-    base = frames.value_at(cells, reference)
-    differences = [cell.value - base for cell in cells]
-    scale = difference_scale(
-        metric, differences, reference=base, rounds=frames.most_observations(cells)
-    )
-    labels = [number(each, digits=metric.digits, sign=True) for each in differences]
-    k_types, v_types = frames.k_types(cells), frames.v_types(cells)
-    bold = _costly(cells, metric, found)
-    base_label = number(base, digits=metric.digits)
-    return Picture(
-        k_types=tuple(k_types),
-        v_types=tuple(v_types),
-        squares=_squares(cells, differences, labels, bold=bold),
+        squares=_squares(cells, values, metric, bold=costly, sign=base is not None),
         scale=scale,
-        colours="around zero",
-        caption=f"difference, {metric.unit or metric.name}",
-        title=f"{_capital(metric.label)}: difference from {reference} ({base_label})",
-        notes=_notes(run, metric, cells, bold),
+        colours=colours,
+        caption=caption,
+        title=title,
+        notes=_notes(run, metric, cells, costly),
         reference=reference,
     )
 
@@ -471,28 +437,21 @@ def differences_picture(
 def _squares(
     cells: Cells,
     values: Sequence[float],
-    labels: Sequence[str],
+    metric: Metric,
     *,
     bold: Collection[Pair],
+    sign: bool,
 ) -> tuple[tuple[Square, ...], ...]:
-    """*values* and *labels*, in the order of *cells*, as rows of squares."""
-    flat = [
-        Square(
-            value, _word(cell.status) if math.isnan(value) else label, cell.pair in bold
+    """*values*, in the order of *cells*, as rows of squares."""
+    flat = []
+    for value, cell in zip(values, cells, strict=True):
+        label = number(value, digits=metric.digits, sign=sign)
+        word = status_word(cell.status) if cell.status else "not run"
+        flat.append(
+            Square(value, word if math.isnan(value) else label, cell.pair in bold)
         )
-        for value, label, cell in zip(values, labels, cells, strict=True)
-    ]
     across = len(frames.v_types(cells))
     return tuple(tuple(flat[at : at + across]) for at in range(0, len(flat), across))
-
-
-def _word(status: str) -> str:
-    return status_word(status) if status else "not run"
-
-
-def _costly(cells: Cells, metric: Metric, found: Verdict) -> set[Pair]:
-    """The pairs that cost by *metric*, as the verdict says."""
-    return {c.pair for c in cells if found.word(c.pair, metric.name) == COSTS}
 
 
 def run_notes(run: Run) -> tuple[str, ...]:

@@ -354,18 +354,9 @@ def front_rows(found: Verdict) -> list[list[str]]:
 
 def _front_table(found: Verdict) -> Table:
     heading, *rows = front_rows(found)
-    table = Table(
-        box=None,
-        padding=(0, 2, 0, 0),
-        header_style="bold",
-        title_justify="left",
-        title="No other pair beats these:",
-        title_style="",
-    )
-    for at, word in enumerate(heading):
-        table.add_column(word, justify="right" if at else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
+    table = captions.text_table(heading, rows, words={"K/V": 0})
+    table.title, table.title_style = "No other pair beats these:", ""
+    table.title_justify = "left"
     return table
 
 

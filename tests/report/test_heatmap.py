@@ -19,10 +19,9 @@ from codeneedle.records.record import Status
 from codeneedle.report.grid import Scale
 from codeneedle.report.heatmap import (
     LABELLED,
-    differences_picture,
     draw,
     paint,
-    values_picture,
+    picture_of,
 )
 from codeneedle.report.judgement import Verdict, judge
 from codeneedle.scoring.rounds import Reading
@@ -81,8 +80,8 @@ def test_cells_hold_their_number_or_their_status() -> None:
     Values with the metric's decimals; gaps say why they are gaps. Light is good, and
     the natural scale is kept unless zoomed.
     """
-    picture = values_picture(RUN, MATCHED, READING, UNJUDGED)
-    zoomed = values_picture(RUN, MATCHED, READING, UNJUDGED, zoom=True)
+    picture = picture_of(RUN, MATCHED, READING, UNJUDGED)
+    zoomed = picture_of(RUN, MATCHED, READING, UNJUDGED, zoom=True)
 
     assert ["20.00", "20.00", "20.00", "not run", "oom", "10.50"] == (
         words(paint(picture))
@@ -91,7 +90,7 @@ def test_cells_hold_their_number_or_their_status() -> None:
     assert "lighter is higher" == picture.colours
     assert (
         "lighter is lower"
-        == values_picture(RUN, METRIC["missing"], READING, UNJUDGED).colours
+        == picture_of(RUN, METRIC["missing"], READING, UNJUDGED).colours
     )
 
 
@@ -101,8 +100,8 @@ def test_differences_are_signed_and_centred() -> None:
     verdict is bold, in the values too, and a note says so.
     """
     found = judge(RUN, READING, with_power=False)
-    picture = differences_picture(RUN, MATCHED, READING, found)
-    values = values_picture(RUN, MATCHED, READING, found)
+    picture = picture_of(RUN, MATCHED, READING, found, difference=True)
+    values = picture_of(RUN, MATCHED, READING, found)
     squares = [square for row in picture.squares for square in row]
 
     assert ["0.00", "0.00", "0.00", "not run", "oom", "-9.50"] == [
@@ -120,7 +119,7 @@ def test_the_picture_says_what_it_shows_and_on_what() -> None:
     """
     Metric, model, corpus, context, build, machine and date.
     """
-    picture = values_picture(RUN, MATCHED, READING, UNJUDGED)
+    picture = picture_of(RUN, MATCHED, READING, UNJUDGED)
     notes = "\n".join(picture.notes)
 
     assert "Matched lines of 20 (mean of 16)" == picture.title
@@ -140,8 +139,8 @@ def test_a_run_without_numbers_can_be_drawn(tmp_path: Path) -> None:
     draw(empty, MATCHED, READING, found=UNJUDGED, difference=True, folder=tmp_path)
 
     said = "No cell was measured for matched"
-    assert said == values_picture(empty, MATCHED, READING, UNJUDGED).notes[-1]
-    squares = values_picture(empty, MATCHED, READING, UNJUDGED).squares
+    assert said == picture_of(empty, MATCHED, READING, UNJUDGED).notes[-1]
+    squares = picture_of(empty, MATCHED, READING, UNJUDGED).squares
     assert all(math.isnan(square.value) for row in squares for square in row)
 
 
@@ -171,7 +170,7 @@ def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) ->
             made_run(setup=setup), MATCHED, READING, found=UNJUDGED, folder=tmp_path
         )
         widths.append(struct.unpack(">I", png.read_bytes()[16:20])[0])
-    axes = paint(values_picture(RUN, MATCHED, READING, UNJUDGED)).axes[0]
+    axes = paint(picture_of(RUN, MATCHED, READING, UNJUDGED)).axes[0]
     figure = axes.figure
     box = axes.get_position().bounds
     inches = [box[2] * figure.get_figwidth() / 3, box[3] * figure.get_figheight() / 2]  # type: ignore[union-attr]
@@ -198,8 +197,8 @@ def test_differences_are_to_the_pair_that_records_name() -> None:
     one = replace(MATCHED, reference=lambda _: "q4_0/q4_0")
     several = replace(MATCHED, reference=lambda record: str(record.pair))
 
-    picture = differences_picture(RUN, one, READING, UNJUDGED)
-    other = differences_picture(RUN, several, READING, UNJUDGED)
+    picture = picture_of(RUN, one, READING, UNJUDGED, difference=True)
+    other = picture_of(RUN, several, READING, UNJUDGED, difference=True)
 
     assert Pair("q4_0", "q4_0") == picture.reference
     assert "+9.50" == picture.squares[0][0].label
@@ -214,7 +213,7 @@ def test_a_large_grid_has_small_cells_without_labels() -> None:
     """
     types = [f"made_{LETTERS[at]}" for at in range(LABELLED + 1)]
     setup = made_setup(needles=1, types_k=types, types_v=types)
-    picture = values_picture(
+    picture = picture_of(
         made_run(setup=setup), METRIC["matched"], READING, UNJUDGED
     )
 
