@@ -213,9 +213,7 @@ def test_a_large_grid_has_small_cells_without_labels() -> None:
     """
     types = [f"made_{LETTERS[at]}" for at in range(LABELLED + 1)]
     setup = made_setup(needles=1, types_k=types, types_v=types)
-    picture = picture_of(
-        made_run(setup=setup), METRIC["matched"], READING, UNJUDGED
-    )
+    picture = picture_of(made_run(setup=setup), METRIC["matched"], READING, UNJUDGED)
 
     figure = paint(picture)
     grid = figure.axes[0]
