@@ -20,19 +20,26 @@ BITS_PER_ELEMENT: dict[str, float] = {
     "f16": 16.0,
     "bf16": 16.0,
     "q8_0": 8.5,
+    "kv8": 8.5,
     "q6_0": 6.5,
+    "kv6": 6.5,
     "q5_1": 6.0,
     "q5_0": 5.5,
+    "kv5": 5.5,
     "q4_1": 5.0,
     "q4_0": 4.5,
     "iq4_nl": 4.5,
+    "kv4": 4.5,
+    "kv3": 3.5,
+    "kv2": 2.5,
 }
 """
 Storage per cached value, scales included, most precise type first.
 
 A block of 32 values carries a 2-byte scale, and the ``_1`` types a 2-byte
 minimum: q8_0 is 34 bytes per 32 values. Source: ``ggml-common.h`` of llama.cpp;
-q6_0 is ik_llama.cpp's.
+q6_0 is ik_llama.cpp's. MLX's ``kv`` types carry a 2-byte scale and a 2-byte bias per
+group, of 64 values by default.
 """
 
 BLOCK_SIZE: dict[str, int] = {

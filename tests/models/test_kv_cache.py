@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_engine import made_weights
 from gguf_files import SHAPE, gguf_bytes
 
 from codeneedle.grid import Pair
@@ -360,3 +361,17 @@ def test_devices_tell_their_memory(devices, mib, where):
 
     assert mib * MIB == room.size_bytes
     assert where in {None, room.where}
+
+
+@pytest.mark.parametrize(
+    ("pair", "equal"), [("kv8/kv4", "q8_0/q4_0"), ("f16/kv6", "f16/q6_0")]
+)
+def test_types_of_mlx_take_as_much_as_blocks_of_32_with_one_scale(pair, equal):
+    """
+    Two numbers of 16 bits for 64 values, as llama.cpp has one for 32.
+    """
+    found, expected = (
+        kv_bytes(made_weights(), Pair.parse(each), 4096) for each in (pair, equal)
+    )
+
+    assert expected == found > 0

@@ -37,7 +37,8 @@ class Packing:
     Attributes:
         bits: Of a value: 2, 3, 4, 5, 6 or 8; `PLAIN_BITS` if they are not quantized.
         group_size: Values that share a scale and a bias: 32, 64 or 128.
-        dtype: Of values that are not quantized; None to keep what the model computes.
+        dtype: Of values that are not quantized, and of scales and biases; None to keep
+            what the model computes.
     """
 
     bits: int
@@ -51,10 +52,10 @@ class Packing:
 
     def pack(self, values: Array) -> Packed:
         """*values*, shape (..., head size), as they are stored."""
+        values = values if self.dtype is None else values.astype(self.dtype)
         if not self.is_quantized:
-            return (values if self.dtype is None else values.astype(self.dtype),)
-        packed = mx.quantize(values, group_size=self.group_size, bits=self.bits)
-        return tuple(packed)
+            return (values,)
+        return tuple(mx.quantize(values, group_size=self.group_size, bits=self.bits))
 
     def unpack(self, packed: Packed) -> Array:
         """The values that *packed* stands for."""
@@ -194,9 +195,9 @@ class _Quantized:
         return key.group_size, key.bits, value.group_size, value.bits
 
     def _restore(self, packing: Sequence[int]) -> None:
-        """Take group size and bits of K, then of V; what is plain keeps its type."""
+        """Take group size and bits of K, then of V; types stay as they are."""
         key_group, key_bits, value_group, value_bits = packing
-        dtypes = [packed and packed[0].dtype for packed in (self.keys, self.values)]
+        dtypes = [packed and packed[-1].dtype for packed in (self.keys, self.values)]
         self.key_packing = Packing(key_bits, key_group, dtypes[0])
         self.value_packing = Packing(value_bits, value_group, dtypes[1])
 

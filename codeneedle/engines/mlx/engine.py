@@ -47,6 +47,15 @@ GROUP_SIZES = (32, 64, 128)
 PACKAGES = ("mlx", "mlx-lm")
 INSTALL = "Install it: pip install 'codeneedle[mlx]'"
 
+ON_CPU = (
+    "MLX computes on the CPU here, which is slow: use short contexts; on Linux, "
+    "OpenBLAS makes it ten times faster: LD_PRELOAD=libopenblas.so.0"
+)
+"""
+For users. MLX 0.32.4's wheel for Linux brings the reference BLAS: SmolLM2 in float32
+read 17 tokens/s on a core of an EPYC with it, and 165 with OpenBLAS 0.3.21.
+"""
+
 LOAD_TIMEOUT_S = 1800.0
 """How long the child may take until it answers: a large model from a slow disk."""
 
@@ -177,9 +186,7 @@ class Mlx:
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        if devices():
-            return ()
-        return ("MLX computes on the CPU here, which is slow: use short contexts",)
+        return () if devices() else (ON_CPU,)
 
     @property
     def stretches_context(self) -> bool:
@@ -392,9 +399,10 @@ def _serving(
 
 
 def environment() -> dict[str, str]:
-    """Of a child: it asks no server for models."""
+    """Of a child: it asks no server for models, and may use another BLAS."""
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    return processes.clean(os.environ) | offline
+    preloaded = {n: os.environ[n] for n in ("LD_PRELOAD",) if n in os.environ}
+    return processes.clean(os.environ) | offline | preloaded
 
 
 def _port(child: Child, log: Path) -> int:

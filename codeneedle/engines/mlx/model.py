@@ -70,11 +70,12 @@ class Settings:
     compute: str = "model"
 
     def packings(self) -> tuple[Packing, Packing]:
-        """How K and V are to be stored."""
+        """How K and V are to be stored; scales take 16 bits on a CPU, too."""
+        scales = mx.float16 if self.compute == "float32" else None
         key, value = (
             Packing(PLAIN_BITS, group, DTYPES[kind])
             if kind in DTYPES
-            else Packing(int(kind.removeprefix("kv")), group)
+            else Packing(int(kind.removeprefix("kv")), group, scales)
             for kind, group in zip((self.k, self.v), self.group_size, strict=True)
         )
         return key, value

@@ -25,7 +25,7 @@ from codeneedle.engines.messages import (
     Message,
     PromptTooLong,
 )
-from codeneedle.engines.mlx.engine import Mlx, find
+from codeneedle.engines.mlx.engine import Mlx, environment, find
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
@@ -140,9 +140,9 @@ def test_what_runs_is_read_from_the_arrays(served):
         cache.k_type,
         cache.v_type,
     )
-    assert (64 + 8, 32 + 8) == (cache.k_bytes_per_token, cache.v_bytes_per_token)
+    assert (64 + 4, 32 + 4) == (cache.k_bytes_per_token, cache.v_bytes_per_token)
     assert (7, 0, ()) == (cache.layers, found.quantized_kv_start, found.unquantized)
-    assert (7 * 512 * (72 + 40)) / 2**20 == pytest.approx(found.kv_mib, rel=1e-3)
+    assert (7 * 512 * (68 + 36)) / 2**20 == pytest.approx(found.kv_mib, rel=1e-3)
 
 
 def test_what_was_not_asked_for_is_a_mismatch(served):
@@ -269,6 +269,17 @@ def test_a_group_size_that_cannot_be_is_refused(engine, sizes):
     """
     with pytest.raises(BadInput, match="--kv-group-size"):
         replace(engine, settings=MlxSettings(group_size=sizes)).refuse_arguments()
+
+
+def test_a_child_may_compute_with_another_blas(monkeypatch):
+    """
+    And inherits nothing else that could change it.
+    """
+    monkeypatch.setenv("LD_PRELOAD", "libopenblas.so.0")
+    monkeypatch.setenv("HF_TOKEN", "hf-of-the-user")
+
+    assert "libopenblas.so.0" == environment()["LD_PRELOAD"]
+    assert "HF_TOKEN" not in environment()
 
 
 def test_a_start_that_no_context_reaches_is_refused(engine):
