@@ -25,25 +25,15 @@ from codeneedle.engines.openai.settings import (
 )
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import ENGINE, Pair, by_precision
+from codeneedle.models.weights import Weights, known_by_name, read_header
 
 if TYPE_CHECKING:
-    from codeneedle.models.weights import Weights
     from codeneedle.sweep.plan import EngineFor
     from codeneedle.sweep.request import Request
 
 
-class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of an engine that has none."""
-
-
 def _as_it_is(request: "Request") -> "Request":
     return request
-
-
-def _gguf(path: Path) -> "Weights":
-    from codeneedle.models.weights import read_header
-
-    return read_header(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +47,8 @@ class Offer:
         engine_for: Makes what makes engines of models; may ask its programs what they
             can do.
         settings: What a user may choose, all fields with a default: the table of its
-            name in a sweep file, and the options that the fields' metadata names.
+            name in a sweep file, and the options that the fields' metadata names;
+            None for none.
         suited: What is asked for, with what follows from the engine's settings. Raises
             a `RequestError` if they do not go together.
         weights: Reads what ``--model`` leads to. Raises a `MachineError`.
@@ -65,9 +56,9 @@ class Offer:
 
     find: Callable[["Request"], object]
     engine_for: Callable[["Request"], "EngineFor"]
-    settings: type[Struct] = NoSettings
+    settings: type[Struct] | None = None
     suited: Callable[["Request"], "Request"] = _as_it_is
-    weights: Callable[[Path], "Weights"] = _gguf
+    weights: Callable[[Path], Weights] = read_header
 
 
 def _find_llama_cpp(request: "Request") -> object:
@@ -99,16 +90,14 @@ def _mlx(request: "Request") -> "EngineFor":
     return lambda model: Mlx(versions=versions, model=model, settings=settings)
 
 
-def _folder_of_mlx(path: Path) -> "Weights":
+def _folder_of_mlx(path: Path) -> Weights:
     from codeneedle.engines.mlx.engine import read_weights
 
     return read_weights(path)
 
 
-def _served_model(path: Path) -> "Weights":
+def _served_model(path: Path) -> Weights:
     """A GGUF file is read; anything else is a name that the server understands."""
-    from codeneedle.models.weights import known_by_name, read_header
-
     is_gguf = path.suffix == ".gguf" or path.is_file()
     return read_header(path) if is_gguf else known_by_name(path)
 
@@ -187,12 +176,6 @@ def _endpoint(request: "Request") -> "EngineFor":
     )
 
 
-def _by_name(path: Path) -> "Weights":
-    from codeneedle.models.weights import known_by_name
-
-    return known_by_name(path)
-
-
 ENGINES: Mapping[str, Offer] = {
     ENGINE: Offer(find=_find_llama_cpp, engine_for=_llama_cpp),
     MLX: Offer(
@@ -213,7 +196,7 @@ ENGINES: Mapping[str, Offer] = {
         engine_for=_endpoint,
         settings=EndpointSettings,
         suited=_suited_endpoint,
-        weights=_by_name,
+        weights=known_by_name,
     ),
 }
 """All engines, by the name that ``--engine`` takes."""
@@ -228,11 +211,7 @@ def asks_for(engine: str) -> Callable[[Pair], str]:
 
 def settings_of_engines() -> dict[str, type[Struct]]:
     """The settings of the engines that have any, by name."""
-    return {
-        name: offer.settings
-        for name, offer in ENGINES.items()
-        if offer.settings.__struct_fields__
-    }
+    return {name: offer.settings for name, offer in ENGINES.items() if offer.settings}
 
 
 def offered(request: "Request") -> Offer:
