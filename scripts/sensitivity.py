@@ -22,8 +22,8 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import CellRecord
 from codeneedle.records.store import Store
-from codeneedle.report.judgement import UnitScores
 from codeneedle.report.table import PairTable, pair_table
+from codeneedle.report.units import UnitScores
 from codeneedle.scoring.rounds import Reading
 
 OF_TASKS = {name for task in TASKS for name in (task, f"{task}-logp")}

@@ -23,8 +23,8 @@ from codeneedle.analysis import verdict
 from codeneedle.analysis.verdict import EFFECTS, Numbers
 from codeneedle.probes import PROBES
 from codeneedle.records.store import Store
-from codeneedle.report.judgement import scored_metrics
 from codeneedle.report.table import pair_table
+from codeneedle.report.units import scored_metrics
 from codeneedle.scoring.rounds import Reading
 
 TYPES, NEEDLES, LINES = 6, 16, 20.0

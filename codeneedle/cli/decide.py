@@ -35,11 +35,10 @@ from codeneedle.records.record import (
 )
 from codeneedle.report.judgement import (
     UNDECIDED,
-    UnitScores,
     comparisons,
-    deciding_metrics,
     judge,
 )
+from codeneedle.report.units import UnitScores, deciding_metrics
 from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import with_further

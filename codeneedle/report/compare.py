@@ -17,8 +17,8 @@ from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report.captions import NO_VALUE_WORD, number, text_table
-from codeneedle.report.judgement import UnitScores, scored_metrics
 from codeneedle.report.table import Column, pair_table
+from codeneedle.report.units import UnitScores, scored_metrics
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import json_text, or_null, visible
 

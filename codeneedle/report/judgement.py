@@ -1,7 +1,6 @@
 """Judges a run by all that was measured: what types cost, and which pair to set."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,33 +10,24 @@ from codeneedle.analysis import recall, verdict
 from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.verdict import (
     ALPHA,
-    AXIS_ALPHA,
-    EFFECTS,
     LOST_SHARE,
-    ODD_ALPHA,
-    AxisFinding,
     Certificate,
-    Numbers,
-    OddCell,
 )
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import Run, Setup
 from codeneedle.report.captions import number
 from codeneedle.report.table import Column, PairTable, pair_table
+from codeneedle.report.units import (
+    AXES,
+    Judged,
+    UnitScores,
+    is_unreliable,
+    scored_metrics,
+    units_of,
+)
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import visible
-
-ANSWERED_SHARE = 0.9
-"""A cell with fewer answers than this share of its rounds is unreliable."""
-
-FLOOR_SHARE = 0.1
-"""A metric says nothing where the reference has this little of its range, or less."""
-
-FEWEST_UNITS = 2
-"""Units that a test needs."""
-
-AXES = ("K", "V")
 
 NOTHING_LOST, WITHIN_LIMIT = "nothing lost", "within the limit"
 LEAST_MEMORY, FASTEST = "least memory", "fastest"
@@ -75,66 +65,6 @@ class Limits:
         """The largest loss of each metric that is limited."""
         known = {"top1": self.max_changed, "kld": self.max_kld}
         return {name: limit for name, limit in known.items() if limit is not None}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """
-    What one metric says of the types of K and of V.
-
-    Attributes:
-        metric: The metric.
-        types: The types of each axis that have numbers, most precise first.
-        units: Needles, chunks or questions that every cell shares.
-        reference: Mean of the reference.
-        axes: One finding for each of `AXES`.
-        odd: A cell that its types do not explain; left out of the axes.
-        incomplete: Pairs that lack answers which the reference has: not compared.
-        least: For each axis, the smallest effects that would have been found 9 times
-            in 10, by kind; empty where the axis matters.
-        silent: Why the metric has no say; empty if it has.
-    """
-
-    metric: Metric
-    types: tuple[tuple[str, ...], tuple[str, ...]]
-    units: int
-    reference: float
-    axes: tuple[AxisFinding, ...] = ()
-    odd: OddCell | None = None
-    least: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    silent: str = ""
-    incomplete: tuple[Pair, ...] = ()
-
-    @property
-    def votes(self) -> bool:
-        """Whether a cost of it is one: a distance is above zero for any rounding."""
-        return not self.silent and not self.metric.floor
-
-    def charges(self, pair: Pair) -> bool:
-        """Whether *pair* is odd, or its type of K or of V costs."""
-        sides = {("K", pair.k), ("V", pair.v)}
-        return pair == self.odd_pair or bool(sides & self.costing())
-
-    @property
-    def odd_pair(self) -> Pair | None:
-        """The types of the odd cell."""
-        if self.odd is None:
-            return None
-        return Pair(self.types[0][self.odd.k], self.types[1][self.odd.v])
-
-    def costing(self) -> set[tuple[str, str]]:
-        """
-        Axis and type of all that costs.
-
-        Where an axis matters without a single type being shown, the coarser types of
-        its largest contrast.
-        """
-        found = set()
-        for axis, types, finding in zip(AXES, self.types, self.axes, strict=False):
-            costly = [types[cost.index] for cost in finding.costs]
-            if finding.matters:
-                found |= {(axis, name) for name in costly or types[finding.split :]}
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +254,7 @@ by far more than their noise: a small share of the alarms costs them little powe
 
 
 def _shares(
-    speaking: Sequence["UnitScores"], certifying: "UnitScores | None"
+    speaking: Sequence[UnitScores], certifying: UnitScores | None
 ) -> dict[str, float]:
     """The share of the false alarms of each metric, by name; they sum to 1."""
     names = [each.metric.name for each in speaking]
@@ -335,7 +265,7 @@ def _shares(
     return {name: FIRST_SHARE if name == first else rest for name in names}
 
 
-def _certifying(speaking: Sequence["UnitScores"]) -> "UnitScores | None":
+def _certifying(speaking: Sequence[UnitScores]) -> UnitScores | None:
     """The first metric that can tell lost units; of two, the one with more units."""
     found = [each for each in speaking if each.metric.lost_from is not None]
     return max(found, key=lambda each: each.answered, default=None)
@@ -350,248 +280,6 @@ def words_of(table: PairTable) -> dict[Pair, str]:
     found = judge(table.run, table.reading, with_power=False)
     words = {pair: found.word(pair) for pair in table.pairs}
     return {pair: word for pair, word in words.items() if word}
-
-
-def scored_metrics(table: PairTable) -> dict[str, "UnitScores"]:
-    """The judged metrics of *table* that have a value, by name."""
-    return {
-        column.metric.name: UnitScores(column, table)
-        for column in table.columns
-        if column.metric.is_judged and column.has_values
-    }
-
-
-class UnitScores:
-    """The units of one metric in every cell, higher is better."""
-
-    def __init__(self, column: Column, table: PairTable) -> None:
-        self.metric = column.metric
-        self._column = column
-        self._cells = {
-            pair: _units(column, table, pair)
-            for pair in table.pairs
-            if column.cell(pair).has_value
-        }
-        self.reference = column.reference or table.reference
-        self._missing = {pair: _missing(column, table, pair) for pair in self._cells}
-        own = self._cells.get(self.reference or table.pairs[0], {})
-        missing = _missing(column, table, self.reference)
-        counts = Counter(
-            name
-            for pair, units in self._cells.items()
-            for name in units.keys() | self._missing[pair]
-        )
-        # What the reference did not answer cannot be lost, and is no evidence.
-        self._answered = [name for name in own if name not in missing]
-        # Some pairs were asked for further functions: the grid has those of most.
-        self.names = [
-            name for name in self._answered if 2 * counts[name] > len(self._cells)
-        ]
-        self.units = len(self.names)
-        self._is_reliable = not _is_unreliable(
-            len(missing), len(missing) + len(self._answered)
-        )
-        self._unreliable = {
-            pair
-            for pair, lacking in self._missing.items()
-            if _is_unreliable(len(lacking), len(lacking | self._cells[pair].keys()))
-        }
-
-    @property
-    def answered(self) -> int:
-        """Units that the reference answered, asked of all pairs or of some."""
-        return len(self._answered)
-
-    @property
-    def sign(self) -> int:
-        """1 where more is better, -1 where less is."""
-        return -1 if self.metric.better == "lower" else 1
-
-    @property
-    def silent(self) -> str:
-        """Why the metric has no say; empty if it has."""
-        if self.reference not in self._cells:
-            return "the reference has no value"
-        if not self._is_reliable:
-            return (
-                f"the reference has an answer for {self.units} {self.metric.noun} "
-                "only, so nothing can be compared with it"
-            )
-        if self.units < FEWEST_UNITS:
-            return "a single number per pair, so nothing is known of its noise"
-        low, high = self.metric.bounds
-        if low is None or high is None:
-            return ""
-        value = float(np.mean(list(self._cells[self.reference].values())))
-        worst = high if self.metric.better == "lower" else low
-        if abs(value - worst) <= FLOOR_SHARE * (high - low):
-            return (
-                f"the reference itself has {number(value, digits=2)} of {high:g}: "
-                "too hard for this model, so losses cannot be seen"
-            )
-        return ""
-
-    def of(self, pair: Pair, names: Sequence[str] | None = None) -> Numbers | None:
-        """
-        The units of *pair*, higher is better; None where they are not whole.
-
-        None, too, where fewer than nine in ten have an answer: zeros of those that
-        have none would be charged to the types of *pair*.
-
-        Args:
-            pair: Any pair.
-            names: Of the units; all of `names` if None.
-        """
-        names = self.names if names is None else names
-        values = {} if pair in self._unreliable else self._cells.get(pair, {})
-        if not names or not values.keys() >= set(names):
-            return None
-        return np.array([values[name] for name in names]) * self.sign
-
-    def shared(self, pair: Pair) -> tuple[Numbers, Numbers] | None:
-        """
-        What *pair* and the reference have for the units that both were asked for.
-
-        None where there are none, *pair* lacks one of them, or too many answers.
-        """
-        ours = {} if pair in self._unreliable else self._cells.get(pair, {})
-        theirs = self._cells.get(self.reference, {}) if self.reference else {}
-        names = [name for name in self._answered if name in ours]
-        lacking = self._missing.get(pair, frozenset()) - ours.keys()
-        if not names or lacking & set(self._answered):
-            return None
-        both = (np.array([of[name] for name in names]) for of in (ours, theirs))
-        first, second = (values * self.sign for values in both)
-        return first, second
-
-    def losses(self, pair: Pair) -> Numbers | None:
-        """Loss of each unit that *pair* shares with the reference; None without."""
-        both = self.shared(pair)
-        # A distance from the reference is a loss as it stands; its floor is noise.
-        return None if both is None else both[1] - both[0]
-
-    def certificate(self, pair: Pair, *, comparisons: int) -> Certificate | None:
-        """
-        What the shared units say of *pair*; None where they say nothing.
-
-        Of the reference: what they would say of a pair that loses nothing.
-        """
-        both, lost_from = self.shared(pair), self.metric.lost_from
-        if both is None or lost_from is None:
-            return None
-        worst = self.metric.bounds[0 if self.sign > 0 else 1]
-        return verdict.certificate(
-            *both,
-            comparisons=comparisons,
-            lost_from=lost_from,
-            lowest=-math.inf if worst is None else worst * self.sign,
-        )
-
-    @property
-    def is_compared(self) -> bool:
-        """Whether a pair beside the reference has a value."""
-        return bool(self._cells.keys() - {self.reference})
-
-    @property
-    def incomplete(self) -> tuple[Pair, ...]:
-        """Pairs with a value that lack units of the grid."""
-        return tuple(pair for pair in self._cells if self.of(pair) is None)
-
-    def table(self) -> Numbers:
-        """The units of every pair: (K types, V types, units); NaN where not whole."""
-        return self._scores(self._types())
-
-    def judged(self, *, share: float, with_power: bool) -> Judged:
-        """Test cells and both axes, with that *share* of the false alarms."""
-        types = self._types()
-        base = Judged(
-            metric=self.metric,
-            types=types,
-            units=self.units,
-            reference=self._column.reference_value,
-            silent=self.silent,
-        )
-        if self.silent:
-            return base
-        base = replace(base, incomplete=self.incomplete)
-        scores = self._scores(types)
-        odd = verdict.odd_cell(
-            scores, alpha=ODD_ALPHA * share, reference=self._place(types)
-        )
-        if odd is not None:
-            scores = verdict.without_cell(scores, odd)
-        alpha = AXIS_ALPHA * share
-        findings = tuple(
-            verdict.axis_finding(scores, axis, alpha=alpha) for axis in (0, 1)
-        )
-        least = {
-            name: self._least(scores, axis, alpha)
-            for axis, name in enumerate(AXES)
-            if with_power and findings[axis].p > alpha
-        }
-        return replace(base, axes=findings, odd=odd, least=least)
-
-    def _types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        pairs = list(self._column.cells)
-        measured = set(self._cells)
-        k_types = dict.fromkeys(pair.k for pair in pairs if pair in measured)
-        v_types = dict.fromkeys(pair.v for pair in pairs if pair in measured)
-        v_order = [v for v in dict.fromkeys(pair.v for pair in pairs) if v in v_types]
-        return tuple(k_types), tuple(v_order)
-
-    def _place(self, types: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[int, int]:
-        """Where the reference stands, which has a value."""
-        pair = self.reference or next(iter(self._cells))
-        return types[0].index(pair.k), types[1].index(pair.v)
-
-    def _scores(self, types: tuple[tuple[str, ...], tuple[str, ...]]) -> Numbers:
-        shape = (len(types[0]), len(types[1]), self.units)
-        scores = np.full(shape, math.nan)
-        for at, k in enumerate(types[0]):
-            for across, v in enumerate(types[1]):
-                values = self.of(Pair(k, v))
-                if values is not None:
-                    scores[at, across] = values
-        return scores
-
-    def _least(self, scores: Numbers, axis: int, alpha: float) -> dict[str, float]:
-        """The smallest effects that would have been found, by kind."""
-        whole = verdict.type_table(scores, axis)
-        if self.metric.unit == "lines":
-            sizes: Sequence[float] = verdict.LINE_SIZES
-            kinds: tuple[str, ...] = EFFECTS
-        else:
-            spread = float((whole - whole.mean(axis=1, keepdims=True)).std()) or 1.0
-            sizes = [spread * step for step in (0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2, 3)]
-            kinds = ("shift",)
-        # As the test itself: a gap leaves out the whole type of the other axis.
-        used = verdict.whole_types(scores, axis)
-        tested = scores[used] if axis else scores[:, used]
-        return {
-            kind: verdict.detectable(tested, axis, kind, sizes=sizes, alpha=alpha)
-            for kind in kinds
-        }
-
-
-def _is_unreliable(missing: int, asked: int) -> bool:
-    """Whether fewer than `ANSWERED_SHARE` of what was asked have an answer."""
-    return missing > (1 - ANSWERED_SHARE) * asked
-
-
-def _units(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
-    """The value of each unit of *pair*, by name: a needle, a chunk, or a text."""
-    record = table.records[pair, column.probe]
-    return column.metric.by_unit(record, table.run.setup, table.reading)
-
-
-def _missing(column: Column, table: PairTable, pair: Pair | None) -> frozenset[str]:
-    """Names of the units of *pair* without an answer that the metric is read from."""
-    record = table.records.get((pair, column.probe)) if pair else None
-    if column.probe != recall.NAME or record is None or not record.has_numbers:
-        return frozenset()
-    return recall.unanswered(
-        record, table.run.setup, recall.part_of(column.metric.name)
-    )
 
 
 def _standings(
@@ -655,7 +343,7 @@ def _trouble(table: PairTable, pair: Pair) -> str:
         if recall.is_answered(whole, setup, part):
             asked = len(recall.asked_for(record, part))
             missing = len(recall.unanswered(record, setup, part))
-            if _is_unreliable(missing, asked):
+            if is_unreliable(missing, asked):
                 answered = asked - missing
                 return f"unreliable: {answered} of {asked} functions have an answer"
     return ""
@@ -670,13 +358,6 @@ def comparisons(setup: Setup, reference: Pair, asked: Iterable[Pair]) -> int:
     """
     chosen = {*asked, *map(Pair.parse, setup.finalists)} - {reference}
     return max(len(chosen), 1)
-
-
-def deciding_metrics(run: Run, reading: Reading) -> list[UnitScores]:
-    """The metrics that can tell lost units, the first one first, silent or not."""
-    table = pair_table(run, tuple(PROBES.values()), reading)
-    found = scored_metrics(table).values()
-    return [each for each in found if each.metric.lost_from is not None]
 
 
 def _memory(table: PairTable, pair: Pair) -> float | None:
@@ -888,7 +569,7 @@ def _loss_word(name: str) -> str:
 
 def _upper_loss(column: Column, table: PairTable, pair: Pair, *, alpha: float) -> float:
     """Upper bound of a loss, wrong by *alpha*; infinite without several chunks."""
-    units = np.array(list(_units(column, table, pair).values()))
+    units = np.array(list(units_of(column, table, pair).values()))
     if column.metric.name == "top1":
         units = 100 - units
     return sum(verdict.mean_interval(units, alpha=2 * alpha))

@@ -28,9 +28,10 @@ from codeneedle.report.compare import (
     compare,
     setup_rows,
 )
-from codeneedle.report.judgement import Judged, Limits, Verdict, judge
+from codeneedle.report.judgement import Limits, Verdict, judge
 from codeneedle.report.plan import weights_of_run
 from codeneedle.report.table import Column, PairTable, pair_table
+from codeneedle.report.units import Judged
 from codeneedle.report.verdict import Spell, headline, statements
 from codeneedle.scoring.alignment import score
 from codeneedle.scoring.rounds import Reading, asked_rounds

@@ -20,13 +20,12 @@ from codeneedle.probes.probe import Probe
 from codeneedle.report import captions
 from codeneedle.report.captions import named_pairs, number
 from codeneedle.report.judgement import (
-    AXES,
     UNDECIDED,
     Advice,
-    Judged,
     Standing,
     Verdict,
 )
+from codeneedle.report.units import AXES, Judged
 from codeneedle.text import duration, json_text, or_null, plain, table_lines, visible
 
 Spell = Callable[[Pair], str]

@@ -24,8 +24,8 @@ from codeneedle.analysis.retrieval import (
 from codeneedle.grid import Pair
 from codeneedle.probes.retrieval import PROBE
 from codeneedle.records.record import BadRecord, Run
-from codeneedle.report.judgement import scored_metrics
 from codeneedle.report.table import pair_table
+from codeneedle.report.units import scored_metrics
 from codeneedle.scoring.rounds import Reading
 from codeneedle.scoring.tasks import Mode
 
