@@ -1,19 +1,25 @@
-"""Base files: a reference's distributions on disk, in llama-perplexity's format."""
+"""
+Base files: a reference's distributions on disk, in llama-perplexity's format; and what
+is the same of all tools that compare with them.
+"""
 
 import contextlib
 import hashlib
 import os
 import struct
-from collections.abc import Iterator
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from codeneedle.engines.engine import DivergenceTask, Reference
-from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.system.files import open_regular, read_regular, write_whole
+from codeneedle.engines.engine import DivergenceTask, Reference, ToolRun
+from codeneedle.errors import BadInput, CellError, FolderUnusable
+from codeneedle.grid import Pair
+from codeneedle.system.files import open_regular, read_note, write_whole
 from codeneedle.text import plural
 
 MAGIC = b"_logits_"
@@ -147,7 +153,7 @@ class BaseFile:
 
     def usable(self, identity: Identity) -> Reference | None:
         """What it holds, if it is complete and was made of *identity*; else None."""
-        note = self._note()
+        note = read_note(self.note_path, Note)
         if note is None or note.identity != identity:
             return None
         if self.fault(self.path, identity, chunks=note.chunks) is not None:
@@ -214,12 +220,6 @@ class BaseFile:
             path.stat().st_size for path in (self.path, self.draft) if path.is_file()
         )
 
-    def _note(self) -> Note | None:
-        try:
-            return msgspec.json.decode(read_regular(self.note_path) or b"", type=Note)
-        except (OSError, ValueError, RecursionError):
-            return None
-
 
 def _fingerprint(path: Path, identity: Identity, *, chunks: int) -> str:
     """Of the header, the tokens and the end; the whole file may be gigabytes."""
@@ -231,19 +231,142 @@ def _fingerprint(path: Path, identity: Identity, *, chunks: int) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """
+    One run of a tool: it writes the base file of the reference, or compares with it.
+
+    Attributes:
+        task: What is compared.
+        text: The text to write the base file from; None to compare.
+        log: Receives what the tool says.
+    """
+
+    task: DivergenceTask
+    text: Path | None
+    log: Path
+
+    @property
+    def pair(self) -> Pair:
+        """Cache types."""
+        return self.task.pair if self.text is None else self.task.reference
+
+    @property
+    def base(self) -> Path:
+        """The base file to write, or to compare with."""
+        file = BaseFile.of(self.task.folder, context=self.task.context)
+        return file.path if self.text is None else file.draft
+
+    def too_short(self, *, found: int, needed: int) -> BadInput:
+        """The error for a text of *found* tokens, less than *needed*."""
+        task = self.task
+        return text_too_short(
+            task.text_name, found, needed, context=task.context, chunks=task.chunks
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """
+    What a tool says of the base file that it wrote.
+
+    Attributes:
+        chunks: Chunks in it.
+        ppl: Perplexity, before rounding.
+    """
+
+    chunks: int
+    ppl: float
+
+
+Notify = Callable[[ToolRun], None]
+Progress = Callable[[int], None]
+
+
+class BaseFileTool(ABC):
+    """The part of an `engine.DivergenceTool` that keeps references in base files."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+
+    @abstractmethod
+    def identity(self, task: DivergenceTask) -> Identity:
+        """What the base file of *task* is made of."""
+
+    @abstractmethod
+    def written(self, job: Job, note: Notify, progress: Progress) -> Written:
+        """
+        Run *job* to its end; it writes its draft.
+
+        Raises:
+            BadInput: If the text turns out to be too short.
+            CellError: As of `engine.DivergenceTool.write_reference`.
+        """
+
+    def check(
+        self, *, text_name: str, text_bytes: int, context: int, chunks: int
+    ) -> None:
+        """As of `engine.DivergenceTool`."""
+        # A text has no more tokens than bytes, but for one or two at the start.
+        most_tokens = text_bytes + 2
+        needed = max(2, chunks) * context
+        if most_tokens < needed:
+            raise text_too_short(
+                text_name, most_tokens, needed, context=context, chunks=chunks
+            )
+        refuse_few(chunks=chunks, context=context)
+
+    def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
+        """As of `engine.DivergenceTool`, beside what it replaces."""
+        needed = predicted_bytes(
+            vocabulary=self.vocabulary, chunks=chunks, context=context
+        )
+        return max(0, needed - BaseFile.of(folder, context=context).present_bytes())
+
+    def reference(self, task: DivergenceTask) -> Reference | None:
+        """As of `engine.DivergenceTool`."""
+        base = BaseFile.of(task.folder, context=task.context)
+        return base.usable(self.identity(task))
+
+    def write_reference(
+        self, task: DivergenceTask, *, log: Path, note: Notify, progress: Progress
+    ) -> Reference:
+        """As of `engine.DivergenceTool`."""
+        base = BaseFile.of(task.folder, context=task.context)
+        identity = self.identity(task)
+        text = base.path.with_name(f"{identity.text_sha256[:16]}.txt")
+        with _folder_errors(base.path.parent):
+            base.make_room()
+            write_whole(text, task.text)
+        started = time.monotonic()
+        try:
+            found = self.written(Job(task=task, text=text, log=log), note, progress)
+            fault = base.fault(base.draft, identity, chunks=found.chunks)
+            if fault is not None:
+                raise CellError(
+                    f"the base file is not whole: {fault}",
+                    hint=f"Is the disk of {base.path.parent} full?",
+                )
+            refuse_few(chunks=found.chunks, context=task.context)
+            seconds = round(time.monotonic() - started, 4)
+            kept = Reference(chunks=found.chunks, ppl=found.ppl, seconds=seconds)
+            with _folder_errors(base.path.parent):
+                base.keep(identity, kept)
+            return kept
+        finally:
+            with contextlib.suppress(OSError):
+                base.draft.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
-def folder_errors(folder: Path) -> Iterator[None]:
+def _folder_errors(folder: Path) -> Iterator[None]:
     """Translate errors of the system in the block, which writes to *folder*."""
     try:
         yield
     except OSError as error:
         raise FolderUnusable(folder=folder, reason=str(error)) from error
-
-
-def missing_bytes(folder: Path, *, context: int, chunks: int, vocabulary: int) -> int:
-    """What a base file would add to *folder*, beside what it replaces, in bytes."""
-    needed = predicted_bytes(vocabulary=vocabulary, chunks=chunks, context=context)
-    return max(0, needed - BaseFile.of(folder, context=context).present_bytes())
 
 
 def text_too_short(

@@ -1,24 +1,21 @@
 """Compares pairs with llama-perplexity, on base files: the reference's logits."""
 
-import contextlib
-import hashlib
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from codeneedle.engines.base_file import (
-    BaseFile,
+    BaseFileTool,
     Identity,
-    folder_errors,
-    missing_bytes,
+    Job,
+    Notify,
+    Progress,
+    Written,
     predicted_bytes,
-    refuse_few,
     row_values,
     scored_tokens,
-    text_too_short,
 )
 from codeneedle.engines.engine import (
     Comparison,
@@ -57,10 +54,8 @@ from codeneedle.engines.llama_cpp.log import (
     too_short,
 )
 from codeneedle.errors import CellError, ToolMissing
-from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.system import processes
-from codeneedle.system.files import write_whole
 from codeneedle.system.machine import usable_cores
 from codeneedle.system.orphans import watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES
@@ -95,39 +90,9 @@ OPTIONAL: tuple[tuple[str, ...], ...] = (
 )
 """Arguments for those builds that have them."""
 
-Notify = Callable[[ToolRun], None]
-Progress = Callable[[int], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """
-    One run of llama-perplexity.
-
-    Attributes:
-        task: What is compared.
-        text: The text to write the reference's base file from; None to compare.
-        log: Receives what the tool says.
-    """
-
-    task: DivergenceTask
-    text: Path | None
-    log: Path
-
-    @property
-    def pair(self) -> Pair:
-        """Cache types."""
-        return self.task.pair if self.text is None else self.task.reference
-
-    @property
-    def base(self) -> Path:
-        """The base file to write, or to compare with."""
-        file = BaseFile.of(self.task.folder, context=self.task.context)
-        return file.path if self.text is None else file.draft
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Perplexity:
+class Perplexity(BaseFileTool):
     """
     llama-perplexity with one model. Implements `engine.DivergenceTool`.
 
@@ -172,51 +137,41 @@ class Perplexity:
         """As of `engine.DivergenceTool`."""
         return shared_arguments(self.model.arguments)[1]
 
+    @property
+    def vocabulary(self) -> int:
+        """As of `BaseFileTool`."""
+        return self.model.weights.vocabulary
+
+    def identity(self, task: DivergenceTask) -> Identity:
+        """As of `BaseFileTool`."""
+        return Identity.of(
+            task,
+            version=self.version,
+            vocabulary=self.vocabulary,
+            arguments=self.arguments,
+            rotation=self.model.rotation,
+        )
+
     def check(
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
         """As of `engine.DivergenceTool`."""
-        # A text has no more tokens than bytes, but for one or two at the start.
-        most_tokens = text_bytes + 2
-        needed = max(2, chunks) * context
-        if most_tokens < needed:
-            raise text_too_short(
-                text_name, most_tokens, needed, context=context, chunks=chunks
-            )
-        refuse_few(chunks=chunks, context=context)
+        super().check(
+            text_name=text_name, text_bytes=text_bytes, context=context, chunks=chunks
+        )
         self._refuse_overflow(context)
 
-    def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
-        """As of `engine.DivergenceTool`."""
-        vocabulary = self.model.weights.vocabulary
-        return missing_bytes(
-            folder, context=context, chunks=chunks, vocabulary=vocabulary
-        )
-
-    def reference(self, task: DivergenceTask) -> Reference | None:
-        """As of `engine.DivergenceTool`."""
-        return BaseFile.of(task.folder, context=task.context).usable(
-            self._identity(task)
-        )
-
-    def write_reference(
-        self, task: DivergenceTask, *, log: Path, note: Notify, progress: Progress
-    ) -> Reference:
-        """As of `engine.DivergenceTool`."""
-        base = BaseFile.of(task.folder, context=task.context)
-        text = base.path.with_name(f"{_sha256(task)[:16]}.txt")
-        with folder_errors(base.path.parent):
-            base.make_room()
-            write_whole(text, task.text)
-        job = Job(task=task, text=text, log=log)
-        started = time.monotonic()
-        try:
-            log_text, _ = self._completed(job, note, progress)
-            seconds = round(time.monotonic() - started, 4)
-            return self._kept(job, log_text, seconds=seconds)
-        finally:
-            with contextlib.suppress(OSError):
-                base.draft.unlink(missing_ok=True)
+    def written(self, job: Job, note: Notify, progress: Progress) -> Written:
+        """As of `BaseFileTool`."""
+        log_text, _ = self._completed(job, note, progress)
+        said = too_short(log_text)
+        if said is not None:
+            raise job.too_short(found=said.found, needed=said.needed)
+        ppl, done = final_perplexity(log_text), size(log_text)
+        if ppl is None or done is None:
+            raise _incomplete(job, log_text)
+        self.verify(job, log_text)
+        return Written(chunks=done.chunks, ppl=ppl.value)
 
     def compare(
         self,
@@ -317,7 +272,7 @@ class Perplexity:
         limit_bytes = FILE_LIMIT_BYTES
         if job.text is not None:
             limit_bytes += predicted_bytes(
-                vocabulary=self.model.weights.vocabulary,
+                vocabulary=self.vocabulary,
                 chunks=job.task.chunks,
                 context=job.task.context,
             )
@@ -350,45 +305,6 @@ class Perplexity:
             raise _failed(job, log_text, returncode=returncode)
         return log_text
 
-    def _kept(self, job: Job, log_text: str, *, seconds: float) -> Reference:
-        """The reference that *job* wrote into its draft, verified."""
-        task = job.task
-        base = BaseFile.of(task.folder, context=task.context)
-        said = too_short(log_text)
-        if said is not None:
-            raise text_too_short(
-                task.text_name,
-                said.found,
-                said.needed,
-                context=task.context,
-                chunks=task.chunks,
-            )
-        ppl, done = final_perplexity(log_text), size(log_text)
-        if ppl is None or done is None:
-            raise _incomplete(job, log_text)
-        self.verify(job, log_text)
-        identity = self._identity(task)
-        fault = base.fault(base.draft, identity, chunks=done.chunks)
-        if fault is not None:
-            raise CellError(
-                f"the base file is not whole: {fault}",
-                hint=f"Is the disk of {base.path.parent} full?",
-            )
-        refuse_few(chunks=done.chunks, context=task.context)
-        reference = Reference(chunks=done.chunks, ppl=ppl.value, seconds=seconds)
-        with folder_errors(base.path.parent):
-            base.keep(identity, reference)
-        return reference
-
-    def _identity(self, task: DivergenceTask) -> "Identity":
-        return Identity.of(
-            task,
-            version=self.version,
-            vocabulary=self.model.weights.vocabulary,
-            arguments=self.arguments,
-            rotation=self.model.rotation,
-        )
-
     def _takes_all_layers(self) -> bool:
         return not has(self.arguments, OFFLOAD)
 
@@ -404,7 +320,7 @@ class Perplexity:
     def _refuse_overflow(self, context: int) -> None:
         # Builds from an archive state number 0: their age is unknown.
         build = self.build or FIRST_WIDE_BUILD
-        values = row_values(self.model.weights.vocabulary)
+        values = row_values(self.vocabulary)
         most = (2**31 - 1) // values
         if context > most and build < FIRST_WIDE_BUILD:
             raise ToolMissing(
@@ -431,10 +347,6 @@ def _mode(job: Job) -> Iterator[str]:
         yield "--kl-divergence"
     else:
         yield from ("--file", str(job.text), "--chunks", str(job.task.chunks))
-
-
-def _sha256(task: DivergenceTask) -> str:
-    return hashlib.sha256(task.text).hexdigest()
 
 
 def _failed(job: Job, log_text: str, *, returncode: int) -> CellError:

@@ -1,7 +1,5 @@
 """The child as a tool: distributions compared with a base file, speed measured."""
 
-import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from codeneedle.engines.base_file import (
-    BaseFile,
+    BaseFileTool,
     Identity,
-    folder_errors,
-    missing_bytes,
+    Job,
+    Notify,
+    Progress,
+    Written,
     predicted_bytes,
-    refuse_few,
     scored_tokens,
-    text_too_short,
 )
 from codeneedle.engines.engine import (
     CellSpec,
@@ -31,10 +29,8 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.mlx import log as logs
 from codeneedle.errors import CellError
-from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 from codeneedle.system import machine
-from codeneedle.system.files import write_whole
 from codeneedle.system.orphans import watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES
 
@@ -44,12 +40,9 @@ if TYPE_CHECKING:
 SILENCE_S = 3600.0
 """How long a child may write nothing: a chunk of a large model may take as long."""
 
-Notify = Callable[[ToolRun], None]
-Progress = Callable[[int], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _Run:
     """
     One run of a child.
 
@@ -71,7 +64,7 @@ class _Job:
     file_bytes: int = 0
     silence_s: float = SILENCE_S
 
-    def run(self, note: Notify, grown: Callable[[str], None]) -> str:
+    def to_end(self, note: Notify, grown: Callable[[str], None]) -> str:
         """
         Run it to its end.
 
@@ -122,7 +115,7 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MlxDivergence:
+class MlxDivergence(BaseFileTool):
     """Compares pairs in a child. Implements `engine.DivergenceTool`."""
 
     engine: "Mlx"
@@ -142,63 +135,30 @@ class MlxDivergence:
         """None."""
         return ()
 
-    def check(
-        self, *, text_name: str, text_bytes: int, context: int, chunks: int
-    ) -> None:
-        """As of `engine.DivergenceTool`."""
-        # A text has no more tokens than bytes, but for one or two at the start.
-        needed, most = max(2, chunks) * context, text_bytes + 2
-        if most < needed:
-            raise text_too_short(
-                text_name, most, needed, context=context, chunks=chunks
-            )
-        refuse_few(chunks=chunks, context=context)
+    @property
+    def vocabulary(self) -> int:
+        """As of `BaseFileTool`."""
+        return self.engine.model.weights.vocabulary
 
-    def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
-        """As of `engine.DivergenceTool`."""
-        vocabulary = self.engine.model.weights.vocabulary
-        return missing_bytes(
-            folder, context=context, chunks=chunks, vocabulary=vocabulary
+    def identity(self, task: DivergenceTask) -> Identity:
+        """As of `BaseFileTool`."""
+        return Identity.of(
+            task,
+            version=self.version,
+            vocabulary=self.vocabulary,
+            arguments=self.arguments,
         )
 
-    def reference(self, task: DivergenceTask) -> Reference | None:
-        """As of `engine.DivergenceTool`."""
-        base = BaseFile.of(task.folder, context=task.context)
-        return base.usable(self._identity(task))
-
-    def write_reference(
-        self, task: DivergenceTask, *, log: Path, note: Notify, progress: Progress
-    ) -> Reference:
-        """As of `engine.DivergenceTool`."""
-        base = BaseFile.of(task.folder, context=task.context)
-        identity = self._identity(task)
-        text = base.path.with_name(f"{identity.text_sha256[:16]}.txt")
-        with folder_errors(base.path.parent):
-            base.make_room()
-            write_whole(text, task.text)
-        more = ("--text", str(text), "--chunks", str(task.chunks))
-        job = self._job(task, task.reference, base.draft, more, log)
-        started = time.monotonic()
-        try:
-            log_text = job.run(note, _chunks_told(progress))
-            found = logs.last(log_text, "base", _Written)
-            if found is None or not found.chunks:
-                raise _too_short_or_incomplete(task, log_text)
-            refuse_few(chunks=found.chunks, context=task.context)
-            fault = base.fault(base.draft, identity, chunks=found.chunks)
-            if fault is not None:
-                raise CellError(
-                    f"the base file is not whole: {fault}",
-                    hint=f"Is the disk of {base.path.parent} full?",
-                )
-            seconds = round(time.monotonic() - started, 4)
-            kept = Reference(chunks=found.chunks, ppl=found.ppl, seconds=seconds)
-            with folder_errors(base.path.parent):
-                base.keep(identity, kept)
-            return kept
-        finally:
-            with contextlib.suppress(OSError):
-                base.draft.unlink(missing_ok=True)
+    def written(self, job: Job, note: Notify, progress: Progress) -> Written:
+        """As of `BaseFileTool`."""
+        log_text = self._completed(job, note, progress)
+        found = logs.last(log_text, "base", Written)
+        if found is not None and found.chunks:
+            return found
+        said = logs.last(log_text, "tokens", _Length)
+        if said is None or said.found >= said.needed:
+            raise _incomplete(log_text)
+        raise job.too_short(found=said.found, needed=said.needed)
 
     def compare(
         self,
@@ -210,73 +170,40 @@ class MlxDivergence:
         progress: Progress,
     ) -> Comparison:
         """As of `engine.DivergenceTool`."""
-        base = BaseFile.of(task.folder, context=task.context)
-        job = self._job(task, task.pair, base.path, (), log)
-        log_text = job.run(note, _chunks_told(progress))
+        log_text = self._completed(Job(task=task, text=None, log=log), note, progress)
         found = logs.comparison(log_text)
         scored = scored_tokens(chunks=reference.chunks, context=task.context)
         if found is None or found.tokens != scored:
             raise _incomplete(log_text)
         return found
 
-    def _job(
-        self,
-        task: DivergenceTask,
-        pair: Pair,
-        file: Path,
-        more: Sequence[str],
-        log: Path,
-    ) -> _Job:
-        command = self.engine.command("divergence", pair, context=task.context)
-        return _Job(
+    def _completed(self, job: Job, note: Notify, progress: Progress) -> str:
+        """The log of *job*."""
+        task, text = job.task, job.text
+        argv = self.engine.command("divergence", job.pair, context=task.context)
+        argv += ["--base", str(job.base)]
+        if text is not None:
+            argv += ["--text", str(text), "--chunks", str(task.chunks)]
+        run = _Run(
             engine=self.engine,
-            cell=CellSpec(pair, task.context),
-            argv=[*command, "--base", str(file), *more],
-            log=log,
-            file=file if more else None,
+            cell=CellSpec(job.pair, task.context),
+            argv=argv,
+            log=job.log,
+            file=job.base if text else None,
             file_bytes=predicted_bytes(
-                vocabulary=self.engine.model.weights.vocabulary,
-                chunks=task.chunks,
-                context=task.context,
+                vocabulary=self.vocabulary, chunks=task.chunks, context=task.context
             ),
         )
-
-    def _identity(self, task: DivergenceTask) -> Identity:
-        return Identity.of(
-            task,
-            version=self.version,
-            vocabulary=self.engine.model.weights.vocabulary,
-            arguments=self.arguments,
+        return run.to_end(
+            note,
+            lambda log_text: progress(sum(1 for _ in logs.told(log_text, "chunk"))),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    chunks: int
-    ppl: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Length:
     found: int
     needed: int
-
-
-def _chunks_told(progress: Progress) -> Callable[[str], None]:
-    return lambda log_text: progress(sum(1 for _ in logs.told(log_text, "chunk")))
-
-
-def _too_short_or_incomplete(task: DivergenceTask, log_text: str) -> Exception:
-    said = logs.last(log_text, "tokens", _Length)
-    if said is None or said.found >= said.needed:
-        return _incomplete(log_text)
-    return text_too_short(
-        task.text_name,
-        said.found,
-        said.needed,
-        context=task.context,
-        chunks=task.chunks,
-    )
 
 
 def _incomplete(log_text: str) -> CellError:
@@ -323,7 +250,7 @@ class MlxSpeed:
     ) -> Speeds:
         """As of `engine.SpeedTool`."""
         context = task.depth + max(task.prompt_tokens, task.generated_tokens)
-        job = _Job(
+        run = _Run(
             engine=self.engine,
             cell=CellSpec(task.pair, context),
             argv=[
@@ -341,7 +268,7 @@ class MlxSpeed:
             done = sum(1 for _ in logs.told(log_text, "speed"))
             progress(f"repetition {done + 1} of {task.repetitions}")
 
-        found = _speeds(job.run(note, told))
+        found = _speeds(run.to_end(note, told))
         if len(found) != task.repetitions:
             raise _incomplete(logs.read_log(log))
         gpu = ", ".join(self.engine.identity().devices)

@@ -14,15 +14,13 @@ from codeneedle.engines.base_file import (
     MAGIC,
     BaseFile,
     Identity,
+    Job,
     predicted_bytes,
     scored_tokens,
 )
 from codeneedle.engines.engine import Reference
 from codeneedle.engines.llama_cpp import perplexity
-from codeneedle.engines.llama_cpp.perplexity import (
-    FIRST_WIDE_BUILD,
-    Job,
-)
+from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.system import orphans
@@ -148,11 +146,13 @@ def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes, model
     ],
 )
 def test_a_tool_that_fails_is_an_error_with_a_status(
-    tmp_path, run, fault, status, words
+    tmp_path, run, fault, status, words, monkeypatch
 ):
     """
     Whatever it exits with: half of these exit 0.
     """
+    # Looked at once it has ended, however busy the machine is.
+    monkeypatch.setattr(orphans, "POLL_S", 60.0)
     tool = made_perplexity(tmp_path, fault)
     pair = {"wrong-types": "q8_0/q8_0"}.get(fault, "f16/f16")
     task = divergence_task(run, pair, reference=Pair.parse(pair))
