@@ -10,7 +10,9 @@ from codeneedle.errors import WeightsUnusable
 from codeneedle.models.weights import (
     FOLDER_FILE,
     MOST_LAYERS,
+    UNFINISHED,
     Weights,
+    cut_short,
     identity_of,
 )
 from codeneedle.system.files import reason_of
@@ -133,10 +135,6 @@ def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> W
         is_mla="kv_lora_rank" in config,
         shared_kv_layers=keys.whole("num_kv_shared_layers"),
         sliding_window=window,
-        window_pattern=None,
-        recurrent_layers=(),
-        full_attention_interval=None,
-        has_indexer=False,
         training_context=keys.whole("max_position_embeddings"),
         vocabulary=keys.least("vocab_size"),
         chat_template=template_of(folder),
@@ -189,7 +187,7 @@ def _parts(folder: Path) -> tuple[Path, ...]:
         raise WeightsUnusable(
             path=folder,
             reason=f"lacks {named}",
-            hint="The download did not finish; resume or repeat it.",
+            hint=UNFINISHED,
         )
     return parts
 
@@ -220,11 +218,7 @@ def _refuse_truncated(path: Path) -> None:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise _damaged(path, "its header cannot be read") from error
     if has < needed:
-        raise WeightsUnusable(
-            path=path,
-            reason=f"is cut short: it has {has:,} of {needed:,} bytes",
-            hint="The download did not finish; resume or repeat it.",
-        )
+        raise cut_short(path, has, needed)
 
 
 def _damaged(path: Path, reason: str) -> WeightsUnusable:

@@ -1,22 +1,15 @@
-"""
-Model files: found, checked for completeness, their hyperparameters read, their hashes
-cached.
-"""
+"""Model files: found, checked for completeness, their hyperparameters read."""
 
-import hashlib
 import math
 import mmap
 import re
 import shlex
 import stat
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import msgspec
-
-from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
+from codeneedle.errors import WeightsUnusable, did_you_mean
 from codeneedle.models import pretrained
 from codeneedle.models.gguf import (
     FILE_TYPES,
@@ -26,15 +19,7 @@ from codeneedle.models.gguf import (
     looks_like,
     parse,
 )
-from codeneedle.system.files import (
-    cache_folder,
-    expanded,
-    identity,
-    read_note,
-    reason_of,
-    write_note,
-)
-from codeneedle.text import harmless
+from codeneedle.system.files import expanded, identity, reason_of
 from codeneedle.text import size as size_phrase
 
 _NAME = re.compile(r"[\w.-]{1,64}")
@@ -84,28 +69,28 @@ class Weights:
     """
 
     files: tuple[Path, ...]
-    size_bytes: int
-    architecture: str
-    name: str
-    file_type: str
-    layers: int
-    embedding: int
-    heads: tuple[int, ...]
-    kv_heads: tuple[int, ...]
-    key_length: int
-    value_length: int
-    key_length_swa: int
-    value_length_swa: int
-    is_mla: bool
-    shared_kv_layers: int
-    sliding_window: int | None
-    window_pattern: int | tuple[bool, ...] | None
-    recurrent_layers: tuple[bool, ...]
-    full_attention_interval: int | None
-    has_indexer: bool
-    training_context: int
-    vocabulary: int
-    chat_template: str | None
+    size_bytes: int = 0
+    architecture: str = ""
+    name: str = ""
+    file_type: str = ""
+    layers: int = 0
+    embedding: int = 0
+    heads: tuple[int, ...] = ()
+    kv_heads: tuple[int, ...] = ()
+    key_length: int = 0
+    value_length: int = 0
+    key_length_swa: int = 0
+    value_length_swa: int = 0
+    is_mla: bool = False
+    shared_kv_layers: int = 0
+    sliding_window: int | None = None
+    window_pattern: int | tuple[bool, ...] | None = None
+    recurrent_layers: tuple[bool, ...] = ()
+    full_attention_interval: int | None = None
+    has_indexer: bool = False
+    training_context: int = 0
+    vocabulary: int = 0
+    chat_template: str | None = None
     identity: str = ""
 
     @property
@@ -235,6 +220,8 @@ class _Keys:
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """Names of split models, as ``llama-gguf-split`` writes and llama.cpp finds them."""
 
+UNFINISHED = "The download did not finish; resume or repeat it."
+
 _LONGEST_NAME = 100
 _OFFERED = 5
 
@@ -254,7 +241,6 @@ def read_header(path: Path) -> Weights:
     identity = identity_of(files)
     headers = [_header(file) for file in files]
     _refuse_other_kinds(files, headers)
-    _refuse_foreign_parts(files, headers)
     size_bytes = sum(map(_size, files))
     try:
         return weights_of(
@@ -262,14 +248,6 @@ def read_header(path: Path) -> Weights:
         )
     except BadHeader as error:
         raise _unsupported(files[0], str(error)) from error
-
-
-def _read_again(path: Path) -> Weights:
-    if path.name != FOLDER_FILE:
-        return read_header(path)
-    from codeneedle.models.mlx_folder import read_folder
-
-    return read_folder(path)
 
 
 def identity_of(files: Sequence[Path]) -> str:
@@ -284,7 +262,7 @@ def identity_of(files: Sequence[Path]) -> str:
     except FileNotFoundError as error:
         raise _missing(Path(error.filename)) from error
     except OSError as error:
-        raise _unreadable(files[0], error) from error
+        raise unreadable(files[0], error) from error
 
 
 def short_name(path: Path) -> str:
@@ -303,31 +281,7 @@ def short_name(path: Path) -> str:
 
 def known_by_name(path: Path) -> Weights:
     """Weights that only their server can read: all that is known is their name."""
-    return Weights(
-        files=(path,),
-        size_bytes=0,
-        architecture="",
-        name=str(path),
-        file_type="",
-        layers=0,
-        embedding=0,
-        heads=(),
-        kv_heads=(),
-        key_length=0,
-        value_length=0,
-        key_length_swa=0,
-        value_length_swa=0,
-        is_mla=False,
-        shared_kv_layers=0,
-        sliding_window=None,
-        window_pattern=None,
-        recurrent_layers=(),
-        full_attention_interval=None,
-        has_indexer=False,
-        training_context=0,
-        vocabulary=0,
-        chat_template=None,
-    )
+    return Weights(files=(path,), name=str(path))
 
 
 def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
@@ -339,7 +293,8 @@ def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
     return WeightsUnusable(path=path, reason="does not exist", hint=hint)
 
 
-def _unreadable(path: Path, error: OSError) -> WeightsUnusable:
+def unreadable(path: Path, error: OSError) -> WeightsUnusable:
+    """The error for a file that the system does not let us read."""
     reason = f"cannot be read: {reason_of(error)}"
     hint = f"Look at it with: ls -l {shlex.quote(str(path))}"
     return WeightsUnusable(path=path, reason=reason, hint=hint)
@@ -354,7 +309,10 @@ def _not_gguf(path: Path, looks_like: str) -> WeightsUnusable:
     )
 
 
-def _truncated(path: Path, has_bytes: int, needs_bytes: int | None) -> WeightsUnusable:
+def cut_short(
+    path: Path, has_bytes: int, needs_bytes: int | None = None
+) -> WeightsUnusable:
+    """The error for a file of *has_bytes*, of which the others never arrived."""
     has, of = size_phrase(has_bytes), ""
     if needs_bytes and has == size_phrase(needs_bytes):
         has, of = f"{has_bytes:,}", f" of {needs_bytes:,} bytes"
@@ -363,7 +321,7 @@ def _truncated(path: Path, has_bytes: int, needs_bytes: int | None) -> WeightsUn
     return WeightsUnusable(
         path=path,
         reason=f"is cut short: it has {has}{of}",
-        hint="The download did not finish; resume or repeat it.",
+        hint=UNFINISHED,
     )
 
 
@@ -375,22 +333,6 @@ def _unsupported(path: Path, reason: str) -> WeightsUnusable:
     )
 
 
-def _foreign_part(path: Path, reason: str) -> WeightsUnusable:
-    return WeightsUnusable(
-        path=path,
-        reason=f"does not belong to the parts beside it: {reason}",
-        hint="Download all parts of one model again, into a folder of their own.",
-    )
-
-
-def _changing(path: Path) -> WeightsUnusable:
-    return WeightsUnusable(
-        path=path,
-        reason="changes while it is read",
-        hint="Is it still being downloaded or copied? Wait for the end of that.",
-    )
-
-
 def _checked(path: Path) -> Path:
     try:
         mode = path.stat().st_mode
@@ -399,7 +341,7 @@ def _checked(path: Path) -> Path:
         others = [name for name in _models_in(path.parent) if name != path.name]
         raise _missing(path, others) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if stat.S_ISDIR(mode):
         inside = ", ".join(str(path / name) for name in _models_in(path)[:_OFFERED])
         raise WeightsUnusable(
@@ -455,7 +397,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def _header(path: Path) -> Header:
@@ -471,15 +413,15 @@ def _header(path: Path) -> Header:
             start = bytes(data[:64])
             header = parse(data)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     except BadHeader as error:
         if start[:4] != b"GGUF":
             raise _not_gguf(path, looks_like(start)) from error
         if isinstance(error, EndsTooSoon):
-            raise _truncated(path, size, None) from error
+            raise cut_short(path, size) from error
         raise _unsupported(path, str(error)) from error
     if size < header.needed_bytes:
-        raise _truncated(path, size, header.needed_bytes)
+        raise cut_short(path, size, header.needed_bytes)
     return header
 
 
@@ -499,134 +441,3 @@ def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> Non
             f"it is one of {count} parts, but was renamed: llama.cpp finds the "
             "others by names such as model-00001-of-00002.gguf",
         )
-
-
-def _refuse_foreign_parts(files: Sequence[Path], headers: Sequence[Header]) -> None:
-    """Compare the parts with what their headers say of the splitting, if anything."""
-    if len(files) == 1:
-        return
-    for number, (file, header) in enumerate(zip(files, headers, strict=True)):
-        said = header.values.get
-        if said("split.no", number) != number:
-            reason = f"its header says that it is number {said('split.no')} from 0"
-            raise _foreign_part(file, reason)
-        if said("split.count", len(files)) != len(files):
-            reason = f"its header says that there are {said('split.count')} of them"
-            raise _foreign_part(file, reason)
-    found = sum(header.tensors for header in headers)
-    told = headers[0].values.get("split.tensors.count", found)
-    if told != found:
-        reason = f"its header says {told} tensors, together they have {found}"
-        raise _foreign_part(files[0], reason)
-
-
-_CHUNK_BYTES = 4 << 20
-_SHORT_HASH = 12
-_TRIES = 3
-
-
-def sha256(
-    weights: Weights, *, progress: Callable[[int, int], None] | None = None
-) -> str:
-    """
-    The hash of the file, or of all parts in order, as hexadecimal digits; that of
-    the name where only that is known.
-
-    Kept in the cache folder, for as long as `files.identity` is the same.
-
-    Args:
-        weights: The model.
-        progress: Called with the bytes read so far and the bytes there are.
-
-    Raises:
-        WeightsUnusable: If a file is gone, cannot be read, or has another header than
-            when *weights* was read from it.
-    """
-    if not weights.is_read:
-        return hashlib.sha256(weights.name.encode(errors="replace")).hexdigest()
-    digest = _sha256(weights, progress)
-    if identity_of(weights.files) != weights.identity:
-        now = _read_again(weights.path)
-        if replace(now, identity=weights.identity) != weights:
-            raise _changing(weights.path)
-    return digest
-
-
-def refuse_replaced(
-    weights: Weights,
-    *,
-    expected: str,
-    progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """
-    Stop if the files have other contents than when *weights* was read from them.
-
-    Microseconds if their identity is the same; else they are hashed again, since
-    renaming them, linking to them or restoring a copy changes their identity, too.
-
-    Args:
-        weights: The model as it was.
-        expected: Its hash.
-        progress: As of `sha256`.
-
-    Raises:
-        BadInput: If they have another hash.
-        WeightsUnusable: If a file is gone, cannot be read, or keeps changing.
-    """
-    # Made-up weights are no files.
-    if weights.identity and identity_of(weights.files) != weights.identity:
-        found = _sha256(weights, progress)
-        if found != expected:
-            raise BadInput(
-                source=weights.path,
-                reason="other weights than those that the sweep began with: sha256 "
-                f"{found[:_SHORT_HASH]}, was {expected[:_SHORT_HASH]}",
-                hint="What has finished is kept. Put the former file back and sweep "
-                "again, or choose another folder with --out.",
-            )
-
-
-def _sha256(weights: Weights, progress: Callable[[int, int], None] | None) -> str:
-    """The hash of the files, whose identity is the same before and after reading."""
-    for _ in range(_TRIES):
-        identity = identity_of(weights.files)
-        note = _note(identity)
-        known = read_note(note, _Hash)
-        digest = known.sha256 if known else _digest(weights, progress)
-        # Tried again: making a link or a backup meanwhile changes the identity, too.
-        if identity_of(weights.files) == identity:
-            if not known:
-                write_note(note, _Hash(harmless(str(weights.path)), digest))
-            return digest
-    raise _changing(weights.path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Hash:
-    """The note of a hash, and of the file that it was of."""
-
-    file: str
-    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-
-
-def _note(identity: str) -> Path:
-    data = identity.encode(errors="surrogateescape")
-    name = hashlib.sha256(data).hexdigest()[:32]
-    return cache_folder() / "weights" / f"{name}.json"
-
-
-def _digest(weights: Weights, progress: Callable[[int, int], None] | None) -> str:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_CHUNK_BYTES))
-    done = 0
-    for path in weights.files:
-        try:
-            with path.open("rb", buffering=0) as file:
-                while count := file.readinto(buffer):
-                    digest.update(buffer[:count])
-                    done += count
-                    if progress is not None:
-                        progress(done, weights.size_bytes)
-        except OSError as error:
-            raise _unreadable(path, error) from error
-    return digest.hexdigest()

@@ -238,16 +238,8 @@ def made_weights(
         value_length=64,
         key_length_swa=64,
         value_length_swa=64,
-        is_mla=False,
-        shared_kv_layers=0,
-        sliding_window=None,
-        window_pattern=None,
-        recurrent_layers=(),
-        full_attention_interval=None,
-        has_indexer=False,
         training_context=training_context,
         vocabulary=vocabulary,
-        chat_template=None,
         identity=identity,
     )
 

@@ -156,7 +156,8 @@ class Perplexity(BaseFileTool):
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
         """As of `engine.DivergenceTool`."""
-        super().check(
+        # Without arguments, super() knows only the class before it got its slots.
+        super(Perplexity, self).check(
             text_name=text_name, text_bytes=text_bytes, context=context, chunks=chunks
         )
         self._refuse_overflow(context)

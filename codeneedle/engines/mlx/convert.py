@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from codeneedle.errors import FolderUnusable, WeightsUnusable
+from codeneedle.models.hashes import sha256
 from codeneedle.models.mlx_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG
-from codeneedle.models.weights import Weights, sha256, short_name
+from codeneedle.models.weights import Weights, short_name
 from codeneedle.system.files import cache_folder, locked, reason_of
 
 ARCHITECTURE = "llama"
