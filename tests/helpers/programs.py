@@ -40,12 +40,11 @@ def script(path: Path, body: str) -> Path:
 def llama_like(
     path: Path, *, version="version: 0.6.0 (build 11434, commit abc)", devices=""
 ) -> Path:
-    """A program that answers questions as llama-server does; counts them in a file."""
+    """A program that answers questions as llama-server does."""
     listed = devices or "  (none)"
     return script(
         path,
         f"""\
-echo "$1" >> {path}.asked
 case "$1" in
 --version) echo "{version}" >&2; echo "built with GNU 12.2.0 for Linux" >&2;;
 --list-devices) printf 'Available devices:\\n%s\\n' '{listed}';;
@@ -56,11 +55,6 @@ END
 *) exit 1;;
 esac""",
     )
-
-
-def asked_of(path: Path) -> list[str]:
-    """The questions that a program of `llama_like` was asked."""
-    return Path(f"{path}.asked").read_text().split()
 
 
 def server(folder, faults):

@@ -1,23 +1,14 @@
 """llama.cpp's programs: their place, version, options, cache types and devices."""
 
-import hashlib
 import os
 import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codeneedle import __version__
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
-from codeneedle.system.files import (
-    cache_folder,
-    exists,
-    expanded,
-    identity,
-    read_note,
-    write_note,
-)
+from codeneedle.system.files import cache_folder, exists, expanded
 
 SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
 VARIABLE = "LLAMA_SERVER"
@@ -129,25 +120,18 @@ def ask(server: Path) -> ServerFacts:
     """
     What *server* says about itself.
 
-    Its version and options are cached until the file changes. Its devices are not:
-    they may be added or removed, and depend on the environment.
-
     Raises:
         ToolFailed: If it crashes, hangs, or is another program.
     """
-    note = cache_folder() / "llama.cpp" / "answers" / f"{_key(server)}.json"
-    facts = read_note(note, ServerFacts)
+    version = _output(server, "--version")
+    facts = read_help(version, _output(server, "--help"))
     if facts is None:
-        version = _output(server, "--version")
-        facts = read_help(version, _output(server, "--help"))
-        if facts is None:
-            answer = version.strip()[:200] or "nothing"
-            raise ToolFailed(
-                tool=str(server),
-                reason=f"does not answer as {SERVER} does, but: {answer}",
-                hint=f"Name the {SERVER} of llama.cpp with --llama-server.",
-            )
-        write_note(note, facts)
+        answer = version.strip()[:200] or "nothing"
+        raise ToolFailed(
+            tool=str(server),
+            reason=f"does not answer as {SERVER} does, but: {answer}",
+            hint=f"Name the {SERVER} of llama.cpp with --llama-server.",
+        )
     if "--list-devices" not in facts.options:
         return facts
     return replace(facts, devices=devices(server))
@@ -272,9 +256,3 @@ def _output(server: Path, question: str) -> str:
             hint="Install or build it again, or use another one with --llama-server.",
         )
     return text
-
-
-def _key(server: Path) -> str:
-    # With our version, because another one may read the texts differently.
-    text = f"{__version__} {identity(server)}"
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from programs import HELP, asked_of, llama_like, script
+from programs import HELP, llama_like, script
 
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.installation import ask, find, read_help
@@ -106,19 +106,6 @@ def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
     assert ("f16", "q8_0") == facts.v_types
     assert "--fit" in facts.options
     assert ("CUDA0 NVIDIA L4 (Ada) (22563 MiB)",) == facts.devices
-
-
-def test_a_server_is_asked_once_until_its_file_changes(tmp_path):
-    """
-    Devices are asked for every time; the rest when size or time have changed.
-    """
-    server = llama_like(tmp_path / "llama-server")
-    first = ask(server)
-    assert first == ask(server)
-    assert ["--version", "--help"] + 2 * ["--list-devices"] == asked_of(server)
-
-    llama_like(server, version="version: 0.7.0 (build 12000, commit def)")
-    assert 12000 == ask(server).build
 
 
 @pytest.mark.parametrize(
