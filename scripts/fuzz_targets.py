@@ -231,7 +231,7 @@ class _Server(httpx.BaseTransport):
 
 
 _SERVER = _Server()
-_CLIENT = Client("http://127.0.0.1:9", alias="alias", api_key="none", transport=_SERVER)
+_CLIENT = Client("http://127.0.0.1:9", api_key="none", transport=_SERVER)
 _IS_REFUSED = 0x80
 _COMPLETION = Completion(prompt="", max_tokens=1)
 _SAID = (Message("user", ""),)
@@ -242,7 +242,7 @@ _QUESTIONS: tuple[Callable[[], object], ...] = (
     lambda: _keeps(_CLIENT.chat(Chat(messages=_SAID, max_tokens=1))),
     lambda: _CLIENT.count_tokens(""),
     lambda: _CLIENT.render(_SAID),
-    _CLIENT.readiness,
+    lambda: _CLIENT.readiness("alias"),
 )
 
 

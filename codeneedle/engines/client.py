@@ -1,7 +1,6 @@
 """The HTTP client: requests with bounds on time and size; llama-server's endpoints."""
 
 import contextlib
-import itertools
 import json
 import ssl
 import time
@@ -13,19 +12,17 @@ from typing import Any, Self, TypeVar
 import httpcore
 import httpx
 
+from codeneedle.engines.forced import NextTokens, right_ends, scored
 from codeneedle.engines.messages import (
-    LISTED_TOKENS,
     BadReply,
     Chat,
     Completion,
     Message,
-    NextTokens,
     Pieces,
     Readiness,
     Refused,
     Rendered,
     Reply,
-    Score,
     ServerGone,
     ServerSilent,
     StreamEvent,
@@ -35,13 +32,10 @@ from codeneedle.engines.messages import (
     chat_event,
     completion_event,
     conversation,
-    forced_of,
     parsed,
     refusal,
     refuse_beyond,
     reply_of,
-    right_ends,
-    score_of,
     shaped,
 )
 from codeneedle.errors import CellError
@@ -70,8 +64,6 @@ POLL_S = 1.0
 
 SHUTDOWN_S = 2.0
 """How long a server that is shutting down may take to complete its reply."""
-
-_NO_TOKEN = -1
 
 _NO_EVENTS = {b"", b"event", b"id", b"retry"}
 """Kinds of lines that carry no data: blank ones, comments and field names."""
@@ -285,41 +277,13 @@ def _refusal(answer: httpx.Response) -> Refused:
 class Client(Connection):
     """Talks to one llama-server, one request at a time."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        alias: str,
-        api_key: str,
-        silence_s: float = SILENCE_S,
-        is_leaving: Callable[[], bool] = lambda: False,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
+    def readiness(self, alias: str, *, limit_s: float = SHORT_S) -> Readiness:
         """
-        As of `Connection`.
+        State of the server; one that answers with another name is a stranger.
 
         Args:
-            url: ``http://127.0.0.1:PORT``.
-            alias: Name by which our server identifies itself.
-            api_key: That it was started with.
-            silence_s: As of `Connection`.
-            is_leaving: Likewise.
-            transport: Likewise.
-        """
-        self._alias = alias
-        super().__init__(
-            url,
-            api_key=api_key,
-            silence_s=silence_s,
-            is_leaving=is_leaving,
-            transport=transport,
-        )
-
-    def readiness(self, *, limit_s: float = SHORT_S) -> Readiness:
-        """
-        State of the server; one that answers with another alias is a stranger.
-
-        Each of the two questions is given *limit_s* seconds.
+            alias: The name that ours was given.
+            limit_s: Time limit for each of two questions, in seconds.
         """
         try:
             self._ask("GET", "/health", limit_s=limit_s)
@@ -332,7 +296,7 @@ class Client(Connection):
         except BadReply:
             return Readiness.STRANGER
         # Searched as text: a foreign server may answer with anything.
-        is_ours = json.dumps(self._alias) in json.dumps(models)
+        is_ours = json.dumps(alias) in json.dumps(models)
         return Readiness.READY if is_ours else Readiness.STRANGER
 
     def count_tokens(self, text: str, *, add_special: bool = True) -> int:
@@ -350,20 +314,7 @@ class Client(Connection):
         return self._answer("POST", "/tokenize", Tokens, body).tokens
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """
-        The lengths of *texts*, in tokens, without a token that begins a prompt.
-
-        Takes a single request: llama.cpp accepts texts and token numbers mixed, and
-        a number that no vocabulary has separates the texts. A server that does not
-        accept that is asked for each text.
-        """
-        content = [part for text in texts for part in (text, _NO_TOKEN)]
-        body = _tokenizing(content, add_special=False)
-        with contextlib.suppress(Refused, BadReply):
-            tokens = self._answer("POST", "/tokenize", Tokens, body).tokens
-            ends = [at for at, token in enumerate(tokens) if token == _NO_TOKEN]
-            if len(ends) == len(texts):
-                return [b - a - 1 for a, b in itertools.pairwise([-1, *ends])]
+        """The lengths of *texts*, in tokens, without a token that begins a prompt."""
         return [self.count_tokens(text, add_special=False) for text in texts]
 
     def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
@@ -434,14 +385,22 @@ class Client(Connection):
         ends = right_ends(self._tokens(prompt), whole, right)
         ids = tuple(token.id for token in whole)
         at = min(ends)
-        asked = NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed)
         is_plain = all(isinstance(token.piece, str) for token in whole[at:])
-        if not is_plain or self._has_special(right):
-            scores = self._scored_one_by_one(asked)
-        else:
-            scores = self._scored_at_once(asked)
-        elapsed_s = round(time.perf_counter() - started, 4)
-        return forced_of(scores, ends=tuple(ends.values()), wall_s=elapsed_s)
+        reply, scores = scored(
+            NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed),
+            self._told,
+            at_once=is_plain and not self._has_special(right),
+            other=lambda: self._tokens("a", add_special=False)[-1],
+        )
+        return Forced(
+            logprobs=tuple(score.logprob for score in scores),
+            bounds=tuple(at for at, score in enumerate(scores) if score.is_bound),
+            leads=tuple(score.lead for score in scores),
+            ends=tuple(ends.values()),
+            prompt_tokens=reply.prompt_tokens,
+            cached_tokens=reply.cached_tokens,
+            wall_s=round(time.perf_counter() - started, 4),
+        )
 
     def _has_special(self, text: str) -> bool:
         """Whether *text* has special tokens where it is read as a prompt is."""
@@ -449,33 +408,6 @@ class Client(Connection):
         return self._answer("POST", "/tokenize", Tokens, body).tokens != (
             self._tokens(text)
         )
-
-    def _scored_at_once(self, asked: NextTokens) -> list[Score]:
-        with contextlib.suppress(Refused):  # no grammars of tokens
-            reply, told = self._told(asked)
-            # Of drafted tokens, no probabilities are told.
-            told_all = asked.tokens == tuple(token.id for token in told)
-            if told_all and not reply.drafted:
-                return [score_of(token.id, token, reply) for token in told]
-        return self._scored_one_by_one(asked)
-
-    def _scored_one_by_one(self, asked: NextTokens) -> list[Score]:
-        every = (*asked.before, *asked.tokens)
-        return [
-            self._scored(replace(asked, before=every[:at], tokens=every[at : at + 1]))
-            for at in range(len(asked.before), len(every))
-        ]
-
-    def _scored(self, asked: NextTokens) -> Score:
-        (right,) = asked.tokens
-        reply, told = self._told(asked)
-        if not told:
-            # No probability is told of a part of a character, and of a token that
-            # ends the reply; both may be among those listed beside another one.
-            letter = self._tokens("a", add_special=False)[-1:]
-            other = replace(asked, tokens=letter, listed=LISTED_TOKENS)
-            reply, told = self._told(other)
-        return score_of(right, told[0] if told else Token(), reply)
 
     def _told(self, asked: NextTokens) -> tuple[Reply, list[Token]]:
         """The reply to *asked*, and the tokens that it has, with what is listed."""
@@ -501,7 +433,7 @@ class Client(Connection):
         self.complete(Completion(prompt="\n", max_tokens=1))
 
 
-def _tokenizing(content: str | list[str | int], *, add_special: bool = True) -> Json:
+def _tokenizing(content: str, *, add_special: bool = True) -> Json:
     return {"content": content, "add_special": add_special, "parse_special": True}
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -10,21 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from codeneedle.errors import CellError
-from codeneedle.records.record import Finish, Forced, Generation, Json, Status
+from codeneedle.records.record import Finish, Generation, Json, Status
 from codeneedle.text import harmless, size
 
 TOP_TOKENS = 2
 """Most probable tokens asked for per position: the one that comes, and the next."""
-
-LISTED_TOKENS = 100
-"""
-Asked for where the token that comes is not told, as it is part of a character.
-
-A hundred cost five hundredths of the time more than two.
-"""
-
-CERTAIN = 1e6
-"""Logit bias, in nats, that makes a token come."""
 
 NEUTRAL_SAMPLING: Json = {
     "temperature": 0.0,
@@ -133,48 +123,6 @@ class Chat:
             **STREAMING,
             **NEUTRAL_SAMPLING,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextTokens:
-    """
-    Tokens that are made to come next, so that the server tells how probable each was.
-
-    Attributes:
-        before: The tokens before them, the first of the prompt included.
-        tokens: The tokens. One may be any; more must each end a character, and none
-            may be a special one.
-        listed: How many of the most probable ones are told beside each.
-        seed: Of sampling; without effect.
-
-    Source:
-        Bias and grammar decide what is chosen; probabilities are those before them,
-        the same both ways to the last digit. Measured with llama.cpp b11434 and one
-        thread. SmolLM2, 160 tokens after 1,600: one request with a grammar 10.5 s, one
-        for each token 11.5 s; with 100 listed, 12 s, and 2 of them not among those,
-        while the token that comes is always told. Built-in model, 300 tokens after
-        17,000: 4.5 s and 7.0 s. A grammar ends the server at a special token, is
-        refused at a part of a character, and by builds that know none of tokens.
-    """
-
-    before: tuple[int, ...]
-    tokens: tuple[int, ...]
-    listed: int = TOP_TOKENS
-    seed: int = 0
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens that the reply has."""
-        return len(self.tokens)
-
-    def body(self) -> Json:
-        """The body for ``/completion``."""
-        asked = Completion(prompt="", max_tokens=self.max_tokens, seed=self.seed)
-        body = asked.body() | {"prompt": self.before, "n_probs": self.listed}
-        if len(self.tokens) == 1:
-            return body | {"logit_bias": [[self.tokens[0], CERTAIN]]}
-        grammar = " ".join(f"<[{token}]>" for token in self.tokens)
-        return body | {"grammar": f"root ::= {grammar}"}
 
 
 def conversation(
@@ -443,104 +391,19 @@ class Reply(Generation):
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
-    """A candidate for a position, with its log-probability."""
-
-    id: int = NO_ID
-    logprob: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Token:
-    """A generated token, and the most probable candidates for its position."""
-
-    id: int = NO_ID
-    logprob: float | None = None
-    top_logprobs: tuple[Other, ...] = ()
-
-
-def right_ends(
-    prompt: Sequence[int], whole: Sequence[TokenPiece], right: str
-) -> dict[int, int]:
     """
-    Where the tokens of a right continuation are, and where each ends in it.
-
-    Args:
-        prompt: The tokens of the prompt alone. Its last ones may not be a beginning
-            of *whole*: a line break and the indentation behind it are one token.
-        whole: The tokens of the prompt and *right* as one text.
-        right: The continuation.
-
-    Returns:
-        For each place in *whole*, from the first that differs and that is not of the
-        prompt alone: the characters of *right* that are complete with this token.
-    """
-    ids = [each.id for each in whole]
-    pairs = enumerate(zip(prompt, ids, strict=False))
-    shared = next((at for at, (a, b) in pairs if a != b), min(len(prompt), len(ids)))
-    encoded = right.encode(errors="replace")
-    # Counted from the end: a tokenizer may add a blank before the first word.
-    ends, end = {}, len(encoded)
-    for place in range(len(ids) - 1, shared - 1, -1):
-        if end > 0:
-            ends[place] = len(encoded[:end].decode(errors="ignore"))
-        end -= whole[place].size
-    return dict(sorted(ends.items()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """
-    How probable one right token was; as in `Forced`.
+    A generated token, or a candidate for its position.
 
     Attributes:
-        logprob: Natural logarithm of its probability, or an upper bound.
-        is_bound: Whether it is a bound.
-        lead: Log-probability minus that of the most probable other token.
-        reply: In which the server told it.
+        id: Its number.
+        logprob: Natural logarithm of its probability, as the server states it.
+        top_logprobs: The most probable candidates; of a candidate, none.
     """
 
-    logprob: float
-    is_bound: bool
-    lead: float
-    reply: Reply
-
-
-def score_of(right: int, told: Token, reply: Reply) -> Score:
-    """
-    How probable *right* was at the place where *told* came.
-
-    Raises:
-        BadReply: If the server does not list tokens by number.
-    """
-    listed = {each.id: _logarithm(each.logprob) for each in told.top_logprobs}
-    listed.setdefault(told.id, _logarithm(told.logprob))
-    others = [logprob for token, logprob in listed.items() if token != right]
-    if NO_ID in listed or not others:
-        raise BadReply(expected="probabilities by token", found=str(told))
-    logprob = listed.get(right, min(others))
-    return Score(
-        logprob=_rounded(logprob),
-        is_bound=right not in listed or logprob <= LOWEST_LOGPROB,
-        lead=_rounded(logprob - max(others)),
-        reply=reply,
-    )
-
-
-def forced_of(
-    scores: Sequence[Score], *, ends: tuple[int, ...], wall_s: float
-) -> Forced:
-    """The scores of all tokens of a continuation, one or more, as one."""
-    first = scores[0].reply
-    return Forced(
-        logprobs=tuple(score.logprob for score in scores),
-        bounds=tuple(at for at, score in enumerate(scores) if score.is_bound),
-        leads=tuple(score.lead for score in scores),
-        ends=ends,
-        prompt_tokens=first.prompt_tokens,
-        cached_tokens=first.cached_tokens,
-        wall_s=wall_s,
-    )
+    id: int = NO_ID
+    logprob: float | None = None
+    top_logprobs: "tuple[Token, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -690,7 +553,7 @@ class _PartialReply:
         self.timings = event.timings or self.timings
         self.finish = self.finish or event.finish
         for token in event.tokens:
-            self.logprobs.append(_rounded(_logarithm(token.logprob)))
+            self.logprobs.append(rounded(logarithm(token.logprob)))
             self.gaps.append(_gap(token))
             self.lengths.append(0)
         # Servers send a token with its text, or several with theirs.
@@ -712,9 +575,9 @@ class _PartialReply:
             finish=finish,
             prompt_tokens=timings.cache_n + timings.prompt_n,
             cached_tokens=timings.cache_n,
-            prompt_ms=_rounded(timings.prompt_ms or 0.0),
+            prompt_ms=rounded(timings.prompt_ms or 0.0),
             predicted_tokens=timings.predicted_n,
-            predicted_ms=_rounded(timings.predicted_ms or 0.0),
+            predicted_ms=rounded(timings.predicted_ms or 0.0),
             logprobs=tuple(self.logprobs),
             gaps=tuple(gaps) if len(gaps) == len(self.gaps) else (),
             lengths=tuple(self.lengths),
@@ -725,18 +588,20 @@ class _PartialReply:
 
 def _gap(token: Token) -> float | None:
     """The lead over the best other token; None where the server names none."""
-    others = [_logarithm(o.logprob) for o in token.top_logprobs if o.id != token.id]
+    others = [logarithm(o.logprob) for o in token.top_logprobs if o.id != token.id]
     if token.id == NO_ID or not others:
         return None
-    return _rounded(_logarithm(token.logprob) - max(others))
+    return rounded(logarithm(token.logprob) - max(others))
 
 
-def _logarithm(logprob: float | None) -> float:
+def logarithm(logprob: float | None) -> float:
+    """*logprob* within its range; the lowest where it is none."""
     if logprob is None or math.isnan(logprob):
         return LOWEST_LOGPROB
     return min(0.0, max(LOWEST_LOGPROB, logprob))
 
 
-def _rounded(number: float) -> float:
+def rounded(number: float) -> float:
+    """*number* with the decimals that are kept; 0 where it is infinite or none."""
     # Adding zero turns -0.0 into 0.0.
     return round(number, DIGITS) + 0.0 if math.isfinite(number) else 0.0

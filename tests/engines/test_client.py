@@ -144,8 +144,8 @@ def test_a_port_without_a_server_is_silent():
     """
     A server that has not bound its port yet is not ready; any other question fails.
     """
-    with Client("http://127.0.0.1:9", alias="a", api_key="k") as connection:
-        assert Readiness.SILENT is connection.readiness()
+    with Client("http://127.0.0.1:9", api_key="k") as connection:
+        assert Readiness.SILENT is connection.readiness("a")
         with pytest.raises(ServerGone):
             connection.count_tokens("text")
 

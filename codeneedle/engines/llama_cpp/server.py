@@ -36,7 +36,7 @@ from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Child, ends_within, free_port
+from codeneedle.system.processes import AwakeClock, Child, ends_within, free_port
 from codeneedle.text import size
 
 LOAD_TIMEOUT_S = 1800.0
@@ -233,7 +233,6 @@ def _started(
     client = stack.enter_context(
         Client(
             f"http://{HOST}:{port}",
-            alias=launch.alias,
             api_key=api_key,
             silence_s=silence_s,
             is_leaving=lambda: is_shutting_down(log) or served.is_too_large(),
@@ -265,10 +264,11 @@ _WARM_UP = "warming up the model"
 """Says a server of the pinned and of older builds once the weights are loaded."""
 
 
-@dataclass(slots=True, kw_only=True)
 class Deadlines:
     """
     How long a server may take to load, and from then on to warm up.
+
+    Of time in which this process was suspended, at most `LONGEST_POLL_S` counts.
 
     Attributes:
         log: What the server says.
@@ -276,30 +276,25 @@ class Deadlines:
         warmup_s: Time for warming up, in seconds.
     """
 
-    log: Path
-    load_s: float
-    warmup_s: float
-    _load_until: float = field(init=False)
-    _warmup_until: float | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self._load_until = time.monotonic() + self.load_s
+    def __init__(self, *, log: Path, load_s: float, warmup_s: float) -> None:
+        self.log = log
+        self.load_s = load_s
+        self.warmup_s = warmup_s
+        self._elapsed_s = AwakeClock(longest_s=LONGEST_POLL_S)
+        self._warm_from_s: float | None = None
 
     def restart(self) -> None:
         """Begin another try at starting."""
-        self._warmup_until = None
-
-    def extend(self, by_s: float) -> None:
-        """Wait for *by_s* more seconds: this process was suspended for so long."""
-        self._load_until += by_s
-        if self._warmup_until is not None:
-            self._warmup_until += by_s
+        self._warm_from_s = None
 
     def left_s(self) -> float:
         """Seconds until the deadline; negative when it has passed."""
-        if self._warmup_until is None and _WARM_UP in read_log(self.log):
-            self._warmup_until = time.monotonic() + self.warmup_s
-        return (self._warmup_until or self._load_until) - time.monotonic()
+        now_s = self._elapsed_s()
+        if self._warm_from_s is None:
+            if _WARM_UP not in read_log(self.log):
+                return self.load_s - now_s
+            self._warm_from_s = now_s
+        return self._warm_from_s + self.warmup_s - now_s
 
     def missed(self, seen: Readiness) -> CellError:
         """The error for a server that is not ready in time."""
@@ -309,7 +304,7 @@ class Deadlines:
         }.get(seen, "does not answer")
         message = f"llama-server {what} after {self.load_s:g} s"
         hint = f"See {self.log}. Is the disk slow, or the memory full?"
-        if self._warmup_until is not None:
+        if self._warm_from_s is not None:
             message = f"llama-server hangs at warm-up, for {self.warmup_s:g} s now"
             hint = f"See {self.log}. It may concern this pair only."
         return CellError(
@@ -333,23 +328,19 @@ def wait(served: LlamaServer, deadlines: Deadlines) -> Readiness:
     another program.
     """
     began = time.monotonic()
-    polled = time.monotonic()
     seen = Readiness.SILENT
     while served.child.poll() is None:
         left_s = deadlines.left_s()
         if left_s <= 0 or served.is_too_large():
             break
         limit_s = min(SHORT_S, left_s)
-        now_seen = served.client.readiness(limit_s=limit_s)
+        now_seen = served.client.readiness(served.launch.alias, limit_s=limit_s)
         if now_seen is Readiness.READY and served.child.poll() is None:
             return now_seen
         # The last poll, with less time, sees less than the ones before.
         if now_seen is not Readiness.SILENT or limit_s == SHORT_S:
             seen = now_seen
-        time.sleep(min(nap_after(time.monotonic() - began), max(0.0, left_s)))
-        polled, before = time.monotonic(), polled
-        if polled - before > LONGEST_POLL_S:
-            deadlines.extend(polled - before)
+        time.sleep(min(nap_after(time.monotonic() - began), left_s))
     return Readiness.SILENT if seen is Readiness.READY else seen
 
 

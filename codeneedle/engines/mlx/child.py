@@ -33,7 +33,7 @@ LEAST_CHUNKS = 2
 """Of a text whose distributions are compared."""
 
 _FORCED = re.compile(r"<\[(\d+)\]>")
-"""A token in the grammar that makes tokens come, see `messages.NextTokens`."""
+"""A token in the grammar that makes tokens come, see `forced.NextTokens`."""
 
 
 def tell(kind: str, **facts: Any) -> None:

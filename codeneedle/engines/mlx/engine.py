@@ -379,11 +379,9 @@ def _serving(
         child = stack.enter_context(noted(argv, env=env, log=log))
         port = _port(child, log)
         client = stack.enter_context(
-            Client(
-                f"http://{_HOST}:{port}", alias=alias, api_key=key, silence_s=silence_s
-            )
+            Client(f"http://{_HOST}:{port}", api_key=key, silence_s=silence_s)
         )
-        if client.readiness() is not Readiness.READY:
+        if client.readiness(alias) is not Readiness.READY:
             raise died(child.poll(), log)
         try:
             yield client, child

@@ -19,7 +19,6 @@ from codeneedle.engines.messages import (
     Chat,
     Completion,
     Message,
-    Other,
     Readiness,
     Refused,
     Reply,
@@ -541,7 +540,7 @@ def _token(came: _Candidate, listed: Sequence[_Candidate]) -> Token:
         id=0,
         logprob=came.logprob,
         top_logprobs=tuple(
-            Other(id=number, logprob=each.logprob)
+            Token(id=number, logprob=each.logprob)
             for number, each in enumerate(others, start=1)
         ),
     )
