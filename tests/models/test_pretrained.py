@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from codeneedle.errors import BadInput, FolderUnusable, ToolFailed, ToolMissing
-from codeneedle.models import pretrained
 from codeneedle.models.pretrained import (
     BUILT_IN,
     MODELS,
@@ -85,7 +84,6 @@ class Index:
 def cache(tmp_path, monkeypatch):
     """The cache folder."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(pretrained, "POLL_S", 0.01)
     return tmp_path / "cache"
 
 

@@ -1,6 +1,5 @@
 """Builds the pinned llama.cpp release into the cache folder."""
 
-import contextlib
 import datetime as dt
 import hashlib
 import json
@@ -10,7 +9,7 @@ import shutil
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,12 +22,10 @@ from codeneedle.engines.llama_cpp.installation import (
     SERVER,
 )
 from codeneedle.engines.llama_cpp.log import tail
-from codeneedle.errors import FolderUnusable, MachineError, ToolFailed, ToolMissing
+from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 from codeneedle.system import machine, processes
-from codeneedle.system.files import locked
 from codeneedle.system.orphans import end_orphans, noted
 from codeneedle.system.processes import is_secret
-from codeneedle.text import size
 
 Report = Callable[[str, int, int], None]
 
@@ -90,9 +87,8 @@ def build(report: Report) -> Path:
     """
     The folder with the pinned release, built now unless it is there already.
 
-    All work is done in a draft folder, which gets its final name once the new
-    llama-server has answered with the right number. A second builder waits for the
-    first. A draft is removed when the build ends, or by the next build after a SIGKILL.
+    It is kept once the new llama-server has answered with the right number. A second
+    builder waits for the first.
 
     Args:
         report: Called several times a second with the phase, the steps of it that are
@@ -107,34 +103,22 @@ def build(report: Report) -> Path:
     if _is_complete(final):
         return final
     _refuse_without_compiler()
-    free_bytes = machine.free_disk_bytes(final)
-    if free_bytes < NEEDED_BYTES:
-        raise FolderUnusable(
-            folder=final.parent,
-            reason=f"only {size(free_bytes)} are free, a build takes "
-            f"{size(NEEDED_BYTES)} for a while",
-            hint="Free some space, or choose another place with CODENEEDLE_CACHE.",
-        )
 
     def wait() -> None:
         report("waiting for another build", 0, 0)
         time.sleep(POLL_S)
 
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with locked(final.with_name(f"{final.name}.lock"), waiting=wait):
-            if not _is_complete(final):
-                with _draft(final) as draft:
-                    finished = _built(_Steps(draft, report))
-                    shutil.rmtree(final, ignore_errors=True)
-                    finished.rename(final)
-    except OSError as error:
-        raise FolderUnusable(
-            folder=final.parent,
-            reason=str(error),
-            hint="Choose another place with CODENEEDLE_CACHE.",
-        ) from error
-    return final
+    def make(draft: Path) -> Path:
+        end_orphans()
+        return _built(_Steps(draft, report))
+
+    return machine.made_folder(
+        final,
+        make,
+        is_whole=lambda: _is_complete(final),
+        needed_bytes=NEEDED_BYTES,
+        waiting=wait,
+    )
 
 
 def has_nvidia_gpu() -> bool:
@@ -261,20 +245,6 @@ class _Steps:
     def log(self, phase: str) -> Path:
         """The log file of a phase."""
         return self.folder.with_name(f"{phase.replace(' ', '-')}.log")
-
-
-@contextlib.contextmanager
-def _draft(final: Path) -> Iterator[Path]:
-    """A folder for the build; removed, like those of builders that got SIGKILL."""
-    end_orphans()
-    for stale in final.parent.glob(f"{final.name}.draft-*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    draft = final.with_name(f"{final.name}.draft-{os.getpid()}")
-    draft.mkdir()
-    try:
-        yield draft
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _built(steps: _Steps) -> Path:

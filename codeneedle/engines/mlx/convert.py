@@ -1,11 +1,8 @@
 """Makes a model folder for MLX of a GGUF file, once, in the cache folder."""
 
-import contextlib
 import json
 import re
-import shutil
 import struct
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,20 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.errors import FolderUnusable, WeightsUnusable
+from codeneedle.errors import WeightsUnusable
 from codeneedle.models.hashes import sha256
 from codeneedle.models.mlx_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from codeneedle.models.weights import Weights, short_name
-from codeneedle.system.files import cache_folder, locked, reason_of
+from codeneedle.system.files import cache_folder
+from codeneedle.system.machine import made_folder
 
 ARCHITECTURE = "llama"
 """The one that is converted; of others there are folders made by mlx_lm.convert."""
 
 ROPE_FACTORS = "codeneedle_rope_factors"
 """Key of ``config.json``: by what the rotary frequencies of each pair are divided."""
-
-LOCK_POLL_S = 0.25
-"""Between two looks whether another process is through with converting."""
 
 VERSION = 1
 """Of what is written: folders of another one are not used."""
@@ -121,34 +116,22 @@ def converted(weights: Weights) -> Path:
     """
     refuse_unconvertible(weights)
     folder = folder_of(weights)
+    return made_folder(
+        folder,
+        lambda draft: _convert(weights, draft / "model"),
+        is_whole=(folder / CONFIG).is_file,
+    )
+
+
+def _convert(weights: Weights, folder: Path) -> Path:
+    """All files, written into *folder*."""
+    folder.mkdir()
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = folder.parent / f"{folder.name}.lock"
-        with locked(lock, waiting=lambda: time.sleep(LOCK_POLL_S)):
-            if not (folder / CONFIG).is_file():
-                _convert(weights, folder)
-    except OSError as error:
-        raise FolderUnusable(
-            folder=folder.parent,
-            reason=reason_of(error),
-            hint="Free some space, or set CODENEEDLE_CACHE to another folder.",
-        ) from error
+        _write(_Source.of(weights), folder)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        reason = f"it lacks what a llama has: {error!r}"
+        raise _unusable(weights.path, reason) from error
     return folder
-
-
-def _convert(weights: Weights, folder: Path) -> None:
-    """Write all files into a draft, which then gets the name of *folder*."""
-    draft = folder.with_name(f"{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, draft, ignore_errors=True)
-        try:
-            _write(_Source.of(weights), draft)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            reason = f"it lacks what a llama has: {error!r}"
-            raise _unusable(weights.path, reason) from error
-        draft.replace(folder)
 
 
 def _write(source: "_Source", draft: Path) -> None:
