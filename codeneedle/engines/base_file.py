@@ -257,12 +257,28 @@ class Job:
         file = BaseFile.of(self.task.folder, context=self.task.context)
         return file.path if self.text is None else file.draft
 
-    def too_short(self, *, found: int, needed: int) -> BadInput:
-        """The error for a text of *found* tokens, less than *needed*."""
-        task = self.task
+    def too_short(self, lengths: "Lengths") -> BadInput:
+        """The error for a text of these *lengths*."""
         return text_too_short(
-            task.text_name, found, needed, context=task.context, chunks=task.chunks
+            self.task.text_name,
+            lengths,
+            context=self.task.context,
+            chunks=self.task.chunks,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """
+    The length of a text that is too short, in tokens.
+
+    Attributes:
+        found: What the text has, at most.
+        needed: What it takes, at least.
+    """
+
+    found: int
+    needed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,12 +326,9 @@ class BaseFileTool(ABC):
     ) -> None:
         """As of `engine.DivergenceTool`."""
         # A text has no more tokens than bytes, but for one or two at the start.
-        most_tokens = text_bytes + 2
-        needed = max(2, chunks) * context
-        if most_tokens < needed:
-            raise text_too_short(
-                text_name, most_tokens, needed, context=context, chunks=chunks
-            )
+        lengths = Lengths(found=text_bytes + 2, needed=max(2, chunks) * context)
+        if lengths.found < lengths.needed:
+            raise text_too_short(text_name, lengths, context=context, chunks=chunks)
         refuse_few(chunks=chunks, context=context)
 
     def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
@@ -370,11 +383,11 @@ def _folder_errors(folder: Path) -> Iterator[None]:
 
 
 def text_too_short(
-    name: str, tokens: int, needed: int, *, context: int, chunks: int
+    name: str, lengths: Lengths, *, context: int, chunks: int
 ) -> BadInput:
-    """The error for a text of at most *tokens* tokens; its hint names what fits."""
-    fitting = tokens // context
-    shorter = tokens // max(2, chunks)
+    """The error for the text of this *name*; its hint names what fits."""
+    fitting = lengths.found // context
+    shorter = lengths.found // max(2, chunks)
     ways = [
         f"{option} {value} or less"
         for option, value, is_possible in (
@@ -385,8 +398,9 @@ def text_too_short(
     ]
     return BadInput(
         source=name,
-        reason=f"it has at most {tokens:,} tokens, and comparing distributions on "
-        f"{plural(max(2, chunks), 'chunk')} of {context:,} tokens takes {needed:,}",
+        reason=f"it has at most {lengths.found:,} tokens, and comparing distributions "
+        f"on {plural(max(2, chunks), 'chunk')} of {context:,} tokens takes "
+        f"{lengths.needed:,}",
         hint=f"Use {', or '.join([*ways, 'a longer --text'])}.",
     )
 

@@ -116,10 +116,7 @@ def weights_of(
         BadHeader: If a key is missing that every language model has.
     """
     keys = _Keys(header)
-    block_count = keys.least("block_count", at_least=1)
-    if block_count > MOST_LAYERS:
-        raise BadHeader(f"it claims to have {block_count} layers")
-    layers = max(block_count - keys.whole("nextn_predict_layers", 0), 1)
+    layers = keys.layers()
     embedding = keys.least("embedding_length", at_least=1)
     heads = keys.per_layer("attention.head_count", layers, (0,) * layers)
     head_size = embedding // heads[0] if heads[0] else 0
@@ -139,10 +136,8 @@ def weights_of(
         value_length=value_length,
         key_length_swa=keys.whole("attention.key_length_swa", key_length),
         value_length_swa=keys.whole("attention.value_length_swa", value_length),
-        is_mla=bool(
-            keys.whole("attention.key_length_mla", 0)
-            and keys.whole("attention.value_length_mla", 0)
-        ),
+        is_mla=keys.whole("attention.key_length_mla", 0) > 0
+        and keys.whole("attention.value_length_mla", 0) > 0,
         shared_kv_layers=keys.whole("attention.shared_kv_layers", 0),
         sliding_window=keys.maybe("attention.sliding_window"),
         window_pattern=keys.flags("attention.sliding_window_pattern", layers)
@@ -196,6 +191,13 @@ class _Keys:
         if value is None or value < at_least:
             raise BadHeader(f"its key '{self.architecture}.{name}' is missing")
         return value
+
+    def layers(self) -> int:
+        """Those that keep K and V; one for multi-token prediction does not count."""
+        blocks = self.least("block_count", at_least=1)
+        if blocks > MOST_LAYERS:
+            raise BadHeader(f"it claims to have {blocks} layers")
+        return max(blocks - self.whole("nextn_predict_layers", 0), 1)
 
     def per_layer(
         self, name: str, layers: int, default: tuple[int, ...]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ, Signals
 
+from codeneedle.engines.base_file import Lengths
 from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
@@ -386,20 +387,6 @@ class Size:
     context: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooShort:
-    """
-    What the tool says of a text that is too short, in tokens.
-
-    Attributes:
-        needed: What it takes at least.
-        found: What the text has.
-    """
-
-    needed: int
-    found: int
-
-
 def statistics(log_text: str) -> Statistics | None:
     """
     The statistics of a comparison; None unless they are complete.
@@ -497,12 +484,12 @@ def failure(log_text: str) -> str | None:
     return None
 
 
-def too_short(log_text: str) -> TooShort | None:
+def too_short(log_text: str) -> Lengths | None:
     """How many tokens the text lacks, if the tool says so; else None."""
     needed, found = _NEEDED.search(log_text), _FOUND.search(log_text)
     if needed is None or found is None:
         return None
-    return TooShort(needed=int(needed[1]), found=int(found[1]))
+    return Lengths(needed=int(needed[1]), found=int(found[1]))
 
 
 _NUMBER = r"[-+]?(?:\d+\.\d+|nan|inf)"
@@ -600,11 +587,8 @@ def _only(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
 
 
 def _statistics(values: dict[str, Estimate]) -> Statistics:
-    pairs = {name: values[name] for name in values if name in _WITH_ERROR}
-    plain = {
-        name: values[name].value
-        for name in values
-        if name not in _WITH_ERROR and name != "kld_95"
+    found = {
+        name: value if name in _WITH_ERROR else value.value
+        for name, value in values.items()
     }
-    kld_95 = values["kld_95"].value if "kld_95" in values else None
-    return Statistics(**pairs, **plain, kld_95=kld_95)  # type: ignore[arg-type]
+    return Statistics(**{"kld_95": None, **found})  # type: ignore[arg-type]

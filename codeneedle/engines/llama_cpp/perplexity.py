@@ -167,7 +167,7 @@ class Perplexity(BaseFileTool):
         log_text, _ = self._completed(job, note, progress)
         said = too_short(log_text)
         if said is not None:
-            raise job.too_short(found=said.found, needed=said.needed)
+            raise job.too_short(said)
         ppl, done = final_perplexity(log_text), size(log_text)
         if ppl is None or done is None:
             raise _incomplete(job, log_text)
@@ -269,14 +269,6 @@ class Perplexity(BaseFileTool):
         argv = self.command(job)
         note(ToolRun(command=tuple(argv)))
         env = processes.clean(os.environ) | self.variables()
-        # A base file is larger than any log.
-        limit_bytes = FILE_LIMIT_BYTES
-        if job.text is not None:
-            limit_bytes += predicted_bytes(
-                vocabulary=self.vocabulary,
-                chunks=job.task.chunks,
-                context=job.task.context,
-            )
 
         def grown() -> None:
             log_text = read_log(job.log)
@@ -290,7 +282,8 @@ class Perplexity(BaseFileTool):
             files=(job.log,) if job.text is None else (job.log, job.base),
             grown=grown,
             silence_s=SILENCE_S,
-            file_limit_bytes=limit_bytes,
+            # A base file is larger than any log.
+            file_limit_bytes=FILE_LIMIT_BYTES + self._base_bytes(job),
         )
         if returncode is None:
             raise _silent(job)
@@ -305,6 +298,16 @@ class Perplexity(BaseFileTool):
         if returncode != 0:
             raise _failed(job, log_text, returncode=returncode)
         return log_text
+
+    def _base_bytes(self, job: Job) -> int:
+        """Size of the base file that *job* writes."""
+        if job.text is None:
+            return 0
+        return predicted_bytes(
+            vocabulary=self.vocabulary,
+            chunks=job.task.chunks,
+            context=job.task.context,
+        )
 
     def _takes_all_layers(self) -> bool:
         return not has(self.arguments, OFFLOAD)

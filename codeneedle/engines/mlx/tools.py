@@ -11,6 +11,7 @@ from codeneedle.engines.base_file import (
     BaseFileTool,
     Identity,
     Job,
+    Lengths,
     Notify,
     Progress,
     Written,
@@ -155,10 +156,10 @@ class MlxDivergence(BaseFileTool):
         found = logs.last(log_text, "base", Written)
         if found is not None and found.chunks:
             return found
-        said = logs.last(log_text, "tokens", _Length)
+        said = logs.last(log_text, "tokens", Lengths)
         if said is None or said.found >= said.needed:
             raise _incomplete(log_text)
-        raise job.too_short(found=said.found, needed=said.needed)
+        raise job.too_short(said)
 
     def compare(
         self,
@@ -198,12 +199,6 @@ class MlxDivergence(BaseFileTool):
             note,
             lambda log_text: progress(sum(1 for _ in logs.told(log_text, "chunk"))),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Length:
-    found: int
-    needed: int
 
 
 def _incomplete(log_text: str) -> CellError:

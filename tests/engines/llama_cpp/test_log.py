@@ -8,11 +8,11 @@ from statistics import fmean
 
 import pytest
 
+from codeneedle.engines.base_file import Lengths
 from codeneedle.engines.engine import Estimate
 from codeneedle.engines.llama_cpp.log import (
     Asked,
     Size,
-    TooShort,
     by_chunk,
     chunks_done,
     ends_early,
@@ -601,5 +601,5 @@ def test_sizes_are_read():
     """
     assert Size(chunks=4, context=512) == size(printed("base")) == size(COMPLETE)
     assert size(printed("text-too-short")) is None
-    assert TooShort(needed=1024, found=701) == too_short(printed("text-too-short"))
+    assert Lengths(needed=1024, found=701) == too_short(printed("text-too-short"))
     assert too_short(printed("base")) is None
