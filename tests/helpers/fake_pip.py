@@ -28,5 +28,3 @@ if fault == "truncated":
 if fault == "hangs":
     Path(wheel).with_name("hangs").touch()
     time.sleep(600)
-if fault == "slow":
-    time.sleep(0.3)

@@ -208,19 +208,6 @@ def test_an_interrupted_build_leaves_nothing(world):
         os.kill(int((world.folder / "pid").read_text()), signal.SIGCONT)
 
 
-def test_what_killed_builders_left_is_replaced(world):
-    """
-    A draft, and a folder under the final name that lacks a program.
-    """
-    stale = installation.built_folder().with_name("b11434-2.draft-1")
-    stale.mkdir(parents=True)
-    (stale / "file").touch()
-    installation.built_folder().mkdir(parents=True)
-
-    assert (world.build() / "llama-server").exists()
-    assert ["b11434-2"] == world.left_behind
-
-
 def test_a_second_builder_waits_for_the_first(world):
     """
     It reports that it waits, and does not build again.
@@ -262,16 +249,6 @@ def test_a_full_disk_is_noticed_first(world, monkeypatch):
     monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 1 << 20)
 
     with pytest.raises(FolderUnusable, match="MiB are free"):
-        world.build()
-
-
-def test_a_cache_folder_that_takes_no_files_is_reported(world):
-    """
-    The system's reason is in the message.
-    """
-    (world.folder / "cache").touch()
-
-    with pytest.raises(FolderUnusable, match=r"Not a directory|File exists"):
         world.build()
 
 
