@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SNAKEMAKE := $(VENV)/snakemake/bin/snakemake
 
 .DEFAULT_GOAL := help
 .PHONY: help setup llama sweep test faults fuzz mutants truth bench cluster check fix
@@ -20,6 +21,11 @@ $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
+
+# In an environment of its own: 50 packages that only the test of scripts/Snakefile needs.
+$(SNAKEMAKE): | $(READY)
+	$(BIN)/python -m venv $(VENV)/snakemake
+	$(VENV)/snakemake/bin/python -m pip install --quiet --disable-pip-version-check 'snakemake>=8'
 
 setup: $(READY) ## Make the virtual environment and install the package
 
@@ -36,7 +42,7 @@ sweep: llama ## Sweep the 6x6 grid on a small language model, show grid and heat
 	$(BIN)/codeneedle sweep $$asked || test $$? -eq 1 || exit; \
 	$(BIN)/codeneedle grid $$run && $(BIN)/codeneedle heatmap $$run
 
-test: llama ## Run every test, the ones on the real llama-server included
+test: llama $(SNAKEMAKE) ## Run every test, the ones on the real llama-server included
 	@$(BIN)/pytest --cov --cov-report=term $(PYTEST_ARGS)
 
 faults: llama ## Inject every kind of fault many times, and print what it cost

@@ -4,11 +4,14 @@ A sweep on a SLURM cluster of one node, from its start to its end.
     python scripts/cluster.py
 
 Brings up munged, slurmctld and slurmd on the loopback device, in a temporary folder and
-with two made-up GPUs; sweeps a small grid of the built-in model as an array, kills a
-worker and drains the node in the middle; sends the array again, merges the shares, and
-compares each record with that of a plain sweep. Takes everything down at the end.
+with two made-up GPUs; sweeps a small grid of the built-in model as an array. In the
+middle the node is drained, one of its two workers is killed, and the task of the other
+is requeued, as for a repair; the node comes back, and goes on with that task. Then the
+array is sent again for what the killed one left, the shares are merged, and each record
+is compared with that of a plain sweep. Takes everything down at the end.
 
-Exit codes: 0, all records are the same; 1, they are not; 3, something is missing here.
+Exit codes: 0, all records are the same; 1, they are not; 3, something is missing here;
+130, interrupted.
 """
 
 import contextlib
@@ -37,9 +40,11 @@ PATHS = ("/usr/sbin", "/sbin")
 """Beside those of PATH: daemons are not on that of every user."""
 
 TASKS = 3
-CORPUS = "[generate]\nfunctions = 2\nvalue_length = 4\nname_length = 4\nseed = 7\n"
-GRID = ("--corpus", "tiny", "--context", "2048", "--types", "q8_0,q4_0")
-"""A cell takes half a second."""
+CORPUS = "[generate]\nfunctions = 4\nvalue_length = 4\nname_length = 4\nseed = 7\n"
+GRID = ("--corpus", "tiny", "--context", "4096", "--types", "f16,q8_0,q4_0")
+"""A cell takes about a second, a share five."""
+SERVER = ("--", "-t", "1")
+"""As each task has one core."""
 PATIENCE_S = 900.0
 """Longer than anything here takes."""
 
@@ -202,7 +207,7 @@ def finished(folder: Path) -> int:
 def array() -> Path:
     """The script of the array, with a folder for each share."""
     words = ("--tasks", str(TASKS), "--gpus", "1", "--cpus", "1", "--out", "shares")
-    script = Path(codeneedle("submit", "slurm", *GRID, *words))
+    script = Path(codeneedle("submit", "slurm", *GRID, *words, *SERVER))
     text = script.read_text().replace(
         "--out shares", '--out "shares/$SLURM_ARRAY_TASK_ID"'
     )
@@ -211,16 +216,14 @@ def array() -> Path:
     return script
 
 
-def kill_a_worker() -> None:
-    """SIGKILL one of the sweeps that run as tasks."""
+def kill_a_worker() -> str:
+    """SIGKILL one of the sweeps that run as tasks; which share it had."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         with contextlib.suppress(psutil.Error):
             if "--shard" in words and process.cwd() == str(Path.cwd()):
                 process.send_signal(signal.SIGKILL)
-                share = words[words.index("--shard") + 1]
-                say(f"killed the sweep of share {share}, pid {process.pid}")
-                return
+                return str(words[words.index("--shard") + 1])
     raise MachineError("no sweep runs that could be killed", hint="See shares/*.log.")
 
 
@@ -229,20 +232,25 @@ def swept_in_tasks(script: Path) -> None:
     shares, host = Path("shares"), socket.gethostname().split(".")[0]
     say(asked("sbatch", str(script)))
     until("two finished cells", lambda: finished(shares) >= 2)  # noqa: PLR2004
-    kill_a_worker()
     asked("scontrol", "update", f"nodename={host}", "state=drain", "reason=a test")
-    say(f"drained the node: {_state()}; in the queue: {len(_queue())}")
-    until("a drained node", lambda: _state() in {"drain", "drained"})
-    say(f"the node is empty: {finished(shares)} records; in the queue: {len(_queue())}")
+    say(f"drained the node: {_state()}, {finished(shares)} records; {_tasks()}")
+    say(f"killed the sweep of share {kill_a_worker()}")
+    until("the end of its task", lambda: len(_tasks("running")) < 2)  # noqa: PLR2004
+    for task in _tasks("running"):
+        asked("scontrol", "requeue", task)
+        say(f"requeued task {task}")
+    until("an empty node", lambda: _state() == "drain")
+    say(f"the node is empty: {_state()}, {finished(shares)} records; {_tasks()}")
     asked("scontrol", "update", f"nodename={host}", "state=resume")
-    until("the array", lambda: not _queue())
+    until("the array", lambda: not _tasks())
     say(f"the array is over: {finished(shares)} records; it is sent again")
     say(asked("sbatch", str(script)))
-    until("the array", lambda: not _queue())
+    until("the array", lambda: not _tasks())
 
 
-def _queue() -> list[str]:
-    return asked("squeue", "-h", "--array").splitlines()
+def _tasks(state: str = "pending,running,completing") -> list[str]:
+    """Those in the queue, as ``1_2``."""
+    return asked("squeue", "-h", "--array", "-o", "%i", "-t", state).splitlines()
 
 
 def differences(plain: Store, merged: Store) -> list[str]:
@@ -277,6 +285,9 @@ def main() -> int:
                     return _compared(folder)
             finally:
                 os.chdir("/")
+    except KeyboardInterrupt:
+        say("interrupted; everything is taken down")
+        return 130
     except CodeneedleError as error:
         say(f"error: {error}\n hint: {error.hint}")
         return 3
@@ -284,7 +295,7 @@ def main() -> int:
 
 def _compared(folder: Path) -> int:
     say("a plain sweep, to compare with")
-    codeneedle("sweep", *GRID, "--out", "plain")
+    codeneedle("sweep", *GRID, "--out", "plain", *SERVER)
     with cluster(folder):
         swept_in_tasks(array())
     for log in sorted(Path("shares").glob("*.log")):

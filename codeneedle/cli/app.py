@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -172,11 +173,14 @@ def slurm(
     Its tasks share the run folder; sent again, it goes on where it was stopped.
     """
     from codeneedle.cli import sweep as sweep_module
+    from codeneedle.cli.progress import note_lines
     from codeneedle.sweep.workers import SlurmArray
 
     sweep_module.planned(context.obj)
     array = SlurmArray(tasks=tasks, gpus=gpus, cpus=cpus, more=sbatch)
     array.write(script, context.obj.words, out=context.obj.out)
+    if not send:
+        note_lines(_stderr(), [f"send it with: sbatch {shlex.quote(str(script))}"])
     _write_verbatim(f"{array.send(script) if send else script}\n")
 
 

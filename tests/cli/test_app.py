@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from made_panels import RUN as TASKS_RUN
 from made_records import stored_run
+from programs import llama_like, script
 from started_sweeps import controls, on_terminal
 
 from codeneedle.cli.app import BestEffort, app, reliable_streams
@@ -138,6 +139,42 @@ def test_a_sweep_without_llama_cpp_says_how_to_get_it(codeneedle, tmp_path):
     assert 3 == refused.returncode
     assert "codeneedle llama" in refused.stderr
     assert "brew install llama.cpp" in refused.stderr
+
+
+def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
+    """
+    The command that sends it is told; with ``--submit``, what sbatch says.
+    """
+    server = llama_like(tmp_path / "llama-server")
+    script(tmp_path / "bin" / "sbatch", 'echo "Submitted $1"')
+    path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
+    words = ("submit", "slurm", "--types", "f16,q8_0", "--tasks", "2")
+
+    written = codeneedle(*words, "--script", "a b", LLAMA_SERVER=str(server))
+    sent = codeneedle(*words, "--submit", LLAMA_SERVER=str(server), PATH=path)
+
+    assert "a b\n" == written.stdout, written.stderr
+    assert "note: send it with: sbatch 'a b'\n" == written.stderr
+    last = (tmp_path / "a b").read_text().splitlines()[-1]
+    ends = 'sweep --types f16,q8_0 --shard "$SLURM_ARRAY_TASK_ID/2"'
+    assert last.endswith(ends)
+    assert "Submitted codeneedle.sbatch\n" == sent.stdout, sent.stderr
+
+
+def test_what_was_merged_is_told(codeneedle, tmp_path):
+    """
+    Where it is, for a program; how much, and what was compared, for a person.
+    """
+    for name in "ab":
+        stored_run(tmp_path / name)
+
+    done = codeneedle("merge", "a", "b")
+
+    run = Path("sweeps", "random-bodies", "made-model")
+    assert f"{run}\n" == done.stdout, done.stderr
+    cells = len(list((tmp_path / run / "cells").iterdir()))
+    assert f"note: {cells} records of 2 folders; " in done.stderr
+    assert "of several, the same in all" in done.stderr
 
 
 def test_the_version_is_told(codeneedle):

@@ -113,19 +113,20 @@ def test_records_are_taken_over_byte_by_byte(tmp_path):
     assert "damaged" == there.with_name(f"{there.name}.damaged").read_text()
 
 
-def test_setups_that_differ_are_refused_with_key_and_both_values(tmp_path):
+@pytest.mark.parametrize("key", ["context", "machine", "llama"])
+def test_setups_that_differ_are_refused_with_key_and_both_values(tmp_path, key):
     """
-    Before anything is written.
+    Before anything is written; hosts of another processor or build are other setups.
     """
-    a = share(tmp_path / "a", finished(F16))
-    other = replace(SETUP, context=SETUP.context + 1)
+    ours, theirs = (8192, 4096) if key == "context" else ("this one", "that one")
+    mine, other = (replace(SETUP, **{key: value}) for value in (ours, theirs))
+    a = share(tmp_path / "a", finished(F16), setup=mine)
     b = share(tmp_path / "b", finished(F16), setup=other)
 
     with pytest.raises(BadInput) as caught:
         merged(tmp_path, a, b)
 
-    said = str(caught.value)
-    assert f"differ in context: {SETUP.context} and {other.context}" in said
+    assert f"differ in {key}: {ours!r} and {theirs!r}" in str(caught.value)
     assert not (tmp_path / "all").exists()
 
 
