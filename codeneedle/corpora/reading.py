@@ -159,56 +159,38 @@ def files_in(folder: Path) -> Iterator[Path]:
     The files below *folder* in a known language, sorted by name in each folder.
 
     Links are followed, each file and folder is visited once. Pipes, devices and
-    sockets are passed over: reading one might never end. A folder that cannot be
+    sockets are passed over: reading one might never end. What cannot be looked at or
     listed is returned itself, so that reading it gives the reason.
     """
-    seen: set[str] = set()
-    waiting = [(str(folder), os.path.realpath(folder), True)]
+    suffixes = set(languages.suffixes())
+    seen: set[tuple[int, int]] = set()
+    waiting = [folder]
     while waiting:
-        path, real, is_folder = waiting.pop()
-        if real in seen:
+        path = waiting.pop()
+        try:
+            facts = path.stat()
+        except OSError:  # a link to itself; or in a folder that may only be listed
+            if not os.path.islink(path):  # noqa: PTH114 - Path.is_symlink raises
+                yield path
             continue
-        seen.add(real)
-        found = _listed(path, real) if is_folder else None
-        if found is None:
-            yield Path(path)
-        else:
-            waiting += reversed(found)
+        if (facts.st_dev, facts.st_ino) in seen:
+            continue
+        seen.add((facts.st_dev, facts.st_ino))
+        if stat.S_ISDIR(facts.st_mode):
+            try:
+                names = sorted(os.listdir(path), reverse=True)  # noqa: PTH208 - names
+            except OSError:
+                yield path
+            else:
+                waiting += (path / name for name in names if not is_skipped(name))
+        elif stat.S_ISREG(facts.st_mode) and path.suffix.lower() in suffixes:
+            yield path
 
 
 def is_skipped(name: str) -> bool:
     """Whether a search passes over files and folders of this name."""
     is_hidden = name[0] == "." and name not in {".", ".."}
     return is_hidden or name in SKIPPED_FOLDERS
-
-
-def _listed(folder: str, real: str) -> list[tuple[str, str, bool]] | None:
-    """Path, real path, and whether it is a folder, of each entry to visit."""
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return None
-    listed: list[tuple[str, str, bool]] = []
-    for entry in found:
-        is_folder = None if is_skipped(entry.name) else _is_folder(entry)
-        if is_folder is not None:
-            # Only for links is the real path looked up, which takes a while.
-            is_link = entry.is_symlink()
-            place = os.path.realpath(entry.path) if is_link else f"{real}/{entry.name}"
-            listed.append((entry.path, place, is_folder))
-    return listed
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool | None:
-    """Whether it is a folder; None if it is neither a folder nor a source file."""
-    try:
-        if entry.is_dir():
-            return True
-        is_source = Path(entry.name).suffix.lower() in languages.suffixes()
-        return False if is_source and entry.is_file() else None
-    except OSError:  # a link to itself, or into a folder without permission
-        return None
 
 
 def is_file_or_folder(path: Path) -> bool:
