@@ -165,7 +165,7 @@ class Conditions:
     ignored: tuple[str, ...]
 
 
-def check(settings: Struct, _corpus_bytes: int | None) -> None:
+def check(settings: CopySettings, _corpus_bytes: int | None) -> None:
     """
     Stop at settings that no model can satisfy.
 
@@ -173,8 +173,6 @@ def check(settings: Struct, _corpus_bytes: int | None) -> None:
         BadInput: If ``--copy-text`` is no text, or a passage is longer than half of a
             context.
     """
-    if not isinstance(settings, CopySettings):
-        return
     if settings.text:
         _decoded(settings.text)
     shortest = min(settings.contexts, default=DEFAULT_CONTEXT)
@@ -188,11 +186,9 @@ def check(settings: Struct, _corpus_bytes: int | None) -> None:
 
 
 def notes(
-    settings: Struct, weights: Weights, engine: Engine, folder: Path
+    settings: CopySettings, weights: Weights, engine: Engine, folder: Path
 ) -> tuple[str, ...]:
     """What the distributions of the reference will take on the disk."""
-    if not isinstance(settings, CopySettings):
-        return ()
     tool, chunks = engine.divergence_tool(), settings.chunks or DEFAULT_CHUNKS
     missing = sum(
         tool.missing_bytes(folder / NAME, context=context, chunks=chunks)

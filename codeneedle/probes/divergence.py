@@ -87,7 +87,7 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-def check(settings: Struct, corpus_bytes: int | None) -> None:
+def check(settings: DivergenceSettings, corpus_bytes: int | None) -> None:
     """
     Stop at settings that no model can satisfy.
 
@@ -99,8 +99,6 @@ def check(settings: Struct, corpus_bytes: int | None) -> None:
         BadInput: If ``--text`` is not a file of text, or too large; or if the text has
             fewer bytes than the chunks would have tokens.
     """
-    if not isinstance(settings, DivergenceSettings):
-        return
     text = settings.text
     size = len(file_bytes(text, option="--text")) if text else corpus_bytes
     if size is None or settings.chunks is None:
@@ -292,9 +290,9 @@ def reference_of(records: Mapping[Pair, CellRecord]) -> Pair | None:
     return None
 
 
-def reads_corpus(settings: Struct) -> bool:
+def reads_corpus(settings: DivergenceSettings) -> bool:
     """Whether distributions are compared on the corpus, not on a text of the user's."""
-    return not (isinstance(settings, DivergenceSettings) and settings.text)
+    return settings.text is None
 
 
 def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:

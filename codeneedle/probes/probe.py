@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -306,14 +306,14 @@ class Blocks:
         effort_for: Of a server that is to ask so many units, with settings and setup.
     """
 
-    ends: Callable[[Struct, Corpus, Setup | None, CellRecord | None], Sequence[int]]
+    ends: Callable[[Any, Corpus, Setup | None, CellRecord | None], Sequence[int]]
     asked: Callable[[CellRecord, Setup, str], int]
     measure: Callable[
         [ProbeContext, Iterator[str], CellRecord | None, Callable[[object], None]],
         Json,
     ]
     effort: Callable[[CellRecord], Effort]
-    effort_for: Callable[[Struct, Setup | None, int], Effort]
+    effort_for: Callable[[Any, Setup | None, int], Effort]
 
     def total(self, records: Iterable[CellRecord]) -> Effort:
         """What all *records* took."""
@@ -350,6 +350,8 @@ def block_ends(first: int, *, step: int, every: int) -> tuple[int, ...]:
 class Probe:
     """
     One way to measure a cell. To add one is to add a module, and a line to `PROBES`.
+
+    What is called with settings gets an instance of its own `settings`.
 
     Attributes:
         name: What ``--probe`` takes; part of its records' file names.
@@ -390,13 +392,13 @@ class Probe:
     metrics: tuple[Metric, ...]
     measure: Callable[[ProbeContext], Json]
     needs: frozenset[Ability] = frozenset()
-    reads_corpus: Callable[[Struct], bool] = lambda _settings: True
+    reads_corpus: Callable[[Any], bool] = lambda _settings: True
     settings: type[Struct] = NoSettings
-    check: Callable[[Struct, int | None], None] = lambda _settings, _corpus_bytes: None
-    check_context: Callable[[Struct, int, int | None], None] = (
+    check: Callable[[Any, int | None], None] = lambda _settings, _corpus_bytes: None
+    check_context: Callable[[Any, int, int | None], None] = (
         lambda _settings, _context, _trained: None
     )
-    notes: Callable[[Struct, Weights, Engine, Path], tuple[str, ...]] = (
+    notes: Callable[[Any, Weights, Engine, Path], tuple[str, ...]] = (
         lambda _settings, _weights, _engine, _folder: ()
     )
     conditions: Callable[[RunContext], Json] = lambda _run: {}
@@ -404,7 +406,7 @@ class Probe:
     headline: Callable[[Setup], str] = lambda _setup: ""
     order: Callable[[Sequence[Pair]], Sequence[Pair]] = lambda pairs: pairs
     remarks: Callable[[Run], tuple[str, ...]] = lambda _run: ()
-    price: Callable[[Struct, Setup | None], str] = lambda _settings, _setup: ""
+    price: Callable[[Any, Setup | None], str] = lambda _settings, _setup: ""
     repeats: bool = False
     leads: bool = False
     is_timed: bool = False

@@ -202,7 +202,7 @@ def effort(record: CellRecord) -> Effort:
     )
 
 
-def effort_for(settings: Struct, setup: Setup | None, units: int) -> Effort:
+def effort_for(settings: RecallSettings, setup: Setup | None, units: int) -> Effort:
     """What one server takes that asks everything of *units* functions."""
     rounds = units * len(_chosen(settings, setup).parts)
     return Effort(readings=1, rounds=rounds)
@@ -218,7 +218,7 @@ def _with_answer(
     return replace(found, forced=(*found.forced, asker.scored(needle)))
 
 
-def price(settings: Struct, setup: Setup | None) -> str:
+def price(settings: RecallSettings, setup: Setup | None) -> str:
     """What is asked of a pair, with an upper bound of the tokens once it is known."""
     ask = _chosen(settings, setup)
     asked = " and ".join(ask.parts)
@@ -229,11 +229,10 @@ def price(settings: Struct, setup: Setup | None) -> str:
     return f"{asked}: {plural(rounds, 'round')} a pair, at most {tokens:,} tokens"
 
 
-def _chosen(settings: Struct, setup: Setup | None) -> Ask:
+def _chosen(settings: RecallSettings, setup: Setup | None) -> Ask:
     """What is asked for, else what the run folder of *setup* holds, else both."""
-    chosen = settings.ask if isinstance(settings, RecallSettings) else None
-    if chosen or not setup or NAME not in setup.probes:
-        return chosen or Ask.BOTH
+    if settings.ask or not setup or NAME not in setup.probes:
+        return settings.ask or Ask.BOTH
     return asked_of(setup)
 
 

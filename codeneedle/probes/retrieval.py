@@ -233,7 +233,7 @@ def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
     return found
 
 
-def check(settings: Struct, _corpus_bytes: int | None) -> None:
+def check(settings: RetrievalSettings, _corpus_bytes: int | None) -> None:
     """
     Stop at settings that no model can satisfy.
 
@@ -241,8 +241,6 @@ def check(settings: Struct, _corpus_bytes: int | None) -> None:
         UnknownName: If there is no such task.
         BadInput: If a length, a depth or a setting of a dial is none.
     """
-    if not isinstance(settings, RetrievalSettings):
-        return
     for task in settings.tasks:
         if task not in TASKS:
             raise UnknownName(kind="task", name=task, known=list(TASKS))
@@ -257,7 +255,9 @@ def check(settings: Struct, _corpus_bytes: int | None) -> None:
     fixed_dials(settings)
 
 
-def check_context(settings: Struct, context: int, trained: int | None) -> None:
+def check_context(
+    settings: RetrievalSettings, context: int, trained: int | None
+) -> None:
     """
     Stop at a length that does not fit the context with question and answer.
 
@@ -269,8 +269,6 @@ def check_context(settings: Struct, context: int, trained: int | None) -> None:
     Raises:
         BadInput: Naming a context that is enough, or the longest text.
     """
-    if not isinstance(settings, RetrievalSettings):
-        return
     shortest, *_ = lengths = lengths_of(settings)
     length, room = lengths[-1], answer_room(settings)
     needed = length + room
@@ -324,10 +322,8 @@ def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ..
         return ()
 
 
-def price(settings: Struct, _setup: Setup | None = None) -> str:
+def price(settings: RetrievalSettings, _setup: Setup | None = None) -> str:
     """What a pair takes, as a phrase for the plan."""
-    if not isinstance(settings, RetrievalSettings):
-        return ""
     chosen = _conditions(settings)
     texts, (first, *_) = texts_of(_expected(chosen), chosen)
     read = sum(size.length for size, _ in texts[:first])
@@ -437,13 +433,11 @@ def _refuse_lost_text(run: RunContext, length: int) -> None:
             raise lost_text(f"{what} of the probe {NAME}")
 
 
-def _conditions_of(settings: Struct, setup: Setup | None) -> Conditions:
+def _conditions_of(settings: RetrievalSettings, setup: Setup | None) -> Conditions:
     """Those of *setup*, or what they will be with *settings*."""
     if setup and NAME in setup.probes:
         return from_json(setup.probes[NAME], Conditions, file="setup.json")
-    if isinstance(settings, RetrievalSettings):
-        return _conditions(settings)
-    return _conditions(RetrievalSettings())
+    return _conditions(settings)
 
 
 def _expected(chosen: Conditions) -> Frozen:
@@ -511,7 +505,10 @@ def _per_text(task: str, frozen: Frozen) -> int:
 
 
 def ends(
-    settings: Struct, _corpus: Corpus, setup: Setup | None, record: CellRecord | None
+    settings: RetrievalSettings,
+    _corpus: Corpus,
+    setup: Setup | None,
+    record: CellRecord | None,
 ) -> tuple[int, ...]:
     """After how many texts each block ends; as of `Blocks.ends`."""
     chosen = _conditions_of(settings, setup)
@@ -528,7 +525,7 @@ def effort(record: CellRecord) -> Effort:
     return Effort(readings=len(texts), rounds=len(asked), asking_s=math.fsum(walls))
 
 
-def effort_for(settings: Struct, setup: Setup | None, units: int) -> Effort:
+def effort_for(settings: RetrievalSettings, setup: Setup | None, units: int) -> Effort:
     """What a server takes that asks everything of *units* texts."""
     chosen = _conditions_of(settings, setup)
     questions = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)

@@ -105,9 +105,9 @@ def conditions(run: RunContext) -> Json:
     )
 
 
-def needs_depth_of_corpus(settings: Struct) -> bool:
+def needs_depth_of_corpus(settings: ThroughputSettings) -> bool:
     """Whether one of the depths is the length of the corpus, as by default."""
-    return not (isinstance(settings, ThroughputSettings) and settings.depths)
+    return not settings.depths
 
 
 def chosen_depths(run: RunContext, asked: tuple[int, ...]) -> tuple[int, ...]:
