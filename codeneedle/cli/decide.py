@@ -20,7 +20,7 @@ from codeneedle.analysis import verdict
 from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.analysis.verdict import Certificate
 from codeneedle.cli.progress import SweepDisplay, SweepProgress, note_lines, say
-from codeneedle.corpora.corpus import LIMIT
+from codeneedle.corpora.corpus import BLOCK, LIMIT
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
@@ -374,8 +374,11 @@ class Decider:
         Without one: until a pair that loses nothing would be free.
         """
         asked = self._asked(self.reference)
-        if asked and (self.metric() is None or asked >= self._every()):
+        if asked and asked >= self._every():
             return False
+        if self.metric() is None:
+            # Of one function or text nothing can be told: that is no floor.
+            return asked < BLOCK
         return asked < goal if goal else self.is_undecided(self.reference)
 
     def _is_open(self, pair: Pair) -> bool:
@@ -430,7 +433,9 @@ class Decider:
         metric, name = self.metric(), self.probe.name
         if self.record(self.reference) and metric is None:
             silent = [f"{each.metric.name}: {each.silent}" for each in self.metrics()]
-            note_lines(self.console, silent)
+            run = self.plan.store.read()
+            told = self.probe.remarks(run) if run and not silent else ()
+            note_lines(self.console, silent or told)
             say(self.console, f"{name} decides nothing with this model and this text")
             return
         for pair in self.pairs:

@@ -184,11 +184,13 @@ def _undecided(found: Verdict) -> Iterator[tuple[str, str]]:
     certificates = _undecided_certificates(found)
     if not certificates or found.certified is None:
         return
-    every, noun = list(certificates.values()), found.certified.noun
+    every = list(certificates.values())
+    lost = _span([each.lost for each in every])
+    noun = found.certified.noun.removesuffix("s" if lost == "1" else "")
     line = (
-        f"{named_pairs(list(certificates))}: {_span([each.lost for each in every])} "
-        f"{noun} lost of {_span([each.needles for each in every])} that could be, so "
-        f"up to {_span([round(100 * each.upper) for each in every])}% may be; "
+        f"{named_pairs(list(certificates))}: {lost} {noun} lost of "
+        f"{_span([each.needles for each in every])} that could be, so up to "
+        f"{_span([round(100 * each.upper) for each in every])}% may be; "
         f"{_span([each.more for each in every])} more of these, none of them lost, "
         "would make a pair free"
     )

@@ -127,6 +127,8 @@ class World:
 class TaskWorld(World):
     """The same of a task; one question in four is too hard for every pair."""
 
+    is_easy = False
+
     probe = {  # noqa: RUF012
         "probes": ("retrieval",),
         "settings": {
@@ -146,7 +148,7 @@ class TaskWorld(World):
         if error:
             return error
         is_lost = self.lost.get(pair, lambda _number: False)(number)
-        if is_lost or sum(begin.encode()) % 4 == 0:
+        if is_lost or (sum(begin.encode()) % 4 == 0 and not self.is_easy):
             return reply_to(question, text="no idea\n")
         line = next(line for line in text.split("\n") if line.startswith(begin))
         return reply_to(question, text=f"{line.removeprefix(begin)}\n")
@@ -268,6 +270,39 @@ def test_where_that_is_not_enough_further_servers_ask_for_more(world):
     assert [2, 2] == [world.servers().count(pair) for pair in (WHOLE, BAD)]
     assert 2 == recall_of(world.store.record(BAD, "recall")).starts
     assert f"{UNDECIDED}: 1 function lost of 60" in world.said.getvalue()
+
+
+def test_one_text_is_too_few_to_say_that_nothing_can_be_told(tmp_path, monkeypatch):
+    """
+    Further texts are asked of the reference before that is said.
+    """
+    monkeypatch.setattr(module, "FINALISTS", 2)
+    settings = RetrievalSettings(
+        tasks=("multikey",), lengths=(500,), depths=(0.5,), questions=1
+    )
+    small = TaskWorld.probe | {"settings": {"retrieval": settings}}
+    monkeypatch.setattr(TaskWorld, "probe", small)
+    world = TaskWorld(tmp_path, monkeypatch)
+    world.screen()
+
+    assert 0 == world.decide()
+
+    assert FREE == world.word(BAD)
+
+
+def test_tasks_that_are_too_easy_decide_nothing_and_it_says_so(task_world):
+    """
+    A reference that fails nothing, at the hardest setting, has no informative task.
+    """
+    task_world.is_easy = True
+    task_world.screen()
+
+    assert 0 == task_world.decide()
+
+    assert [WHOLE] == task_world.servers()
+    said = task_world.said.getvalue()
+    assert "uninformative, so in no average of tasks" in said
+    assert "retrieval decides nothing with this model and this text" in said
 
 
 def test_nothing_is_asked_of_pairs_where_the_reference_itself_knows_nothing(world):
@@ -551,3 +586,39 @@ def test_the_command_screens_asks_and_tells(codeneedle, tmp_path):
     assert ["q4_0/q8_0"] == setup["finalists"]
     assert "--decide" not in setup["words"]
     assert not {"--budget", "1h"} & set(setup["words"])
+
+
+@pytest.mark.real
+def test_the_command_decides_by_tasks_too(codeneedle, tmp_path):
+    """
+    It goes from one text to as many as there may be; again, it has nothing to ask.
+    """
+    corpora = tmp_path / "corpora"
+    corpora.mkdir()
+    (corpora / "tiny.toml").write_text(TINY, encoding="utf-8")
+    command = (
+        *("sweep", "--corpus", "tiny", "--probe", "retrieval", "--tasks", "multivalue"),
+        *("--lengths", "512", "--depths", "0.5", "--questions", "2", "--dial", "0"),
+        *("--context", "2048", "--k-types", "q8_0,q4_0", "--v-types", "q8_0"),
+        *("--decide", "--divergence-context", "256", "--chunks", "2"),
+    )
+
+    planned = codeneedle("plan", *command[1:])
+    first = codeneedle(*command)
+    (cells,) = (tmp_path / "sweeps").glob("*/needle-nano/cells")
+    before = {path.name: path.read_bytes() for path in cells.iterdir()}
+    again = codeneedle(*command)
+
+    codes = {each.returncode for each in (planned, first, again)}
+    assert {0} == codes, first.stderr
+    assert "2 readings of text and 4 rounds" in " ".join(planned.stdout.split())
+    assert {
+        "q4_0-q8_0.divergence.json",
+        "q4_0-q8_0.retrieval.json",
+        "q8_0-q8_0.divergence.json",
+        "q8_0-q8_0.retrieval.json",
+    } == set(before)
+    assert before == {path.name: path.read_bytes() for path in cells.iterdir()}
+    (line,) = (row for row in first.stderr.split("\n") if "lost of" in row)
+    assert line.startswith("q4_0/q8_0     ")
+    assert line in again.stderr
