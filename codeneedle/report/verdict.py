@@ -325,20 +325,16 @@ def _troubles(found: Verdict) -> Iterator[str]:
 
 def front_rows(found: Verdict) -> list[list[str]]:
     """A heading of what has values, and a row for each pair that no other beats."""
-    names = [
-        name
-        for name in dict.fromkeys(n for each in found.standings for n in each.losses)
-        if name in {found.ranking, found.certified.name if found.certified else ""}
-    ]
-    digits = {each.metric.name: each.metric.digits for each in found.judged}
+    chosen = {found.ranking, found.certified.name if found.certified else ""}
+    metrics = [each.metric for each in found.judged if each.metric.name in chosen]
     front = [each for each in found.standings if each.is_on_front]
     columns = {
         "K/V": [visible(str(each.pair)) for each in front],
         "memory": [_percent(each.memory) for each in front],
         "speed": [_percent(each.speed) for each in front],
         **{
-            f"loss of {name}": [_loss_text(each, name, digits[name]) for each in front]
-            for name in names
+            f"loss of {metric.name}": [_loss_text(each, metric) for each in front]
+            for metric in metrics
         },
         "lost": [_lost_text(each) for each in front],
         "verdict": [
@@ -365,13 +361,10 @@ def _percent(share: float | None) -> str:
     return captions.NO_VALUE_WORD if share is None else f"{share:.0%}"
 
 
-def _loss_text(each: Standing, name: str, digits: int) -> str:
-    if name not in each.losses:
-        return captions.NO_VALUE_WORD
-    loss, half = each.losses[name]
-    if not math.isfinite(half):
-        return number(loss, digits=digits)
-    return f"{number(loss, digits=digits)} +/- {number(half, digits=digits)}"
+def _loss_text(each: Standing, metric: Metric) -> str:
+    loss, half = each.losses.get(metric.name, (math.nan, math.inf))
+    text = number(loss, digits=metric.digits)
+    return text + f" +/- {number(half, digits=metric.digits)}" * math.isfinite(half)
 
 
 def _lost_text(each: Standing) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from codeneedle.analysis.verdict import OddCell
 from codeneedle.report.judgement import judge
 from codeneedle.report.verdict import (
+    front_rows,
     headline,
     judged_lines,
     statements,
@@ -171,6 +172,18 @@ def test_what_is_not_shown_to_be_safe_is_not_what_to_set():
     Sixteen clean functions certify nothing: the headline keeps the reference.
     """
     assert headline(judged(), spell).startswith("Keep: -ctk bf16 -ctv bf16. No smaller")
+
+
+def test_the_reference_alone_has_a_verdict_too():
+    """
+    After the first cell of a sweep nothing is compared yet, so no loss has a column.
+    """
+    rest = ("bf16/q4_0", "q4_0/bf16", "q4_0/q4_0")
+    found = judged(lambda _pair, at: 20 - at % 2, untried=rest)
+
+    assert [["K/V", "memory", "verdict"], ["bf16/bf16", "100%", "reference"]] == (
+        front_rows(found)
+    )
 
 
 def test_hostile_names_stay_text():
