@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeneedle.analysis.verdict import (
+    PERMUTATIONS,
+    Certificate,
     _contrasts,
+    _log_cost_evidence,
     _ranks,
     _standardised,
     axis_finding,
     certificate,
     detectable,
+    mean_interval,
     odd_cell,
     pareto_front,
     sign_flip_p,
@@ -108,7 +113,7 @@ def test_one_bad_cell_is_named_and_taken_out_before_the_axes_are_tested():
     odd = odd_cell(scores)
 
     assert odd is not None
-    assert (4, 3) == (odd.k, odd.v)
+    assert (4, 3, 1 / (1 + PERMUTATIONS)) == (odd.k, odd.v, odd.p)
     mended = without_cell(scores, odd)
     assert mended[4, 3].mean() > 19.0
     assert not axis_finding(mended, K).matters
@@ -265,6 +270,41 @@ def test_a_needle_that_could_be_lost_whole_is_evidence():
     assert ("free", 43) == (found.verdict, found.needles)
     less = certificate(just - 0.1, just - 0.1, comparisons=3, lost_from=4)
     assert 0 == less.needles
+
+
+def test_evidence_of_a_cost_is_a_fair_bet_where_there_is_none():
+    """
+    Over all signs of six losses, equally likely, the wealth is 1 on average. A single
+    loss is bet on at six stakes, and at shares whose mean is 3 in 4.
+    """
+    sizes = np.array([0.1, 0.5, 1.0, 1.0, 1.5, 3.0])
+    signs = np.array(list(itertools.product([-1.0, 1.0], repeat=6)))
+    wealth = [math.exp(_log_cost_evidence(each * sizes)) for each in signs]
+
+    assert 1.0 == pytest.approx(math.fsum(wealth) / len(wealth))
+    bets = (1 + (0.05 + 0.1 + 0.2 + 0.4 + 0.6 + 0.8) / 6 / 2, 2 * 0.75)
+    one = math.exp(_log_cost_evidence(np.array([1.0])))
+    assert sum(bets) / 2 == pytest.approx(one)
+
+
+def test_the_interval_of_a_mean_is_students():
+    """
+    Of two losses, 12.706 standard errors; of one, nothing is known.
+    """
+    mean, half_width = mean_interval([1.0, 3.0])
+
+    assert (2.0, 12.706) == (mean, pytest.approx(half_width, abs=0.001))
+    assert (3.0, math.inf) == mean_interval([3.0])
+
+
+def test_without_a_needle_that_can_be_lost_all_further_ones_are_asked():
+    """
+    Nothing is known of how many of them would count.
+    """
+    nothing = Certificate(needles=0, lost=0, verdict="undecided", upper=1.0)
+
+    assert 0 == nothing.whole
+    assert 8 == replace(nothing, more=5, asked=3).whole
 
 
 def test_needles_that_the_reference_could_not_lose_are_no_evidence():

@@ -88,7 +88,7 @@ def test_layers_that_keep_no_k_and_v_cost_nothing(found, layers):
 
 
 EVERY_FOURTH = (
-    *("afmoe", "cohere2", "cohere2moe", "exaone-moe", "laguna", "mellum"),
+    *("afmoe", "cohere2", "exaone-moe", "laguna", "mellum"),
     *("muse-glimmer", "olmo2"),
 )
 
@@ -97,11 +97,7 @@ EVERY_FOURTH = (
     ("architecture", "changes", "full"),
     [
         ("gemma3", {}, 1),  # 8 layers, every 6th is full
-        ("gpt-oss", {}, 4),
-        ("gemma2", {}, 4),
-        ("gemma3n", {"layers": 10}, 2),
-        *((name, {}, 2) for name in EVERY_FOURTH),
-        ("plamo3", {}, 1),
+        ("plamo3", {"layers": 56}, 7),
         ("gemma3", {"window_pattern": (True, False) * 4}, 4),
         ("gemma3", {"window_pattern": 4}, 2),
         ("gemma3", {"window_pattern": 1}, 8),
@@ -118,6 +114,29 @@ def test_windows_hold_a_window_and_a_batch(architecture, changes, full):
     expected = per_token * (full * 16_384 + (found.layers - full) * 1536)
 
     assert expected == kv_bytes(found, F16, 16_384)
+
+
+PERIODS = {
+    2: ("gemma2", "gpt-oss"),
+    4: ("cohere2moe", *EVERY_FOURTH),
+    5: ("gemma3n",),
+    6: ("gemma3",),
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "period"),
+    [(name, period) for period, names in PERIODS.items() for name in names],
+)
+def test_of_so_many_layers_one_has_no_window(architecture, period):
+    """
+    Of twenty layers, by the period of the architecture.
+    """
+    full = 20 // period
+    cells = full * 16_384 + (20 - full) * 1536
+
+    found = windowed(architecture, layers=20)
+    assert 2 * 64 * 4 * cells == kv_bytes(found, F16, 16_384)
 
 
 def test_latent_attention_keeps_k_alone_and_wants_equal_types():

@@ -17,6 +17,7 @@ from codeneedle.records.record import BadRecord, ForcedRound, Round
 from codeneedle.scoring import rounds
 from codeneedle.scoring.rounds import (
     AskedRound,
+    ByIdentity,
     Counts,
     ForcedAnswer,
     Margins,
@@ -173,6 +174,17 @@ def test_records_and_setups_that_are_equal_but_not_the_same_are_all_read():
     assert asked_rounds(broken, SETUP)[0].error
     assert ("x",) == asked_rounds(whole, other)[0].needle.lines
     assert asked_rounds(whole, SETUP) is asked_rounds(whole, SETUP)
+
+
+def test_what_is_equal_but_not_the_same_is_told_apart():
+    """
+    Without a look at all that a record holds.
+    """
+    first, second = [1], [1]
+
+    assert ByIdentity(first) == ByIdentity(first)
+    assert ByIdentity(first) != ByIdentity(second)
+    assert ByIdentity(first) != first
 
 
 def test_equal_replies_are_scored_once(monkeypatch):

@@ -7,7 +7,7 @@ from made_records import failed_record, made_record
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import CellRecord, Effective, Print, Proof, Status
-from codeneedle.sweep.fallbacks import restored, suspects
+from codeneedle.sweep.fallbacks import _is_smaller, restored, suspects
 
 
 def cell(
@@ -328,3 +328,31 @@ def test_only_what_can_be_verified_again_is_open(changes, status):
 
     assert status is found.status
     assert (found == stored) == (found.reason != "")
+
+
+@pytest.mark.parametrize(
+    ("reference_mib", "saved_mib", "is_smaller"),
+    [
+        (1000, 40, False),
+        (1000, 60, True),
+        (100, 15, False),
+        (100, 17, True),
+        (63, 60, False),
+        (100, 100, False),
+    ],
+    ids=["share", "beyond it", "little", "beyond it", "no growth", "none of its own"],
+)
+def test_a_cache_is_smaller_that_grows_by_a_twentieth_less_and_by_16_mib(
+    reference_mib, saved_mib, is_smaller
+):
+    """
+    Beside a reference that grows by four times that, and where it grows at all.
+    """
+
+    def growing(mib):
+        return Proof(memory=((1024, 1 << 30), (2048, (1 << 30) + (mib << 20))))
+
+    own, reference = growing(reference_mib - saved_mib), growing(reference_mib)
+
+    assert is_smaller == _is_smaller(own, reference)
+    assert not _is_smaller(Proof(), reference)
