@@ -191,7 +191,8 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
     swept, codeneedle
 ):
     """
-    The same as with llama-server; forced recall is a gap with a reason.
+    The same as with llama-server; forced recall is a gap with a reason, unless the
+    server echoes a prompt with its probabilities.
     """
     args = ("--types", "f16,q8_0", *started())
 
@@ -203,6 +204,16 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
     table = " ".join(codeneedle("table", RUN).stdout.split())
     assert "estimated from the server's own counts" in " ".join(grid.split())
     assert "no forced recall: the server did not answer with probabilities" in table
+
+
+def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codeneedle):
+    """
+    As vLLM does: right lines are scored as with llama-server.
+    """
+    done = swept("command", "--types", "f16,q8_0", "--ask", "forced", *started("echo"))
+
+    assert 0 == done.returncode, done.stderr
+    assert "recall-logp" in codeneedle("grid", RUN).stdout
 
 
 def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path):

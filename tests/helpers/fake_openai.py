@@ -11,6 +11,8 @@ It goes on with a text as the text itself does where its last line occurs first.
     ignore-v            the same, of V alone
     drift               tell other probabilities each time
     no-logprobs         tell no probabilities
+    echo                tell probabilities of the prompt, too, as vLLM does
+    echo-bare           the same, without the places of tokens
     no-usage            tell no counts of tokens
     no-models           list no models
     other-model         list another one
@@ -125,8 +127,34 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(500, "internal error")
         elif field := self.unwanted(body):
             self.refuse(400, f"Unrecognized request argument supplied: {field}")
-        else:
+        elif body.get("stream"):
             self.stream(body)
+        else:
+            self.whole(body)
+
+    def whole(self, body):
+        """A reply of one token in one piece, behind the prompt if that is asked for."""
+        is_echo = bool({"echo", "echo-bare"} & self.faults.keys())
+        prompt, said = body["prompt"] * is_echo, continued(body["prompt"])[:4]
+        # A token that begins a prompt has a text, which the places count, too.
+        parts = [prompt[at : at + 4] for at in range(0, len(prompt), 4)]
+        pieces = [*["<s>"] * is_echo, *parts, said]
+        places = [sum(map(len, pieces[:at])) for at in range(len(pieces))]
+        numbers = [None, *(self.logprob(at) for at in range(1, len(pieces)))]
+        told = {
+            "tokens": pieces,
+            "token_logprobs": numbers,
+            "top_logprobs": [
+                n and {piece: n, "other": n - 2}
+                for piece, n in zip(pieces, numbers, strict=True)
+            ],
+            "text_offset": places,
+        }
+        if "echo-bare" in self.faults:
+            del told["text_offset"]
+        usage = {"prompt_tokens": len(pieces) - 1, "completion_tokens": 1}
+        choice = {"text": prompt + said, "logprobs": told, "finish_reason": "length"}
+        self.answer(200, {"choices": [choice], "usage": usage})
 
     def unwanted(self, body):
         known = set(STANDARD)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from codeneedle.engines.client import SHORT_S, Connection, never
 from codeneedle.engines.messages import (
@@ -27,10 +27,14 @@ from codeneedle.engines.messages import (
     StreamEvent,
     Timings,
     Token,
+    forced_of,
     reply_of,
+    score_of,
     shaped,
 )
 from codeneedle.records.record import Finish, Forced, Json
+
+_Answer = TypeVar("_Answer")
 
 OPTIONAL = (
     ("top_k", "min_p", "repetition_penalty", "repeat_penalty"),
@@ -206,17 +210,42 @@ class OpenAi(Connection):
             body |= {"continue_final_message": True, "add_generation_prompt": False}
         return self._answered("chat/completions", body, enough, read_chat)
 
-    def force(self, question: Completion | Chat, right: str) -> Forced:  # noqa: ARG002 - of a protocol
+    def force(self, question: Completion | Chat, right: str) -> Forced:
         """
-        As of `engine.Replies`.
+        As of `engine.Replies`: the server echoes prompt and answer with probabilities.
+
+        Source:
+            ``echo`` with ``logprobs`` of OpenAI's /completions, as vLLM and others have
+            it and lm-evaluation-harness uses it (``local-completions``).
 
         Raises:
-            BadReply: Always: the API tells probabilities of what a model writes alone.
+            BadReply: If it does not echo, or tells no probabilities.
         """
-        raise BadReply(
-            expected="probabilities of given text",
-            found="OpenAI's API tells those of what the model writes alone",
-        )
+        if isinstance(question, Chat):
+            raise BadReply(
+                expected="probabilities of given text",
+                found="chats cannot be forced; --prompt-form completion can",
+            )
+        started = time.perf_counter()
+        body = self._body(replace(question, max_tokens=1)) | {
+            "prompt": question.prompt + right,
+            "logprobs": TOP_TOKENS,
+            "echo": True,
+            "stream": False,
+        }
+        body = self._without(body, (*self.left_out, "stream_options"))
+        try:
+            answer = self._patiently(
+                lambda: self._ask("POST", "completions", body, limit_s=self._silence_s)
+            )
+        except Refused as error:
+            if error.code not in NOT_FOUND | REFUSES_FIELDS:
+                raise
+            raise BadReply(
+                expected="probabilities of given text", found=str(error)
+            ) from error
+        elapsed_s = round(time.perf_counter() - started, 4)
+        return read_echo(answer, right=right, wall_s=elapsed_s)
 
     def wait_idle(self) -> None:
         """As of `engine.Replies`: a server that is stopped needs no waiting."""
@@ -255,19 +284,20 @@ class OpenAi(Connection):
         read: Callable[[Json], StreamEvent],
     ) -> Reply:
         """The reply to *body*; without fields that the server turns out to refuse."""
+
+        def ask(left_out: Sequence[str]) -> Reply:
+            sent = self._without(body, left_out)
+            return self._patiently(lambda: self._streamed(path, sent, enough, read))
+
         try:
-            return self._patiently(
-                path, self._without(body, self.left_out), enough, read
-            )
+            return ask(self.left_out)
         except Refused as error:
             if error.code not in REFUSES_FIELDS:
                 raise
             refused = error
         for left_out in self._fewer(body):
             with contextlib.suppress(Refused):
-                reply = self._patiently(
-                    path, self._without(body, left_out), enough, read
-                )
+                reply = ask(left_out)
                 self.left_out = left_out
                 return reply
         raise refused
@@ -288,27 +318,19 @@ class OpenAi(Connection):
     def _without(body: Json, names: Sequence[str]) -> Json:
         return {name: value for name, value in body.items() if name not in names}
 
-    def _patiently(
-        self,
-        path: str,
-        body: Json,
-        enough: Callable[[str], bool],
-        read: Callable[[Json], StreamEvent],
-    ) -> Reply:
-        """The reply to *body*, asked for again while the server is busy."""
-        for wait_s in WAITS_S:
+    def _patiently(self, ask: Callable[[], _Answer]) -> _Answer:
+        """What *ask* returns; it is called again while the server is busy."""
+        for wait_s in (*WAITS_S, None):
             try:
-                return self._streamed(path, body, enough, read)
+                return ask()
             except Refused as error:
                 told_s = seconds_of(error.retry_after)
                 pause_s = wait_s if told_s is None else told_s
-                if error.code not in BUSY or pause_s > LONGEST_WAIT_S:
+                is_busy = error.code in BUSY and wait_s is not None
+                if not is_busy or pause_s is None or pause_s > LONGEST_WAIT_S:
                     raise advised(error) from error
                 self.sleep(pause_s)
-        try:
-            return self._streamed(path, body, enough, read)
-        except Refused as error:
-            raise advised(error) from error
+        raise AssertionError
 
     def _streamed(
         self,
@@ -437,6 +459,7 @@ class _Logprobs:
 
     content: tuple[_Told, ...] | None = None
     tokens: tuple[str, ...] | None = None
+    text_offset: tuple[int, ...] | None = None
     token_logprobs: tuple[float | None, ...] | None = None
     top_logprobs: tuple[dict[str, float | None] | None, ...] | None = None
 
@@ -470,6 +493,39 @@ def read_completion(event: Json) -> StreamEvent:
 def read_chat(event: Json) -> StreamEvent:
     """Read an event of ``/chat/completions``."""
     return _event(event, "an event of a chat")
+
+
+def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
+    """
+    The scores of *right*, with which the text that a server echoes ends.
+
+    Characters are counted from the end of the prompt: the texts of tokens that begin it
+    may count or not.
+
+    Raises:
+        BadReply: If it does not echo, or tells no probabilities or places of tokens.
+    """
+    expected = "probabilities of given text"
+    found = shaped(answer, _Event, expected=expected)
+    choice = found.choices[0] if found.choices else _Choice()
+    if right.strip() not in (choice.text or ""):
+        raise BadReply(expected=expected, found="a reply without an echo")
+    told = shaped(choice.logprobs or {}, _Logprobs, expected=expected)
+    offsets, tokens = told.text_offset or (), _tokens(choice.logprobs)
+    written = max(1, found.usage.completion_tokens) if found.usage else 1
+    if not 0 < written < len(tokens) == len(offsets):
+        raise BadReply(expected=expected, found="an echo without places of tokens")
+    prompt, end = len(tokens) - written, offsets[-written]
+    ends = [len(right) - (end - place) for place in (*offsets[1:prompt], end)]
+    first = next(at for at, place in enumerate(ends) if place > 0)
+    reply = Reply(
+        text="", finish="length", prompt_tokens=first, predicted_tokens=written
+    )
+    return forced_of(
+        [score_of(0, token, reply) for token in tokens[first:prompt]],
+        ends=tuple(ends[first:]),
+        wall_s=wall_s,
+    )
 
 
 def _event(event: Json, expected: str) -> StreamEvent:

@@ -160,16 +160,48 @@ def test_without_probabilities_and_counts_there_are_gaps(talk):
     assert (0, 8) == (reply.prompt_tokens, reply.predicted_tokens)
 
 
-def test_given_text_cannot_be_scored(talk):
+def test_given_text_is_scored_where_the_server_echoes_it(talk):
     """
-    The API tells probabilities of what the model writes; forced rounds are gaps.
+    Token by token, from the one in which the answer begins; what is written behind it
+    does not count. While the server is busy, it is asked again.
+    """
+    right = "\n  one\n  tw"
+    whole, before = len(ASKED + right), len(ASKED)
+    with endpoint("echo", "busy=1") as server, talk(server) as client:
+        found = client.force(QUESTION, right)
+
+    tokens = [(at, min(at + 4, whole)) for at in range(0, whole, 4)]
+    tokens = [(at, end) for at, end in tokens if end > before]
+    assert tuple(end - before for _, end in tokens) == found.ends
+    assert len(right) == found.ends[-1]
+    assert len(tokens) == len(found.logprobs) == len(found.leads)
+    assert {2.0} == set(found.leads)
+    assert max(found.logprobs) < 0
+    assert () == found.bounds
+
+
+@pytest.mark.parametrize(
+    ("faults", "question", "said"),
+    [
+        ((), QUESTION, "a reply without an echo"),
+        (("echo-bare",), QUESTION, "an echo without places of tokens"),
+        (("strict",), QUESTION, "Unrecognized request argument"),
+        (("chat-only",), QUESTION, "404"),
+        (("echo",), CHAT, "--prompt-form completion"),
+    ],
+)
+def test_a_server_that_cannot_score_given_text_leaves_a_gap(
+    talk, faults, question, said
+):
+    """
+    With the reason; what the model wrote stays.
     """
     with (
-        endpoint() as server,
+        endpoint(*faults) as server,
         talk(server) as client,
-        pytest.raises(BadReply, match="of what the model writes alone"),
+        pytest.raises(BadReply, match=said),
     ):
-        client.force(QUESTION, "right")
+        client.force(question, "right")
 
 
 def test_a_busy_server_is_asked_again_when_it_says(talk):
