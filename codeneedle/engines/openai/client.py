@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from codeneedle.engines.client import SHORT_S, Connection, never
+from codeneedle.engines.forced import score_of
 from codeneedle.engines.messages import (
     TOP_TOKENS,
     BadReply,
@@ -27,9 +28,7 @@ from codeneedle.engines.messages import (
     StreamEvent,
     Timings,
     Token,
-    forced_of,
     reply_of,
-    score_of,
     shaped,
 )
 from codeneedle.records.record import Finish, Forced, Json
@@ -518,12 +517,13 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     prompt, end = len(tokens) - written, offsets[-written]
     ends = [len(right) - (end - place) for place in (*offsets[1:prompt], end)]
     first = next(at for at, place in enumerate(ends) if place > 0)
-    reply = Reply(
-        text="", finish="length", prompt_tokens=first, predicted_tokens=written
-    )
-    return forced_of(
-        [score_of(0, token, reply) for token in tokens[first:prompt]],
+    scores = [score_of(0, token) for token in tokens[first:prompt]]
+    return Forced(
+        logprobs=tuple(score.logprob for score in scores),
+        bounds=tuple(at for at, score in enumerate(scores) if score.is_bound),
+        leads=tuple(score.lead for score in scores),
         ends=tuple(ends[first:]),
+        prompt_tokens=first,
         wall_s=wall_s,
     )
 

@@ -1,6 +1,7 @@
 """Servers started by a command, servers that run, and the evidence of their caches."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,15 @@ from fake_engine import made_weights
 from fake_openai import MODEL, endpoint
 
 from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
-from codeneedle.engines.messages import Completion
+from codeneedle.engines.messages import (
+    BadReply,
+    Chat,
+    Completion,
+    Message,
+    Readiness,
+)
 from codeneedle.engines.openai import engine
+from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.openai.engine import (
     LENGTHS,
     Estimates,
@@ -21,7 +29,10 @@ from codeneedle.engines.openai.engine import (
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
+from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
+from codeneedle.system import processes
+from codeneedle.system.files import nap
 
 FAKE = Path(engine.__file__).parents[3] / "tests" / "helpers" / "fake_openai.py"
 ARGS = "--port ${port} --k ${k} --v ${v} --context ${context}"
@@ -390,3 +401,52 @@ def test_an_endpoint_gets_its_key_and_nobody_else_does():
 
     assert {"Bearer sk-right"} == {key for _, key in server.seen}
     assert "sk-right" not in f"{served.command}{made.identity()}{served.effective()}"
+
+
+@pytest.fixture(scope="module")
+def mlx_lm_server(nano, tmp_path_factory):
+    """The address of mlx-lm's own server, which serves the built-in model."""
+    pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
+    from codeneedle.engines.mlx.convert import converted
+
+    folder, home = converted(read_header(nano)), tmp_path_factory.mktemp("home")
+    port = processes.free_port("127.0.0.1")
+    words = ("-m", "mlx_lm", "server", "--model", folder, "--port", port)
+    child = subprocess.Popen(
+        [sys.executable, "-P", *map(str, words)],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}/v1"
+    with OpenAi(url) as client:
+        while client.readiness(health="/health") is not Readiness.READY:
+            assert child.poll() is None
+            nap()
+    yield url
+    child.kill()
+    child.wait()
+
+
+def test_a_real_second_implementation_is_asked(mlx_lm_server):
+    """
+    mlx-lm's server refuses numbers of log-probabilities, streams none, sends comments
+    while it reads, and counts tokens: replies repeat themselves, and margins are gaps.
+    """
+    made = running(mlx_lm_server, served_name="default_model")
+
+    with made.serving(CELL, log=Path("unused")) as served:
+        reply = served.client.complete(QUESTION)
+        chat = served.client.chat(Chat(messages=(Message("user", "a"),), max_tokens=4))
+        (one, other), effective = served.proof.prints, served.effective()
+        length = served.tokenizer.count_tokens("x" * 50)
+        with pytest.raises(BadReply):
+            served.client.force(QUESTION, "right")
+
+    assert ("logprobs", "top_logprobs") == effective.left_out
+    assert one == other
+    assert one.text
+    assert () == one.logprobs == reply.logprobs
+    assert (QUESTION.max_tokens, 4) == (reply.predicted_tokens, chat.predicted_tokens)
+    assert 50 <= length <= 51
+    assert len(QUESTION.prompt) <= reply.prompt_tokens <= len(QUESTION.prompt) + 1
