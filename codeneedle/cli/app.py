@@ -235,7 +235,7 @@ def heatmap(
     from codeneedle.report.panel_pictures import draw_panels
     from codeneedle.report.selection import select
 
-    wanted = "retrieval" if panels and metric == "matched" else metric
+    wanted = metric or ("retrieval" if panels else None)
     it = select(out, name, wanted, strict_indent=strict_indent)
     for run, found in zip(it.runs, it.verdicts, strict=True):
         folder = out / run.name

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from made_panels import RUN as TASKS_RUN
-from made_records import stored_run
+from made_panels import run_of
+from made_records import made_record, made_round, stored_run
 from programs import llama_like, script
 from started_sweeps import controls, on_terminal
 
@@ -397,9 +398,12 @@ def test_commands_wait_for_what_they_use_and_for_nothing_else(
 
 def test_panels_are_printed_and_drawn(codeneedle, tmp_path):
     """
-    The same maps in a terminal and as pictures, whose paths are printed.
+    The same maps in a terminal and as pictures, whose paths are printed; also of a run
+    whose first probe was another one.
     """
-    stored_run(tmp_path / "sweeps", TASKS_RUN)
+    rounds = [made_round(needle) for needle in TASKS_RUN.setup.needles]
+    recalled = made_record("f16/f16", rounds)
+    stored_run(tmp_path / "sweeps", run_of(*TASKS_RUN.records, recalled))
     shown = codeneedle("panels", "random-bodies", "--difference")
     drawn = codeneedle("heatmap", "random-bodies", "--panels", "--difference")
     refused = codeneedle("panels", "random-bodies", "--metric", "intrusion")
