@@ -20,8 +20,8 @@ from codeneedle.engines.llama_cpp.bench import read_result
 from codeneedle.errors import CellError, WeightsUnusable
 from codeneedle.grid import Pair
 from codeneedle.models import gguf
-from codeneedle.models.gguf import BadHeader
-from codeneedle.models.weights import read_header, weights_of
+from codeneedle.models.gguf import BadHeader, weights_of
+from codeneedle.models.weights import read_header
 from codeneedle.records.record import KvBuffer
 from codeneedle.records.store import decode_record, decode_setup, encode
 

@@ -25,7 +25,8 @@ from codeneedle.engines.openai.settings import (
 )
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import ENGINE, Pair, by_precision
-from codeneedle.models.weights import Weights, known_by_name, read_header
+from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import known_by_name, read_header
 
 if TYPE_CHECKING:
     from codeneedle.sweep.plan import EngineFor

@@ -22,7 +22,7 @@ from codeneedle.cli.progress import (
 from codeneedle.corpora.corpus import load
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import RUNS, Pair
-from codeneedle.models.hashes import sha256
+from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
 from codeneedle.records.record import Run
 from codeneedle.scoring.rounds import Reading

@@ -21,7 +21,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.errors import CellError
 from codeneedle.grid import DEFAULT_TYPES, Pair
-from codeneedle.models.weights import Weights
+from codeneedle.models.gguf import Weights
 from codeneedle.records.record import Effective, Forced, Status, Trouble
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from codeneedle.grid import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
-from codeneedle.models.weights import Weights
+from codeneedle.models.gguf import Weights
 
 CONTEXT_STEP = 256
 """llama.cpp rounds a context up to this, in tokens: ``llama-context.cpp``."""

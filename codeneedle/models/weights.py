@@ -1,223 +1,47 @@
-"""Model files: found, checked for completeness, their hyperparameters read."""
+"""
+Model files, GGUF or folders of MLX: found, checked for completeness, their facts read,
+their hashes cached.
+"""
 
-import math
+import hashlib
+import json
 import mmap
 import re
 import shlex
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
 
-from codeneedle.errors import WeightsUnusable, did_you_mean
+import msgspec
+
+from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
 from codeneedle.models import pretrained
 from codeneedle.models.gguf import (
-    FILE_TYPES,
+    MOST_LAYERS,
     BadHeader,
     EndsTooSoon,
     Header,
+    Weights,
     looks_like,
     parse,
+    weights_of,
 )
-from codeneedle.system.files import expanded, identity, reason_of
+from codeneedle.system.files import (
+    cache_folder,
+    expanded,
+    identity,
+    read_note,
+    reason_of,
+    write_note,
+)
+from codeneedle.text import harmless
 from codeneedle.text import size as size_phrase
 
-_NAME = re.compile(r"[\w.-]{1,64}")
-"""An architecture; the names of its keys begin with it."""
-
 FOLDER_FILE = "config.json"
-"""Stands for a folder of MLX (`mlx_folder`) as the `Weights.path` of its model."""
-
-MOST_LAYERS = 512
-"""``LLAMA_MAX_LAYERS`` of llama.cpp."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """
-    The facts in the header of a model file, or of the parts of a split one.
-
-    Attributes:
-        files: The parts in order; one where the model is not split.
-        size_bytes: Length of all of them.
-        architecture: As llama.cpp names it: ``qwen3``.
-        name: Given by its author; may be empty.
-        file_type: Quantization of the weights: ``Q4_K_M``; may be empty.
-        layers: Number of layers, without those for multi-token prediction.
-        embedding: Width of the residual stream.
-        heads: Attention heads of each layer.
-        kv_heads: Heads of K and V of each layer; 0 where a layer keeps none.
-        key_length: Head size of K.
-        value_length: Head size of V.
-        key_length_swa: Head size of K in layers with a sliding window.
-        value_length_swa: Head size of V in those.
-        is_mla: Whether K and V are compressed into one latent vector.
-        shared_kv_layers: Last layers that reuse the cache of earlier ones.
-        sliding_window: Its size in tokens; None where the file has no such key.
-        window_pattern: Which layers have a window, or every how many-th has
-            none; None where the file does not say.
-        recurrent_layers: Which layers keep a state instead of K and V; empty
-            where the file does not say.
-        full_attention_interval: Every how many-th layer of a hybrid keeps K and
-            V; None where the file does not say.
-        has_indexer: Whether it keeps an index beside K and V (sparse attention).
-        training_context: Context it was trained on, in tokens; 0 if unknown.
-        vocabulary: Tokens it knows.
-        chat_template: Text of its template; None where it has none.
-        identity: `identity_of` the files when the header was read; empty if there
-            are no files.
-    """
-
-    files: tuple[Path, ...]
-    size_bytes: int = 0
-    architecture: str = ""
-    name: str = ""
-    file_type: str = ""
-    layers: int = 0
-    embedding: int = 0
-    heads: tuple[int, ...] = ()
-    kv_heads: tuple[int, ...] = ()
-    key_length: int = 0
-    value_length: int = 0
-    key_length_swa: int = 0
-    value_length_swa: int = 0
-    is_mla: bool = False
-    shared_kv_layers: int = 0
-    sliding_window: int | None = None
-    window_pattern: int | tuple[bool, ...] | None = None
-    recurrent_layers: tuple[bool, ...] = ()
-    full_attention_interval: int | None = None
-    has_indexer: bool = False
-    training_context: int = 0
-    vocabulary: int = 0
-    chat_template: str | None = None
-    identity: str = ""
-
-    @property
-    def is_read(self) -> bool:
-        """Whether its files were read, so that more than a name is known."""
-        return bool(self.architecture)
-
-    @property
-    def path(self) -> Path:
-        """The file for llama-server: the only one, or the first part."""
-        return self.files[0]
-
-
-def weights_of(
-    header: Header, *, files: Sequence[Path], size_bytes: int, identity: str = ""
-) -> Weights:
-    """
-    Read the facts from *header*.
-
-    Defaults are those of llama.cpp, ``llama_model_base::load_hparams``.
-
-    Raises:
-        BadHeader: If a key is missing that every language model has.
-    """
-    keys = _Keys(header)
-    layers = keys.layers()
-    embedding = keys.least("embedding_length", at_least=1)
-    heads = keys.per_layer("attention.head_count", layers, (0,) * layers)
-    head_size = embedding // heads[0] if heads[0] else 0
-    key_length = keys.whole("attention.key_length", head_size)
-    value_length = keys.whole("attention.value_length", head_size)
-    return Weights(
-        files=tuple(files),
-        size_bytes=size_bytes,
-        architecture=keys.architecture,
-        name=keys.text("general.name"),
-        file_type=keys.file_type(),
-        layers=layers,
-        embedding=embedding,
-        heads=heads,
-        kv_heads=keys.per_layer("attention.head_count_kv", layers, heads),
-        key_length=key_length,
-        value_length=value_length,
-        key_length_swa=keys.whole("attention.key_length_swa", key_length),
-        value_length_swa=keys.whole("attention.value_length_swa", value_length),
-        is_mla=keys.whole("attention.key_length_mla", 0) > 0
-        and keys.whole("attention.value_length_mla", 0) > 0,
-        shared_kv_layers=keys.whole("attention.shared_kv_layers", 0),
-        sliding_window=keys.maybe("attention.sliding_window"),
-        window_pattern=keys.flags("attention.sliding_window_pattern", layers)
-        or keys.maybe("attention.sliding_window_pattern"),
-        recurrent_layers=keys.flags("attention.recurrent_layers", layers),
-        full_attention_interval=keys.maybe("full_attention_interval"),
-        has_indexer=keys.has_any("attention.indexer."),
-        training_context=keys.whole("context_length", 0),
-        vocabulary=header.lengths.get("tokenizer.ggml.tokens")
-        or keys.whole("vocab_size", 0),
-        chat_template=keys.text("tokenizer.chat_template") or None,
-        identity=identity,
-    )
-
-
-def _whole(number: float) -> int | None:
-    """*number* without its fraction; None for infinity and NaN."""
-    return int(number) if math.isfinite(number) else None
-
-
-class _Keys:
-    """The values of a header, by the part of their key after the architecture."""
-
-    def __init__(self, header: Header) -> None:
-        self._values = header.values
-        self.architecture = self.text("general.architecture")
-        if not _NAME.fullmatch(self.architecture):
-            raise BadHeader("it names no architecture")
-
-    def text(self, name: str) -> str:
-        value = self._values.get(name)
-        return value if isinstance(value, str) else ""
-
-    def file_type(self) -> str:
-        number = self._values.get("general.file_type")
-        return FILE_TYPES.get(number, "") if isinstance(number, int) else ""
-
-    def maybe(self, name: str) -> int | None:
-        value = self._values.get(f"{self.architecture}.{name}")
-        if isinstance(value, tuple):
-            # A list with a number for each layer.
-            value = value[0] if value else None
-        return _whole(value) if isinstance(value, (int, float)) else None
-
-    def whole(self, name: str, default: int) -> int:
-        value = self.maybe(name)
-        return default if value is None or value < 0 else value
-
-    def least(self, name: str, *, at_least: int) -> int:
-        value = self.maybe(name)
-        if value is None or value < at_least:
-            raise BadHeader(f"its key '{self.architecture}.{name}' is missing")
-        return value
-
-    def layers(self) -> int:
-        """Those that keep K and V; one for multi-token prediction does not count."""
-        blocks = self.least("block_count", at_least=1)
-        if blocks > MOST_LAYERS:
-            raise BadHeader(f"it claims to have {blocks} layers")
-        return max(blocks - self.whole("nextn_predict_layers", 0), 1)
-
-    def per_layer(
-        self, name: str, layers: int, default: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        value = self._values.get(f"{self.architecture}.{name}")
-        if isinstance(value, tuple) and len(value) >= layers:
-            return tuple(max(_whole(each) or 0, 0) for each in value[:layers])
-        single = self.maybe(name)
-        return default if single is None else (max(single, 0),) * layers
-
-    def flags(self, name: str, layers: int) -> tuple[bool, ...]:
-        value = self._values.get(f"{self.architecture}.{name}")
-        if not isinstance(value, tuple) or len(value) < layers:
-            return ()
-        return tuple(bool(each) for each in value[:layers])
-
-    def has_any(self, prefix: str) -> bool:
-        start = f"{self.architecture}.{prefix}"
-        return any(name.startswith(start) for name in self._values)
-
+"""Stands for a folder of MLX as the `Weights.path` of its model."""
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """Names of split models, as ``llama-gguf-split`` writes and llama.cpp finds them."""
@@ -443,3 +267,338 @@ def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> Non
             f"it is one of {count} parts, but was renamed: llama.cpp finds the "
             "others by names such as model-00001-of-00002.gguf",
         )
+
+
+# --- folders of MLX
+
+
+INDEX = "model.safetensors.index.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+
+MOST_JSON_BYTES = 64 << 20
+"""Of one file; tokenizers of 256,000 tokens have 35 MB."""
+
+_LENGTH = struct.Struct("<Q")
+_MOST_HEADER_BYTES = 100 << 20
+"""The limit of the safetensors format itself."""
+
+
+def is_folder_of_mlx(path: Path) -> bool:
+    """Whether *path* is such a folder, or the file that stands for one."""
+    file = path if path.name == FOLDER_FILE else path / FOLDER_FILE
+    return file.is_file()
+
+
+def read_folder(path: Path) -> Weights:
+    """
+    The facts of a model folder, its files found to be complete.
+
+    Args:
+        path: The folder, or the ``config.json`` in it.
+
+    Raises:
+        WeightsUnusable: If a file is missing, cut short, or says too little.
+    """
+    folder = path.parent if path.name == FOLDER_FILE else path
+    config = read_json(folder / FOLDER_FILE)
+    parts = _tensor_files(folder)
+    for part in parts:
+        _refuse_truncated(part)
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.is_file():
+        raise WeightsUnusable(
+            path=folder,
+            reason=f"has no {TOKENIZER}",
+            hint="Download all files of the model, not its weights alone.",
+        )
+    files = (folder / FOLDER_FILE, *_beside(folder), *parts)
+    return _weights(folder, files, _text_part(config))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """
+    The JSON object in the file at *path*.
+
+    Raises:
+        WeightsUnusable: If it holds anything else.
+    """
+    try:
+        if path.stat().st_size > MOST_JSON_BYTES:
+            raise WeightsUnusable(
+                path=path,
+                reason=f"is larger than {MOST_JSON_BYTES >> 20} MiB",
+                hint="Is it the file of a model? Download it again.",
+            )
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise WeightsUnusable(
+            path=path,
+            reason=f"cannot be read: {reason_of(error)}",
+            hint="Give the folder of a model for MLX, with all its files.",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(found, dict):
+        raise _damaged(path, "it holds no object")
+    return found
+
+
+def template_of(folder: Path) -> str | None:
+    """The chat template of the model in *folder*; None if it has none."""
+    file = folder / TEMPLATE
+    if file.is_file():
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise _damaged(file, str(error)) from error
+    if not (folder / TOKENIZER_CONFIG).is_file():
+        return None
+    found = read_json(folder / TOKENIZER_CONFIG).get("chat_template")
+    if isinstance(found, list):  # several, by name
+        named = {each.get("name"): each for each in found if isinstance(each, dict)}
+        found = named.get("default", {}).get("template")
+    return found if isinstance(found, str) else None
+
+
+def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> Weights:
+    keys = _Config(folder / FOLDER_FILE, config)
+    layers = keys.least("num_hidden_layers")
+    if layers > MOST_LAYERS:
+        raise _damaged(keys.file, f"it claims to have {layers} layers")
+    embedding, heads = keys.least("hidden_size"), keys.least("num_attention_heads")
+    head_size = keys.whole("head_dim") or embedding // heads
+    bits = config.get("quantization")
+    window = keys.whole("sliding_window") if config.get("sliding_window") else None
+    return Weights(
+        files=files,
+        size_bytes=sum(file.stat().st_size for file in files),
+        architecture=str(config.get("model_type", "")),
+        name=folder.name,
+        file_type=f"{bits.get('bits')} bits" if isinstance(bits, dict) else "",
+        layers=layers,
+        embedding=embedding,
+        heads=(heads,) * layers,
+        kv_heads=(keys.whole("num_key_value_heads") or heads,) * layers,
+        key_length=head_size,
+        value_length=head_size,
+        key_length_swa=head_size,
+        value_length_swa=head_size,
+        is_mla="kv_lora_rank" in config,
+        shared_kv_layers=keys.whole("num_kv_shared_layers"),
+        sliding_window=window,
+        training_context=keys.whole("max_position_embeddings"),
+        vocabulary=keys.least("vocab_size"),
+        chat_template=template_of(folder),
+        identity=identity_of(files),
+    )
+
+
+class _Config:
+    """Whole numbers of a ``config.json``."""
+
+    def __init__(self, file: Path, values: Mapping[str, Any]) -> None:
+        self.file = file
+        self._values = values
+
+    def whole(self, key: str) -> int:
+        """The value of *key*; 0 where there is none, or no whole number above 0."""
+        value = self._values.get(key)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return max(0, value) if is_whole and value is not None else 0
+
+    def least(self, key: str) -> int:
+        if not self.whole(key):
+            raise _damaged(self.file, f"its key '{key}' is missing")
+        return self.whole(key)
+
+
+def _text_part(config: dict[str, Any]) -> dict[str, Any]:
+    """The keys of the language model; those with a vision part nest them."""
+    nested = config.get("text_config")
+    return {**config, **nested} if isinstance(nested, dict) else config
+
+
+def _beside(folder: Path) -> Iterator[Path]:
+    """The files that decide what is computed, beside configuration and weights."""
+    for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, "generation_config.json"):
+        if (folder / name).is_file():
+            yield folder / name
+
+
+def _tensor_files(folder: Path) -> tuple[Path, ...]:
+    names: set[str] = set()
+    if (folder / INDEX).is_file():
+        listed = read_json(folder / INDEX).get("weight_map")
+        if isinstance(listed, dict):
+            names = {name for name in listed.values() if isinstance(name, str)}
+    missing = sorted(name for name in names if not (folder / name).is_file())
+    parts = tuple(sorted(folder.glob("model*.safetensors")))
+    if missing or not parts:
+        named = ", ".join(missing[:5]) or "model.safetensors"
+        raise WeightsUnusable(
+            path=folder,
+            reason=f"lacks {named}",
+            hint=UNFINISHED,
+        )
+    return parts
+
+
+def _refuse_truncated(path: Path) -> None:
+    """
+    Stop at a safetensors file that is shorter than its header says.
+
+    Source:
+        The format: 8 bytes of length, a JSON header with ``data_offsets`` counted from
+        its end, the data.
+    """
+    has = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(_LENGTH.size)
+        length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else 0
+        if not 0 < length <= min(_MOST_HEADER_BYTES, has):
+            raise _damaged(path, "it does not begin as a safetensors file does")
+        header = file.read(length)
+    try:
+        tensors = json.loads(header)
+        ends = [
+            each["data_offsets"][1]
+            for name, each in tensors.items()
+            if name != "__metadata__"
+        ]
+        needed = _LENGTH.size + length + max(ends)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise _damaged(path, "its header cannot be read") from error
+    if has < needed:
+        raise cut_short(path, has, needed)
+
+
+def _damaged(path: Path, reason: str) -> WeightsUnusable:
+    return WeightsUnusable(
+        path=path,
+        reason=f"cannot be used: {reason}",
+        hint="Give the folder of a model for MLX, as mlx_lm.convert makes it.",
+    )
+
+
+# --- hashes
+
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes read so far and the bytes there are."""
+
+_CHUNK_BYTES = 4 << 20
+_SHORT_HASH = 12
+_TRIES = 3
+
+
+def sha256(weights: Weights, *, progress: Progress | None = None) -> str:
+    """
+    The hash of the file, or of all parts in order, as hexadecimal digits; that of
+    the name where only that is known.
+
+    Kept in the cache folder, for as long as `files.identity` is the same.
+
+    Args:
+        weights: The model.
+        progress: Told how far the reading is.
+
+    Raises:
+        WeightsUnusable: If a file is gone, cannot be read, or has another header than
+            when *weights* was read from it.
+    """
+    if not weights.is_read:
+        return hashlib.sha256(weights.name.encode(errors="replace")).hexdigest()
+    digest = _sha256(weights, progress)
+    if identity_of(weights.files) != weights.identity:
+        read = read_folder if weights.path.name == FOLDER_FILE else read_header
+        now = read(weights.path)
+        if replace(now, identity=weights.identity) != weights:
+            raise _changing(weights.path)
+    return digest
+
+
+def refuse_replaced(
+    weights: Weights, *, expected: str, progress: Progress | None = None
+) -> None:
+    """
+    Stop if the files have other contents than when *weights* was read from them.
+
+    Microseconds if their identity is the same; else they are hashed again, since
+    renaming them, linking to them or restoring a copy changes their identity, too.
+
+    Args:
+        weights: The model as it was.
+        expected: Its hash.
+        progress: As of `sha256`.
+
+    Raises:
+        BadInput: If they have another hash.
+        WeightsUnusable: If a file is gone, cannot be read, or keeps changing.
+    """
+    # Made-up weights are no files.
+    if weights.identity and identity_of(weights.files) != weights.identity:
+        found = _sha256(weights, progress)
+        if found != expected:
+            raise BadInput(
+                source=weights.path,
+                reason="other weights than those that the sweep began with: sha256 "
+                f"{found[:_SHORT_HASH]}, was {expected[:_SHORT_HASH]}",
+                hint="What has finished is kept. Put the former file back and sweep "
+                "again, or choose another folder with --out.",
+            )
+
+
+def _sha256(weights: Weights, progress: Progress | None) -> str:
+    """The hash of the files, whose identity is the same before and after reading."""
+    for _ in range(_TRIES):
+        identity = identity_of(weights.files)
+        note = _note(identity)
+        known = read_note(note, _Hash)
+        digest = known.sha256 if known else _digest(weights, progress)
+        # Tried again: making a link or a backup meanwhile changes the identity, too.
+        if identity_of(weights.files) == identity:
+            if not known:
+                write_note(note, _Hash(harmless(str(weights.path)), digest))
+            return digest
+    raise _changing(weights.path)
+
+
+def _changing(path: Path) -> WeightsUnusable:
+    return WeightsUnusable(
+        path=path,
+        reason="changes while it is read",
+        hint="Is it still being downloaded or copied? Wait for the end of that.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Hash:
+    """The note of a hash, and of the file that it was of."""
+
+    file: str
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+def _note(identity: str) -> Path:
+    data = identity.encode(errors="surrogateescape")
+    name = hashlib.sha256(data).hexdigest()[:32]
+    return cache_folder() / "weights" / f"{name}.json"
+
+
+def _digest(weights: Weights, progress: Progress | None) -> str:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    done = 0
+    for path in weights.files:
+        try:
+            with path.open("rb", buffering=0) as file:
+                while count := file.readinto(buffer):
+                    digest.update(buffer[:count])
+                    done += count
+                    if progress is not None:
+                        progress(done, weights.size_bytes)
+        except OSError as error:
+            raise unreadable(path, error) from error
+    return digest.hexdigest()

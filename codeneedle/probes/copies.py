@@ -24,7 +24,7 @@ from codeneedle.corpora.random_bodies import ALPHABET, random_bytes
 from codeneedle.engines.engine import Ability, Engine, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair
-from codeneedle.models.weights import Weights
+from codeneedle.models.gguf import Weights
 from codeneedle.probes.divergence import (
     Text,
     compared,

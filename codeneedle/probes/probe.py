@@ -24,7 +24,7 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair
-from codeneedle.models.weights import Weights
+from codeneedle.models.gguf import Weights
 from codeneedle.records.record import (
     CellRecord,
     Effective,

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from codeneedle.errors import MachineError
 from codeneedle.grid import Pair, by_precision, precision
+from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import (
     MemoryPlan,
     PairMemory,
@@ -21,7 +22,7 @@ from codeneedle.models.kv_cache import (
     predicted,
     room_of,
 )
-from codeneedle.models.weights import Weights, read_header
+from codeneedle.models.weights import read_header
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     NO_VALUE_WORD,

@@ -12,7 +12,7 @@ from codeneedle.engines.engine import CacheTypes, Engine, ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable, UnknownName
 from codeneedle.grid import Pair, most_precise, shuffled_grid
 from codeneedle.models import nano, weights
-from codeneedle.models.weights import Weights
+from codeneedle.models.gguf import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm

@@ -12,7 +12,7 @@ from codeneedle.corpora.corpus import Corpus, fitted
 from codeneedle.corpora.needles import Function, depth_of, needle_facts
 from codeneedle.engines.engine import Engine, Tokenizer
 from codeneedle.errors import BadInput
-from codeneedle.models import hashes
+from codeneedle.models import weights
 from codeneedle.probes.probe import RunContext, tokenizing
 from codeneedle.probes.prompts import (
     NO_THINK_ARGS,
@@ -345,7 +345,7 @@ def _setup(
         needles=needles,
         weights=WeightsFacts(
             name=plan.model,
-            sha256=hashes.sha256(plan.weights),
+            sha256=weights.sha256(plan.weights),
             size_bytes=plan.weights.size_bytes,
         ),
         engine=plan.engine.name,

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise
-from codeneedle.models.hashes import refuse_replaced
+from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.claims import Claim
 from codeneedle.records.comparability import stamp

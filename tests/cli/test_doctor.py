@@ -20,9 +20,8 @@ from codeneedle.cli.doctor import (
     doctor_screen,
 )
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
-from codeneedle.models.gguf import parse
+from codeneedle.models.gguf import parse, weights_of
 from codeneedle.models.pretrained import SMOLLM2
-from codeneedle.models.weights import weights_of
 from codeneedle.system import machine
 from codeneedle.system.machine import MachineFacts
 

@@ -8,7 +8,7 @@ from codeneedle.engines.engine import Ability, CacheTypes, EngineIdentity, Model
 from codeneedle.engines.messages import Completion, Reply, TokenPiece
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.models.weights import Weights
+from codeneedle.models.gguf import Weights
 from codeneedle.records.record import Effective, Forced, Trouble
 
 TYPES = ("f16", "bf16", "q8_0", "q4_0")

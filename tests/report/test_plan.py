@@ -13,9 +13,8 @@ from printing import printed
 
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.grid import Pair
-from codeneedle.models.gguf import parse
+from codeneedle.models.gguf import parse, weights_of
 from codeneedle.models.kv_cache import Room, predicted
-from codeneedle.models.weights import weights_of
 from codeneedle.records.record import (
     AGAIN,
     Effective,

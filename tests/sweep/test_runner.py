@@ -19,8 +19,7 @@ from made_records import (
 from codeneedle.analysis.recall import METRICS
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, shuffled_grid
-from codeneedle.models.hashes import sha256
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes import PROBES, recall
 from codeneedle.probes.probe import Probe, Step
 from codeneedle.records.record import (

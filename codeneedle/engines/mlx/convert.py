@@ -12,9 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.hashes import sha256
-from codeneedle.models.mlx_folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG
-from codeneedle.models.weights import Weights, short_name
+from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import (
+    FOLDER_FILE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    sha256,
+    short_name,
+)
 from codeneedle.system.files import cache_folder
 from codeneedle.system.machine import made_folder
 
@@ -119,7 +124,7 @@ def converted(weights: Weights) -> Path:
     return made_folder(
         folder,
         lambda draft: _convert(weights, draft / "model"),
-        is_whole=(folder / CONFIG).is_file,
+        is_whole=(folder / FOLDER_FILE).is_file,
     )
 
 
@@ -140,7 +145,7 @@ def _write(source: "_Source", draft: Path) -> None:
     _write_json(draft / TOKENIZER_CONFIG, _tokenizer_config(source.keys))
     write_safetensors(draft / "model.safetensors", source.tensors())
     # Last: a folder without it is none.
-    _write_json(draft / CONFIG, source.config())
+    _write_json(draft / FOLDER_FILE, source.config())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

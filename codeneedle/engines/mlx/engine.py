@@ -29,8 +29,13 @@ from codeneedle.engines.mlx.log import KEY_VARIABLE, Asked, Listening
 from codeneedle.engines.mlx.settings import NAME, MlxSettings
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.models.mlx_folder import CONFIG, is_folder_of_mlx, read_folder
-from codeneedle.models.weights import Weights, read_header
+from codeneedle.models.gguf import Weights
+from codeneedle.models.weights import (
+    FOLDER_FILE,
+    is_folder_of_mlx,
+    read_folder,
+    read_header,
+)
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import noted
@@ -147,7 +152,7 @@ class Mlx:
                 reason="the engine mlx has one device, and it uses it",
                 hint="Leave --devices out.",
             )
-        if self.model.weights.path.name != CONFIG:
+        if self.model.weights.path.name != FOLDER_FILE:
             refuse_unconvertible(self.model.weights)
         if len(self.settings.group_size) not in {1, 2}:
             raise _bad_group_size(self.settings.group_size, "K and V are two")
@@ -253,7 +258,9 @@ class Mlx:
     def folder(self) -> Path:
         """The model for MLX; a GGUF file is converted the first time."""
         path = self.model.weights.path
-        return path.parent if path.name == CONFIG else converted(self.model.weights)
+        return (
+            path.parent if path.name == FOLDER_FILE else converted(self.model.weights)
+        )
 
     def command(
         self, mode: str, pair: Pair | None = None, *, context: int

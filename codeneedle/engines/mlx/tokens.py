@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codeneedle.models.mlx_folder import (
-    CONFIG,
+from codeneedle.models.weights import (
+    FOLDER_FILE,
     TOKENIZER,
     TOKENIZER_CONFIG,
     read_json,
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
 
 def _stated_ends(folder: Path) -> list[int]:
     found: list[int] = []
-    for name in (CONFIG, "generation_config.json"):
+    for name in (FOLDER_FILE, "generation_config.json"):
         if (folder / name).is_file():
             value = read_json(folder / name).get("eos_token_id")
             values = value if isinstance(value, list) else [value]

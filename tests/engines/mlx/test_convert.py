@@ -8,9 +8,7 @@ from gguf_files import write_gguf
 
 from codeneedle.engines.mlx.convert import converted, folder_of, unpermuted
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.hashes import sha256
-from codeneedle.models.mlx_folder import read_folder
-from codeneedle.models.weights import read_header, short_name
+from codeneedle.models.weights import read_folder, read_header, sha256, short_name
 
 
 @pytest.fixture(autouse=True)
