@@ -2,6 +2,7 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -159,30 +160,8 @@ def measure(context: ProbeContext) -> Json:
     first: Speeds | None = None
     with context.measuring():
         for depth in chosen.depths:
-            failed = next((at for at in measured if at.gap), None)
-            if failed is not None:
-                gap = f"depth {failed.depth:,} failed"
-                measured.append(DepthSpeeds(depth=depth, status=failed.status, gap=gap))
-                continue
-            began = time.monotonic()
-            try:
-                found = _at_depth(context, tool, chosen, depth, measured)
-            except CellError as error:
-                if first is None or error.status == Status.MISMATCHED:
-                    raise
-                gap = one_line(str(error))
-                measured.append(DepthSpeeds(depth=depth, status=error.status, gap=gap))
-                continue
-            seconds = round(time.monotonic() - began, 3)
-            measured.append(
-                DepthSpeeds(
-                    depth=depth,
-                    pp=found.pp,
-                    tg=found.tg,
-                    seconds=seconds,
-                    peak_bytes=found.peak_bytes,
-                )
-            )
+            speeds, found = _at_depth(context, tool, chosen, depth, measured)
+            measured.append(speeds)
             first = first or found
     if first is None:
         raise ValueError("conditions without depths")
@@ -262,7 +241,37 @@ def _at_depth(
     tool: SpeedTool,
     chosen: ThroughputSetup,
     depth: int,
-    before: list[DepthSpeeds],
+    before: Sequence[DepthSpeeds],
+) -> tuple[DepthSpeeds, Speeds | None]:
+    """The speeds at *depth*, a gap behind one that failed; what the tool told of it."""
+    failed = next((each for each in before if each.gap), None)
+    if failed is not None:
+        gap = f"depth {failed.depth:,} failed"
+        return DepthSpeeds(depth=depth, status=failed.status, gap=gap), None
+    began = time.monotonic()
+    try:
+        found = _measured(context, tool, chosen, depth, before)
+    except CellError as error:
+        if not before or error.status == Status.MISMATCHED:
+            raise
+        gap = one_line(str(error))
+        return DepthSpeeds(depth=depth, status=error.status, gap=gap), None
+    speeds = DepthSpeeds(
+        depth=depth,
+        pp=found.pp,
+        tg=found.tg,
+        seconds=round(time.monotonic() - began, 3),
+        peak_bytes=found.peak_bytes,
+    )
+    return speeds, found
+
+
+def _measured(
+    context: ProbeContext,
+    tool: SpeedTool,
+    chosen: ThroughputSetup,
+    depth: int,
+    before: Sequence[DepthSpeeds],
 ) -> Speeds:
     total, done = len(chosen.depths), len(before)
     context.step(done, total, f"depth {depth:,}")
