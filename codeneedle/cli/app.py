@@ -412,7 +412,11 @@ def merge(
     *,
     out: OutOption = RUNS,
 ) -> None:
-    """Join shares that several hosts have measured, and print where."""
+    """
+    Join shares that several hosts have measured, and print where.
+
+    Setups that differ, in processor or build too, are refused: see 'compare'.
+    """
     from codeneedle.cli.progress import note_lines, working
     from codeneedle.sweep.merge import merge as merged
     from codeneedle.text import plural
