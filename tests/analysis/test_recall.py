@@ -147,9 +147,9 @@ def test_forced_lines_have_a_value_for_each_needle_that_was_scored() -> None:
     assert [95, 100] == found["recall-right"]
     assert [3, 0, 20] == found["breaks-at"]
     assert [pytest.approx(2.8), 3.0] == found["lead"]
-    names = metrics["recall-logp"].names
-    assert names is not None
-    assert [("", FIRST.name), ("", THIRD.name)] == names(record, FORCED_SETUP)
+    assert {FIRST.name: -0.5, THIRD.name: -0.25} == (
+        metrics["recall-logp"].by_unit(record, FORCED_SETUP, Reading())
+    )
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,34 @@ TYPES = ("bf16", "q8_0", "q4_0")
 SMALLEST = Pair("q4_0", "q4_0")
 
 
-def made(matched=lambda _pair, _at: 20, *, needles=16, failed=()):
-    setup = made_setup(needles=needles, types_k=TYPES, types_v=TYPES)
-    run = made_run(matched, setup=setup, failed=failed)
+def made(matched=lambda _pair, _at: 20, *, needles=16, setup=None, **options):
+    """A run of three types whose caches have the size of their bits."""
+    setup = setup or made_setup(needles=needles, types_k=TYPES, types_v=TYPES)
+    run = made_run(matched, setup=setup, **options)
     return replace(run, records=tuple(map(sized, run.records)))
 
 
+def verdict_on(run, limits=None, *, with_power=False):
+    return judge(run, Reading(), limits, with_power=with_power)
+
+
 def judged(*args, limits=None, with_power=False, **kwargs):
-    return judge(made(*args, **kwargs), Reading(), limits, with_power=with_power)
+    return verdict_on(made(*args, **kwargs), limits, with_power=with_power)
+
+
+def without_answers(run, pairs, missing, reply=lambda needle, _at: made_reply(needle)):
+    """*run*, in which *pairs* have no answer for the functions numbered *missing*."""
+    rounds = [
+        replace(made_round(needle), reply="", error="timed out")
+        if at in missing
+        else made_round(needle, reply=reply(needle, at))
+        for at, needle in enumerate(run.setup.every_needle)
+    ]
+    records = (
+        sized(made_record(each.pair, rounds)) if str(each.pair) in pairs else each
+        for each in run.records
+    )
+    return replace(run, records=tuple(records))
 
 
 def advice(found, goal):
@@ -89,18 +109,13 @@ def test_missing_answers_do_not_make_a_pair_look_better(missing):
     A pair that gives the reference's replies but none for the hardest functions has
     lost these; with fewer than nine answers in ten it is not judged at all.
     """
-    run = made(lambda _pair, at: 20 - at // 2)
-    rounds = [
-        replace(made_round(needle), reply="", error="timed out")
-        if at in missing
-        else made_round(needle, reply=made_reply(needle, matched=20 - at // 2))
-        for at, needle in enumerate(run.setup.needles)
-    ]
-    others = [record for record in run.records if record.pair != SMALLEST]
-    silenced = sized(made_record(SMALLEST, rounds))
-
-    found = judge(
-        replace(run, records=(*others, silenced)), Reading(), with_power=False
+    found = verdict_on(
+        without_answers(
+            made(lambda _pair, at: 20 - at // 2),
+            {str(SMALLEST)},
+            missing,
+            lambda needle, at: made_reply(needle, matched=20 - at // 2),
+        )
     )
 
     standing = found.standing(SMALLEST)
@@ -113,30 +128,12 @@ def test_missing_answers_do_not_make_a_pair_look_better(missing):
         assert NOT_JUDGED == found.word(SMALLEST)
 
 
-def without_answers(run, pairs, missing):
-    """*run*, in which *pairs* have no answer for the first *missing* functions."""
-    needles = run.setup.every_needle
-    rounds = [
-        replace(made_round(needle), reply="", error="timed out")
-        if at < missing
-        else made_round(needle)
-        for at, needle in enumerate(needles)
-    ]
-    records = (
-        sized(made_record(each.pair, rounds)) if str(each.pair) in pairs else each
-        for each in run.records
-    )
-    return replace(run, records=tuple(records))
-
-
 def test_cells_with_too_few_answers_condemn_no_other_pair():
     """
     Two cells of K at q4_0 hardly answered: their zeros are charged to no type, and the
     reference is not odd beside them.
     """
-    run = without_answers(made(), {"q4_0/q8_0", "q4_0/q4_0"}, 14)
-
-    found = judge(run, Reading(), with_power=False)
+    found = verdict_on(without_answers(made(), {"q4_0/q8_0", "q4_0/q4_0"}, range(14)))
 
     matched = found.judged[0]
     assert (None, set()) == (matched.odd, matched.costing())
@@ -163,7 +160,7 @@ def test_an_engine_that_cannot_force_is_judged_by_what_was_written():
         for each in run.records
     ]
 
-    found = judge(replace(run, records=tuple(records)), Reading(), with_power=False)
+    found = verdict_on(replace(run, records=tuple(records)))
 
     assert {("V", "q4_0")} == found.judged[0].costing()
     assert ["", "", "", ""] == [each.trouble for each in found.standings]
@@ -178,12 +175,11 @@ def test_missing_answers_are_held_against_what_was_asked(missing, said):
     run = made(needles=40)
     setup = run.setup
     further = replace(setup, needles=setup.needles[:16], further=setup.needles[16:])
-    run = without_answers(replace(run, setup=further), {str(SMALLEST)}, missing)
+    run = without_answers(replace(run, setup=further), {str(SMALLEST)}, range(missing))
 
-    assert said in judge(run, Reading(), with_power=False).standing(SMALLEST).trouble
-    assert bool(said) == bool(
-        judge(run, Reading(), with_power=False).standing(SMALLEST).trouble
-    )
+    trouble = verdict_on(run).standing(SMALLEST).trouble
+    assert said in trouble
+    assert bool(said) == bool(trouble)
 
 
 def test_what_would_have_been_found_is_told_of_the_cells_that_were_tested():
@@ -195,8 +191,7 @@ def test_what_would_have_been_found_is_told_of_the_cells_that_were_tested():
 
     def least(**chosen):
         run = made_run(lambda pair, at: 20 - at * ord(pair.v[0]) % 3, **chosen)
-        found = judge(run, Reading(), with_power=True).judged[0]
-        return found.least["K"]
+        return verdict_on(run, with_power=True).judged[0].least["K"]
 
     alone = made_setup(types_k=TYPES, types_v=("bf16",))
     assert least(setup=setup, untried=gaps) == least(setup=alone)
@@ -222,7 +217,7 @@ def test_a_limit_passes_over_a_smaller_pair_without_divergence():
     """
     run = measured([0.01, 0.011, 0.012, 0.01], pairs=("bf16/bf16", "q8_0/q8_0"))
 
-    found = judge(run, Reading(), Limits(max_kld=0.02), with_power=False)
+    found = verdict_on(run, Limits(max_kld=0.02))
 
     assert Pair("q8_0", "q8_0") == advice(found, "within the limit").pair
 
@@ -235,8 +230,7 @@ def test_bounds_that_a_pair_is_chosen_by_share_the_error():
     limits = Limits(max_kld=0.0125)
 
     def chosen(*pairs):
-        run = measured(kld, pairs=("bf16/bf16", *pairs))
-        found = judge(run, Reading(), limits, with_power=False)
+        found = verdict_on(measured(kld, pairs=("bf16/bf16", *pairs)), limits)
         return advice(found, "within the limit").pair
 
     assert SMALLEST == chosen("q4_0/q4_0")
@@ -251,7 +245,7 @@ def test_nothing_is_said_to_lose_that_was_not_compared():
     unsized = replace(
         run, records=tuple(replace(r, effective=Effective()) for r in run.records)
     )
-    found = judge(unsized, Reading(), with_power=False)
+    found = verdict_on(unsized)
 
     assert "no smaller cache could be judged" in advice(found, "nothing lost").reason
     lost = judged(lambda pair, _at: 20 * (str(pair) == "bf16/bf16"))
@@ -286,14 +280,9 @@ def test_enough_clean_functions_certify_the_smallest_pair():
     Of 50 functions none is lost by any of 3 pairs: fewer than 10 % are, at 5 % error.
     """
     setup = made_setup(needles=50, types_k=("bf16", "q4_0"), types_v=("bf16", "q4_0"))
-    run = made_run(setup=setup)
-    found = judge(
-        replace(run, records=tuple(map(sized, run.records))),
-        Reading(),
-        with_power=False,
-    )
 
-    best = advice(found, "nothing lost")
+    best = advice(judged(setup=setup), "nothing lost")
+
     assert best.pair == SMALLEST
     assert (
         "0 functions lost 4 lines or more, of 50 that could; fewer than 10% do"
@@ -316,17 +305,14 @@ def test_a_pair_that_was_seen_to_lose_is_not_recommended_although_no_axis_was_te
     """
     With one pair beside the reference there is no axis; its own interval speaks.
     """
-    untried = ("bf16/q8_0", "bf16/q4_0", "q8_0/bf16", "q4_0/bf16")
-    setup = made_setup(types_k=TYPES, types_v=TYPES)
+    tried = {"bf16/bf16", "q4_0/q4_0"}
 
     def advised(loss):
-        run = made_run(
+        found = judged(
             lambda pair, at: 20 - at % 2 - loss * (pair.k == "q4_0" and at % 4 < 3),
-            setup=setup,
-            untried=(*untried, "q8_0/q8_0", "q8_0/q4_0", "q4_0/q8_0"),
+            untried={f"{k}/{v}" for k in TYPES for v in TYPES} - tried,
         )
-        run = replace(run, records=tuple(map(sized, run.records)))
-        return advice(judge(run, Reading(), with_power=False), "least memory")
+        return advice(found, "least memory")
 
     assert (None, SMALLEST) == (advised(2).pair, advised(0).pair)
     assert "a loss was seen" in advised(2).reason
@@ -352,14 +338,9 @@ def test_few_losses_of_one_sign_are_no_proof(losses):
     No word of the verdict calls that a cost, nor does the pair count as seen to lose.
     """
     setup = replace(TWO, needles=TWO.needles[: len(losses)])
-    run = made_run(lambda pair, at: 20 - losses[at] * (pair.k == "q4_0"), setup=setup)
     pair = Pair("q4_0", "bf16")
 
-    found = judge(
-        replace(run, records=tuple(map(sized, run.records))),
-        Reading(),
-        with_power=False,
-    )
+    found = judged(lambda pair, at: 20 - losses[at] * (pair.k == "q4_0"), setup=setup)
 
     assert UNDECIDED == found.word(pair) == found.word(pair, "matched")
     assert () == found.standing(pair).seen
@@ -372,7 +353,7 @@ def test_words_are_those_of_the_certificate_the_types_and_the_cell():
     """
     found = judged(lambda pair, at: 20 - 3 * (pair.v == "q4_0") - at % 2)
     setup = made_setup(needles=50, types_k=("bf16", "q4_0"), types_v=("bf16",))
-    clean = judge(made_run(setup=setup), Reading(), with_power=False)
+    clean = judged(setup=setup)
 
     assert COSTS == found.word(Pair("q8_0", "q4_0"))
     assert UNDECIDED == found.word(Pair("q4_0", "q8_0"))
@@ -390,20 +371,7 @@ def test_what_the_reference_did_not_answer_is_no_evidence():
     """
 
     def said(missing):
-        run = made()
-        first = run.records[0]
-        rounds = [
-            replace(made_round(needle), reply="", error="timed out")
-            if at < missing
-            else made_round(needle)
-            for at, needle in enumerate(run.setup.needles)
-        ]
-        silenced = sized(made_record(first.pair, rounds))
-        return judge(
-            replace(run, records=(silenced, *run.records[1:])),
-            Reading(),
-            with_power=False,
-        )
+        return verdict_on(without_answers(made(), {"bf16/bf16"}, range(missing)))
 
     assert 15 == said(1).standing(SMALLEST).certificate.needles
     assert "15 functions only" not in said(1).judged[0].silent
@@ -423,10 +391,9 @@ def test_a_forced_round_without_scores_is_a_lost_function_and_is_reported():
         if k == "q4_0":
             forced[3] = replace(forced[3], error="HTTP 500", logprobs=(), leads=())
         records.append(sized(made_record(Pair(k, "bf16"), [], forced=forced)))
-    run = replace(made_run(setup=setup), records=tuple(records))
     pair = Pair("q4_0", "bf16")
 
-    found = judge(run, Reading(), with_power=False)
+    found = verdict_on(replace(made_run(setup=setup), records=tuple(records)))
 
     logp = next(each for each in found.judged if each.metric.name == "recall-logp")
     assert 1 == found.standing(pair).certificate.lost
@@ -448,7 +415,7 @@ def test_the_published_grids_give_their_summary_and_recommend_nothing(grid, row)
     functions are too few, and the verdict says how many would do.
     """
     run = published_run(grid)
-    found = judge(run, Reading(), with_power=False)
+    found = verdict_on(run)
 
     assert row == summary_row(run, MATCHED, [PASS], Reading(), found)[1:]
     assert {UNDECIDED} == {found.word(s.pair) for s in found.standings[1:]}
