@@ -313,7 +313,7 @@ def _mib(count: int | None) -> float | None:
 def command(setup: Setup) -> str:
     """The command that sweeps this setup again, for a shell."""
     words = ["codeneedle", "sweep", "--corpus", setup.corpus.name]
-    words += ["--model", setup.weights.name, "--context", str(setup.context)]
+    words += ["--model", _model(setup), "--context", str(setup.context)]
     words += [
         "--k-types",
         ",".join(setup.types_k),
@@ -330,6 +330,13 @@ def command(setup: Setup) -> str:
     return shlex.join(words)
 
 
+def _model(setup: Setup) -> str:
+    """The model as it was named, else by what its file is called."""
+    words = [part for word in setup.words for part in word.split("=", 1)]
+    named = words.index("--model") + 1 if "--model" in words[:-1] else 0
+    return words[named] if named else setup.weights.name
+
+
 def _chosen(setup: Setup) -> Iterator[list[str]]:
     """The options of probes with what *setup* holds, but for paths of texts."""
     for name, stored in setup.probes.items():
@@ -339,8 +346,8 @@ def _chosen(setup: Setup) -> Iterator[list[str]]:
             value = stored.get(field.name)
             if field.name == "text" or value in (None, "", [], "default"):
                 continue
-            if isinstance(value, bool):
-                yield [flag.split("/")[0 if value else 1]]
+            if "/" in flag:  # a switch, of which a setup may hold "on" or "off"
+                yield [flag.split("/")[value in (False, "off")]]
                 continue
             values = value if isinstance(value, list) else [value]
             yield [flag, ",".join(dict.fromkeys(map(str, values)))]

@@ -468,7 +468,7 @@ def test_a_pair_of_a_sweep_is_settled_with_further_texts(task_world):
     command = (
         "codeneedle sweep --corpus many --probe retrieval --settle q4_0/q4_0 -- -t 1"
     )
-    assert task_world.statements()["to decide"].startswith(f"{command}   (about 0.")
+    assert task_world.statements()["to decide"].startswith(f"{command}   (about ")
 
     assert 0 == task_world.decide(Wish(settle=BAD))
 
@@ -500,7 +500,7 @@ def test_a_pair_of_a_run_is_settled_with_further_functions(world):
     runner.sweep(world.plan.probes[0], [WHOLE, GOOD, BAD])
     assert {UNDECIDED} == set(world.words().values())
     command = "codeneedle sweep --corpus many --settle q4_0/q4_0 -- -t 1"
-    assert world.statements()["to decide"].startswith(f"{command}   (about 0.")
+    assert world.statements()["to decide"].startswith(f"{command}   (about ")
 
     assert 0 == world.decide(Wish(settle=BAD))
 

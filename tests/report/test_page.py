@@ -82,6 +82,15 @@ def test_the_command_repeats_the_setup():
     forced = replace(setup, probes={"recall": {"ask": "forced"}})
     assert command(forced).endswith("--probe recall --ask forced")
     assert said.endswith("--rotation off -- --threads 2")
+    tasks = replace(
+        setup,
+        probes={"retrieval": {"questions": 4, "gate": "off"}},
+        words=("--model=~/a.gguf", "--probe", "retrieval"),
+    )
+    assert "--model '~/a.gguf' " in command(tasks)
+    assert command(tasks).endswith("--probe retrieval --questions 4 --no-gate")
+    gated = replace(tasks, probes={"retrieval": {"gate": "on"}})
+    assert command(gated).endswith("--probe retrieval --gate")
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
