@@ -164,17 +164,17 @@ function showMaps() {
 }
 
 function showAnswer() {
-  const { pairs, order, asked, leftOut } = run.answers;
+  const { pairs, order, leftOut } = run.answers;
   byId("answers-section").hidden = !Object.keys(pairs).length;
   const of = pairs[byId("answer-pair").value];
   if (!of) return;
   const chosen = byId("answer-function").value;
-  options("answer-function", order.filter((name) => of[name]).map((name) => [name, `${name}: ${of[name].error || of[name].matched + " of " + asked}`]));
+  options("answer-function", order.filter((name) => of[name]).map((name) => [name, `${name}: ${of[name].error || of[name].said}`]));
   const answer = of[byId("answer-function").value] ?? of[chosen];
   if (!answer) return;
-  const whole = answer.matched === asked && !answer.rows.length;
+  const whole = answer.isRight && !answer.rows.length;
   byId("answer-note").textContent = [
-    answer.error && `no answer: ${answer.error}`, whole && "every line came back verbatim",
+    answer.error && `no answer: ${answer.error}`, whole && "all of it is right",
     leftOut && `${leftOut} further answers did not fit on this page: codeneedle show has them`,
   ].filter(Boolean).join("; ");
   const head = element("tr");

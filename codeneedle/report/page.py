@@ -5,6 +5,7 @@ import json
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -250,43 +251,84 @@ def _finished(run: Run, probe: str) -> Iterator[CellRecord]:
     return (each for each in run.records if each.probe == probe and each.has_numbers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer of a pair: the share of it that is right, and what differs."""
+
+    pair: Pair
+    name: str
+    right: float
+    said: str
+    error: str
+    rows: list[list[str | None]]
+
+
 def _answers(run: Run, reading: Reading) -> dict[str, Any]:
     """
-    Answers beside expected lines: by pair and function, rows of mark and two texts.
+    Answers beside what was expected: by pair and question, rows of two texts.
 
-    A function that came back whole has no rows. Answers that do not fit into
-    `ANSWER_CHARACTERS` are counted.
+    One that is right has no rows. Answers that do not fit into `ANSWER_CHARACTERS`
+    are counted.
     """
-    rounds = [
-        (asked.counts(reading).matched, record.pair, asked)
-        for record in _finished(run, "recall")
-        for asked in asked_rounds(record, run.setup)
-    ]
+    found = [*_recalled(run, reading), *_told(run)]
     left, left_out = ANSWER_CHARACTERS, 0
     pairs: dict[str, dict[str, Any]] = {}
-    for matched, pair, asked in sorted(rounds, key=lambda each: each[0]):
-        of_pair = pairs.setdefault(visible(str(pair)), {})
-        rows = []
-        if asked.error or matched < ASKED_LINES:
-            scored = score(asked.needle, asked.round.reply)
-            rows = [
-                [
-                    _shown(each.expected.expected if each.expected else None),
-                    _shown(each.produced.produced if each.produced else None),
-                ]
-                for each in line_pairs(asked.needle, scored)
-            ]
-        size = sum(len(text or "") for text in itertools.chain(*rows))
-        left -= size
+    for answer in sorted(found, key=lambda each: each.right):
+        rows = answer.rows
+        left -= sum(len(text or "") for text in itertools.chain(*rows))
         if left < 0:
             left_out, rows = left_out + 1, []
-        of_pair[visible(asked.needle.name)] = {
-            "matched": matched,
-            "error": visible(asked.error),
+        pairs.setdefault(visible(str(answer.pair)), {})[visible(answer.name)] = {
+            "said": visible(answer.said),
+            "isRight": answer.right == 1,
+            "error": visible(answer.error),
             "rows": rows,
         }
-    order = [visible(needle.name) for needle in run.setup.every_needle]
-    return {"asked": ASKED_LINES, "order": order, "pairs": pairs, "leftOut": left_out}
+    order = list(dict.fromkeys(visible(answer.name) for answer in found))
+    return {"order": order, "pairs": pairs, "leftOut": left_out}
+
+
+def _recalled(run: Run, reading: Reading) -> Iterator[_Answer]:
+    """Functions, in the order in which they were asked for."""
+    for record in _finished(run, "recall"):
+        for asked in asked_rounds(record, run.setup):
+            matched, rows = asked.counts(reading).matched, []
+            if asked.error or matched < ASKED_LINES:
+                scored = score(asked.needle, asked.round.reply)
+                rows = [
+                    [
+                        _shown(each.expected.expected if each.expected else None),
+                        _shown(each.produced.produced if each.produced else None),
+                    ]
+                    for each in line_pairs(asked.needle, scored)
+                ]
+            yield _Answer(
+                record.pair,
+                asked.needle.name,
+                matched / ASKED_LINES,
+                f"{matched} of {ASKED_LINES}",
+                asked.error,
+                rows,
+            )
+
+
+def _told(run: Run) -> Iterator[_Answer]:
+    """Questions of tasks, likewise."""
+    for record in _finished(run, retrieval.NAME):
+        for outcome in retrieval.outcomes(record):
+            share, asked = outcome.judged.share, outcome.asked
+            lines = itertools.zip_longest(
+                asked.payload.split("\n"), asked.reply.strip().split("\n")
+            )
+            rows = [[_shown(each) for each in line] for line in lines]
+            yield _Answer(
+                record.pair,
+                outcome.question,
+                share,
+                outcome.judged.mode.value,
+                "",
+                [] if share == 1 else rows,
+            )
 
 
 def _shown(line: str | None) -> str | None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 from made_records import failed_record, made_run, made_setup
+from made_retrieval import made_texts, retrieval_record, right
 
-from codeneedle.records.record import Status
+from codeneedle.records.record import Run, Status
 from codeneedle.report.page import command, page
 from codeneedle.scoring.rounds import Reading
 
@@ -69,6 +70,23 @@ def test_two_runs_are_compared_and_of_three_none(run):
     assert '["rotation","True","False"]' in both
     assert '"no difference shown"' in both
     assert '"comparison":{}' in page([run, other, run], Reading(), None, spell)
+
+
+def test_answers_to_tasks_stand_beside_what_was_expected():
+    """
+    One that is right has no rows; the mode of each is named.
+    """
+    texts = made_texts(
+        answer=lambda asked, _n: "no" if asked.depth > 0.5 else right(asked, 0)
+    )
+    record = retrieval_record("bf16/q4_0", texts)
+    setup = replace(made_setup(), probes={"retrieval": {"tasks": ["multikey"]}})
+    said = page(
+        [Run(name="made", setup=setup, records=(record,))], Reading(), None, spell
+    )
+
+    assert '"said":"correct","isRight":true,"error":"","rows":[]' in said
+    assert '","no"]]' in said
 
 
 def test_the_command_repeats_the_setup():
