@@ -1,7 +1,6 @@
 """MLX as an engine: what it can do, and a child process that serves each cell."""
 
 import contextlib
-import os
 import secrets
 import sys
 import time
@@ -27,6 +26,7 @@ from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.log import KEY_VARIABLE, Asked, Listening
 from codeneedle.engines.mlx.settings import NAME, MlxSettings
+from codeneedle.engines.mlx.tools import MlxDivergence, MlxSpeed
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
@@ -245,14 +245,10 @@ class Mlx:
 
     def divergence_tool(self) -> DivergenceTool:
         """As of `engine.Engine`."""
-        from codeneedle.engines.mlx.tools import MlxDivergence
-
         return MlxDivergence(engine=self)
 
     def speed_tool(self) -> SpeedTool:
         """As of `engine.Engine`."""
-        from codeneedle.engines.mlx.tools import MlxSpeed
-
         return MlxSpeed(engine=self)
 
     def folder(self) -> Path:
@@ -381,7 +377,7 @@ def _serving(
     """
     alias, key = f"{NAME}.{secrets.token_hex(4)}", secrets.token_urlsafe(32)
     argv = [*argv, "--alias", alias]
-    env = environment() | {KEY_VARIABLE: key}
+    env = logs.environment() | {KEY_VARIABLE: key}
     with contextlib.ExitStack() as stack:
         child = stack.enter_context(noted(argv, env=env, log=log))
         port = _port(child, log)
@@ -389,7 +385,7 @@ def _serving(
             Client(f"http://{_HOST}:{port}", api_key=key, silence_s=silence_s)
         )
         if client.readiness(alias) is not Readiness.READY:
-            raise died(child.poll(), log)
+            raise logs.died(child.poll(), log)
         try:
             yield client, child
         except CellError as error:
@@ -397,17 +393,10 @@ def _serving(
                 # The connection breaks a moment before the process is gone.
                 ends_within(child, DEATH_S)
             if child.poll() is not None:
-                raise died(child.returncode, log) from error
+                raise logs.died(child.returncode, log) from error
             found = logs.last_lines(logs.read_log(log))
             error.log_excerpt = error.log_excerpt or found
             raise
-
-
-def environment() -> dict[str, str]:
-    """Of a child: it asks no server for models, and may use another BLAS."""
-    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    preloaded = {n: os.environ[n] for n in ("LD_PRELOAD",) if n in os.environ}
-    return processes.clean(os.environ) | offline | preloaded
 
 
 def _port(child: Child, log: Path) -> int:
@@ -425,19 +414,7 @@ def _port(child: Child, log: Path) -> int:
                 log_excerpt=logs.last_lines(logs.read_log(log)),
             )
         time.sleep(POLL_S)
-    raise died(child.returncode, log)
-
-
-def died(returncode: int | None, log: Path) -> CellError:
-    """The error for a child that has ended, or does not answer under its name."""
-    log_text = logs.read_log(log)
-    found = logs.trouble(log_text, returncode or 0)
-    return CellError(
-        f"mlx ended: {found.reason}",
-        hint=f"The end of its log is in {log}.",
-        status=found.status,
-        log_excerpt=logs.last_lines(log_text),
-    )
+    raise logs.died(child.returncode, log)
 
 
 def _bad_group_size(sizes: Sequence[int], reason: str) -> BadInput:

@@ -1,6 +1,7 @@
-"""Lines of the child's log that are meant for the parent, and what they say."""
+"""What the child is told by variables, and what its log tells the parent."""
 
 import json
+import os
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,9 @@ from codeneedle.engines.engine import (
     Estimate,
     Statistics,
 )
+from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
+from codeneedle.system import processes
 from codeneedle.text import harmless, one_line
 
 KEY_VARIABLE = "CODENEEDLE_MLX_KEY"
@@ -44,6 +47,13 @@ _UNSUPPORTED = re.compile(
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b.*")
 
 _Layout = TypeVar("_Layout")
+
+
+def environment() -> dict[str, str]:
+    """Of a child: it asks no server for models, and may use another BLAS."""
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    preloaded = {n: os.environ[n] for n in ("LD_PRELOAD",) if n in os.environ}
+    return processes.clean(os.environ) | offline | preloaded
 
 
 def line(kind: str, facts: Mapping[str, Any]) -> str:
@@ -291,6 +301,18 @@ def trouble(log_text: str, returncode: int) -> Trouble:
     if _UNSUPPORTED.search(reason):
         return Trouble(Status.UNSUPPORTED, reason)
     return Trouble(Status.CRASHED, reason)
+
+
+def died(returncode: int | None, log: Path) -> CellError:
+    """The error for a child that has ended, or does not answer under its name."""
+    log_text = read_log(log)
+    found = trouble(log_text, returncode or 0)
+    return CellError(
+        f"mlx ended: {found.reason}",
+        hint=f"The end of its log is in {log}.",
+        status=found.status,
+        log_excerpt=last_lines(log_text),
+    )
 
 
 def last_lines(log_text: str) -> tuple[str, ...]:

@@ -75,8 +75,6 @@ class _Run:
         Raises:
             CellError: If it fails, is silent, or runs something else than asked for.
         """
-        from codeneedle.engines.mlx.engine import died, environment
-
         note(ToolRun(command=tuple(self.argv)))
 
         def look() -> None:
@@ -86,7 +84,7 @@ class _Run:
 
         returncode = watched(
             self.argv,
-            env=environment(),
+            env=logs.environment(),
             files=(self.log,) if self.file is None else (self.log, self.file),
             grown=look,
             silence_s=self.silence_s,
@@ -103,7 +101,7 @@ class _Run:
         effective = logs.effective(log_text)
         note(ToolRun(command=tuple(self.argv), effective=effective))
         if returncode:
-            raise died(returncode, self.log)
+            raise logs.died(returncode, self.log)
         self._verify(log_text, is_over=True)
         return log_text
 

@@ -25,7 +25,8 @@ from codeneedle.engines.messages import (
     Message,
     PromptTooLong,
 )
-from codeneedle.engines.mlx.engine import Mlx, environment, find
+from codeneedle.engines.mlx.engine import Mlx, find
+from codeneedle.engines.mlx.log import environment
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
