@@ -1,7 +1,7 @@
 """The doctor command: what would run here, what is missing, and how to fix it."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,9 +29,6 @@ from codeneedle.system.machine import MachineFacts
 from codeneedle.text import plural, size, visible
 
 _Value = TypeVar("_Value")
-
-SHOWN_PAIRS = (Pair("bf16", "bf16"), Pair("q4_0", "q4_0"))
-"""The most and the least precise pair of the default grid."""
 
 BUILD_COMMAND = "codeneedle llama"
 
@@ -99,6 +96,7 @@ class Diagnosis:
         cache: The cache folder.
         cache_free_bytes: Free space there.
         engine: What would serve the model.
+        versions: Of its packages, if it is made of those.
         tools: The programs of llama.cpp; None if there are none.
         server: What llama-server says about itself; None if it does not answer.
         model: The weights; None if there are none.
@@ -110,6 +108,7 @@ class Diagnosis:
     cache: Path
     cache_free_bytes: int
     engine: str = ENGINE
+    versions: Mapping[str, str] = field(default_factory=dict)
     tools: Tools | None
     server: ServerFacts | None
     model: Model | None
@@ -159,6 +158,7 @@ def diagnose(
         cache=cache_folder(),
         cache_free_bytes=machine.free_disk_bytes(cache_folder()),
         engine=engine,
+        versions=programs if isinstance(programs, dict) else {},
         tools=tools,
         server=server,
         model=found,
@@ -185,7 +185,10 @@ def _model(path: Path | None, offer: Offer) -> Model:
         weights=header,
         is_built_in=path is None,
         context=context,
-        kv_bytes={str(pair): kv_bytes(header, pair, context) for pair in SHOWN_PAIRS},
+        kv_bytes={
+            str(pair): kv_bytes(header, pair, context)
+            for pair in (Pair(each, each) for each in offer.types)
+        },
     )
 
 
@@ -345,6 +348,7 @@ def _engine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield from _program_lines(diagnosis.tools, diagnosis.server)
     else:
         yield "engine", diagnosis.engine
+        yield from diagnosis.versions.items()
 
 
 def _program_lines(

@@ -53,6 +53,7 @@ class Offer:
         suited: What is asked for, with what follows from the engine's settings. Raises
             a `RequestError` if they do not go together.
         weights: Reads what ``--model`` leads to. Raises a `MachineError`.
+        types: The most and the least precise of its usual types, for the doctor.
     """
 
     find: Callable[["Request"], object]
@@ -60,6 +61,7 @@ class Offer:
     settings: type[Struct] | None = None
     suited: Callable[["Request"], "Request"] = _as_it_is
     weights: Callable[[Path], Weights] = read_header
+    types: tuple[str, ...] = ("f16",)
 
 
 def _find_llama_cpp(request: "Request") -> object:
@@ -178,12 +180,13 @@ def _endpoint(request: "Request") -> "EngineFor":
 
 
 ENGINES: Mapping[str, Offer] = {
-    ENGINE: Offer(find=_find_llama_cpp, engine_for=_llama_cpp),
+    ENGINE: Offer(find=_find_llama_cpp, engine_for=_llama_cpp, types=("bf16", "q4_0")),
     MLX: Offer(
         find=_find_mlx,
         engine_for=_mlx,
         settings=MlxSettings,
         weights=_folder_of_mlx,
+        types=("f16", "kv4"),
     ),
     COMMAND: Offer(
         find=_find_command,

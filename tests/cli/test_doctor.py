@@ -19,6 +19,7 @@ from codeneedle.cli.doctor import (
     doctor_json,
     doctor_screen,
 )
+from codeneedle.cli.engines import ENGINES
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.models.gguf import parse, weights_of
 from codeneedle.models.pretrained import SMOLLM2
@@ -265,6 +266,22 @@ def test_a_complete_installation_has_no_problems(server, model, tmp_path):
     assert found.model is not None
     assert 8192 == found.model.context
     assert 8192 * 4 * 2 * 64 * 4 == found.model.kv_bytes["bf16/bf16"]
+
+
+def test_an_engine_is_shown_with_its_versions_and_its_own_types(model, monkeypatch):
+    """
+    Types of llama.cpp say nothing of the memory that MLX takes.
+    """
+    versions = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
+    made = dataclasses.replace(ENGINES["mlx"], find=lambda _request: versions)
+    monkeypatch.setitem(ENGINES, "mlx", made)
+
+    found = diagnose(engine="mlx", model=model)
+
+    assert ["f16/f16", "kv4/kv4"] == list(found.model.kv_bytes)
+    assert ["mlx 0.32.4", "mlx-lm 0.32.2"] == [
+        " ".join(line.split()) for line in screen(found)[1:3]
+    ]
 
 
 def test_what_a_sweep_can_do_without_is_a_note(server, model):
