@@ -593,55 +593,67 @@ def _nth(draft: _Draft) -> _Made:
 # --- variables
 
 
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Variables that have one value by way of one another, and their lines."""
+
+    value: str
+    names: list[str]
+    at: tuple[int, ...]
+
+
 def _variables(draft: _Draft) -> _Made:
     """Two chains of assignments; each line stands behind the one that it refers to."""
-    chance, hops = draft.chance, draft.setting.count
-    size = hops + 1
+    chance, size = draft.chance, draft.setting.count + 1
     names = chance.different(lambda: chance.word(_LETTERS, 5), 2 * size)
     values = chance.different(lambda: _number(chance, 5), 2)
+    chains = [
+        _Chain(value, names[first : first + size], tuple(range(first, first + size)))
+        for value, first in zip(values, (0, size), strict=True)
+    ]
+    lines = []
     depths = (*draft.depths, 1 - draft.depths[0])[:2]
-    lines, asked = [], []
-    for chain, depth in enumerate(depths):
-        own = names[chain * size : (chain + 1) * size]
-        told = [values[chain], *own]
-        texts = [f"VAR {name} = {told[n]}" for n, name in enumerate(own)]
-        at = tuple(range(chain * size, (chain + 1) * size))
+    for chain, depth in zip(chains, depths, strict=True):
+        told = zip(chain.names, [chain.value, *chain.names], strict=False)
+        texts = [f"VAR {name} = {meant}" for name, meant in told]
         lines += [_Line(p, t) for p, t in zip(_around(depth, size), texts, strict=True)]
-        other = names[(1 - chain) * size : (2 - chain) * size]
-        if chain >= len(draft.depths):
-            continue
-        first = (1 - chain) * size
-        if draft.setting.kind == "list":
-            asked.append(
-                _Asked(
-                    depth=depth,
-                    key=values[chain],
-                    prompt=f"Which {size} variables of the text above have the value"
-                    f" {values[chain]}, directly or by way of others? Answer with their"
-                    " names alone, separated by commas.",
-                    begin=f"The {size} variables with the value {values[chain]} are ",
-                    items=tuple(own),
-                    at=at,
-                    decoys=[
-                        (values[1 - chain], o, first + n) for n, o in enumerate(other)
-                    ],
-                    shape=Shape.ITEMS,
-                )
-            )
-        else:
-            asked.append(
-                _Asked(
-                    depth=depth,
-                    key=own[-1],
-                    prompt=f"Which number is the value of the variable {own[-1]} in the"
-                    " text above? Answer with the number alone.",
-                    begin=f"The value of {own[-1]} is the number ",
-                    items=(values[chain],),
-                    at=at,
-                    decoys=[(other[-1], values[1 - chain], first)],
-                )
-            )
-    return _Made(lines, asked, _sentences(draft.chance))
+    ask = _listed if draft.setting.kind == "list" else _resolved
+    # Of one question, the second chain holds the decoys alone.
+    sides = zip(draft.depths, chains, reversed(chains), strict=False)
+    return _Made(lines, [ask(*side) for side in sides], _sentences(chance))
+
+
+def _listed(depth: float, chain: _Chain, other: _Chain) -> _Asked:
+    count = len(chain.names)
+    return _Asked(
+        depth=depth,
+        key=chain.value,
+        prompt=f"Which {count} variables of the text above have the value"
+        f" {chain.value}, directly or by way of others? Answer with their names alone,"
+        " separated by commas.",
+        begin=f"The {count} variables with the value {chain.value} are ",
+        items=tuple(chain.names),
+        at=chain.at,
+        decoys=[
+            (other.value, name, at)
+            for name, at in zip(other.names, other.at, strict=True)
+        ],
+        shape=Shape.ITEMS,
+    )
+
+
+def _resolved(depth: float, chain: _Chain, other: _Chain) -> _Asked:
+    last = chain.names[-1]
+    return _Asked(
+        depth=depth,
+        key=last,
+        prompt=f"Which number is the value of the variable {last} in the text above?"
+        " Answer with the number alone.",
+        begin=f"The value of {last} is the number ",
+        items=(chain.value,),
+        at=chain.at,
+        decoys=[(other.names[-1], other.value, other.at[0])],
+    )
 
 
 # --- twins, ledger
