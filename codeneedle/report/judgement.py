@@ -484,46 +484,42 @@ def _shows_no_loss(found: Verdict, standing: Standing) -> bool:
 
 
 def _nothing_lost(found: Verdict, smaller: Sequence[Standing]) -> Advice:
-    goal = NOTHING_LOST
-    free = [each for each in smaller if found.word(each.pair) == FREE]
-    if free:
-        words = _lost_words(found, free[0])
-        return Advice(goal=goal, pair=free[0].pair, reason=words)
-    if found.certified is None:
-        return Advice(
-            goal=goal,
-            pair=None,
-            reason="no pair can be called free: recall or a task that the model can "
-            "do was not measured",
-        )
-    certificates = [s.certificate for s in smaller if s.certificate]
-    more = [each.more for each in certificates if each.verdict == UNDECIDED]
-    if not more:
-        reason = "every smaller cache that could be judged loses something"
-        if not smaller:
-            reason = NO_SMALLER
-        elif not certificates:
-            reason = "no smaller cache has answers to compare with the reference's"
-        return Advice(goal=goal, pair=None, reason=reason)
+    free = next((each for each in smaller if found.word(each.pair) == FREE), None)
     return Advice(
-        goal=goal,
-        pair=None,
-        reason=f"not shown of any pair: it takes {min(more)} more "
-        f"{found.certified.noun} that could be lost, and none that is, to show that "
-        "fewer than "
-        f"{LOST_SHARE:.0%} are",
+        goal=NOTHING_LOST,
+        pair=free.pair if free else None,
+        reason=_lost_words(found, smaller, free),
     )
 
 
-def _lost_words(found: Verdict, standing: Standing) -> str:
-    certificate = standing.certificate
-    if certificate is None or found.certified is None:
-        return ""
-    return (
-        f"{certificate.lost} {found.certified.noun} lost {found.certified.lost_from:g} "
-        f"{found.certified.unit} or more, of {certificate.needles} that could; fewer "
-        f"than {LOST_SHARE:.0%} do ({ALPHA:.0%} error over the whole grid)"
-    )
+def _lost_words(
+    found: Verdict, smaller: Sequence[Standing], free: Standing | None
+) -> str:
+    """Why *free* loses nothing, or why that was not shown of any *smaller* pair."""
+    certified, certificates = found.certified, [s.certificate for s in smaller]
+    if certified is None:
+        return (
+            "no pair can be called free: recall or a task that the model can do was "
+            "not measured"
+        )
+    if free and free.certificate:
+        return (
+            f"{free.certificate.lost} {certified.noun} lost {certified.lost_from:g} "
+            f"{certified.unit} or more, of {free.certificate.needles} that could; "
+            f"fewer than {LOST_SHARE:.0%} do ({ALPHA:.0%} error over the whole grid)"
+        )
+    more = [each.more for each in certificates if each and each.verdict == UNDECIDED]
+    if more:
+        return (
+            f"not shown of any pair: it takes {min(more)} more {certified.noun} that "
+            "could be lost, and none that is, to show that fewer than "
+            f"{LOST_SHARE:.0%} are"
+        )
+    if not smaller:
+        return NO_SMALLER
+    if any(certificates):
+        return "every smaller cache that could be judged loses something"
+    return "no smaller cache has answers to compare with the reference's"
 
 
 def _within(smaller: Sequence[Standing], table: PairTable, limits: Limits) -> Advice:

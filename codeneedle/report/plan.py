@@ -261,9 +261,9 @@ def _conclusion(found: Sequence[Measured]) -> Iterator[str]:
         yield f"K and V are as predicted within the rounding of the log: {pairs}"
 
 
-def _table() -> Table:
+def _table(corner: str = "K/V") -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("K/V", style="bold", no_wrap=True)
+    table.add_column(corner, style="bold", no_wrap=True)
     return table
 
 
@@ -435,8 +435,7 @@ def _order(plan: Plan) -> str:
 
 
 def _grid(plan: Plan, cells: _Cells) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("K \\ V", style="bold", no_wrap=True)
+    table = _table("K \\ V")
     columns = by_precision(plan.request.v_types)
     for v in columns:
         table.add_column(v, justify="right", no_wrap=True, min_width=8)
@@ -452,7 +451,7 @@ def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
     if record and not record.has_numbers:
         return status_word(record.status)
     predicted = kv_bytes(plan.weights, pair, plan.context)
-    shown = "?" if predicted is None else f"{mib(predicted):,.1f}"
+    shown = UNKNOWN if predicted is None else f"{mib(predicted):,.1f}"
     twice = TWICE_MARK if pair == cells.repeated else " "
     return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if record else ' '}"
 
