@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rapidfuzz.distance.Levenshtein import distance
-
 from codeneedle.corpora.tasks import Decoy, Question, Shape
 
 # 1 - first version
@@ -93,6 +91,14 @@ def is_enough(question: Question, reply: str) -> bool:
     return judge(question, reply).mode in {Mode.CORRECT, Mode.INTRUSION}
 
 
+def _edits(one: str, other: str) -> int:
+    """Characters to insert, delete or replace between two texts."""
+    # Help on a sweep reads the settings of all probes, and does not wait for this.
+    from rapidfuzz.distance.Levenshtein import distance
+
+    return distance(one, other)
+
+
 # --- one item, or several
 
 
@@ -107,9 +113,9 @@ def _judge_items(question: Question, answer: str) -> Judgement:
     decoys = {decoy.payload: decoy for decoy in question.decoys}
     given = next((each for each in said if each in decoys), None)
     if given is not None:
-        return _intrusion(question, decoys[given], share, distance(given, missing))
+        return _intrusion(question, decoys[given], share, _edits(given, missing))
     words = _CANDIDATE.findall(answer) or [""]
-    nearest = min(distance(word, missing) for word in words)
+    nearest = min(_edits(word, missing) for word in words)
     if 0 < nearest <= max(1, int(NEAR * len(missing))):
         return Judgement(mode=Mode.NEAR_MISS, share=share, edits=nearest)
     return Judgement(mode=_failure(answer), share=share)
@@ -181,7 +187,7 @@ def _failure_of_lines(
 ) -> tuple[Mode, Decoy | None, int | None]:
     wanted = [line.strip() for line in question.items]
     pairs = itertools.zip_longest(said, wanted, fillvalue="")
-    edits = sum(itertools.starmap(distance, pairs))
+    edits = sum(itertools.starmap(_edits, pairs))
     failure = _failure("\n".join(said))
     if failure is not Mode.REPETITION and first < len(said):
         for decoy in question.decoys:
