@@ -19,6 +19,7 @@ from codeneedle.records.record import Status
 from codeneedle.report.grid import Scale
 from codeneedle.report.heatmap import (
     LABELLED,
+    Picture,
     draw,
     paint,
     picture_of,
@@ -40,6 +41,16 @@ RUN = made_run(
 UNJUDGED = Verdict(run=RUN, reference=None)
 
 
+def picture(run=RUN, metric=MATCHED, found=UNJUDGED, **options) -> Picture:
+    """The picture of *run*; nothing is judged."""
+    return picture_of(run, metric, READING, found, **options)
+
+
+def drawn(folder: Path, run=RUN, **options) -> tuple[Path, Path]:
+    """The files of its picture."""
+    return draw(run, MATCHED, READING, found=UNJUDGED, folder=folder, **options)
+
+
 def words(figure: Figure) -> list[str]:
     """All text in the grid, as it is drawn."""
     return [text.get_text() for text in figure.axes[0].texts]
@@ -49,10 +60,8 @@ def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
     """
     Named after the metric, into a folder that is made if necessary.
     """
-    png, svg = draw(RUN, MATCHED, READING, found=UNJUDGED, folder=tmp_path / "new")
-    other, _ = draw(
-        RUN, MATCHED, READING, found=UNJUDGED, difference=True, folder=tmp_path
-    )
+    png, svg = drawn(tmp_path / "new")
+    other, _ = drawn(tmp_path, difference=True)
 
     assert ("heatmap-matched.png", "heatmap-matched.svg") == (png.name, svg.name)
     assert b"\x89PNG" == png.read_bytes()[:4]
@@ -66,8 +75,8 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     figure stays open.
     """
     before = dict(mpl.rcParams)
-    once = draw(RUN, MATCHED, READING, found=UNJUDGED, folder=tmp_path / "once")
-    again = draw(RUN, MATCHED, READING, found=UNJUDGED, folder=tmp_path / "again")
+    once = drawn(tmp_path / "once")
+    again = drawn(tmp_path / "again")
 
     for first, second in zip(once, again, strict=True):
         assert first.read_bytes() == second.read_bytes()
@@ -80,18 +89,15 @@ def test_cells_hold_their_number_or_their_status() -> None:
     Values with the metric's decimals; gaps say why they are gaps. Light is good, and
     the natural scale is kept unless zoomed.
     """
-    picture = picture_of(RUN, MATCHED, READING, UNJUDGED)
-    zoomed = picture_of(RUN, MATCHED, READING, UNJUDGED, zoom=True)
+    shown = picture()
+    zoomed = picture(zoom=True)
 
     assert ["20.00", "20.00", "20.00", "not run", "oom", "10.50"] == (
-        words(paint(picture))
+        words(paint(shown))
     )
-    assert (Scale(0, 20), Scale(10.5, 20)) == (picture.scale, zoomed.scale)
-    assert "lighter is higher" == picture.colours
-    assert (
-        "lighter is lower"
-        == picture_of(RUN, METRIC["missing"], READING, UNJUDGED).colours
-    )
+    assert (Scale(0, 20), Scale(10.5, 20)) == (shown.scale, zoomed.scale)
+    assert "lighter is higher" == shown.colours
+    assert "lighter is lower" == picture(metric=METRIC["missing"]).colours
 
 
 def test_differences_are_signed_and_centred() -> None:
@@ -100,18 +106,18 @@ def test_differences_are_signed_and_centred() -> None:
     verdict is bold, in the values too, and a note says so.
     """
     found = judge(RUN, READING, with_power=False)
-    picture = picture_of(RUN, MATCHED, READING, found, difference=True)
-    values = picture_of(RUN, MATCHED, READING, found)
-    squares = [square for row in picture.squares for square in row]
+    shown = picture(found=found, difference=True)
+    values = picture(found=found)
+    squares = [square for row in shown.squares for square in row]
 
     assert ["0.00", "0.00", "0.00", "not run", "oom", "-9.50"] == [
         square.label for square in squares
     ]
-    assert Scale(-9.5, 9.5) == picture.scale
-    assert Pair("bf16", "bf16") == picture.reference
+    assert Scale(-9.5, 9.5) == shown.scale
+    assert Pair("bf16", "bf16") == shown.reference
     assert [squares[-1]] == [square for square in squares if square.is_bold]
     assert [False, True] == [values.squares[at][-1].is_bold for at in (0, 1)]
-    for each in (picture, values):
+    for each in (shown, values):
         assert each.notes[-1].startswith("Bold: the pair costs, as codeneedle verdict")
 
 
@@ -119,12 +125,12 @@ def test_the_picture_says_what_it_shows_and_on_what() -> None:
     """
     Metric, model, corpus, context, build, machine and date.
     """
-    picture = picture_of(RUN, MATCHED, READING, UNJUDGED)
-    notes = "\n".join(picture.notes)
+    shown = picture()
+    notes = "\n".join(shown.notes)
 
-    assert "Matched lines of 20 (mean of 16)" == picture.title
-    assert "lines" == picture.caption
-    assert "random-bodies/made-model" == picture.notes[0]
+    assert "Matched lines of 20 (mean of 16)" == shown.title
+    assert "lines" == shown.caption
+    assert "random-bodies/made-model" == shown.notes[0]
     for fact in ("made-model", "context 12,288", "b11434", "Xeon", "2025-11-20"):
         assert fact in notes
 
@@ -135,12 +141,12 @@ def test_a_run_without_numbers_can_be_drawn(tmp_path: Path) -> None:
     """
     empty = replace(RUN, records=())
 
-    draw(empty, MATCHED, READING, found=UNJUDGED, folder=tmp_path)
-    draw(empty, MATCHED, READING, found=UNJUDGED, difference=True, folder=tmp_path)
+    drawn(tmp_path, empty)
+    drawn(tmp_path, empty, difference=True)
 
     said = "No cell was measured for matched"
-    assert said == picture_of(empty, MATCHED, READING, UNJUDGED).notes[-1]
-    squares = picture_of(empty, MATCHED, READING, UNJUDGED).squares
+    assert said == picture(empty).notes[-1]
+    squares = picture(empty).squares
     assert all(math.isnan(square.value) for row in squares for square in row)
 
 
@@ -153,7 +159,7 @@ def test_names_are_drawn_verbatim_and_without_warnings(tmp_path: Path) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw(made_run(setup=setup), MATCHED, READING, found=UNJUDGED, folder=tmp_path)
+        drawn(tmp_path, made_run(setup=setup))
 
 
 def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) -> None:
@@ -166,11 +172,9 @@ def test_cells_are_square_and_the_picture_grows_with_the_grid(tmp_path: Path) ->
 
     widths = []
     for setup in (SMALL, wide):
-        png, _ = draw(
-            made_run(setup=setup), MATCHED, READING, found=UNJUDGED, folder=tmp_path
-        )
+        png, _ = drawn(tmp_path, made_run(setup=setup))
         widths.append(struct.unpack(">I", png.read_bytes()[16:20])[0])
-    axes = paint(picture_of(RUN, MATCHED, READING, UNJUDGED)).axes[0]
+    axes = paint(picture()).axes[0]
     figure = axes.figure
     box = axes.get_position().bounds
     inches = [box[2] * figure.get_figwidth() / 3, box[3] * figure.get_figheight() / 2]  # type: ignore[union-attr]
@@ -187,7 +191,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     taken.write_text("a file", encoding="utf-8")
 
     with pytest.raises(FolderUnusable, match="taken"):
-        draw(RUN, MATCHED, READING, found=UNJUDGED, folder=taken)
+        drawn(taken)
 
 
 def test_differences_are_to_the_pair_that_records_name() -> None:
@@ -197,11 +201,11 @@ def test_differences_are_to_the_pair_that_records_name() -> None:
     one = replace(MATCHED, reference=lambda _: "q4_0/q4_0")
     several = replace(MATCHED, reference=lambda record: str(record.pair))
 
-    picture = picture_of(RUN, one, READING, UNJUDGED, difference=True)
-    other = picture_of(RUN, several, READING, UNJUDGED, difference=True)
+    shown = picture(metric=one, difference=True)
+    other = picture(metric=several, difference=True)
 
-    assert Pair("q4_0", "q4_0") == picture.reference
-    assert "+9.50" == picture.squares[0][0].label
+    assert Pair("q4_0", "q4_0") == shown.reference
+    assert "+9.50" == shown.squares[0][0].label
     assert None is other.reference
     assert "20.00" == other.squares[0][0].label
     assert other.notes[-1].startswith("Measured against bf16/bf16 or ")
@@ -213,9 +217,9 @@ def test_a_large_grid_has_small_cells_without_labels() -> None:
     """
     types = [f"made_{LETTERS[at]}" for at in range(LABELLED + 1)]
     setup = made_setup(needles=1, types_k=types, types_v=types)
-    picture = picture_of(made_run(setup=setup), METRIC["matched"], READING, UNJUDGED)
+    shown = picture(made_run(setup=setup))
 
-    figure = paint(picture)
+    figure = paint(shown)
     grid = figure.axes[0]
 
     assert [] == list(grid.texts)
