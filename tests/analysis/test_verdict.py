@@ -208,6 +208,7 @@ def test_an_axis_of_one_type_or_a_grid_of_one_needle_has_no_p():
         ([0.0] * 5, 1.0),
         ([-1.0, -1.0], 1.0),
         ([1.0, -1.0], 3 / 4),
+        ([1.0] * 14, 1 / 2**14),
     ],
 )
 def test_sign_flips_are_exact_for_few_differences(losses, p):

@@ -87,6 +87,9 @@ def test_indentation_counts_only_with_strict_indent():
         f"```\n{BODY}",
         f"{BODY}\n```\nThat was all.",
         "```\n" + "\n".join(ASKED[:9]) + "\n```\nand\n```\n" + "\n".join(ASKED[9:]),
+        "\nand\n".join(
+            "\n".join(("```", *ASKED[at : at + 5], "```")) for at in (0, 5, 10, 15)
+        ),
     ],
 )
 def test_fences_thoughts_and_text_around_the_answer_are_removed(reply):
