@@ -8,10 +8,6 @@ from enum import StrEnum
 
 from codeneedle.corpora.tasks import Decoy, Question, Shape
 
-# 1 - first version
-RULES_VERSION = 1
-"""Raised with every change of a rule; stored with what was judged by it."""
-
 
 class Mode(StrEnum):
     """
@@ -58,7 +54,6 @@ class Judgement:
         away: Place of that decoy minus the place of the payload, from -1 to 1.
         edits: Characters to insert, remove or replace in what was said instead of the
             payload, of an intrusion or a near miss; else None.
-        rules: Version of the rules.
     """
 
     mode: Mode
@@ -66,7 +61,6 @@ class Judgement:
     decoy: str | None = None
     away: float | None = None
     edits: int | None = None
-    rules: int = RULES_VERSION
 
 
 NEAR = 0.25
