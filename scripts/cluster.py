@@ -299,8 +299,9 @@ def _compared(folder: Path) -> int:
     with cluster(folder):
         swept_in_tasks(array())
     for log in sorted(Path("shares").glob("*.log")):
-        first = log.read_text(errors="replace").splitlines()[:1]
-        say(f"{log.name}: {' '.join(first)}")
+        lines = log.read_text(errors="replace").splitlines()
+        starts = [line for line in lines if line.startswith("task ")]
+        say(f"{log.name}: {', then '.join(starts)}")
     merged = codeneedle(
         "merge", *map(str, sorted(Path("shares").glob("[0-9]"))), "--out", "merged"
     )
