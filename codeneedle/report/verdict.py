@@ -185,14 +185,13 @@ def _undecided(found: Verdict) -> Iterator[tuple[str, str]]:
     if not certificates or found.certified is None:
         return
     every = list(certificates.values())
-    lost = _span([each.lost for each in every])
-    noun = found.certified.noun.removesuffix("s" if lost == "1" else "")
     line = (
-        f"{named_pairs(list(certificates))}: {lost} {noun} lost of "
-        f"{_span([each.needles for each in every])} that could be, so up to "
-        f"{_span([round(100 * each.upper) for each in every])}% may be; "
-        f"{_span([each.more for each in every])} more of these, none of them lost, "
-        "would make a pair free"
+        f"{named_pairs(list(certificates))}: {_span([each.lost for each in every])} of "
+        f"{_span([each.needles for each in every])} {found.certified.noun} lost, so "
+        f"the true share may be up to "
+        f"{_span([round(100 * each.upper) for each in every])}%; "
+        f"{_span([each.more for each in every])} more without a loss would make a pair "
+        "free"
     )
     yield "undecided", line
     yield "to decide", settling(found)
