@@ -22,7 +22,7 @@ from codeneedle.models.kv_cache import (
     predicted,
     room_of,
 )
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import is_folder_of_mlx, read_folder, read_header
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     NO_VALUE_WORD,
@@ -176,12 +176,20 @@ def _left_out(run: Run) -> Iterator[str]:
 
 
 def weights_of_run(run: Run) -> Weights | None:
-    """The header of the weights of *run*, if a file of that size is still there."""
+    """
+    The header of the weights of *run*, if a file of that size is still there, or a
+    folder that MLX's converter has named after their hash.
+    """
     for record in run.records:
         command = record.command
         with suppress(ValueError, IndexError, MachineError):
-            weights = read_header(Path(command[command.index("--model") + 1]))
-            same = weights.size_bytes == run.setup.weights.size_bytes
+            path, facts = Path(command[command.index("--model") + 1]), run.setup.weights
+            is_folder = is_folder_of_mlx(path)
+            weights = read_folder(path) if is_folder else read_header(path)
+            is_named = (
+                is_folder and bool(facts.sha256) and facts.sha256[:12] in path.name
+            )
+            same = is_named or weights.size_bytes == facts.size_bytes
             return weights if same else None
     return None
 

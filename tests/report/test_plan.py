@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, made_weights
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 from made_plans import made_world, planned
 from made_records import failed_record, made_record, made_run, made_setup
@@ -23,6 +23,7 @@ from codeneedle.records.record import (
     Status,
     WeightsFacts,
 )
+from codeneedle.report import plan
 from codeneedle.report.plan import (
     measured,
     measured_view,
@@ -389,6 +390,30 @@ def test_the_weights_are_found_where_the_records_say(tmp_path):
     assert 4 == weights_of_run(run).layers
     other = replace(facts, size_bytes=1)
     assert None is weights_of_run(replace(run, setup=replace(run.setup, weights=other)))
+
+
+@pytest.mark.parametrize(("digest", "layers"), [("ab" * 32, 4), ("cd" * 32, None)])
+def test_converted_weights_are_known_by_the_hash_in_their_name(
+    tmp_path, monkeypatch, digest, layers
+):
+    """
+    The folder that MLX reads has another size than the GGUF file it was made of.
+    """
+    folder = tmp_path / f"m-{'ab' * 6}-1"
+    made = replace(made_weights(), layers=4, size_bytes=2)
+    monkeypatch.setattr(plan, "is_folder_of_mlx", lambda path: path == folder)
+    monkeypatch.setattr(plan, "read_folder", lambda _path: made)
+    command = ("python", "--model", str(folder))
+    run = replace(
+        run_of(served("f16/f16", k_mib=2, v_mib=2, command=command)),
+        setup=replace(
+            made_setup(), weights=WeightsFacts(name="m", sha256=digest, size_bytes=1)
+        ),
+    )
+
+    found = weights_of_run(run)
+
+    assert layers == (found and found.layers)
 
 
 def on_devices(*devices):
