@@ -13,6 +13,7 @@ It goes on with a text as the text itself does where its last line occurs first.
     no-logprobs         tell no probabilities
     echo                tell probabilities of the prompt, too, as vLLM does
     echo-bare           the same, without the places of tokens
+    echo-refused=N      answer N to whoever asks for that
     no-usage            tell no counts of tokens
     no-models           list no models
     other-model         list another one
@@ -125,6 +126,8 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(503, "overloaded")
         elif self.count_down("broken"):
             self.refuse(500, "internal error")
+        elif "echo-refused" in self.faults and body.get("echo"):
+            self.refuse(int(self.faults["echo-refused"]), "echo is not implemented")
         elif field := self.unwanted(body):
             self.refuse(400, f"Unrecognized request argument supplied: {field}")
         elif body.get("stream"):

@@ -83,6 +83,11 @@ KEY_HINT = "Name the variable with the key: --api-key-env NAME"
 WAITS_S = (0.5, 2.0, 8.0, 30.0)
 """How long to wait before each further attempt, unless the server says how long."""
 
+FIRST_ECHO_WAITS_S = WAITS_S[:2]
+"""The same until an echo has come: some servers answer 500 to those, and to no more."""
+
+PROBABILITIES = "probabilities of given text"
+
 LISTED = 5
 """Names of models that a message tells."""
 
@@ -102,6 +107,7 @@ class OpenAi(Connection):
         strange: Why the server was last taken for a stranger, as a phrase.
         advice: What to do about it.
         wants_key: Whether that is for lack of a key, which time does not mend.
+        no_echo: Why it does not echo prompts; empty if it does, or is not known.
         sleep: Waits so many seconds.
     """
 
@@ -110,6 +116,8 @@ class OpenAi(Connection):
     strange: str = ""
     advice: str = ""
     wants_key: bool = False
+    no_echo: str = ""
+    _echoes: bool = False
     sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def models(self, *, limit_s: float = SHORT_S) -> tuple[str, ...] | None:
@@ -144,27 +152,38 @@ class OpenAi(Connection):
         """
         self.strange, self.wants_key = "", False
         self.advice = "Is --served-name right? Or give --health PATH."
+        missing: Refused | None = None
         is_well = not health
         try:
-            is_well = is_well or self._is_well(health, limit_s)
+            if health:
+                missing = self._missing(health, limit_s)
+                is_well = missing is None
             listed = self.models(limit_s=limit_s)
         except Refused as error:
             if error.code in BUSY:
                 return Readiness.LOADING
             self.wants_key = error.code in WANTS_KEY
-            is_missing = not is_well and error.code in NOT_FOUND
-            if is_missing:
-                self.advice = "Is --health right? Without it, /v1/models is asked."
-            elif self.wants_key:
-                self.advice = KEY_HINT
-            is_told = is_well or is_missing or self.wants_key
-            self.strange = str(error) if is_told else ""
+            self.advice = KEY_HINT if self.wants_key else self.advice
+            self.strange = str(error) if is_well or self.wants_key else ""
             return Readiness.STRANGER
         except (ServerGone, ServerSilent):
             return Readiness.SILENT
+        if missing is not None:
+            return self._without_health(missing, listed)
         if listed is None and health:
             return Readiness.READY
         return self._recognized(listed)
+
+    def _without_health(
+        self, missing: Refused, listed: Sequence[str] | None
+    ) -> Readiness:
+        """Some have the path only once the model is loaded, and list it by then."""
+        if not listed:
+            return Readiness.LOADING
+        if self._recognized(listed) is Readiness.READY:
+            self.strange = str(missing)
+            self.advice = "Is --health right? Without it, /v1/models is asked."
+        return Readiness.STRANGER
 
     def _recognized(self, listed: Sequence[str] | None) -> Readiness:
         """Whether a server that lists these models is ours; its first is ours, too."""
@@ -178,9 +197,15 @@ class OpenAi(Connection):
         self.model = self.model or (listed[0] if listed else "")
         return Readiness.READY
 
-    def _is_well(self, health: str, limit_s: float) -> bool:
-        with self._sent("GET", self._absolute(health), None, limit_s=limit_s):
-            return True
+    def _missing(self, health: str, limit_s: float) -> Refused | None:
+        """That the server does not have this path, if so; None if it is well."""
+        try:
+            with self._sent("GET", self._absolute(health), None, limit_s=limit_s):
+                return None
+        except Refused as error:
+            if error.code not in NOT_FOUND:
+                raise
+            return error
 
     def _absolute(self, path: str) -> str:
         """*path* from the root of the server, not from its ``/v1``."""
@@ -218,13 +243,12 @@ class OpenAi(Connection):
             it and lm-evaluation-harness uses it (``local-completions``).
 
         Raises:
-            BadReply: If it does not echo, or tells no probabilities.
+            BadReply: If it does not echo, tells no probabilities, or refuses its first
+                echo for anything but the key.
         """
         if isinstance(question, Chat):
-            raise BadReply(
-                expected="probabilities of given text",
-                found="chats cannot be forced; --prompt-form completion can",
-            )
+            found = "chats cannot be forced; --prompt-form completion can"
+            raise BadReply(expected=PROBABILITIES, found=found)
         started = time.perf_counter()
         body = self._body(replace(question, max_tokens=1)) | {
             "prompt": question.prompt + right,
@@ -233,18 +257,29 @@ class OpenAi(Connection):
             "stream": False,
         }
         body = self._without(body, (*self.left_out, "stream_options"))
-        try:
-            answer = self._patiently(
-                lambda: self._ask("POST", "completions", body, limit_s=self._silence_s)
-            )
-        except Refused as error:
-            if error.code not in NOT_FOUND | REFUSES_FIELDS:
-                raise
-            raise BadReply(
-                expected="probabilities of given text", found=str(error)
-            ) from error
+        answer = self._echoed(body)
         elapsed_s = round(time.perf_counter() - started, 4)
         return read_echo(answer, right=right, wall_s=elapsed_s)
+
+    def _echoed(self, body: Json) -> Json:
+        """The answer to *body*; a server that does not echo is not asked again."""
+        if self.no_echo:
+            raise BadReply(expected=PROBABILITIES, found=self.no_echo)
+        waits_s = WAITS_S if self._echoes else FIRST_ECHO_WAITS_S
+        try:
+            answer = self._patiently(
+                lambda: self._ask("POST", "completions", body, limit_s=self._silence_s),
+                waits_s=waits_s,
+            )
+        except Refused as error:
+            is_of_echo = error.code in NOT_FOUND | REFUSES_FIELDS or not self._echoes
+            if error.code in WANTS_KEY or not is_of_echo:
+                raise
+            # Others cost no waiting, and may be about this one prompt: its length.
+            self.no_echo = str(error) if error.code in BUSY else ""
+            raise BadReply(expected=PROBABILITIES, found=str(error)) from error
+        self._echoes = True
+        return answer
 
     def wait_idle(self) -> None:
         """As of `engine.Replies`: a server that is stopped needs no waiting."""
@@ -317,9 +352,11 @@ class OpenAi(Connection):
     def _without(body: Json, names: Sequence[str]) -> Json:
         return {name: value for name, value in body.items() if name not in names}
 
-    def _patiently(self, ask: Callable[[], _Answer]) -> _Answer:
+    def _patiently(
+        self, ask: Callable[[], _Answer], *, waits_s: Sequence[float] = WAITS_S
+    ) -> _Answer:
         """What *ask* returns; it is called again while the server is busy."""
-        for wait_s in (*WAITS_S, None):
+        for wait_s in (*waits_s, None):
             try:
                 return ask()
             except Refused as error:
@@ -437,7 +474,7 @@ class _Cached:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Usage:
     prompt_tokens: int = 0
-    completion_tokens: int = 0
+    completion_tokens: int | None = None
     prompt_tokens_details: _Cached | None = None
 
 
@@ -502,21 +539,24 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     may count or not.
 
     Raises:
-        BadReply: If it does not echo, or tells no probabilities or places of tokens.
+        BadReply: If it does not echo, tells no probabilities or places of tokens, or
+            the tokens that are of *right* by their places do not spell it.
     """
-    expected = "probabilities of given text"
-    found = shaped(answer, _Event, expected=expected)
+    found = shaped(answer, _Event, expected=PROBABILITIES)
     choice = found.choices[0] if found.choices else _Choice()
     if right.strip() not in (choice.text or ""):
-        raise BadReply(expected=expected, found="a reply without an echo")
-    told = shaped(choice.logprobs or {}, _Logprobs, expected=expected)
-    offsets, tokens = told.text_offset or (), _tokens(choice.logprobs)
-    written = max(1, found.usage.completion_tokens) if found.usage else 1
-    if not 0 < written < len(tokens) == len(offsets):
-        raise BadReply(expected=expected, found="an echo without places of tokens")
-    prompt, end = len(tokens) - written, offsets[-written]
-    ends = [len(right) - (end - place) for place in (*offsets[1:prompt], end)]
-    first = next(at for at, place in enumerate(ends) if place > 0)
+        raise BadReply(expected=PROBABILITIES, found="a reply without an echo")
+    told = shaped(choice.logprobs or {}, _Logprobs, expected=PROBABILITIES)
+    texts, offsets, tokens = told.tokens, told.text_offset, _tokens(choice.logprobs)
+    counted = found.usage.completion_tokens if found.usage else None
+    prompt = len(tokens) - (1 if counted is None else counted)
+    if not texts or not offsets or not 0 < prompt <= len(tokens) == len(offsets):
+        raise BadReply(expected=PROBABILITIES, found="an echo without places of tokens")
+    places = (*offsets, offsets[-1] + len(texts[-1]))
+    ends = [len(right) - (places[prompt] - place) for place in places[1 : prompt + 1]]
+    first = next((at for at, place in enumerate(ends) if place > 0), prompt)
+    if not "".join(texts[first:prompt]).endswith(right):
+        raise BadReply(expected=PROBABILITIES, found="an echo with other tokens")
     scores = [score_of(0, token) for token in tokens[first:prompt]]
     return Forced(
         logprobs=tuple(score.logprob for score in scores),
@@ -555,7 +595,7 @@ def _timings(usage: _Usage | None) -> Timings | None:
     return Timings(
         cache_n=cached,
         prompt_n=usage.prompt_tokens - cached,
-        predicted_n=usage.completion_tokens,
+        predicted_n=usage.completion_tokens or 0,
     )
 
 

@@ -73,7 +73,7 @@ LOAD_TIMEOUT_S = 3600.0
 """How long a server may take until it is ready: some compile kernels for half of it."""
 
 STRANGER_S = 30.0
-"""How long a server may list other models than ours, or have no such --health."""
+"""How long a server may list other models than ours, or ours without a --health."""
 
 POLL_S = 0.25
 """Between two questions about readiness."""

@@ -19,7 +19,12 @@ from codeneedle.engines.messages import (
     ServerGone,
     ServerSilent,
 )
-from codeneedle.engines.openai.client import OpenAi, read_completion, seconds_of
+from codeneedle.engines.openai.client import (
+    OpenAi,
+    read_completion,
+    read_echo,
+    seconds_of,
+)
 from codeneedle.errors import CellError
 
 KEY = "sk-a-secret-of-the-user"
@@ -188,6 +193,9 @@ def test_given_text_is_scored_where_the_server_echoes_it(talk):
         (("strict",), QUESTION, "Unrecognized request argument"),
         (("chat-only",), QUESTION, "404"),
         (("echo",), CHAT, "--prompt-form completion"),
+        (("echo-refused=500",), QUESTION, "echo is not implemented"),
+        (("echo-refused=429",), QUESTION, "echo is not implemented"),
+        (("echo-refused=501",), QUESTION, "echo is not implemented"),
     ],
 )
 def test_a_server_that_cannot_score_given_text_leaves_a_gap(
@@ -202,6 +210,88 @@ def test_a_server_that_cannot_score_given_text_leaves_a_gap(
         pytest.raises(BadReply, match=said),
     ):
         client.force(question, "right")
+
+
+def test_a_server_that_breaks_at_its_first_echo_is_not_asked_again(talk):
+    """
+    It is waited for once, for a short time; each right answer after it is a gap.
+    """
+    with endpoint("echo-refused=500") as server, talk(server) as client:
+        for _ in range(3):
+            with pytest.raises(BadReply, match="500"):
+                client.force(QUESTION, "right")
+
+    assert 3 == len(server.bodies)
+    assert [0.5, 2.0] == talk.paused
+
+
+def test_a_server_that_has_echoed_and_breaks_is_a_failure(talk):
+    """
+    As it is of what is written: the cell is measured again.
+    """
+    with endpoint("echo") as server, talk(server) as client:
+        client.force(QUESTION, "right")
+        server.faults["echo-refused"] = "500"
+        with pytest.raises(Refused, match="500"):
+            client.force(QUESTION, "right")
+
+    assert [0.5, 2.0, 8.0, 30.0] == talk.paused
+
+
+def test_a_wrong_key_is_no_lack_of_echoes(talk):
+    """
+    Everything else would be refused, too.
+    """
+    with (
+        endpoint("echo-refused=401") as server,
+        talk(server) as client,
+        pytest.raises(Refused, match="401"),
+    ):
+        client.force(QUESTION, "right")
+
+
+def echoed(*pieces, written, counted):
+    """An echo of the tokens *pieces*, of which *written* are new; one for a letter."""
+    places = [sum(map(len, pieces[:at])) for at in range(len(pieces))]
+    numbers = [None, *(-0.1 * at for at in range(1, len(pieces)))]
+    told = {
+        "tokens": pieces,
+        "text_offset": places,
+        "token_logprobs": numbers,
+        "top_logprobs": [n and {"other": -5.0} for n in numbers],
+    }
+    usage = {"prompt_tokens": len(pieces) - written}
+    usage |= {} if counted is None else {"completion_tokens": counted}
+    choice = {"text": "".join(pieces), "logprobs": told}
+    return {"choices": [choice], "usage": usage}
+
+
+@pytest.mark.parametrize(
+    ("written", "counted"), [((), 0), (("\n",), 1), (("\n",), None)]
+)
+def test_scores_are_those_of_the_right_tokens(written, counted):
+    """
+    A model that ends at once has written no token, and a server says so.
+    """
+    right = ("  re", "turn", " xyz")
+    whole = ("def ", "f", "(x):\n", *right, *written)
+    answer = echoed(*whole, written=len(written), counted=counted)
+
+    found = read_echo(answer, right="".join(right), wall_s=0.0)
+
+    assert (-0.3, -0.4, -0.5) == found.logprobs
+    assert (4, 8, 12) == found.ends
+    assert 3 == found.prompt_tokens
+
+
+def test_tokens_that_do_not_spell_what_is_right_are_not_scored():
+    """
+    As where a server counts a token that it has not written.
+    """
+    answer = echoed("def ", "f", "\n", "  re", "turn", written=0, counted=1)
+
+    with pytest.raises(BadReply, match="an echo with other tokens"):
+        read_echo(answer, right="  return", wall_s=0.0)
 
 
 def test_a_busy_server_is_asked_again_when_it_says(talk):
@@ -352,6 +442,8 @@ def test_a_certificate_that_nobody_signed_is_refused(talk, tmp_path):
         (("no-models",), "/health", Readiness.READY),
         (("no-models",), "", Readiness.STRANGER),
         ((), "/nothing", Readiness.STRANGER),
+        (("no-models",), "/nothing", Readiness.LOADING),
+        (("other-model",), "/nothing", Readiness.STRANGER),
     ],
 )
 def test_a_server_is_ready_when_it_is_well_and_lists_the_model(
