@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from codeneedle.analysis.retrieval import retrieval_of
-from codeneedle.corpora.tasks import TASKS
+from codeneedle.corpora.task_kinds import TASKS
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import CellRecord

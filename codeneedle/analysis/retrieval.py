@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.corpora.tasks import TASKS, Decoy, Posed, Question
+from codeneedle.corpora.task_kinds import TASKS
+from codeneedle.corpora.tasks import Decoy, Posed, Question
 from codeneedle.records.record import (
     BadRecord,
     CellRecord,

@@ -28,16 +28,8 @@ from codeneedle.analysis.retrieval import (
     retrieval_of,
 )
 from codeneedle.corpora.corpus import BLOCK, LIMIT, Corpus
-from codeneedle.corpora.tasks import (
-    TASKS,
-    TASKS_VERSION,
-    Decoy,
-    Posed,
-    Question,
-    Shape,
-    TaskText,
-    make_texts,
-)
+from codeneedle.corpora.task_kinds import TASKS, TASKS_VERSION, make_texts
+from codeneedle.corpora.tasks import Decoy, Posed, Question, Shape, TaskText
 from codeneedle.engines.engine import Ability, Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.errors import BadInput, UnknownName

@@ -14,7 +14,8 @@ from codeneedle.analysis.retrieval import (
     Retrieval,
     TextRead,
 )
-from codeneedle.corpora.tasks import Posed, make_texts
+from codeneedle.corpora.task_kinds import make_texts
+from codeneedle.corpora.tasks import Posed
 from codeneedle.grid import Pair
 from codeneedle.records.record import (
     CellRecord,

@@ -13,7 +13,7 @@ from codeneedle.analysis.retrieval import (
     outcomes,
     retrieval_of,
 )
-from codeneedle.corpora.tasks import TASKS, make_texts
+from codeneedle.corpora.task_kinds import TASKS, make_texts
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, ServerGone
 from codeneedle.errors import BadInput, RequestError, UnknownName

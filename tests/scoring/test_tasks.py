@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeneedle.corpora.tasks import TASKS, Decoy, Question, Shape, make_texts
+from codeneedle.corpora.task_kinds import TASKS, make_texts
+from codeneedle.corpora.tasks import Decoy, Question, Shape
 from codeneedle.scoring.tasks import Mode, is_enough, judge
 
 
