@@ -339,11 +339,11 @@ class Decider:
 
     # How far each is asked
 
-    def _every(self) -> int:
-        """Functions, or texts, that a pair is asked about, at most."""
+    def _ends(self) -> Sequence[int]:
+        """After how many functions, or texts, each block of a pair ends."""
         record, settings = self.record(self.reference), _settings_of(self.plan)
         ends = blocks_of(self.probe).ends
-        return ends(settings, self.plan.corpus, self.setup, record)[-1]
+        return ends(settings, self.plan.corpus, self.setup, record)
 
     def deciding_name(self) -> str:
         """The metric that decides; empty before the reference has any."""
@@ -364,21 +364,22 @@ class Decider:
             if pair not in self.failed and self.is_undecided(pair)
         ]
         more = max((each.whole - each.asked for each in found if each), default=0)
-        goal = min(asked + more, self._every())
+        goal = min(asked + more, self._ends()[-1])
         return goal if goal > asked else 0
 
     def _is_short(self, goal: int | None) -> bool:
         """
         Whether the reference is to be asked further, up to *goal*.
 
-        Without one: until a pair that loses nothing would be free.
+        Without one: until a pair that loses nothing would be free, but the whole
+        first block, which may begin with a task that tells nothing.
         """
-        asked = self._asked(self.reference)
-        if asked and asked >= self._every():
+        asked, ends = self._asked(self.reference), self._ends()
+        if asked and asked >= ends[-1]:
             return False
-        if self.metric() is None:
+        if asked < ends[0] or self.metric() is None:
             # Of one function or text nothing can be told: that is no floor.
-            return asked < BLOCK
+            return asked < max(ends[0], BLOCK)
         return asked < goal if goal else self.is_undecided(self.reference)
 
     def _is_open(self, pair: Pair) -> bool:
@@ -431,7 +432,8 @@ class Decider:
         for pair, reason in self.failed.items():
             note_lines(self.console, [f"{pair} was asked no further: {reason}"])
         metric, name = self.metric(), self.probe.name
-        if self.record(self.reference) and metric is None:
+        is_short = metric is None and self._is_short(None)
+        if self.record(self.reference) and metric is None and not is_short:
             silent = [f"{each.metric.name}: {each.silent}" for each in self.metrics()]
             run = self.plan.store.read()
             told = self.probe.remarks(run) if run and not silent else ()

@@ -229,7 +229,7 @@ def settling(found: Verdict) -> str:
     command = shlex.join(["codeneedle", "sweep", *words[:at], *settle, *words[at:]])
     if not setup.words:
         command = f"the command that made this run, with {shlex.join(settle)}"
-    time = duration(_settling_s(found, pair, whole, probe))
+    time = duration(_settling_s(found, pair, certificates[pair], probe))
     return visible(f"{command}   (about {time} if it loses nothing)")
 
 
@@ -263,16 +263,26 @@ def _unshared(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def _settling_s(found: Verdict, pair: Pair, units: int, probe: Probe) -> float:
-    """Seconds that it takes to ask *pair* and the reference about *units*."""
+def _settling_s(
+    found: Verdict, pair: Pair, certificate: Certificate, probe: Probe
+) -> float:
+    """Seconds that it takes to ask *pair* and the reference until it is decided."""
     total, setup, blocks = 0.0, found.run.setup, probe.blocks
-    for record in found.run.records:
-        known = record.probe == probe.name and record.has_numbers
-        if known and blocks and record.pair in {pair, found.reference}:
-            missing = units - blocks.asked(record, setup, "")
-            if missing > 0:
-                wanted = blocks.effort_for(probe.settings(), setup, missing)
-                total += or_null(blocks.time_s(wanted, [record])) or 0.0
+    both = [
+        record
+        for record in found.run.records
+        if record.probe == probe.name and record.has_numbers
+        if record.pair in {pair, found.reference}
+    ]
+    if blocks is None or found.certified is None or not both:
+        return total
+    asked = [blocks.asked(each, setup, found.certified.name) for each in both]
+    # A certificate does not count the texts of tasks that tell nothing.
+    goal = min(asked) + certificate.whole - certificate.asked
+    for record, units in zip(both, asked, strict=True):
+        if units < goal:
+            wanted = blocks.effort_for(probe.settings(), setup, goal - units)
+            total += or_null(blocks.time_s(wanted, [record])) or 0.0
     return total
 
 

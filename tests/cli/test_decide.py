@@ -24,13 +24,14 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.recall import RecallSettings
 from codeneedle.probes.retrieval import RetrievalSettings
-from codeneedle.records.record import Run, Status
+from codeneedle.records.record import Phases, Run, Status
 from codeneedle.report.judgement import COSTS, FREE, UNDECIDED, judge
-from codeneedle.report.verdict import statements
+from codeneedle.report.verdict import settling, statements
 from codeneedle.scoring.rounds import Reading, recall_of
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Request
 from codeneedle.sweep.runner import Runner
+from codeneedle.text import duration
 
 TYPES = ("f16", "q8_0", "q4_0")
 WHOLE, GOOD, BAD = Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")
@@ -159,6 +160,29 @@ class TaskWorld(World):
 
     def word(self, pair):
         return judge(self.store.read(), Reading(), with_power=False).word(pair)
+
+
+class TwoTasks(TaskWorld):
+    """A task without a failure, whose texts come first, and the one of `TaskWorld`."""
+
+    probe = {  # noqa: RUF012
+        "probes": ("retrieval",),
+        "settings": {
+            "retrieval": RetrievalSettings(
+                tasks=("single", "multikey"),
+                lengths=(500,),
+                depths=(0.1, 0.3, 0.5, 0.7, 0.9),
+                questions=4,
+            )
+        },
+    }
+
+    def reply(self, question):
+        text, _, begin = question.prompt.rpartition("\n")
+        if begin.startswith("The code of") or question.max_tokens == 1:
+            return super().reply(question)
+        line, *_ = text.rpartition(begin)[2].split("\n")
+        return reply_to(question, text=f"{line}\n")
 
 
 @pytest.fixture
@@ -456,6 +480,50 @@ def test_texts_that_were_read_before_an_end_are_kept(task_world, error):
     assert len(before) < len(after.texts) == len(set(task_world.names(WHOLE)))
     assert dialled == after.frozen
     assert FREE == task_world.word(BAD)
+
+
+def test_a_reference_that_ended_in_a_task_without_failures_is_asked_further(
+    tmp_path, monkeypatch
+):
+    """
+    Texts of a task that tells nothing are no reason to say that nothing decides.
+    """
+    monkeypatch.setattr(module, "FINALISTS", 2)
+    world = TwoTasks(tmp_path, monkeypatch)
+    world.screen()
+    world.failing = {(WHOLE, 18): CellError("it died", hint="Look.")}
+
+    assert 1 == world.decide()
+    found = retrieval_of(world.store.record(WHOLE, "retrieval"))
+    assert [("single", False), ("multikey", True)] == [
+        (each.task, each.is_informative) for each in found.frozen.dials
+    ]
+    assert {"single"} == {each.task for each in found.texts}
+    assert len(found.texts) > 8
+    assert 0 == world.decide()
+
+    assert "decides nothing" not in world.said.getvalue()
+    assert FREE == world.word(BAD)
+
+
+def test_the_time_to_decide_counts_no_text_of_a_task_that_tells_nothing(
+    tmp_path, monkeypatch
+):
+    """
+    A certificate that lacks texts takes time, however many others were read.
+    """
+    world = TwoTasks(tmp_path, monkeypatch)
+    runner = Runner(run=prepare(world.plan), store=world.store)
+    runner.sweep(world.plan.probes[0], [WHOLE, BAD])
+    for record in list(world.store.records("retrieval")):
+        world.store.add(replace(record, phases=Phases(measure_s=1000.0)))
+
+    found = judge(world.store.read(), Reading(), with_power=False)
+    certificate = found.standing(BAD).certificate
+    read = len(retrieval_of(world.store.record(BAD, "retrieval")).texts)
+    assert certificate.asked < read
+    expected_s = 2 * 1000 * (certificate.whole - certificate.asked) / read
+    assert f"(about {duration(expected_s)} if" in settling(found)
 
 
 def test_a_pair_of_a_sweep_is_settled_with_further_texts(task_world):
