@@ -30,7 +30,7 @@ from codeneedle.report.compare import (
     setup_rows,
 )
 from codeneedle.report.judgement import Limits, Verdict, judge
-from codeneedle.report.plan import weights_of_run
+from codeneedle.report.plan import predictable, weights_of_run
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.units import Judged
 from codeneedle.report.verdict import Spell, headline, statements
@@ -341,6 +341,7 @@ def _memory(run: Run, table: PairTable) -> dict[str, Any]:
     if weights is None:
         return {"contexts": [], "pairs": {}}
     contexts = usual_contexts(weights.training_context)
+    weights = predictable(weights, run.setup.server_args)
     sizes: Mapping[str, list[float | None]] = {
         visible(str(pair)): [_mib(kv_bytes(weights, pair, each)) for each in contexts]
         for pair in table.pairs

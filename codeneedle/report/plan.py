@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich import box
@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from codeneedle.engines.mlx.settings import is_of_known_size
 from codeneedle.errors import MachineError
 from codeneedle.grid import Pair, by_precision, precision
 from codeneedle.models.gguf import Weights
@@ -97,8 +98,18 @@ class Measured:
 
 def planned_memory(plan: Plan) -> MemoryPlan:
     """The memory of the pairs of *plan*, on its devices or else this machine."""
-    room = room_of(plan.engine.identity().devices, machine.facts().memory_bytes)
-    return predicted(plan.weights, plan.pairs, room)
+    identity = plan.engine.identity()
+    room = room_of(identity.devices, machine.facts().memory_bytes)
+    weights = predictable(plan.weights, identity.arguments)
+    return predicted(weights, plan.pairs, room)
+
+
+def predictable(weights: Weights, arguments: Sequence[str]) -> Weights:
+    """
+    *weights*; as of an unknown architecture where the engine's *arguments* give its
+    caches other sizes than those that are predicted.
+    """
+    return weights if is_of_known_size(arguments) else replace(weights, architecture="")
 
 
 def memory_view(memory: MemoryPlan) -> RenderableType:
@@ -126,7 +137,8 @@ def measured_view(run: Run, weights: Weights | None = None) -> RenderableType:
             shown; one with the peak of a server goes first.
         weights: The model; read from the path in the records if None.
     """
-    found = measured(run, weights or weights_of_run(run))
+    weights = weights or weights_of_run(run)
+    found = measured(run, weights and predictable(weights, run.setup.server_args))
     contexts = sorted({each.context for each in found})
     lengths = " or ".join(f"{context:,}" for context in contexts)
     where = f", context {lengths} tokens" if found else ""
@@ -259,7 +271,7 @@ def _conclusion(found: Sequence[Measured]) -> Iterator[str]:
     elif not predictable:
         yield (
             "no prediction: the weights are not where they were, have changed, or are "
-            "of an unknown architecture"
+            "of an unknown architecture, or the cache has settings of its own"
         )
     elif off:
         named = ", ".join(visible(str(each.pair)) for each in off)
@@ -309,7 +321,7 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
         f"cannot: {why}" for why in sorted({p.misfit for p in memory.pairs if p.misfit})
     )
     if any(each.kv_bytes[-1] is None and not each.misfit for each in memory.pairs):
-        yield f"{UNKNOWN} unknown for this architecture or cache type"
+        yield f"{UNKNOWN} unknown for this architecture, cache type or cache settings"
 
 
 DONE_MARK = "+"
@@ -458,7 +470,8 @@ def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
     record = cells.records.get(pair)
     if record and not record.has_numbers:
         return status_word(record.status)
-    predicted = kv_bytes(plan.weights, pair, plan.context)
+    weights = predictable(plan.weights, plan.engine.identity().arguments)
+    predicted = kv_bytes(weights, pair, plan.context)
     shown = UNKNOWN if predicted is None else f"{mib(predicted):,.1f}"
     twice = TWICE_MARK if pair == cells.repeated else " "
     return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if record else ' '}"

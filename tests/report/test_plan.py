@@ -263,7 +263,7 @@ def test_an_unknown_size_is_a_question_mark():
     lines = table_of("turbo3/f16")
 
     assert ["turbo3/f16", "?", "?", "?", "?"] == lines[3].split()
-    assert "? unknown for this architecture or cache type" in lines
+    assert "? unknown for this architecture, cache type or cache settings" in lines
 
 
 def test_measured_sizes_are_next_to_the_predicted_ones():
@@ -414,6 +414,35 @@ def test_converted_weights_are_known_by_the_hash_in_their_name(
     found = weights_of_run(run)
 
     assert layers == (found and found.layers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_known"),
+    [
+        ((), True),
+        (("--kv-group-size 64", "--quantized-kv-start 0", "--compute model"), True),
+        (("--kv-group-size 32", "--quantized-kv-start 0"), False),
+        (("--kv-group-size 64,32",), False),
+        (("--kv-group-size 64", "--max-kv-size 512"), False),
+    ],
+)
+def test_caches_with_settings_of_their_own_are_not_predicted(
+    arguments, is_known, monkeypatch
+):
+    """
+    MLX's groups of other sizes than 64, and its limit, change what a token takes.
+    """
+    engine = FakeEngine()
+    identity = replace(engine.identity(), arguments=arguments)
+    monkeypatch.setattr(FakeEngine, "identity", lambda _self: identity)
+    made, run = on_devices(), run_of(served("f16/q4_0", k_mib=4.0, v_mib=1.125))
+    run = replace(run, setup=replace(run.setup, server_args=arguments))
+
+    planned, shown = planned_memory(made), lines_of(measured_view(run, WEIGHTS))
+
+    assert {is_known} == {each.kv_bytes[0] is not None for each in planned.pairs}
+    assert is_known == ("as predicted" in " ".join(shown))
+    assert is_known == ("no prediction" not in " ".join(shown))
 
 
 def on_devices(*devices):

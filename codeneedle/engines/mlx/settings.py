@@ -1,5 +1,6 @@
 """What a user may choose of the MLX engine."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -52,3 +53,16 @@ class MlxSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={"option": "--compute", "metavar": "TYPE"},
         ),
     ] = "auto"
+
+
+def is_of_known_size(arguments: Sequence[str]) -> bool:
+    """
+    Whether a cache takes what is predicted: groups of `DEFAULT_GROUP_SIZE`, no limit.
+
+    Args:
+        arguments: Of an engine's identity, or stored in a setup; those of other engines
+            have no such options.
+    """
+    told = dict(each.partition(" ")[::2] for each in arguments)
+    usual = str(DEFAULT_GROUP_SIZE)
+    return "--max-kv-size" not in told and told.get("--kv-group-size", usual) == usual
