@@ -5,6 +5,7 @@ settings.
 
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -430,12 +431,14 @@ class Run:
         setup: What its records have in common.
         records: One per cell and probe that was tried, in no particular order.
         again: Of a run that was narrowed to a probe, what it has measured once more.
+        root: The folder of runs that it was read from; None if from no folder.
     """
 
     name: str
     setup: Setup
     records: tuple[CellRecord, ...]
     again: tuple[CellRecord, ...] = ()
+    root: Path | None = field(default=None, compare=False)
 
 
 Finish = Literal["stop", "length", "cut"]

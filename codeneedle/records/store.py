@@ -282,7 +282,9 @@ class Store:
         setup = self.setup()
         if setup is None:
             return None
-        return Run(name=self.name, setup=setup, records=tuple(self.records()))
+        records = tuple(self.records())
+        root = self.folder.parent.parent
+        return Run(name=self.name, setup=setup, records=records, root=root)
 
     def records(self, probe: str = "") -> Iterator[CellRecord]:
         """

@@ -70,6 +70,14 @@ def answers(
     ]
     if not found:
         names = [run.name for run in runs]
+        others = {r.probe for run in runs for r in run.records if r.pair == pair}
+        if others:
+            raise BadInput(
+                source=pair,
+                reason=f"has no answers in {', '.join(names)}: only "
+                f"{', '.join(sorted(others))} was measured",
+                hint="Answers come from: codeneedle sweep --probe recall or retrieval",
+            )
         raise BadInput(
             source=pair,
             reason=f"no record in {', '.join(names)}",

@@ -141,8 +141,8 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
     if not chosen:
         known = [retrieval.NAME, *(f"{t}{end}" for t in tasks for end in ("", _LOGP))]
         raise BadInput(
-            source="--panels",
-            reason=f"{run.name} has no answers by length and depth for {metric.name}",
+            source=run.name,
+            reason=f"has no answers by length and depth for {metric.name}",
             hint=f"Choose a --metric of: {', '.join(known)}."
             if tasks
             else "They come from: codeneedle sweep --probe retrieval",

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,10 +13,11 @@ from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.analysis.verdict import AxisFinding, Certificate
 from codeneedle.corpora.corpus import LIMIT
-from codeneedle.grid import Pair
+from codeneedle.grid import RUNS, Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, copies
 from codeneedle.probes.probe import Probe
+from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import named_pairs, number
 from codeneedle.report.judgement import (
@@ -221,7 +222,7 @@ def settling(found: Verdict) -> str:
             f"{visible(str(pair))} takes {whole} {noun}, and a sweep asks {room} at "
             f"most: use {of}"
         )
-    words = _unshared(setup.words)
+    words = _here(found.run)
     at = words.index("--") if "--" in words else len(words)
     settle = ["--settle", str(pair)]
     if probe.name != RECALL or len(setup.probes) > 1:
@@ -246,15 +247,27 @@ def _deciding_probe(found: Verdict) -> Probe | None:
     )
 
 
-def _unshared(words: Sequence[str]) -> list[str]:
-    """*words* without probes and shares: one probe settles a pair, and all of it."""
+def _here(run: Run) -> list[str]:
+    """
+    The words of the sweep of *run*, for the folder where it lies now.
+
+    Without probes and shares: one probe settles a pair, and all of it.
+    """
+    words = _without(run.setup.words, {"--probe", "--shard", "--out"})
+    if words and run.root not in {None, RUNS}:
+        words[:0] = ["--out", str(run.root)]
+    return words
+
+
+def _without(words: Sequence[str], names: Container[str]) -> list[str]:
+    """*words* without the options *names* and their values."""
     kept: list[str] = []
     skips = False
     for at, word in enumerate(words):
         if word == "--":
             return [*kept, *words[at:]]
         name, equals, _ = word.partition("=")
-        if not skips and name in {"--probe", "--shard"}:
+        if not skips and name in names:
             skips = not equals
         elif skips:
             skips = False

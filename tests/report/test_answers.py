@@ -222,6 +222,11 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
     assert "q4_0/q4_0: no record in random-bodies/made-model" == str(caught.value)
     assert "codeneedle grid random-bodies/made-model" in caught.value.hint
 
+    run = made_run(setup=SETUP)
+    other = replace(run.records[0], pair=Pair("q4_0", "q4_0"), probe="divergence")
+    with pytest.raises(BadInput, match=r"has no answers in .* only divergence was measured"):
+        shown(replace(run, records=(other,)))
+
 
 def test_each_run_that_has_the_pair_is_shown():
     """

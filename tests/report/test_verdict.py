@@ -8,6 +8,7 @@ from made_records import made_run, made_setup
 from rich.console import Console
 
 from codeneedle.analysis.verdict import OddCell
+from codeneedle.grid import RUNS
 from codeneedle.report.judgement import judge
 from codeneedle.report.verdict import (
     front_rows,
@@ -87,6 +88,23 @@ def test_the_command_that_settles_a_pair_asks_for_no_other_probe_and_no_share():
     assert said["to decide"].startswith(
         "codeneedle sweep --corpus x --settle q4_0/bf16 -- --probe y   (about"
     )
+
+
+def test_the_command_that_settles_a_pair_goes_to_the_folder_that_was_read(tmp_path):
+    """
+    Also where the run was moved, copied or merged since it was swept.
+    """
+    setup = made_setup(needles=16, types_k=TYPES, types_v=("bf16",))
+    corpus = replace(setup.corpus, functions=200)
+    setup = replace(setup, corpus=corpus, words=("--out", "/elsewhere", "--seed=3"))
+
+    def told(root):
+        run = replace(made_run(setup=setup), root=root)
+        found = judge(run, Reading(), with_power=False)
+        return dict(statements(found, spell))["to decide"]
+
+    assert told(tmp_path).startswith(f"codeneedle sweep --out {tmp_path} --seed=3 ")
+    assert told(RUNS).startswith("codeneedle sweep --seed=3 ")
 
 
 def test_a_cost_too_small_for_its_decimals_has_two_digits():
