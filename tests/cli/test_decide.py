@@ -23,7 +23,7 @@ from codeneedle.grid import BITS_PER_ELEMENT, Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.recall import RecallSettings
-from codeneedle.probes.retrieval import RetrievalSettings
+from codeneedle.probes.retrieval_plan import RetrievalSettings
 from codeneedle.records.record import Phases, Run, Status
 from codeneedle.report.judgement import COSTS, FREE, UNDECIDED, judge
 from codeneedle.report.verdict import settling, statements

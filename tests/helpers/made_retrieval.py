@@ -3,6 +3,9 @@
 import hashlib
 from dataclasses import replace
 
+from made_contexts import run_context
+from made_records import made_setup
+
 from codeneedle.analysis.retrieval import (
     NAME,
     Asked,
@@ -17,6 +20,8 @@ from codeneedle.analysis.retrieval import (
 from codeneedle.corpora.task_kinds import make_texts
 from codeneedle.corpora.tasks import Posed
 from codeneedle.grid import Pair
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.retrieval_plan import RetrievalSettings, conditions
 from codeneedle.records.record import (
     CellRecord,
     Forced,
@@ -122,3 +127,18 @@ def retrieval_record(pair, texts, *, frozen=None):
         phases=Phases(ready_s=0.5, measure_s=10.0, stop_s=0.2),
         observation=as_json(found),
     )
+
+
+def made_run(folder, engine, *, form=PromptForm.COMPLETION, **asked):
+    """A run with these settings, its conditions in the setup."""
+    wanted = {
+        "tasks": ("multikey",),
+        "lengths": (500,),
+        "depths": (0.1, 0.9),
+        "questions": 2,
+        "dial": (0,),
+    }
+    settings = {NAME: RetrievalSettings(**wanted | asked)}
+    setup = replace(made_setup(), prompt_form=form)
+    run = run_context(folder, engine, setup=setup, settings=settings)
+    return replace(run, setup=replace(setup, probes={NAME: conditions(run)}))

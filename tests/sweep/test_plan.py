@@ -19,7 +19,7 @@ from codeneedle.errors import (
 from codeneedle.grid import Pair
 from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.retrieval import RetrievalSettings
+from codeneedle.probes.retrieval_plan import RetrievalSettings
 from codeneedle.sweep import plan
 from codeneedle.sweep.request import Request, Variant, pages
 

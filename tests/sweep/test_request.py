@@ -17,7 +17,7 @@ from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.probes.divergence import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.retrieval import lengths_of
+from codeneedle.probes.retrieval_plan import lengths_of
 from codeneedle.probes.throughput import ThroughputSettings
 from codeneedle.sweep.request import (
     KEYS,
