@@ -4,28 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from fake_engine import made_weights
 from fake_openai import MODEL, endpoint
 
 from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
-from codeneedle.engines.messages import (
-    BadReply,
-    Chat,
-    Completion,
-    Message,
-    Readiness,
-)
-from codeneedle.engines.openai import engine
+from codeneedle.engines.messages import BadReply, Chat, Completion, Message, Readiness
+from codeneedle.engines.openai import engine, server
 from codeneedle.engines.openai.client import OpenAi
-from codeneedle.engines.openai.engine import (
-    LENGTHS,
-    Estimates,
-    command_of,
-    endpoint_of,
-)
+from codeneedle.engines.openai.engine import LENGTHS, command_of, endpoint_of
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
@@ -149,8 +137,8 @@ def test_a_server_that_never_becomes_ready_is_given_up(
     """
     Soon, and with the option to look at: time does not mend it.
     """
-    monkeypatch.setattr(engine, "STRANGER_S", 0.1)
-    monkeypatch.setattr(engine, "LOAD_TIMEOUT_S", 20.0)
+    monkeypatch.setattr(server, "STRANGER_S", 0.1)
+    monkeypatch.setattr(server, "LOAD_TIMEOUT_S", 20.0)
     made = command(*faults, served_name=MODEL, **settings)
 
     with (
@@ -204,30 +192,6 @@ def test_what_a_server_writes_of_its_secrets_is_not_told(tmp_path, monkeypatch):
         pass
 
     assert ("***", "key ***") == caught.value.log_excerpt
-
-
-@pytest.mark.parametrize(
-    ("host", "device", "has_devices", "held"),
-    [
-        (5, 7, True, 12),
-        (5, None, True, None),
-        (None, 7, True, None),
-        (5, None, False, 5),
-    ],
-)
-def test_memory_of_which_a_part_is_unknown_is_unknown(
-    monkeypatch, host, device, has_devices, held
-):
-    """
-    A device that did not answer once would look like a small cache.
-    """
-    monkeypatch.setattr(engine.machine, "nvidia_smi", lambda: "x" * has_devices or None)
-    monkeypatch.setattr(engine.machine, "group_rss_bytes", lambda _pid: host)
-    monkeypatch.setattr(engine.machine, "group_pids", lambda _pid: [1])
-    monkeypatch.setattr(engine.machine, "used_bytes", lambda *_pids: device)
-    server = engine.Server(client=None, command=(), child=SimpleNamespace(pid=1))
-
-    assert held == server.memory_bytes()
 
 
 def test_variables_reach_the_server_and_its_record(tmp_path):
@@ -310,23 +274,10 @@ def test_a_program_that_is_not_there_is_named():
         command_of(asked, types=("f16",), environment={})
 
 
-def test_lengths_are_estimated_from_the_servers_counts(tmp_path):
+def test_lengths_are_counted_by_a_server_of_the_command(tmp_path):
     """
-    A long text by its middle, and rather too high; each sample is counted once.
+    It is started for that alone.
     """
-    asked = []
-
-    def count(text):
-        asked.append(text)
-        return len(text) // 4
-
-    estimates = Estimates(count)
-    assert [2, 2550, 2550] == [
-        estimates.count_tokens("x" * n) for n in (8, 10_000, 10_000)
-    ]
-    assert [8, 2000] == [len(text) for text in asked]
-    assert [25, 50] == estimates.counts(["a" * 100, "b" * 200])
-    assert 0 == estimates.count_tokens("")
     with command().tokenizing(log=tmp_path / "log") as tokenizer:
         assert 25 == tokenizer.count_tokens("x" * 100)
 

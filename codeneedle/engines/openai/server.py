@@ -1,0 +1,308 @@
+"""
+A server with OpenAI's API: estimates of lengths by its counts, the evidence of its
+cache, waiting until it is ready, and how it ended.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from codeneedle.engines.engine import CellSpec, Tokenizer
+from codeneedle.engines.messages import (
+    Chat,
+    Completion,
+    Message,
+    Readiness,
+    Refused,
+    TokenPiece,
+)
+from codeneedle.engines.openai.client import NOT_FOUND, REFUSES_FIELDS, OpenAi
+from codeneedle.errors import CellError
+from codeneedle.records.record import Effective, Print, Proof, Status, Trouble
+from codeneedle.system import machine
+from codeneedle.system.processes import AwakeClock, Child, ends_within
+
+LOAD_TIMEOUT_S = 3600.0
+"""How long a server may take until it is ready: some compile kernels for half of it."""
+
+STRANGER_S = 30.0
+"""How long a server may list other models than ours, or ours without a --health."""
+
+POLL_S = 0.25
+"""Between two questions about readiness."""
+
+LONGEST_POLL_S = 60.0
+"""A longer gap between two polls means that this process was suspended."""
+
+LAST_LINES = 12
+"""Of the log of a server that failed."""
+
+LOG_BYTES = 64 << 10
+"""What is read of the end of a log."""
+
+
+# --- lengths
+
+
+SAMPLE_CHARACTERS = 2_000
+"""Of a text, sent to be counted."""
+
+MARGIN = 1.02
+"""Estimates are so much higher than what a sample says."""
+
+TEMPLATE_TOKENS = 32
+"""What a chat template may add to a message."""
+
+
+@dataclass(slots=True)
+class Estimates:
+    """
+    Estimates lengths from the server's counts. Implements `engine.Tokenizer`.
+
+    A text of up to `SAMPLE_CHARACTERS` is counted by the server, a longer one by its
+    middle.
+
+    Attributes:
+        count: Asks the server how many tokens a prompt has.
+    """
+
+    count: Callable[[str], int]
+    _known: dict[str, int] = field(default_factory=dict)
+
+    def count_tokens(self, text: str, *, add_special: bool = True) -> int:  # noqa: ARG002 - of a protocol
+        """About the length of *text*, in tokens; rather too high."""
+        if not text:
+            return 0
+        begin = max(0, (len(text) - SAMPLE_CHARACTERS) // 2)
+        sample = text[begin : begin + SAMPLE_CHARACTERS]
+        if sample not in self._known:
+            self._known[sample] = self.count(sample)
+        tokens = self._known[sample]
+        if sample == text:
+            return tokens
+        return math.ceil(MARGIN * tokens * len(text) / len(sample))
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """About the lengths of *texts*, by their share of all of them together."""
+        whole = "\n".join(texts)
+        share = self.count_tokens(whole) / max(1, len(whole))
+        return [math.ceil(share * len(text)) for text in texts]
+
+    def tokens(
+        self,
+        text: str,  # noqa: ARG002 - of a protocol
+        *,
+        add_special: bool = True,  # noqa: ARG002 - of a protocol
+    ) -> tuple[TokenPiece, ...]:
+        """
+        As of `engine.Tokenizer`.
+
+        Raises:
+            CellError: Always.
+        """
+        raise CellError(
+            "the server does not tell the tokens of a text",
+            hint="Leave out the probe that needs them.",
+            status=Status.UNSUPPORTED,
+        )
+
+    def render(
+        self,
+        messages: tuple[Message, ...],
+        template_args: Mapping[str, object] | None = None,  # noqa: ARG002 - of a protocol
+    ) -> str:
+        """The texts of *messages*, with room for what a template adds."""
+        room = "\n" * TEMPLATE_TOKENS
+        return "".join(f"{said.role}\n{said.content}{room}" for said in messages)
+
+
+# --- proof
+
+
+ASKS = 2
+"""Scored askings of the fixed text: what they differ by is noise."""
+
+PROOF_TOKENS = 32
+"""That are written each time."""
+
+PROOF_LINES = 24
+"""Of the text: some 600 tokens, which a quantized cache reads with errors."""
+
+
+def proof_text(context: int) -> str:
+    """
+    A fixed, incompressible text that a context of so many tokens has room for.
+
+    It ends with its first line: what follows has to be found in the cache.
+    """
+    digests = (hashlib.sha256(bytes([at])).hexdigest() for at in range(PROOF_LINES))
+    lines = [f"{at}: {digest[:24]}" for at, digest in enumerate(digests)]
+    whole = "\n".join(lines)[: max(64, context // 2 - PROOF_TOKENS)]
+    return f"{whole}\n{lines[0]}\n"
+
+
+def prints(client: OpenAi, *, context: int) -> tuple[Print, ...]:
+    """
+    What the server replies to the same text, `ASKS` times.
+
+    It is asked once more before, so that each scored asking finds the text in a cache
+    of prefixes, if the server has one.
+
+    Args:
+        client: Asks it.
+        context: Size of its context, in tokens.
+
+    Raises:
+        CellError: If it fails.
+    """
+    fixed = proof_text(context)
+    return tuple(_print(client, fixed) for _ in range(ASKS + 1))[1:]
+
+
+def _print(client: OpenAi, fixed: str) -> Print:
+    try:
+        reply = client.complete(Completion(prompt=fixed, max_tokens=PROOF_TOKENS))
+    except Refused as error:
+        if error.code not in NOT_FOUND | REFUSES_FIELDS:
+            raise
+        asked = Message("user", f"{fixed}Say these lines, the last one first.")
+        reply = client.chat(Chat(messages=(asked,), max_tokens=PROOF_TOKENS))
+    return Print(text=f"{reply.reasoning}{reply.text}", logprobs=reply.logprobs)
+
+
+# --- a server
+
+
+@dataclass(slots=True, kw_only=True)
+class Server:
+    """
+    A server that is ready. Implements `engine.Served`.
+
+    Attributes:
+        client: Sends requests to it.
+        command: Its arguments, or its address; never a secret.
+        child: Its process; None if it is not ours.
+        proof: Evidence of its cache.
+    """
+
+    client: OpenAi
+    command: tuple[str, ...]
+    child: Child | None = None
+    proof: Proof = field(default_factory=Proof)
+    _peak_bytes: int | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """As of `engine.Served`: estimates."""
+        return Estimates(self.client.prompt_tokens)
+
+    def effective(self) -> Effective:
+        """As of `engine.Served`: evidence, for the server tells nothing."""
+        return Effective(proof=self.proof, left_out=self.client.left_out)
+
+    def verify(self, cell: CellSpec) -> tuple[str, ...]:  # noqa: ARG002 - of a protocol
+        """As of `engine.Served`: evidence is compared with that of other cells."""
+        return ()
+
+    def fallback(self) -> Trouble | None:
+        """As of `engine.Served`: nothing is told."""
+        return None
+
+    def ends_within(self, limit_s: float) -> bool:
+        """As of `engine.Served`."""
+        return self.child is not None and ends_within(self.child, limit_s)
+
+    def peak_rss_bytes(self) -> int | None:
+        """As of `engine.Served`: of its process group, whenever it was looked at."""
+        seen = machine.group_rss_bytes(self.child.pid) if self.child else None
+        if seen is not None:
+            self._peak_bytes = max(seen, self._peak_bytes or 0)
+        return self._peak_bytes
+
+    def device_bytes(self) -> int | None:
+        """As of `engine.Served`: of its process group."""
+        if self.child is None:
+            return None
+        return machine.used_bytes(*machine.group_pids(self.child.pid))
+
+    def memory_bytes(self) -> int | None:
+        """What its process group holds, on the host and on devices; None if unknown."""
+        host, device = self.peak_rss_bytes(), self.device_bytes()
+        if device is None and machine.nvidia_smi() is None:
+            device = 0  # no device that could tell
+        return None if host is None or device is None else host + device
+
+
+# --- waiting
+
+
+def wait(server: Server, *, health: str) -> Readiness:
+    """How far the server is once it is ready, has ended, or is out of time."""
+    child, awake_s = server.child, AwakeClock(longest_s=LONGEST_POLL_S)
+    seen = Readiness.SILENT
+    strange_s: float | None = None
+    # Polled before the port: once it has ended, another program may answer there.
+    while child is not None and child.poll() is None and awake_s() < LOAD_TIMEOUT_S:
+        seen = server.client.readiness(health=health)
+        if seen is Readiness.READY and child.poll() is None:
+            return seen
+        is_strange = seen is Readiness.STRANGER and bool(server.client.strange)
+        strange_s = (strange_s or awake_s()) if is_strange else None
+        if is_strange and server.client.wants_key:
+            return seen
+        if strange_s is not None and awake_s() - strange_s > STRANGER_S:
+            return seen
+        time.sleep(POLL_S)
+    return Readiness.SILENT if seen is Readiness.READY else seen
+
+
+def missed(seen: Readiness, server: Server, log: Path) -> CellError:
+    """Why a server that runs is not ready in time, with the option to look at."""
+    client = server.client
+    if seen is Readiness.STRANGER and client.strange:
+        what, hint = client.strange, client.advice
+    else:
+        how = {
+            Readiness.LOADING: "is still loading",
+            Readiness.STRANGER: "lists no model",
+        }.get(seen, "does not answer on its port")
+        what = f"the server {how} after {LOAD_TIMEOUT_S:g} s"
+        hint = "Are --health and --served-name right?"
+    return CellError(
+        what,
+        hint=f"{hint} See {log}.",
+        status=Status.TIMED_OUT,
+        log_excerpt=last_lines(log),
+    )
+
+
+def death(server: Server, log: Path) -> CellError:
+    """How a server ended, with the last line of its log."""
+    code = server.child.returncode if server.child else 0
+    lines = last_lines(log)
+    said = f": {lines[-1]}" if lines else ""
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return CellError(
+        f"the server ended with {how}{said}",
+        hint=f"The end of its log is in {log}.",
+        log_excerpt=lines,
+    )
+
+
+def end_of(log: Path) -> str:
+    """The end of a log; empty if it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+            return file.read(LOG_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def last_lines(log: Path) -> tuple[str, ...]:
+    """The last lines of a log that are not blank; at most `LAST_LINES`."""
+    lines = (line.rstrip() for line in end_of(log).splitlines())
+    return tuple(line for line in lines if line)[-LAST_LINES:]
