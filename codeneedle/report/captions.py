@@ -115,11 +115,16 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("corpus", corpus_line(setup)),
         ("context", asked),
         *probe_settings(run),
-        (setup.engine, " ".join([setup.llama, *setup.server_args])),
+        engine_line(setup.engine, " ".join([setup.llama, *setup.server_args])),
         ("machine", setup.machine),
         ("date", dates(run)),
     ]
     return tuple((word, visible(phrase)) for word, phrase in lines)
+
+
+def engine_line(name: str, version: str) -> tuple[str, str]:
+    """The name of an engine and its version, which may begin with that name."""
+    return name, version.removeprefix(f"{name} ")
 
 
 def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
@@ -249,7 +254,7 @@ def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]
     if reference := frames.reference(cells):
         yield REFERENCE_MARK, f"the reference, {visible(str(reference))}"
         if metric.floor:
-            floor = number(frames.value_at(cells, reference), digits=metric.digits)
+            floor = small_number(frames.value_at(cells, reference), metric.digits)
             meaning = f"noise floor {floor}: the reference compared with itself"
             yield REFERENCE_MARK, meaning
     if note := reference_note(cells):
@@ -263,12 +268,16 @@ def floor_entries(
     apart = frames.floor(run, metric, reading, cells)
     if math.isnan(apart):
         return []
-    # A difference that is not nothing must not look so.
-    shown = (
-        f"{apart:.{metric.digits}f}" if apart >= 10**-metric.digits else f"{apart:.1g}"
-    )
+    shown = small_number(apart, metric.digits)
     pair = visible(str(frames.reference(cells)))
     return [("floor", f"{shown}: {pair}, measured twice, differs by as much")]
+
+
+def small_number(value: float, digits: int) -> str:
+    """``0.50``, or ``3e-10`` of what *digits* decimals would show as nothing."""
+    if 0 < abs(value) < 10**-digits:
+        return f"{value:.1g}"
+    return number(value, digits=digits)
 
 
 def reference_note(cells: Cells) -> str:

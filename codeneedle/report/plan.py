@@ -28,6 +28,7 @@ from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     NO_VALUE_WORD,
     corpus_line,
+    engine_line,
     entry_table,
     failure_phrase,
     status_word,
@@ -404,7 +405,7 @@ def _facts(plan: Plan, setup: Setup | None, cells: _Cells) -> Iterator[tuple[str
         if phrase:
             yield probe.name, phrase
     engine = plan.engine.identity()
-    yield engine.name, f"{engine.version}, {engine.program}"
+    yield engine_line(engine.name, f"{engine.version}, {engine.program}")
     yield "records", str(plan.store.folder)
     yield "cells", _finished(cells)
     yield "time", _time(cells, 1 if plan.probes[0].is_timed else len(plan.workers))

@@ -60,6 +60,11 @@ class Column:
         """Whether any pair has a value."""
         return any(cell.has_value for cell in self.cells.values())
 
+    @property
+    def is_floor_rounding(self) -> bool:
+        """Whether the noise floor is no noise, but rounding of 32-bit arithmetic."""
+        return self.metric.floor and abs(self.reference_value) < ROUNDING
+
     def cell(self, pair: Pair) -> Cell:
         """The cell of *pair*; one that was not run if the probe knows no such pair."""
         return self.cells.get(pair) or Cell(pair=pair)
@@ -69,10 +74,12 @@ class Column:
         The value of *pair* divided by the reference's.
 
         NaN where the metric has no such ratio, for the reference itself, and where
-        either value is missing or the reference's is 0.
+        either value is missing or the reference's is 0, or a floor that is rounding.
         """
         has_ratio = self.metric.floor or self.metric.relative
         if not has_ratio or pair == self.reference or not self.reference_value:
+            return math.nan
+        if self.is_floor_rounding:
             return math.nan
         # Rounding can leave a noise floor slightly below zero.
         return self.cell(pair).value / abs(self.reference_value)
@@ -237,6 +244,10 @@ NO_DECIMALS_FROM = 1_000
 DECIMAL_BELOW = 10
 """Ratios below this have a decimal."""
 
+ROUNDING = 2**-20
+"""Noise floors below this are rounding: log-probabilities of -8 to -16 in float32 are
+as far apart. MLX on a CPU gave -5e-07 nats, where no divergence can be negative."""
+
 THOUSANDS_FROM = 10_000
 """Ratios from which thousands are counted."""
 
@@ -395,15 +406,17 @@ def _times(ratio: float) -> str:
 
 
 def _references(table: PairTable) -> Iterator[tuple[str, str]]:
-    """Columns without a reference, with another one, or with a noise floor of 0."""
+    """Columns without a reference, with another one, or without a noise floor."""
     for column in table.shown:
-        name, metric = column.metric.name, column.metric
+        name = column.metric.name
         if note := captions.reference_note(list(column.cells.values())):
             yield name, note
         elif column.reference and column.reference != table.reference:
             yield name, f"compared with {_safe(column.reference)}"
-        if metric.floor and column.reference_value == 0:
-            yield name, "no ratios: the noise floor is 0"
+        if column.is_floor_rounding:
+            floor = captions.small_number(column.reference_value, 0)
+            cause = ", rounding of 32-bit numbers" if column.reference_value else ""
+            yield name, f"no ratios: the noise floor is {floor}{cause}"
 
 
 def _ratios(table: PairTable) -> Iterator[tuple[str, str]]:

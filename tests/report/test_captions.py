@@ -30,6 +30,28 @@ def test_setup_and_corpus_are_one_line_each() -> None:
     assert "; 16 functions" in captions.corpus_line(whole)
 
 
+def test_an_engine_is_named_once() -> None:
+    """
+    Also where the version that is stored begins with the name, as MLX's does.
+    """
+    setup = replace(SETUP, engine="mlx", llama="mlx 0.32.4, mlx-lm 0.32.2")
+    said = dict(captions.facts(replace(made_run(), setup=setup)))
+
+    assert "0.32.4, mlx-lm 0.32.2" == said["mlx"][:21]
+    assert ("endpoint", "as its user says") == captions.engine_line(
+        "endpoint", "as its user says"
+    )
+
+
+def test_a_noise_floor_that_is_not_nothing_does_not_look_so() -> None:
+    """
+    One significant digit of what the decimals of its metric cannot show.
+    """
+    shown = [captions.small_number(value, 4) for value in (0.01, -5e-7, 0)]
+
+    assert ["0.0100", "-5e-07", "0.0000"] == shown
+
+
 def test_a_run_of_several_days_says_so() -> None:
     """
     The first and the last day; of records without a date, the day of their folder.

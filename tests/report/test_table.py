@@ -299,18 +299,27 @@ def test_a_row_has_values_and_their_ratios():
 
 
 @pytest.mark.parametrize(
-    ("floor", "word"), [(7.5, "(2.0x)"), (0.5, "(16x)"), (2e-5, "(375Kx)"), (0, "")]
+    ("floor", "word", "said"),
+    [
+        (7.5, "(2.0x)", ""),
+        (0.5, "(16x)", ""),
+        (2e-5, "(375Kx)", ""),
+        (-5e-7, "", "-5e-07, rounding of 32-bit numbers"),
+        (3e-10, "", "3e-10, rounding of 32-bit numbers"),
+        (0, "", "0"),
+    ],
 )
-def test_ratios_are_short(floor, word):
+def test_ratios_are_short(floor, word, said):
     """
-    A decimal below 10, thousands from 10,000 on; of a noise floor of 0 there are none,
-    and the legend says so.
+    A decimal below 10, thousands from 10,000 on; of a noise floor of 0, or of rounding,
+    there are none, and the legend says so.
     """
     lines = lines_of(run_of_all(floor=floor))
 
     assert bool(word) == ("x)" in "\n".join(lines))
     assert not word or word in row(lines, "q8_0/bf16")
-    assert (not word) == ("kld      no ratios: the noise floor is 0" in lines)
+    legend = f"kld      no ratios: the noise floor is {said}"
+    assert ([legend] if said else []) == [each for each in lines if "no rat" in each]
 
 
 def test_cells_without_a_value_are_a_dot_or_a_dash():
