@@ -224,7 +224,8 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
 
     run = made_run(setup=SETUP)
     other = replace(run.records[0], pair=Pair("q4_0", "q4_0"), probe="divergence")
-    with pytest.raises(BadInput, match=r"has no answers in .* only divergence was measured"):
+    said = r"has no answers in .* only divergence was measured"
+    with pytest.raises(BadInput, match=said):
         shown(replace(run, records=(other,)))
 
 
