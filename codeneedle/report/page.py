@@ -368,7 +368,13 @@ def command(setup: Setup) -> str:
     words += itertools.chain.from_iterable(_chosen(setup))
     words += _if(not setup.rotation, ["--rotation", "off"])
     if setup.engine != ENGINE:
-        return shlex.join([*words, "--engine", setup.engine, *setup.server_args])
+        # MLX stores an option with its value, as one string: "--kv-group-size 64".
+        options = (
+            arg.split(" ", 1) if arg.startswith("--") else [arg]
+            for arg in setup.server_args
+        )
+        words += ["--engine", setup.engine, *itertools.chain.from_iterable(options)]
+        return shlex.join(words)
     words += _if(setup.server_args, ["--", *setup.server_args])
     return shlex.join(words)
 

@@ -109,6 +109,10 @@ def test_the_command_repeats_the_setup():
     assert command(tasks).endswith("--probe retrieval --questions 4 --no-gate")
     gated = replace(tasks, probes={"retrieval": {"gate": "on"}})
     assert command(gated).endswith("--probe retrieval --gate")
+    mlx = replace(setup, engine="mlx", server_args=("--kv-group-size 32",))
+    assert command(mlx).endswith("--engine mlx --kv-group-size 32")
+    other = replace(setup, engine="command", server_args=("--command", "serve ${k}"))
+    assert command(other).endswith("--engine command --command 'serve ${k}'")
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
