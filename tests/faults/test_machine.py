@@ -189,11 +189,11 @@ def test_output_that_cannot_be_written_is_told_and_progress_is_not(
     series.complete()
 
 
-def test_answers_that_cannot_be_remembered_cost_nothing(
+def test_a_hash_that_cannot_be_remembered_costs_nothing(
     small_disk, ledger, nano, llama_server
 ):
     """
-    The cache is full: what llama-server says of itself is asked again each time.
+    The cache is full: the weights are hashed again each time.
     """
     series = small_disk
     cache = series.path / "cache"
@@ -203,14 +203,14 @@ def test_answers_that_cannot_be_remembered_cost_nothing(
         series.path,
         *series.arguments,
         faults=[
-            at("write the answers of llama-server", 1, "fill_disk"),
-            at("read a GGUF header", 1, "empty_disk"),
+            at("write the hash of the weights", 1, "fill_disk"),
+            at("write a setup", 1, "empty_disk"),
         ],
         variables={"CODENEEDLE_CACHE": str(cache), "LLAMA_SERVER": str(llama_server)},
     )
     assert 0 == code, said
     assert [] == list(cache.rglob("*.draft*"))
-    noted(series, ledger, "the disk is full: answers of llama-server", "")
+    noted(series, ledger, "the disk is full: hash of the weights", "")
 
 
 def test_a_folder_that_is_read_only_is_named(small_disk, ledger, times):

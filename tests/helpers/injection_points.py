@@ -31,9 +31,7 @@ POINTS = {
     "write a setup": "codeneedle.records.store:Store.adopt",
     "write the note of a server": "codeneedle.system.orphans:_write",
     "write a base file": "codeneedle.engines.llama_cpp.perplexity:watched",
-    "write the answers of llama-server": (
-        "codeneedle.engines.llama_cpp.installation:write_note"
-    ),
+    "write the hash of the weights": "codeneedle.models.weights:write_note",
     "draw a picture": "codeneedle.report.heatmap:paint",
     # what is replaced
     "class of a child": "codeneedle.system.processes:Child",
