@@ -98,6 +98,11 @@ class Pair:
         """
         return f"{_slug(self.k)}-{_slug(self.v)}"
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether neither K nor V is quantized, by their names."""
+        return all((bits(each) or 0.0) >= FULL_BITS for each in (self.k, self.v))
+
     def __str__(self) -> str:
         return f"{self.k}/{self.v}"
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from codeneedle.analysis import frames, recall
 from codeneedle.analysis.frames import Cells
 from codeneedle.analysis.metrics import Metric
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, most_precise
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
@@ -115,6 +115,7 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("corpus", corpus_line(setup)),
         ("context", asked),
         *probe_settings(run),
+        *_not_shown(run),
         engine_line(setup.engine, " ".join([setup.llama, *setup.server_args])),
         ("machine", setup.machine),
         ("date", dates(run)),
@@ -125,6 +126,21 @@ def facts(run: Run) -> tuple[tuple[str, str], ...]:
 def engine_line(name: str, version: str) -> tuple[str, str]:
     """The name of an engine and its version, which may begin with that name."""
     return name, version.removeprefix(f"{name} ")
+
+
+def _not_shown(run: Run) -> Iterator[tuple[str, str]]:
+    """What is not shown of the most precise pair, where the server does not tell."""
+    proved = [
+        record.pair
+        for record in run.records
+        if record.has_numbers and record.effective.proof is not None
+    ]
+    if proved and not (pair := most_precise(proved)).is_plain:
+        phrase = (
+            f"{pair} and other pairs are shown to differ, not that {pair} is what it "
+            "is called: no pair that is not quantized was measured"
+        )
+        yield "cache", phrase
 
 
 def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.grid import FULL_BITS, Pair, bits, most_precise
+from codeneedle.grid import Pair, most_precise
 from codeneedle.records.record import (
     CellRecord,
     Print,
@@ -56,6 +56,28 @@ def judged(
     """Those of *records* whose status is another one by now; as of `suspects`."""
     found = {pair: restored(record) for pair, record in records.items()}
     marked = suspects(found.values(), speed=speed, has_device=has_device, asked=asked)
+    return _changed(records, found, marked)
+
+
+def verified(
+    records: Mapping[Pair, CellRecord], *, asked: Iterable[Pair]
+) -> dict[Pair, CellRecord]:
+    """
+    The same by evidence alone, of servers that do not tell.
+
+    Devices may differ: layers, parts and speeds are not compared.
+    """
+    found = {pair: restored(record) for pair, record in records.items()}
+    finished = [record for record in found.values() if record.has_numbers]
+    return _changed(records, found, dict(_unproved(finished, asked)))
+
+
+def _changed(
+    records: Mapping[Pair, CellRecord],
+    found: dict[Pair, CellRecord],
+    marked: Mapping[Pair, Trouble],
+) -> dict[Pair, CellRecord]:
+    """Those of *found* that, *marked*, are not as in *records*."""
     found |= {
         pair: replace(found[pair], status=trouble.status, reason=trouble.reason)
         for pair, trouble in marked.items()
@@ -78,7 +100,7 @@ def suspects(
     CPU it does not, because quantized attention is that slow there. A cell with another
     number of layers on the accelerator than most is compared with no other. One whose
     evidence is that of a more precise pair is unverified; so are all others while the
-    most precise one has none.
+    most precise one has none, and that one if it is quantized and no other differs.
 
     Args:
         records: Of one probe, at most one per pair; those not finished do not count.
@@ -196,27 +218,28 @@ def _unproved(
     Cells of servers that do not tell, which nothing tells from a more precise one.
 
     From the reference, replies, probabilities or memory may tell a pair; from others
-    only probabilities, for the replies of two good types are often the same. A single
-    pair with quantized types has nothing to be told from.
+    only probabilities, for the replies of two good types are often the same. A
+    reference that is quantized is told from others, too: that shows that the server
+    heeds types, not that those of the reference are what they are called.
     """
     told = {record.pair: record.effective.proof for record in finished}
     proofs = {pair: proof for pair, proof in told.items() if proof is not None}
     if not proofs:
         return
-    pairs = {*asked, *proofs}
-    reference = most_precise(pairs)
-    known = proofs.get(reference)
-    if len(pairs) == 1 and not _is_plain(reference):
+    reference = most_precise({*asked, *proofs})
+    known = proofs.pop(reference, None)
+    apart = {pair for pair, proof in proofs.items() if known and _is_told(proof, known)}
+    if known and not apart and not reference.is_plain:
         reason = "no more precise pair was measured to compare its evidence with"
+        if proofs:
+            reason = f"nothing tells a coarser pair from it, and {reason}"
         yield reference, Trouble(Status.UNVERIFIED, reason)
     for pair, proof in proofs.items():
-        if pair == reference:
-            continue
-        twin = _twin(pair, proofs, besides=reference)
+        twin = _twin(pair, proofs)
         reason = ""
         if known is None:
             reason = f"there is no evidence of {reference} to compare its own with"
-        elif not (_differ(proof, known) or _is_smaller(proof, known)):
+        elif pair not in apart:
             reason = f"nothing tells it from {reference}: {_evidence(proof)}"
         elif twin is not None:
             reason = f"its probabilities are those of {twin}, to the last digit"
@@ -224,17 +247,17 @@ def _unproved(
             yield pair, Trouble(Status.UNVERIFIED, reason)
 
 
-def _is_plain(pair: Pair) -> bool:
-    """Whether neither K nor V is quantized, by their names."""
-    return all(bits(each) == FULL_BITS for each in (pair.k, pair.v))
+def _is_told(one: Proof, reference: Proof) -> bool:
+    """Whether replies or memory tell it from the reference."""
+    return _differ(one, reference) or _is_smaller(one, reference)
 
 
-def _twin(pair: Pair, proofs: Mapping[Pair, Proof], *, besides: Pair) -> Pair | None:
+def _twin(pair: Pair, proofs: Mapping[Pair, Proof]) -> Pair | None:
     """A more precise pair with the same probabilities; None if there is none."""
     one = proofs[pair].prints
     if not one or not all(each.logprobs for each in one):
         return None
-    others = proofs.keys() - {pair, besides}
+    others = proofs.keys() - {pair}
     same = sorted(other for other in others if proofs[other].prints == one)
     return next((each for each in same if most_precise((each, pair)) == each), None)
 

@@ -3,12 +3,12 @@
 import math
 from dataclasses import replace
 
-from made_records import failed_record, made_run, made_setup
+from made_records import failed_record, made_record, made_run, made_setup
 
 from codeneedle.analysis.frames import Cell
 from codeneedle.analysis.retrieval import METRICS
 from codeneedle.grid import Pair
-from codeneedle.records.record import Status
+from codeneedle.records.record import Effective, Proof, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import STATUS_WORDS, number
 from codeneedle.report.selection import metric_named
@@ -67,6 +67,26 @@ def test_a_run_of_several_days_says_so() -> None:
     some = replace(run, records=(*run.records, unreadable))
     assert "2025-11-20" == captions.dates(some)
     assert "2025-11-20" == captions.dates(replace(run, records=(unreadable,)))
+
+
+def test_a_quantized_reference_of_a_server_that_does_not_tell_is_named() -> None:
+    """
+    Pairs differ, which does not show that the most precise one is what it is called.
+    """
+
+    def told(*pairs: str, proof: Proof | None = None) -> str:
+        records = (made_record(pair, []) for pair in pairs)
+        effective = Effective(proof=proof)
+        proved = tuple(replace(each, effective=effective) for each in records)
+        return dict(captions.facts(replace(made_run(), records=proved))).get(
+            "cache", ""
+        )
+
+    proof = Proof()
+    said = told("q4_0/q4_0", "q8_0/q8_0", proof=proof)
+    assert said.startswith("q8_0/q8_0 and other pairs are shown to differ, not that")
+    assert "" == told("auto/auto", "fp8/fp8", proof=proof)
+    assert "" == told("q4_0/q4_0", "q8_0/q8_0")
 
 
 def test_cells_without_margins_are_explained_where_speculation_was_on() -> None:

@@ -271,7 +271,14 @@ def test_without_evidence_of_the_most_precise_pair_nothing_is_verified():
 
 @pytest.mark.parametrize(
     ("pair", "is_marked"),
-    [("q8_0/q8_0", True), ("fp8/auto", True), ("f16/f16", False), ("auto/auto", False)],
+    [
+        ("q8_0/q8_0", True),
+        ("fp8/auto", True),
+        ("turbo/turbo", True),
+        ("f16/f16", False),
+        ("f32/f32", False),
+        ("auto/auto", False),
+    ],
 )
 def test_a_lone_pair_that_is_quantized_is_unverified(pair, is_marked):
     """
@@ -280,6 +287,23 @@ def test_a_lone_pair_that_is_quantized_is_unverified(pair, is_marked):
     reason = "no more precise pair was measured to compare its evidence with"
 
     assert ({pair: reason} if is_marked else {}) == marks(proved(pair, *SAME))
+
+
+def test_a_quantized_reference_is_verified_by_a_pair_that_differs_from_it():
+    """
+    A server that ignores types gives all the same; pairs that were asked for, but have
+    no evidence, show nothing.
+    """
+    first, same = proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *SAME)
+    lone = "no more precise pair was measured to compare its evidence with"
+
+    marked = marks(first, same)
+
+    assert {"q8_0/q8_0", "q4_0/q4_0"} == set(marked)
+    assert f"nothing tells a coarser pair from it, and {lone}" == marked["q8_0/q8_0"]
+    asked = [Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")]
+    assert {"q8_0/q8_0": (Status.UNVERIFIED, lone)} == found(first, asked=asked)
+    assert {} == marks(first, proved("q4_0/q4_0", *OTHER))
 
 
 def test_a_server_that_ignores_one_type_is_caught_by_the_other_pair():
