@@ -1,5 +1,6 @@
 """Joins run folders that several hosts have measured shares of."""
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,9 +10,9 @@ from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences, first_other
-from codeneedle.records.record import CellRecord, Setup, Status
+from codeneedle.records.record import AGAIN, CellRecord, Setup, Status
 from codeneedle.records.store import SETUP, Store, run_folder
-from codeneedle.sweep.fallbacks import judged
+from codeneedle.sweep.fallbacks import verified
 
 Key = tuple[Pair, str]
 """A cell and a probe."""
@@ -245,13 +246,23 @@ def _judge(target: Store, found: Merged) -> None:
     """
     Store what the records of all sources together tell of each cell.
 
-    Evidence that a share could compare with nothing is compared now. Speeds are not:
-    hosts may differ in them.
+    Evidence that a share could compare with nothing is compared now, also with what was
+    to be measured and was not. What depends on the device is not: each share has its
+    own reference.
     """
+    setup = _setup(target)
+    grid = itertools.starmap(Pair, itertools.product(setup.types_k, setup.types_v))
+    asked = {*grid, *(pair for pair, _ in found.records)}
     for probe in {probe for _, probe in found.records}:
-        of_probe = {p: each for (p, of), each in found.records.items() if of == probe}
-        changed = judged(of_probe, speed=lambda _: None, has_device=False)
-        for pair, told in changed.items():
-            record = target.record(pair, probe)
+        own = _of_probe(found, probe)
+        # A pair that was measured once more is told from others' first records.
+        first = _of_probe(found, probe.removesuffix(AGAIN))
+        changed = verified(first | own, asked=asked)
+        for pair in changed.keys() & own.keys():
+            record, told = target.record(pair, probe), changed[pair]
             if record is not None:
                 target.add(replace(record, status=told.status, reason=told.reason))
+
+
+def _of_probe(found: Merged, probe: str) -> dict[Pair, CellRecord]:
+    return {pair: each for (pair, of), each in found.records.items() if of == probe}

@@ -376,7 +376,8 @@ class Runner:
             alike,
             speed=prompt_speed(probe.metrics, self.run.setup),
             has_device=bool(self.run.engine.identity().devices),
-            asked=walk.pairs,
+            # Also what another command was to measure here, and could not.
+            asked={*walk.pairs, *walk.records},
         )
 
     def _refuse_replaced_weights(self, cell: ProbeContext) -> None:

@@ -9,7 +9,7 @@ from made_records import made_record, made_round, made_setup
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.records.record import Effective, Print, Proof, Status
+from codeneedle.records.record import AGAIN, Effective, Print, Proof, Status
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.merge import merge
 
@@ -68,17 +68,23 @@ def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
     assert (found.folder, *found.sources) == again.sources
 
 
+def proved(pair, number):
+    """A finished cell of a server that does not tell, with evidence."""
+    proof = Proof(prints=(Print(text="a", logprobs=(number,)),) * 2)
+    return replace(finished(pair), effective=Effective(proof=proof))
+
+
+def unverified(record, reason):
+    """*record*, as it was judged."""
+    return replace(record, status=Status.UNVERIFIED, reason=reason)
+
+
 def test_evidence_of_different_shares_is_compared(tmp_path):
     """
     A cell that its own share verified is unverified if another share's is the same to
     the last digit, and one that had nothing to be told from is verified.
     """
-
-    def proved(pair, number):
-        proof = Proof(prints=(Print(text="a", logprobs=(number,)),) * 2)
-        return replace(finished(pair), effective=Effective(proof=proof))
-
-    alone = replace(proved(Q8, -2.0), status=Status.UNVERIFIED, reason="nothing")
+    alone = unverified(proved(Q8, -2.0), "nothing")
     a = share(tmp_path / "a", proved(F16, -1.0), alone)
     b = share(tmp_path / "b", proved(F16, -1.0), proved(Q4, -2.0))
 
@@ -91,6 +97,56 @@ def test_evidence_of_different_shares_is_compared(tmp_path):
         Q8: (Status.FINISHED, ""),
         Q4: (Status.UNVERIFIED, twin),
     } == told
+
+
+@pytest.mark.parametrize("is_tried", [True, False])
+def test_without_the_reference_s_evidence_a_merge_verifies_nothing(tmp_path, is_tried):
+    """
+    Whether the most precise pair failed, or nobody came to it: nothing was shown.
+    """
+    reason = "there is no evidence of f16/f16 to compare its own with"
+    others = [
+        unverified(proved(Q8, -2.0), reason),
+        unverified(proved(Q4, -3.0), reason),
+    ]
+    a = share(tmp_path / "a", *others, *([failed(F16)] if is_tried else []))
+
+    _, store = merged(tmp_path, a)
+
+    told = {record.pair: (record.status, record.reason) for record in store.records()}
+    assert [(Status.UNVERIFIED, reason)] * 2 == [told[Q8], told[Q4]]
+
+
+def test_cells_of_different_devices_are_not_held_to_each_other(tmp_path):
+    """
+    Layers and parts of the graph are those of a device; its own sweep compared them.
+    """
+
+    def on(pair, device, layers, parts):
+        effective = Effective(offloaded_layers=layers, graph_splits=parts)
+        return replace(finished(pair), device=device, effective=effective)
+
+    big = [on(pair, "CUDA0", 33, 2) for pair in (F16, Q8)]
+    a = share(tmp_path / "a", *big, on(Q4, "smaller", 30, 3))
+
+    _, store = merged(tmp_path, a)
+
+    told = {record.pair: (record.status, record.reason) for record in store.records()}
+    assert dict.fromkeys((F16, Q8, Q4), (Status.FINISHED, "")) == told
+
+
+def test_what_was_measured_once_more_is_judged_beside_the_first_records(tmp_path):
+    """
+    The repeated reference of a grid of quantized types is not alone.
+    """
+    setup = replace(SETUP, types_k=TYPES[1:], types_v=TYPES[1:])
+    again = replace(proved(Q8, -2.0), probe=f"recall{AGAIN}")
+    records = (proved(Q8, -2.0), again, proved(Q4, -3.0))
+    a = share(tmp_path / "a", *records, setup=setup)
+
+    _, store = merged(tmp_path, a)
+
+    assert [Status.FINISHED] * 3 == [record.status for record in store.records()]
 
 
 def test_records_are_taken_over_byte_by_byte(tmp_path):

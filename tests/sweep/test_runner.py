@@ -453,6 +453,24 @@ def test_a_cell_is_verified_once_the_reference_is_there(store):
     assert {(Status.FINISHED, "")} == {(each.status, each.reason) for each in stored}
 
 
+def test_a_command_of_one_pair_counts_what_others_could_not_measure(store):
+    """
+    Jobs of a cell each, in one folder: the most precise pair has failed before.
+    """
+
+    def outcome(cell):
+        if cell.pair == GOOD:
+            fails()(cell)
+        print_ = Print(text=str(cell.pair), logprobs=())
+        cell.effective = Effective(proof=Proof(prints=(print_, print_)))
+
+    for pair in [GOOD, *(pair for pair in PAIRS if pair != GOOD)]:
+        walk(store, Script(outcome), pairs=[pair])
+
+    reasons = {store.record(pair, "recall").reason for pair in PAIRS if pair != GOOD}
+    assert {f"there is no evidence of {GOOD} to compare its own with"} == reasons
+
+
 @pytest.mark.parametrize(
     ("engine", "status"), [(gpu(), "fallback-cpu"), (FakeEngine(), "finished")]
 )
