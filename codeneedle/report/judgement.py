@@ -511,9 +511,8 @@ def _lost_words(
     more = [each.more for each in certificates if each and each.verdict == UNDECIDED]
     if more:
         return (
-            f"not shown of any pair: it takes {min(more)} more {certified.noun} that "
-            "could be lost, and none that is, to show that fewer than "
-            f"{LOST_SHARE:.0%} are"
+            f"not shown of any pair: {min(more)} more {certified.noun} without a loss "
+            f"would show that fewer than {LOST_SHARE:.0%} are lost"
         )
     if not smaller:
         return NO_SMALLER
