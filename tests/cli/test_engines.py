@@ -103,7 +103,7 @@ def test_the_shipped_sweeps_of_mlx_make_the_published_tables(
     tmp_path, name, v_types, probes
 ):
     """
-    Length by depth with K and V alike; K and V apart by divergence, speed and memory.
+    Length by depth for each K with each V; the same by divergence, speed and memory.
     """
     shipped = read_sweep_file(name, folder=tmp_path, engines=settings_of_engines())
     asked = Request(**shipped)
