@@ -69,20 +69,7 @@ def answers(
         if record.pair == pair and record.probe in {RECALL, retrieval.NAME}
     ]
     if not found:
-        names = [run.name for run in runs]
-        others = {r.probe for run in runs for r in run.records if r.pair == pair}
-        if others:
-            raise BadInput(
-                source=pair,
-                reason=f"has no answers in {', '.join(names)}: only "
-                f"{', '.join(sorted(others))} was measured",
-                hint="Answers come from: codeneedle sweep --probe recall or retrieval",
-            )
-        raise BadInput(
-            source=pair,
-            reason=f"no record in {', '.join(names)}",
-            hint=f"See which pairs it has: codeneedle grid {names[0]}",
-        )
+        raise _unanswered(runs, pair)
     if function is None:
         for run, record in found:
             yield overview_of(run, record, reading)
@@ -100,6 +87,24 @@ def answers(
             yield question_view(asked)
         else:
             yield _round_view(asked, reading, width=width, colour=colour)
+
+
+def _unanswered(runs: Sequence[Run], pair: Pair) -> BadInput:
+    """The error for a *pair* without answers: never tried, or by other probes alone."""
+    names = ", ".join(run.name for run in runs)
+    others = {r.probe for run in runs for r in run.records if r.pair == pair}
+    if others:
+        return BadInput(
+            source=pair,
+            reason=f"has no answers in {names}: only {', '.join(sorted(others))} was "
+            "measured",
+            hint="Answers come from: codeneedle sweep --probe recall, or retrieval",
+        )
+    return BadInput(
+        source=pair,
+        reason=f"no record in {names}",
+        hint=f"See which pairs it has: codeneedle grid {runs[0].name}",
+    )
 
 
 def _all(run: Run, record: CellRecord) -> Iterator[tuple[str, AskedRound | Outcome]]:
