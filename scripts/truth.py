@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from codeneedle.analysis.verdict import EFFECTS, Numbers
+from codeneedle.report.units import scored_metrics
 
 from codeneedle.analysis import verdict
-from codeneedle.analysis.verdict import EFFECTS, Numbers
 from codeneedle.probes import PROBES
 from codeneedle.records.store import Store
 from codeneedle.report.table import pair_table
-from codeneedle.report.units import scored_metrics
 from codeneedle.scoring.rounds import Reading
 
 TYPES, NEEDLES, LINES = 6, 16, 20.0
