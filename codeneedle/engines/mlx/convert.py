@@ -26,10 +26,7 @@ from codeneedle.system.machine import made_folder
 ARCHITECTURE = "llama"
 """The one that is converted; of others there are folders made by mlx_lm.convert."""
 
-ROPE_FACTORS = "codeneedle_rope_factors"
-"""Key of ``config.json``: by what the rotary frequencies of each pair are divided."""
-
-VERSION = 1
+VERSION = 2
 """Of what is written: folders of another one are not used."""
 
 _OUTSIDE = {
@@ -201,7 +198,6 @@ class _Source:
             "mlp_bias": False,
             "tie_word_embeddings": "output.weight" not in self.found,
             "eos_token_id": sorted(_ends(keys)),
-            ROPE_FACTORS: self._rope_factors(),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -223,11 +219,24 @@ class _Source:
     def _has_bias(self) -> bool:
         return any(".attn_" in name and name.endswith(".bias") for name in self.found)
 
-    def _rope_factors(self) -> list[float] | None:
-        found = self.found.get("rope_freqs.weight")
-        return None if found is None else [float(each) for each in found.data]
-
     def _rope_scaling(self) -> dict[str, Any] | None:
+        """
+        How rotary frequencies are changed; None if they are not.
+
+        Source:
+            ``rope_freqs.weight`` in ``ggml_rope_ext`` of llama.cpp divides that of each
+            pair by a factor; so does ``SuScaledRoPE`` of mlx-lm, whose values are not
+            scaled where the context is the original one.
+        """
+        factors = self.found.get("rope_freqs.weight")
+        if factors is not None:
+            listed = [float(each) for each in factors.data]
+            return {
+                "type": "longrope",
+                "short_factor": listed,
+                "long_factor": listed,
+                "original_max_position_embeddings": self.weights.training_context,
+            }
         kind = self.keys.get("llama.rope.scaling.type", "none")
         if kind == "none":
             return None

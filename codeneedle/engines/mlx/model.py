@@ -1,6 +1,5 @@
 """The model in the child process: its caches, prompts read, tokens predicted."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,20 +10,21 @@ import mlx.core as mx
 import mlx_lm
 import numpy as np
 import numpy.typing as npt
-from mlx import nn
-from mlx_lm.models import base
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import (
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 from mlx_lm.utils import load_model
 
 from codeneedle.engines.mlx.cache import (
     PLAIN_BITS,
+    WORD_BITS,
     Packing,
-    RotatingQuantizedKVCache,
-    SplitQuantizedKVCache,
-    attention,
+    SplitKVCache,
     quantized,
 )
-from codeneedle.engines.mlx.convert import ROPE_FACTORS
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""
@@ -41,11 +41,10 @@ SCORED_STEP = 256
 DTYPES = {"f16": mx.float16, "bf16": mx.bfloat16}
 """Cache types that are not quantized."""
 
+KINDS = (KVCache, QuantizedKVCache, RotatingKVCache, SplitKVCache)
+"""Caches of K and V that can be quantized, or are."""
+
 _NAMES = {mx.float16: "f16", mx.bfloat16: "bf16", mx.float32: "f32"}
-
-_OURS = (SplitQuantizedKVCache, RotatingQuantizedKVCache)
-
-_original_attention = base.scaled_dot_product_attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,63 +80,6 @@ class Settings:
         return key, value
 
 
-class FactoredRope(nn.Module):  # type: ignore[misc, unused-ignore]
-    """
-    Rotary positions whose frequencies are divided by a factor for each pair.
-
-    Source:
-        ``rope_freqs.weight`` in ``ggml_rope_ext``; ``Llama3RoPE`` of mlx-lm.
-    """
-
-    def __init__(self, *, dims: int, base: float, factors: Sequence[float]) -> None:
-        super().__init__()
-        self.dims = dims
-        exponents = mx.arange(0, dims, 2, dtype=mx.float32) / dims
-        self._freqs = base**exponents * mx.array(factors, dtype=mx.float32)
-
-    def __call__(self, x: Any, offset: int = 0) -> Any:
-        """*x*, its last axis rotated by the places from *offset* on."""
-        return mx.fast.rope(
-            x,
-            self.dims,
-            traditional=False,
-            base=None,
-            scale=1.0,
-            offset=offset,
-            freqs=self._freqs,
-        )
-
-
-def _dispatched(
-    queries: Any,
-    keys: Any,
-    values: Any,
-    cache: Any,
-    scale: float,
-    mask: Any,
-    sinks: Any = None,
-) -> Any:
-    """Attention for every model of mlx-lm: ours on our caches, else its own."""
-    if not isinstance(cache, _OURS):
-        return _original_attention(
-            queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
-        )
-    if sinks is not None:
-        raise NotImplementedError("attention sinks on a quantized cache")
-    return attention(queries, keys, values, cache=cache, scale=scale, mask=mask)
-
-
-def _take_over_attention() -> None:
-    """Have all models use `_dispatched`, those that are imported later, too."""
-    for name, module in list(sys.modules.items()):
-        if not name.startswith("mlx_lm.models."):
-            continue
-        if getattr(module, "scaled_dot_product_attention", None) is _original_attention:
-            module.scaled_dot_product_attention = (  # type: ignore[attr-defined]
-                _dispatched
-            )
-
-
 @dataclass(slots=True)
 class Session:
     """
@@ -158,21 +100,14 @@ class Session:
     caches: list[Any] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     reused: int = 0
+    _is_quantized: bool = field(default=False, init=False)
 
     @classmethod
     def load(cls, folder: Path, settings: Settings) -> "Session":
         """The model in *folder*, its weights in memory."""
-        _take_over_attention()
         model, config = load_model(folder)
-        _take_over_attention()
         if settings.compute == "float32":
             model.set_dtype(mx.float32)
-        factors = config.get(ROPE_FACTORS)
-        if factors:
-            for layer in model.layers:
-                layer.self_attn.rope = FactoredRope(
-                    dims=2 * len(factors), base=config["rope_theta"], factors=factors
-                )
         mx.eval(model.parameters())
         text = config.get("text_config", config)
         made = cls(model=model, settings=settings, vocabulary=int(text["vocab_size"]))
@@ -181,7 +116,7 @@ class Session:
 
     def clear(self) -> None:
         """Empty the caches."""
-        self.tokens = []
+        self.tokens, self._is_quantized = [], False
         self.caches = make_prompt_cache(self.model)
         size = self.settings.max_kv_size
         if size is not None:
@@ -239,7 +174,7 @@ class Session:
         """
         surplus = len(self.tokens) - length
         is_early = length < self.settings.quantized_kv_start
-        if surplus and is_early and any(isinstance(c, _OURS) for c in self.caches):
+        if surplus and is_early and self._is_quantized:
             return False
         if surplus and not all(each.is_trimmable() for each in self.caches):
             return False
@@ -273,13 +208,14 @@ class Session:
 
     def _quantize(self) -> None:
         """Quantize what is to be, from the beginning of a context or later."""
-        if len(self.tokens) < self.settings.quantized_kv_start:
-            return
-        key, value = self.settings.packings()
-        for at, cache in enumerate(self.caches):
-            made = quantized(cache, key, value)
-            if made is not None:
-                self.caches[at] = made
+        if len(self.tokens) >= self.settings.quantized_kv_start:
+            self._convert()
+
+    def _convert(self) -> None:
+        if not self._is_quantized:
+            packings = self.settings.packings()
+            self.caches = [quantized(each, *packings) for each in self.caches]
+            self._is_quantized = True
 
     def effective(self) -> list[dict[str, Any]]:
         """
@@ -289,39 +225,36 @@ class Session:
         """
         self.clear()
         self.fill([0])
-        key, value = self.settings.packings()
-        found = [
-            _told(at, quantized(each, key, value) or each)
-            for at, each in enumerate(self.caches)
-        ]
+        self._convert()
+        found = [_told(at, each) for at, each in enumerate(self.caches)]
         self.clear()
         return found
 
 
 def _told(number: int, cache: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"layer": number, "class_name": type(cache).__name__}
-    if not isinstance(cache, _OURS):
+    if not isinstance(cache, KINDS):
         return told
-    sides = (
-        ("k", cache.keys, cache.key_packing),
-        ("v", cache.values, cache.value_packing),
-    )
-    for (side, packed, packing), size in zip(
-        sides, cache.bytes_per_token(), strict=True
-    ):
-        told[side] = _type_of(packed, packing)
-        told[f"{side}_group_size"] = packing.group_size if packing.is_quantized else 0
-        told[f"{side}_bytes_per_token"] = size
+    group_size = getattr(cache, "group_size", 0)
+    groups = group_size if isinstance(group_size, tuple) else (group_size, group_size)
+    for side, held, group in zip("kv", cache.state[:2], groups, strict=True):
+        arrays = held if isinstance(held, (tuple, list)) else (held,)
+        is_packed = len(arrays) > 1
+        told[side] = _type_of(arrays, group)
+        told[f"{side}_group_size"] = group if is_packed else 0
+        told[f"{side}_bytes_per_token"] = sum(
+            array.nbytes / array.shape[2] for array in arrays
+        )
     told["tokens"] = getattr(cache, "max_size", None)
     return told
 
 
-def _type_of(packed: Any, packing: Packing) -> str:
+def _type_of(arrays: Sequence[Any], group_size: int) -> str:
     """The type that the arrays show: of packed values, from their widths."""
-    if len(packed) == 1:
-        return _NAMES.get(packed[0].dtype, str(packed[0].dtype))
-    words, scales = packed[0].shape[-1], packed[1].shape[-1]
-    return f"kv{32 * words // (scales * packing.group_size)}"
+    if len(arrays) == 1:
+        return _NAMES.get(arrays[0].dtype, str(arrays[0].dtype))
+    words, scales = arrays[0].shape[-1], arrays[1].shape[-1]
+    return f"kv{WORD_BITS * words // (scales * group_size)}"
 
 
 def speeds(

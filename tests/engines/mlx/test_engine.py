@@ -136,7 +136,7 @@ def test_what_runs_is_read_from_the_arrays(served):
     (cache,) = found.kv
 
     assert () == served.verify(SPLIT)
-    assert ("SplitQuantizedKVCache", "kv8", "kv4") == (
+    assert ("SplitKVCache", "kv8", "kv4") == (
         cache.class_name,
         cache.k_type,
         cache.v_type,

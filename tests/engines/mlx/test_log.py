@@ -23,7 +23,7 @@ def layer(number=0, **changes):
     """A layer that is what `ASKED` asks for."""
     told = {
         "layer": number,
-        "class_name": "SplitQuantizedKVCache",
+        "class_name": "SplitKVCache",
         "k": "kv8",
         "v": "kv4",
         "k_group_size": 64,
