@@ -267,11 +267,12 @@ def speeds(
     repetition, which is not told, warms up.
 
     Yields:
-        ``pp`` and ``tg``, in tokens per second, and the peak memory in bytes.
+        ``pp`` and ``tg``, in tokens per second, and the peak memory in bytes so far,
+        that of reading the first *depth* tokens included.
     """
     text = [1 + at % (session.vocabulary - 1) for at in range(max(depth, prompt, 1))]
+    mx.reset_peak_memory()
     for repetition in range(repetitions + 1):
-        mx.reset_peak_memory()
         pp = _timed(session, text[:depth], lambda: session.fill(text[:prompt]), prompt)
 
         def write() -> None:

@@ -7,8 +7,9 @@ mx = pytest.importorskip(
 )
 pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 
-from codeneedle.engines.mlx.convert import converted  # noqa: E402 - if installed
-from codeneedle.engines.mlx.model import Session, Settings  # noqa: E402
+from codeneedle.engines.mlx import model  # noqa: E402 - only where it is installed
+from codeneedle.engines.mlx.convert import converted  # noqa: E402
+from codeneedle.engines.mlx.model import Session, Settings, speeds  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
 HEAD = 64
@@ -93,3 +94,43 @@ def test_scored_tokens_have_the_probabilities_of_written_ones(folder):
 
     together = [float(row[token]) for row, token in zip(rows, (5, 6, 7), strict=True)]
     assert pytest.approx(written, abs=0.05) == together
+
+
+class Script:
+    """A session that notes what happens to it."""
+
+    vocabulary = 10
+
+    def __init__(self):
+        self.tokens, self.events = [], []
+
+    def fill(self, tokens):
+        self.events.append(f"read {len(tokens)}")
+        self.tokens += tokens
+
+    def step(self, token):
+        self.fill([token])
+        return mx.array([0.0, 1.0])
+
+    def trim(self, length):
+        self.tokens = self.tokens[:length]
+        return True
+
+    def clear(self):
+        self.tokens = []
+
+
+def test_the_peak_of_memory_includes_reading_the_first_tokens(monkeypatch):
+    """It is reset before them, and not again; a first repetition warms up."""
+    script = Script()
+    monkeypatch.setattr(
+        model.mx, "reset_peak_memory", lambda: script.events.append("-")
+    )
+    monkeypatch.setattr(model.mx, "get_peak_memory", lambda: len(script.events))
+
+    found = list(speeds(script, depth=30, prompt=9, generated=2, repetitions=2))
+
+    test = ["read 9", "read 1", "read 1"]
+    assert ["-", "read 30", *test, *test, *test] == script.events
+    assert [8, 11] == [each["peak_bytes"] for each in found]
+    assert all(each["pp"] > 0 and each["tg"] > 0 for each in found)
