@@ -21,7 +21,7 @@ import numpy as np
 from codeneedle.engines.base_file import HEADER, MAGIC, row_values
 from codeneedle.engines.mlx import scoring
 from codeneedle.engines.mlx.log import KEY_VARIABLE, line
-from codeneedle.engines.mlx.tokens import TextModel, read_text_model
+from codeneedle.engines.mlx.tokens import TextModel
 
 Json = dict[str, Any]
 
@@ -330,7 +330,7 @@ def _memory() -> Json:
 
 def serve(options: argparse.Namespace) -> None:
     """Answer requests until a signal comes."""
-    text = read_text_model(options.model)
+    text = TextModel(options.model)
     session = None if options.counting else _session(options)
     server = Server((HOST, 0), Handler)
     server.text, server.session = text, session
@@ -389,7 +389,7 @@ def divergence(options: argparse.Namespace) -> None:
 
 
 def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
-    text, context = read_text_model(options.model), options.context
+    text, context = TextModel(options.model), options.context
     content = options.text.read_bytes().decode(errors="replace")
     ids = text.ids(content, parse_special=False)
     # As llama-perplexity: a shorter text makes fewer chunks, but not fewer than two.

@@ -24,18 +24,14 @@ from codeneedle.engines.engine import (
 from codeneedle.engines.messages import Readiness, ServerGone
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
+from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.log import KEY_VARIABLE, Asked, Listening
-from codeneedle.engines.mlx.settings import NAME, MlxSettings
+from codeneedle.engines.mlx.settings import NAME, MlxSettings, missing
 from codeneedle.engines.mlx.tools import MlxDivergence, MlxSpeed
-from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
+from codeneedle.errors import BadInput, CellError, ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import (
-    FOLDER_FILE,
-    is_folder_of_mlx,
-    read_folder,
-    read_header,
-)
+from codeneedle.models.weights import FOLDER_FILE, read_header
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import noted
@@ -50,7 +46,6 @@ GROUP_SIZES = (32, 64, 128)
 """Values that share a scale and a bias; MLX has kernels for no others."""
 
 PACKAGES = ("mlx", "mlx-lm")
-INSTALL = "Install it: pip install 'codeneedle[mlx]'"
 
 ON_CPU = (
     "MLX computes on the CPU here, which is slow: use short contexts; on Linux, "
@@ -87,9 +82,7 @@ def find() -> dict[str, str]:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError as error:
-            raise ToolMissing(
-                tool=name, reason="is not installed", hint=INSTALL
-            ) from error
+            raise missing(name) from error
     return found
 
 

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from codeneedle.errors import ToolMissing
+
 NAME = "mlx"
 
 DEFAULT_GROUP_SIZE = 64
@@ -53,6 +55,12 @@ class MlxSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={"option": "--compute", "metavar": "TYPE"},
         ),
     ] = "auto"
+
+
+def missing(package: str) -> ToolMissing:
+    """The error for a package that the engine needs and that is not installed."""
+    hint = "Install it: pip install 'codeneedle[mlx]'"
+    return ToolMissing(tool=package, reason="is not installed", hint=hint)
 
 
 def is_of_known_size(arguments: Sequence[str]) -> bool:

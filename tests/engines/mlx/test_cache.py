@@ -25,7 +25,7 @@ from codeneedle.engines.mlx.cache import (  # noqa: E402
 )
 from codeneedle.engines.mlx.convert import converted  # noqa: E402
 from codeneedle.engines.mlx.model import Session, Settings  # noqa: E402
-from codeneedle.engines.mlx.tokens import read_text_model  # noqa: E402
+from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
 HEAD = 64
@@ -96,7 +96,7 @@ def folder(nano):
 
 @pytest.fixture(scope="module")
 def text_model(folder):
-    return read_text_model(folder)
+    return TextModel(folder)
 
 
 def answer(folder, text_model, **settings):
