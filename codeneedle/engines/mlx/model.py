@@ -25,6 +25,7 @@ from codeneedle.engines.mlx.cache import (
     SplitKVCache,
     quantized,
 )
+from codeneedle.engines.mlx.log import LayerCache, Speed
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""
@@ -217,7 +218,7 @@ class Session:
             self.caches = [quantized(each, *packings) for each in self.caches]
             self._is_quantized = True
 
-    def effective(self) -> list[dict[str, Any]]:
+    def effective(self) -> tuple[LayerCache, ...]:
         """
         What each layer's cache is, read from its arrays, after a token was stored.
 
@@ -226,27 +227,33 @@ class Session:
         self.clear()
         self.fill([0])
         self._convert()
-        found = [_told(at, each) for at, each in enumerate(self.caches)]
+        found = tuple(_shown(at, each) for at, each in enumerate(self.caches))
         self.clear()
         return found
 
 
-def _told(number: int, cache: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {"layer": number, "class_name": type(cache).__name__}
+def _shown(number: int, cache: Any) -> LayerCache:
+    """What the arrays of *cache* show, which has stored a token."""
+    name = type(cache).__name__
     if not isinstance(cache, KINDS):
-        return told
-    group_size = getattr(cache, "group_size", 0)
-    groups = group_size if isinstance(group_size, tuple) else (group_size, group_size)
-    for side, held, group in zip("kv", cache.state[:2], groups, strict=True):
-        arrays = held if isinstance(held, (tuple, list)) else (held,)
-        is_packed = len(arrays) > 1
-        told[side] = _type_of(arrays, group)
-        told[f"{side}_group_size"] = group if is_packed else 0
-        told[f"{side}_bytes_per_token"] = sum(
-            array.nbytes / array.shape[2] for array in arrays
-        )
-    told["tokens"] = getattr(cache, "max_size", None)
-    return told
+        return LayerCache(layer=number, class_name=name)
+    group = getattr(cache, "group_size", 0)
+    groups = group if isinstance(group, tuple) else (group, group)
+    # Values that are not quantized are no tuple in mlx-lm's own caches.
+    k, v = (
+        each if isinstance(each, (tuple, list)) else (each,) for each in cache.state[:2]
+    )
+    return LayerCache(
+        layer=number,
+        class_name=name,
+        k=_type_of(k, groups[0]),
+        v=_type_of(v, groups[1]),
+        k_group_size=groups[0] if len(k) > 1 else 0,
+        v_group_size=groups[1] if len(v) > 1 else 0,
+        k_bytes_per_token=sum(array.nbytes / array.shape[2] for array in k),
+        v_bytes_per_token=sum(array.nbytes / array.shape[2] for array in v),
+        tokens=getattr(cache, "max_size", None),
+    )
 
 
 def _type_of(arrays: Sequence[Any], group_size: int) -> str:
@@ -259,16 +266,14 @@ def _type_of(arrays: Sequence[Any], group_size: int) -> str:
 
 def speeds(
     session: Session, *, depth: int, prompt: int, generated: int, repetitions: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Speed]:
     """
     Reading and writing speed at *depth*, one repetition after the other.
 
     The caches hold *depth* tokens before each test, as of llama-bench; a first
     repetition, which is not told, warms up.
 
-    Yields:
-        ``pp`` and ``tg``, in tokens per second, and the peak memory in bytes so far,
-        that of reading the first *depth* tokens included.
+    The peak of memory includes reading the first *depth* tokens.
     """
     text = [1 + at % (session.vocabulary - 1) for at in range(max(depth, prompt, 1))]
     mx.reset_peak_memory()
@@ -282,7 +287,7 @@ def speeds(
 
         tg = _timed(session, text[:depth], write, generated)
         if repetition:
-            yield {"pp": pp, "tg": tg, "peak_bytes": int(mx.get_peak_memory())}
+            yield Speed(pp=pp, tg=tg, peak_bytes=peak_bytes())
 
 
 def _timed(
@@ -302,6 +307,6 @@ def versions() -> str:
     return f"mlx {mx.__version__}, mlx-lm {mlx_lm.__version__}, {device}"
 
 
-def memory() -> dict[str, int]:
-    """What MLX has allocated, now and at most, in bytes."""
-    return {"active_bytes": mx.get_active_memory(), "peak_bytes": mx.get_peak_memory()}
+def peak_bytes() -> int:
+    """The most that MLX has allocated so far."""
+    return int(mx.get_peak_memory())

@@ -56,6 +56,11 @@ class MlxSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "auto"
 
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Group sizes of K and of V."""
+        return self.group_size[0], self.group_size[-1]
+
 
 def missing(package: str) -> ToolMissing:
     """The error for a package that the engine needs and that is not installed."""

@@ -40,24 +40,23 @@ def test_types_and_memory_are_read_from_the_arrays(folder, k, v, kind, sizes):
     """Bytes by token: 16 bits a value, or the bits, and two scales of 16 for 64."""
     found = loaded(folder, k, v).effective()
 
-    (layer,) = {tuple(each.items())[1:] for each in found}
-    layer = dict(layer)
-    assert (kind, k, v) == (layer["class_name"], layer["k"], layer["v"])
-    assert sizes == (layer["k_bytes_per_token"], layer["v_bytes_per_token"])
     groups = tuple(64 if each.startswith("kv") else 0 for each in (k, v))
-    assert groups == (layer["k_group_size"], layer["v_group_size"])
-    assert layer["tokens"] is None
+    for number, layer in enumerate(found):
+        assert (number, kind, k, v) == (layer.layer, layer.class_name, layer.k, layer.v)
+        assert sizes == (layer.k_bytes_per_token, layer.v_bytes_per_token)
+        assert groups == (layer.k_group_size, layer.v_group_size)
+        assert None is layer.tokens
 
 
 def test_groups_of_k_and_of_v_are_read_from_the_arrays(folder):
     first = loaded(folder, "kv4", "kv4", group_size=(64, 32)).effective()[0]
 
     assert ("SplitKVCache", 64, 32) == (
-        first["class_name"],
-        first["k_group_size"],
-        first["v_group_size"],
+        first.class_name,
+        first.k_group_size,
+        first.v_group_size,
     )
-    assert (36, 40) == (first["k_bytes_per_token"], first["v_bytes_per_token"])
+    assert (36, 40) == (first.k_bytes_per_token, first.v_bytes_per_token)
 
 
 def test_what_is_quantized_later_is_told_beforehand(folder):
@@ -66,7 +65,7 @@ def test_what_is_quantized_later_is_told_beforehand(folder):
 
     first = session.effective()[0]
 
-    assert ("kv4", "kv4", 128) == (first["k"], first["v"], first["tokens"])
+    assert ("kv4", "kv4", 128) == (first.k, first.v, first.tokens)
     assert [] == session.tokens
 
 
@@ -132,5 +131,5 @@ def test_the_peak_of_memory_includes_reading_the_first_tokens(monkeypatch):
 
     test = ["read 9", "read 1", "read 1"]
     assert ["-", "read 30", *test, *test, *test] == script.events
-    assert [8, 11] == [each["peak_bytes"] for each in found]
-    assert all(each["pp"] > 0 and each["tg"] > 0 for each in found)
+    assert [8, 11] == [each.peak_bytes for each in found]
+    assert all(each.pp > 0 and each.tg > 0 for each in found)
