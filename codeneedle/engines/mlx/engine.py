@@ -164,6 +164,12 @@ class Mlx:
                 reason="the engine mlx has one device, and it uses it",
                 hint="Leave --devices out.",
             )
+        if not self.model.rotation:
+            raise BadInput(
+                source="--rotation off",
+                reason="the engine mlx never rotates values",
+                hint="Leave it out, or use --engine llama.cpp, which does.",
+            )
         if self.model.weights.path.name != FOLDER_FILE:
             refuse_unconvertible(self.model.weights)
         if len(self.settings.group_size) not in {1, 2}:

@@ -262,6 +262,15 @@ def test_arguments_of_llama_server_are_refused(engine):
         replace(engine, model=model).refuse_arguments()
 
 
+def test_a_rotation_that_is_switched_off_is_refused(engine):
+    """The arithmetic would be the same, and the record would say otherwise."""
+    model = replace(engine.model, rotation=False)
+
+    with pytest.raises(BadInput, match="never rotates") as caught:
+        replace(engine, model=model).refuse_arguments()
+    assert "--engine llama.cpp" in caught.value.hint
+
+
 def test_a_choice_of_devices_is_refused(engine):
     """Two cells on one GPU would share it."""
     model = replace(engine.model, device="1")
