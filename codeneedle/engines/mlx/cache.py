@@ -113,7 +113,9 @@ class SplitKVCache:
         The mask for *count* new tokens, as mlx-lm's models ask for it.
 
         In a cache of bounded size, each of several tokens sees the first ones that are
-        kept, as a single token does; with mlx-lm's mask, most of them would not.
+        kept, as a single token does. With mlx-lm's mask most of them would not, and a
+        forced token would have another probability than a written one: SmolLM2, kv8/kv4
+        and 24 tokens, -5.66 and -0.17 nats, where this mask gives -0.03 both ways.
         """
         mask = self.parts[0].make_mask(
             count, return_array=return_array, window_size=window_size

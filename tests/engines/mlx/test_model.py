@@ -10,6 +10,7 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 from codeneedle.engines.mlx import model  # noqa: E402 - only where it is installed
 from codeneedle.engines.mlx.convert import converted  # noqa: E402
 from codeneedle.engines.mlx.model import Session, Settings, speeds  # noqa: E402
+from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
 HEAD = 64
@@ -93,6 +94,34 @@ def test_scored_tokens_have_the_probabilities_of_written_ones(folder):
 
     together = [float(row[token]) for row, token in zip(rows, (5, 6, 7), strict=True)]
     assert pytest.approx(written, abs=0.05) == together
+
+
+@pytest.mark.real
+def test_a_language_model_answers_with_every_kind_of_cache(smollm2):
+    """Of 24 tokens, too, which is less than the question and its answer have."""
+    folder = converted(read_header(smollm2))
+    session, text = loaded(folder), TextModel(folder)
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = text.ids(text.render(messages, {}))
+    answers, kinds = set(), []
+    for k, v, size in (
+        ("f16", "f16", None),
+        ("kv8", "kv8", None),
+        ("kv8", "kv4", None),
+        ("f16", "f16", 24),
+        ("kv8", "kv4", 24),
+    ):
+        session.settings = Settings(k=k, v=v, compute="float32", max_kv_size=size)
+        kinds.append(session.effective()[0].class_name)
+        row, written = session.read(prompt), []
+        while (token := int(row.argmax())) not in text.ends and len(written) < 12:
+            written.append(token)
+            row = session.step(token)
+        answers.add(b"".join(map(text.piece, written)))
+
+    assert {b"The capital of France is Paris."} == answers
+    assert ["KVCache", "QuantizedKVCache", *["SplitKVCache"] * 3] == kinds
+    assert len(prompt) > 24
 
 
 class Script:
