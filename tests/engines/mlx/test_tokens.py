@@ -91,6 +91,24 @@ def test_a_template_that_refuses_says_why(pieces):
         pieces.render([{"role": "tool", "content": "b"}], {})
 
 
+def test_no_code_of_a_model_runs(pieces, tmp_path):
+    """Neither a tokenizer of its own nor what a template reaches for."""
+    mark = tmp_path / "it ran"
+    (tmp_path / "own.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings["auto_map"] = {"AutoTokenizer": ["own.Own", "own.Own"]}
+    settings["tokenizer_class"] = "Own"
+    settings["chat_template"] = "{{ messages.__class__.__mro__ }}"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+
+    model = TextModel(tmp_path)
+
+    assert pieces.ids("a b") == model.ids("a b")
+    with pytest.raises(ValueError, match="unsafe"):
+        model.render([{"role": "user", "content": "b"}], {})
+    assert not mark.exists()
+
+
 def test_a_model_without_a_template_renders_nothing(pieces, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{}")
 
