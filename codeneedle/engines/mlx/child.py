@@ -23,7 +23,9 @@ from codeneedle.engines.engine import Comparison
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx import scoring
 from codeneedle.engines.mlx.log import KEY_VARIABLE, tell
+from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.mlx.tokens import TextModel
+from codeneedle.grid import Pair
 
 Json = dict[str, Any]
 
@@ -338,19 +340,16 @@ def serve(options: argparse.Namespace) -> None:
 
 def _session(options: argparse.Namespace) -> Any:
     """The model in memory; what its caches are is told."""
-    from codeneedle.engines.mlx.model import Session, Settings, versions
+    from codeneedle.engines.mlx.model import Session, versions
 
-    session = Session.load(
-        options.model,
-        Settings(
-            k=options.cache_type_k,
-            v=options.cache_type_v,
-            group_size=options.kv_group_size,
-            quantized_kv_start=options.quantized_kv_start,
-            max_kv_size=options.max_kv_size,
-            compute=options.compute,
-        ),
+    settings = MlxSettings(
+        group_size=options.kv_group_size,
+        quantized_kv_start=options.quantized_kv_start,
+        max_kv_size=options.max_kv_size,
+        compute=options.compute,
     )
+    pair = Pair(options.cache_type_k, options.cache_type_v)
+    session = Session.load(options.model, pair, settings)
     tell(
         logs.Running(
             build=versions(),
@@ -440,10 +439,9 @@ def speed(options: argparse.Namespace) -> None:
         tell(each)
 
 
-def _two(text: str) -> tuple[int, int]:
+def _numbers(text: str) -> tuple[int, ...]:
     """``64``, or ``64,32`` for K and V."""
-    first, _, second = text.partition(",")
-    return int(first), int(second or first)
+    return tuple(map(int, text.split(",")))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -454,7 +452,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--context", type=int, required=True)
     made.add_argument("--cache-type-k", default="f16")
     made.add_argument("--cache-type-v", default="f16")
-    made.add_argument("--kv-group-size", type=_two, default=(64, 64))
+    made.add_argument("--kv-group-size", type=_numbers, default=(64,))
     made.add_argument("--quantized-kv-start", type=int, default=0)
     made.add_argument("--max-kv-size", type=int)
     made.add_argument("--compute", choices=("float32", "model"), default="model")

@@ -26,6 +26,8 @@ from codeneedle.engines.mlx.cache import (
     quantized,
 )
 from codeneedle.engines.mlx.log import LayerCache, Speed
+from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.grid import Pair
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""
@@ -48,37 +50,16 @@ KINDS = (KVCache, QuantizedKVCache, RotatingKVCache, SplitKVCache)
 _NAMES = {mx.float16: "f16", mx.bfloat16: "bf16", mx.float32: "f32"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """
-    What a child is started with.
-
-    Attributes:
-        k: Type of K: ``f16``, ``bf16``, or ``kv`` with the bits.
-        v: Type of V.
-        group_size: Of K and of V: values that share a scale.
-        quantized_kv_start: Tokens of a context that stay as they are at first.
-        max_kv_size: Tokens that a cache holds; None for all.
-        compute: ``float32``, or ``model`` for what the weights have.
-    """
-
-    k: str
-    v: str
-    group_size: tuple[int, int] = (64, 64)
-    quantized_kv_start: int = 0
-    max_kv_size: int | None = None
-    compute: str = "model"
-
-    def packings(self) -> tuple[Packing, Packing]:
-        """How K and V are to be stored; scales take 16 bits on a CPU, too."""
-        scales = mx.float16 if self.compute == "float32" else None
-        key, value = (
-            Packing(PLAIN_BITS, group, DTYPES[kind])
-            if kind in DTYPES
-            else Packing(int(kind.removeprefix("kv")), group, scales)
-            for kind, group in zip((self.k, self.v), self.group_size, strict=True)
-        )
-        return key, value
+def packings(pair: Pair, settings: MlxSettings) -> tuple[Packing, Packing]:
+    """How K and V are to be stored; scales take 16 bits on a CPU, too."""
+    scales = mx.float16 if settings.compute == "float32" else None
+    key, value = (
+        Packing(PLAIN_BITS, group, DTYPES[kind])
+        if kind in DTYPES
+        else Packing(int(kind.removeprefix("kv")), group, scales)
+        for kind, group in zip((pair.k, pair.v), settings.groups, strict=True)
+    )
+    return key, value
 
 
 @dataclass(slots=True)
@@ -88,7 +69,8 @@ class Session:
 
     Attributes:
         model: Of mlx-lm.
-        settings: What was asked for.
+        pair: Types of K and V: ``f16``, ``bf16``, or ``kv`` with the bits.
+        settings: The user's; ``compute`` is not ``auto`` here.
         vocabulary: Tokens that it knows.
         caches: One for each layer.
         tokens: What is in them.
@@ -96,7 +78,8 @@ class Session:
     """
 
     model: Any
-    settings: Settings
+    pair: Pair
+    settings: MlxSettings
     vocabulary: int
     caches: list[Any] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -104,14 +87,15 @@ class Session:
     _is_quantized: bool = field(default=False, init=False)
 
     @classmethod
-    def load(cls, folder: Path, settings: Settings) -> "Session":
+    def load(cls, folder: Path, pair: Pair, settings: MlxSettings) -> "Session":
         """The model in *folder*, its weights in memory."""
         model, config = load_model(folder)
         if settings.compute == "float32":
             model.set_dtype(mx.float32)
         mx.eval(model.parameters())
         text = config.get("text_config", config)
-        made = cls(model=model, settings=settings, vocabulary=int(text["vocab_size"]))
+        vocabulary = int(text["vocab_size"])
+        made = cls(model=model, pair=pair, settings=settings, vocabulary=vocabulary)
         made.clear()
         return made
 
@@ -214,8 +198,8 @@ class Session:
 
     def _convert(self) -> None:
         if not self._is_quantized:
-            packings = self.settings.packings()
-            self.caches = [quantized(each, *packings) for each in self.caches]
+            key, value = packings(self.pair, self.settings)
+            self.caches = [quantized(each, key, value) for each in self.caches]
             self._is_quantized = True
 
     def effective(self) -> tuple[LayerCache, ...]:

@@ -24,8 +24,10 @@ from codeneedle.engines.mlx.cache import (  # noqa: E402
     quantized,
 )
 from codeneedle.engines.mlx.convert import converted  # noqa: E402
-from codeneedle.engines.mlx.model import Session, Settings  # noqa: E402
+from codeneedle.engines.mlx.model import Session  # noqa: E402
+from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
+from codeneedle.grid import Pair  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
 HEAD = 64
@@ -99,9 +101,10 @@ def text_model(folder):
     return TextModel(folder)
 
 
-def answer(folder, text_model, **settings):
+def answer(folder, text_model, k, v, **settings):
     """What the built-in model repeats with these settings, and its caches."""
-    session = Session.load(folder, Settings(compute="float32", **settings))
+    settings = MlxSettings(compute="float32", **settings)
+    session = Session.load(folder, Pair(k, v), settings)
     row = session.read(text_model.ids(TEXT))
     said = []
     while len(said) < len(ANSWER):
@@ -158,7 +161,8 @@ def test_alike_k_and_v_give_what_mlx_lm_gives(
     folder, text_model, monkeypatch, kind, bits
 ):
     """Plain and quantized, to the last digit, with nothing of mlx-lm replaced."""
-    session = Session.load(folder, Settings(k=kind, v=kind))
+    settings = MlxSettings(compute="model")
+    session = Session.load(folder, Pair(kind, kind), settings)
     session.model.set_dtype(mx.float16)
     prompt = text_model.ids(TEXT)
     found = session.read(prompt)
@@ -190,8 +194,8 @@ def test_tokens_stay_as_they_are_until_quantization_starts(folder, text_model):
 @pytest.mark.parametrize("v", ["kv2", "kv4"])
 def test_a_prompt_behind_a_long_one_starts_unquantized(folder, text_model, v):
     """Its first tokens are not added to caches that the other one had quantized."""
-    settings = Settings(compute="float32", k="kv2", v=v, quantized_kv_start=60)
-    session = Session.load(folder, settings)
+    settings = MlxSettings(compute="float32", quantized_kv_start=60)
+    session = Session.load(folder, Pair("kv2", v), settings)
     prompt = text_model.ids(TEXT)[:20] * 2
 
     session.read(text_model.ids(TEXT))

@@ -162,8 +162,8 @@ def test_a_chat_is_answered_as_openai_s_api_has_it(serving):
     assert "stop" == told[-1]["choices"][0]["finish_reason"]
 
 
-def test_one_group_size_stands_for_k_and_v():
+def test_group_sizes_of_k_and_v_are_read_from_the_arguments():
     words = ["serve", "--model", "m", "--context", "9", "--kv-group-size"]
 
     assert (64, 32) == parser().parse_args([*words, "64,32"]).kv_group_size
-    assert (32, 32) == parser().parse_args([*words, "32"]).kv_group_size
+    assert (32,) == parser().parse_args([*words, "32"]).kv_group_size

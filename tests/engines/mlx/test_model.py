@@ -9,8 +9,10 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 
 from codeneedle.engines.mlx import model  # noqa: E402 - only where it is installed
 from codeneedle.engines.mlx.convert import converted  # noqa: E402
-from codeneedle.engines.mlx.model import Session, Settings, speeds  # noqa: E402
+from codeneedle.engines.mlx.model import Session, speeds  # noqa: E402
+from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
+from codeneedle.grid import Pair  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
 HEAD = 64
@@ -24,7 +26,8 @@ def folder(nano):
 
 
 def loaded(folder, k="kv8", v="kv4", **settings):
-    return Session.load(folder, Settings(k=k, v=v, compute="float32", **settings))
+    settings = MlxSettings(compute="float32", **settings)
+    return Session.load(folder, Pair(k, v), settings)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,8 @@ def test_a_language_model_answers_with_every_kind_of_cache(smollm2):
         ("f16", "f16", 24),
         ("kv8", "kv4", 24),
     ):
-        session.settings = Settings(k=k, v=v, compute="float32", max_kv_size=size)
+        session.pair = Pair(k, v)
+        session.settings = MlxSettings(compute="float32", max_kv_size=size)
         kinds.append(session.effective()[0].class_name)
         row, written = session.read(prompt), []
         while (token := int(row.argmax())) not in text.ends and len(written) < 12:
