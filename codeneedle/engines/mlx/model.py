@@ -255,7 +255,7 @@ def speeds(
     Reading and writing speed at *depth*, one repetition after the other.
 
     The caches hold *depth* tokens before each test, as of llama-bench; a first
-    repetition, which is not told, warms up.
+    repetition, which is not reported, warms up.
 
     The peak of memory includes reading the first *depth* tokens.
     """

@@ -76,6 +76,8 @@ def is_of_known_size(arguments: Sequence[str]) -> bool:
         arguments: Of an engine's identity, or stored in a setup; those of other engines
             have no such options.
     """
-    told = dict(each.partition(" ")[::2] for each in arguments)
+    stated = dict(each.partition(" ")[::2] for each in arguments)
     usual = str(DEFAULT_GROUP_SIZE)
-    return "--max-kv-size" not in told and told.get("--kv-group-size", usual) == usual
+    return (
+        "--max-kv-size" not in stated and stated.get("--kv-group-size", usual) == usual
+    )

@@ -84,12 +84,12 @@ class TextModel:
         """
         from jinja2 import TemplateError
 
-        asked, begun = list(messages), ""
-        if asked and asked[-1].get("role") == "assistant":
-            begun = asked.pop()["content"]
+        conversation, begun = list(messages), ""
+        if conversation and conversation[-1].get("role") == "assistant":
+            begun = conversation.pop()["content"]
         try:
             text: str = self._tokenizer.apply_chat_template(
-                asked,
+                conversation,
                 tokenize=False,
                 add_generation_prompt=True,
                 **(extra if isinstance(extra, dict) else {}),

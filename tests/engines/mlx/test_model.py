@@ -63,7 +63,7 @@ def test_groups_of_k_and_of_v_are_read_from_the_arrays(folder):
     assert (36, 40) == (first.k_bytes_per_token, first.v_bytes_per_token)
 
 
-def test_what_is_quantized_later_is_told_beforehand(folder):
+def test_what_is_quantized_later_is_reported_beforehand(folder):
     """So that a cell is verified before anything is measured."""
     session = loaded(folder, "kv4", "kv4", quantized_kv_start=1000, max_kv_size=128)
 
