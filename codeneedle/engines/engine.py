@@ -44,7 +44,6 @@ class ModelSpec:
         arguments: Further arguments of the user's for the engine.
         rotation: Whether quantized values are rotated, where the engine can do that.
         thinking: Whether the model may think before it answers.
-        speculate: Whether the text drafts its own recall, where the engine can do it.
         is_tiny: Whether the model is so small that threads cost more than they save.
         device: The one accelerator to use, by number or name of its driver; empty for
             all. An engine that cannot choose refuses it with the arguments.
@@ -57,7 +56,6 @@ class ModelSpec:
     arguments: tuple[str, ...] = ()
     rotation: bool = True
     thinking: bool = True
-    speculate: bool = False
     is_tiny: bool = False
     device: str = ""
     threads: int | None = None
@@ -270,11 +268,6 @@ class Engine(Protocol):
     @property
     def thinking_off(self) -> str:
         """How the engine itself keeps the model from thinking; empty if it cannot."""
-        ...
-
-    @property
-    def speculation(self) -> str:
-        """How it drafts replies, as a phrase; empty if it does not."""
         ...
 
     def tokenizing(self, *, log: Path) -> AbstractContextManager[Tokenizer]:

@@ -143,7 +143,6 @@ class FakeEngine:
         refused: Arguments that it does not take.
         stretches_context: As of `engine.Engine`.
         thinking_off: Likewise.
-        speculation: Likewise.
         server: What it serves; made anew for each cell where None.
         served: Cells that it served, in order.
         preflights: Pairs that it was asked to check, in order.
@@ -163,7 +162,6 @@ class FakeEngine:
     refused: tuple = ("--port",)
     stretches_context: bool = False
     thinking_off: str = ""
-    speculation: str = ""
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     server: FakeServer | None = None
     served: list = field(default_factory=list)

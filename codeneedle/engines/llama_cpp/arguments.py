@@ -27,8 +27,7 @@ ROTATION_VARIABLE = "LLAMA_ATTN_ROT_DISABLE"
 OFFLOAD = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers"})
 KV_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
 _STRETCHING = ("--rope-", "--yarn-", "--override-kv")
-_DRAFTING = ("--spec-", "--draft", "--model-draft", "-md", "-hfd", "--hf-repo-draft")
-"""Prefixes of arguments that extend the context, and that choose a draft."""
+"""Prefixes of arguments that extend the context."""
 
 _SIZED_NUMBER = re.compile(r"-\.?\d")
 
@@ -178,37 +177,6 @@ def refuse_reserved(words: Iterable[str]) -> None:
             )
 
 
-SPECULATION = "ngram-simple, n 12, m 64"
-"""
-How the text drafts its own recall, as setups and reports say it.
-
-Where the last n tokens stand in the text already, the m tokens after them are the
-draft: no second model, no memory.
-
-Of n 8, 12, 16 and m 16 to 128, these were the fastest: 0.66 of the time of a plain
-round, the built-in model at q8_0/q8_0 behind 9,021 tokens, llama.cpp b11434, AMD EPYC,
-two cores; 0.83 with n 8 and m 16, 0.75 with n 16 and m 128.
-"""
-
-_SPECULATING = (
-    *("--spec-type", "ngram-simple"),
-    *("--spec-ngram-simple-size-n", "12"),
-    *("--spec-ngram-simple-size-m", "64"),
-)
-
-
-def can_speculate(options: Collection[str], words: Iterable[str]) -> bool:
-    """
-    Whether a server with these *options* can draft from the text.
-
-    Args:
-        options: Long options that the binary has.
-        words: The user's arguments; a draft that they choose is used instead.
-    """
-    chooses = any(argument.name.startswith(_DRAFTING) for argument in parse(words))
-    return not chooses and {*_SPECULATING[::2]} <= {*options}
-
-
 OPTIONAL: tuple[tuple[str, ...], ...] = (
     ("--verbosity", "4"),  # below, the log names no cache types
     ("--fit", "off"),  # fits unset arguments to free memory, pair by pair
@@ -248,7 +216,6 @@ class Launch:
             all cores are free, and many times faster where they are not.
         rotation: Whether quantized values are rotated, where that is possible.
         flash_attention: ``on``; ``auto`` has the server say whether it could be.
-        speculates: Whether the text drafts its own recall.
         device: The one accelerator to use; empty for all.
     """
 
@@ -264,7 +231,6 @@ class Launch:
     sleeps: bool = False
     rotation: bool = True
     flash_attention: str = "on"
-    speculates: bool = False
     device: str = ""
 
 
@@ -282,7 +248,6 @@ def command(launch: Launch, *, port: int) -> list[str]:
         *_offload(launch),
         *_threads(launch),
         *_optional(launch),
-        *(_SPECULATING if launch.speculates else ()),
         *launch.extra,
     ]
 

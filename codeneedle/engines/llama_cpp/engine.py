@@ -89,7 +89,7 @@ class LlamaCpp:
     def abilities(self) -> frozenset[Ability]:
         """Comparing distributions and measuring speed take programs of their own."""
         found = {
-            Ability.LOG_PROBABILITIES: not self.speculation,
+            Ability.LOG_PROBABILITIES: True,
             Ability.DIVERGENCE: self.tools.perplexity is not None,
             Ability.SPEED: self.tools.bench is not None,
         }
@@ -99,12 +99,6 @@ class LlamaCpp:
         """As of `engine.Engine`."""
         if ability in self.abilities:
             return
-        if ability is Ability.LOG_PROBABILITIES:
-            raise BadInput(
-                source="--speculate",
-                reason="a server that drafts tells no probabilities of the drafts",
-                hint="Leave --speculate out.",
-            )
         tool, option = {
             Ability.DIVERGENCE: ("llama-perplexity", "divergence"),
             Ability.SPEED: ("llama-bench", "throughput"),
@@ -181,12 +175,6 @@ class LlamaCpp:
         has_budget = "--reasoning-budget" in self.facts.options
         return "" if self.model.thinking or not has_budget else "--reasoning-budget 0"
 
-    @property
-    def speculation(self) -> str:
-        """As of `engine.Engine`."""
-        can = arguments.can_speculate(self.facts.options, self.model.arguments)
-        return arguments.SPECULATION if self.model.speculate and can else ""
-
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         """As of `engine.Engine`: no cache types, smallest context, no warm-up."""
@@ -194,7 +182,6 @@ class LlamaCpp:
             self._launch(None, context=512),
             alias=f"{self.model.name}.counting",
             extra=arguments.without_offload(self._extra()),
-            speculates=False,
         )
         reads_all = arguments.has(self.model.arguments, {"--no-mmap"})
         try:
@@ -281,7 +268,6 @@ class LlamaCpp:
             batch_threads=share or (machine.usable_cores() if is_tiny else None),
             sleeps=is_tiny,
             rotation=self.model.rotation,
-            speculates=bool(self.speculation),
             device=self.model.device,
         )
 

@@ -203,11 +203,6 @@ class Mlx:
         """Only the template can."""
         return ""
 
-    @property
-    def speculation(self) -> str:
-        """None."""
-        return ""
-
     def needs_preflight(self, pair: Pair) -> bool:  # noqa: ARG002 - the same for all
         """Never: nothing falls back."""
         return False

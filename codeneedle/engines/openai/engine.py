@@ -89,7 +89,6 @@ class _OpenAiEngine:
     name: ClassVar[str] = ""
     abilities: ClassVar[frozenset[Ability]] = frozenset()
     thinking_off: ClassVar[str] = ""
-    speculation: ClassVar[str] = ""
     stretches_context: ClassVar[bool] = False
     model: ModelSpec
 
@@ -106,7 +105,6 @@ class _OpenAiEngine:
         asked = {
             f"-- {' '.join(self.model.arguments)}": bool(self.model.arguments),
             "--rotation off": not self.model.rotation,
-            "--speculate": self.model.speculate,
         }
         for source, is_asked in asked.items():
             if is_asked:

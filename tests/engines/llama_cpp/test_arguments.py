@@ -8,9 +8,7 @@ import pytest
 from codeneedle.engines.llama_cpp.arguments import (
     BENCH_NEEDED,
     OFFLOAD,
-    SPECULATION,
     Launch,
-    can_speculate,
     command,
     has,
     options_in,
@@ -219,36 +217,6 @@ def test_rotation_is_left_out_where_asked():
     still = variables(replace(LAUNCH, rotation=False), api_key="k")
 
     assert {"LLAMA_API_KEY": "k", "LLAMA_ATTN_ROT_DISABLE": "1"} == still
-
-
-# Speculation
-
-
-SPECULATING = frozenset(
-    {"--spec-type", "--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m"}
-)
-
-
-def test_a_binary_that_has_all_three_options_can_speculate():
-    """
-    Lengths are stated: defaults differ from build to build.
-    """
-    assert can_speculate(SPECULATING, ())
-    assert not any(can_speculate(SPECULATING - {one}, ()) for one in SPECULATING)
-    argv = command(replace(LAUNCH, speculates=True), port=1)
-    assert "ngram-simple, n 12, m 64" == SPECULATION
-    assert ["--spec-type", "ngram-simple"] == argv[-6:-4]
-    assert ["12", "64"] == [argv[-3], argv[-1]]
-
-
-def test_a_draft_that_a_user_chooses_is_used_instead():
-    """
-    Whatever it is called.
-    """
-    theirs = ("--spec_type", "-md", "--draft-max", "--model-draft", "-hfd")
-
-    assert not any(can_speculate(SPECULATING, (word, "x")) for word in theirs)
-    assert can_speculate(SPECULATING, ("-ngl", "20", "-t", "2"))
 
 
 # The other two programs

@@ -257,25 +257,6 @@ def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path)
         engine.divergence_tool()
 
 
-def test_speculation_is_off_unless_asked_for():
-    """
-    And only where the binary has it; a server that drafts tells no probabilities.
-    """
-    options = (
-        "--spec-type",
-        "--spec-ngram-simple-size-n",
-        "--spec-ngram-simple-size-m",
-    )
-    drafting = fake_llama_cpp(options=options, speculate=True)
-
-    assert "" == fake_llama_cpp(options=options).speculation
-    assert "" == fake_llama_cpp(speculate=True).speculation
-    assert "ngram-simple, n 12, m 64" == drafting.speculation
-    assert Ability.LOG_PROBABILITIES not in drafting.abilities
-    with pytest.raises(BadInput, match="--speculate"):
-        drafting.require(Ability.LOG_PROBABILITIES)
-
-
 def test_thinking_is_switched_off_where_the_binary_can(tmp_path):
     """
     Of a completion nothing is switched off.
