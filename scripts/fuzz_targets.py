@@ -13,16 +13,16 @@ import httpx
 
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function
-from codeneedle.engines.base_file import BaseFile, Identity
-from codeneedle.engines.client import Client
 from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log
+from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import (
     differences,
     is_unknown_type,
     last_phase,
 )
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
 from codeneedle.engines.llama_cpp.log import (
     Asked,

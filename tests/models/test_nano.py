@@ -11,7 +11,7 @@ import pytest
 from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import choose, needle_facts
 from codeneedle.corpora.random_bodies import Knobs, text_of
-from codeneedle.engines.client import Client
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.server import Launch, serving
 from codeneedle.engines.messages import Completion, Message
 from codeneedle.errors import FolderUnusable

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ, Signals
 
-from codeneedle.engines.base_file import Lengths
 from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
+from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.processes import END_BYTES, OMISSION

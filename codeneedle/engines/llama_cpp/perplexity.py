@@ -6,17 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from codeneedle.engines.base_file import (
-    BaseFileTool,
-    Identity,
-    Job,
-    Notify,
-    Progress,
-    Written,
-    predicted_bytes,
-    row_values,
-    scored_tokens,
-)
 from codeneedle.engines.engine import (
     Comparison,
     DivergenceTask,
@@ -32,6 +21,17 @@ from codeneedle.engines.llama_cpp.arguments import (
     computing,
     has,
     shared_arguments,
+)
+from codeneedle.engines.llama_cpp.base_file import (
+    BaseFileTool,
+    Identity,
+    Job,
+    Notify,
+    Progress,
+    Written,
+    predicted_bytes,
+    row_values,
+    scored_tokens,
 )
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,

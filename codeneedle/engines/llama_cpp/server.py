@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from codeneedle.engines.client import SHORT_S, SILENCE_S, Client
 from codeneedle.engines.engine import CellSpec, Tokenizer
+from codeneedle.engines.http import SHORT_S, SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     HOST,
     Launch,
@@ -18,6 +18,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     command,
     variables,
 )
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.log import (
     Asked,
     evidence,

@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
-from codeneedle.engines.client import SILENCE_S, Client
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
@@ -21,6 +20,8 @@ from codeneedle.engines.engine import (
     SpeedTool,
     Tokenizer,
 )
+from codeneedle.engines.http import SILENCE_S
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.messages import Readiness, ServerGone
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible

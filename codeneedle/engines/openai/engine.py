@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from codeneedle.engines.client import SHORT_S, redacting
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
@@ -23,6 +22,7 @@ from codeneedle.engines.engine import (
     SpeedTool,
     Tokenizer,
 )
+from codeneedle.engines.http import SHORT_S, redacting
 from codeneedle.engines.messages import Readiness, Refused, ServerGone
 from codeneedle.engines.openai.client import WANTS_KEY, OpenAi, advised, is_listed
 from codeneedle.engines.openai.server import (

@@ -8,8 +8,8 @@ from statistics import fmean
 
 import pytest
 
-from codeneedle.engines.base_file import Lengths
 from codeneedle.engines.engine import Estimate
+from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.engines.llama_cpp.log import (
     Asked,
     Size,

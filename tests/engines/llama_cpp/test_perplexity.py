@@ -10,7 +10,9 @@ from fake_engine import made_weights
 from made_tools import TEXT, asked, divergence_task, made_perplexity
 from programs import script
 
-from codeneedle.engines.base_file import (
+from codeneedle.engines.engine import Reference
+from codeneedle.engines.llama_cpp import perplexity
+from codeneedle.engines.llama_cpp.base_file import (
     MAGIC,
     BaseFile,
     Identity,
@@ -18,8 +20,6 @@ from codeneedle.engines.base_file import (
     predicted_bytes,
     scored_tokens,
 )
-from codeneedle.engines.engine import Reference
-from codeneedle.engines.llama_cpp import perplexity
 from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
 from codeneedle.grid import Pair

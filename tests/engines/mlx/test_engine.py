@@ -23,7 +23,7 @@ from codeneedle.engines.messages import (
     Chat,
     Completion,
     Message,
-    PromptTooLong,
+    Refused,
 )
 from codeneedle.engines.mlx.engine import Mlx, find
 from codeneedle.engines.mlx.log import environment
@@ -111,10 +111,10 @@ def test_a_prompt_that_does_not_fit_is_refused(served):
     """
     With its length, before it is read.
     """
-    with pytest.raises(PromptTooLong) as caught:
+    with pytest.raises(Refused) as caught:
         served.client.complete(Completion(prompt="a" * 600, max_tokens=1))
 
-    assert (601, 512) == (caught.value.prompt_tokens, caught.value.context)
+    assert "Use --context 768 or more." == caught.value.hint
 
 
 def test_nobody_else_is_answered(served):
