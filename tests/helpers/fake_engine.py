@@ -4,9 +4,15 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle.engines.engine import Ability, CacheTypes, EngineIdentity, ModelSpec
+from codeneedle.engines.engine import (
+    Ability,
+    CacheTypes,
+    Engine,
+    EngineIdentity,
+    ModelSpec,
+)
 from codeneedle.engines.messages import Completion, Reply, TokenPiece
-from codeneedle.errors import BadInput, ToolMissing
+from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
 from codeneedle.records.record import Effective, Forced, Trouble
@@ -55,7 +61,7 @@ def forced_to(_question, right, *, logprob=-0.1, lead=2.0, **changes):
 @dataclass
 class FakeServer:
     """
-    A served model.
+    A served model: an `engine.Served` without a process.
 
     Attributes:
         engine: What it is served by.
@@ -124,9 +130,9 @@ class FakeServer:
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(Engine):
     """
-    Implements `engine.Engine`.
+    Answers as a test wishes.
 
     Attributes:
         model: What it serves.
@@ -172,10 +178,6 @@ class FakeEngine:
 
     name = "fake"
 
-    def require(self, ability):
-        if ability not in self.abilities:
-            raise ToolMissing(tool=str(ability), reason="is missing", hint="Get it.")
-
     def refuse_arguments(self):
         for word in self.model.arguments:
             if word in self.refused:
@@ -191,9 +193,6 @@ class FakeEngine:
 
     def cache_types(self):
         return self.types
-
-    def notes(self):
-        return ()
 
     @contextlib.contextmanager
     def tokenizing(self, *, log):

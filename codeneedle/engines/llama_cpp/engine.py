@@ -13,6 +13,7 @@ from codeneedle.engines.engine import (
     CacheTypes,
     CellSpec,
     DivergenceTool,
+    Engine,
     EngineIdentity,
     ModelSpec,
     SpeedTool,
@@ -70,9 +71,9 @@ _ALWAYS_FAST = frozenset({"f16", "bf16"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCpp:
+class LlamaCpp(Engine):
     """
-    The engine that starts a llama-server per cell. Implements `engine.Engine`.
+    The engine that starts a llama-server per cell.
 
     Attributes:
         tools: The programs of the installation.
@@ -88,12 +89,12 @@ class LlamaCpp:
     @property
     def abilities(self) -> frozenset[Ability]:
         """Comparing distributions and measuring speed take programs of their own."""
-        found = {
-            Ability.LOG_PROBABILITIES: True,
-            Ability.DIVERGENCE: self.tools.perplexity is not None,
-            Ability.SPEED: self.tools.bench is not None,
+        tools = {
+            Ability.DIVERGENCE: self.tools.perplexity,
+            Ability.SPEED: self.tools.bench,
         }
-        return frozenset(ability for ability, is_there in found.items() if is_there)
+        has = (ability for ability, tool in tools.items() if tool)
+        return frozenset({Ability.LOG_PROBABILITIES, *has})
 
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from codeneedle.engines.engine import CellSpec, Tokenizer
+from codeneedle.engines.engine import CellSpec, Served, Tokenizer
 from codeneedle.engines.http import SHORT_S, SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     HOST,
@@ -53,14 +53,13 @@ in memory by then, so nothing of that depends on a disk.
 
 
 @dataclass(slots=True, kw_only=True)
-class LlamaServer:
+class LlamaServer(Served):
     """
-    A llama-server that is ready. Implements `engine.Served`.
+    A llama-server that is ready.
 
     Attributes:
         launch: What it was started with.
         client: Sends requests to it.
-        command: Its arguments; no secrets are among them.
         log: Its log.
         child: Its process.
         memory_bytes: Memory of its own that it may take; None for no limit.
@@ -68,22 +67,15 @@ class LlamaServer:
 
     launch: Launch
     client: Client
-    command: tuple[str, ...]
     log: Path
     child: Child
     memory_bytes: int | None
-    _peak_rss_bytes: int | None = field(default=None, init=False)
     _was_too_large: bool = field(default=False, init=False)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """As of `engine.Served`."""
         return self.client
-
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self.child.pid
 
     def effective(self) -> Effective:
         """As of `engine.Served`; some of it is only logged at the first token."""
@@ -110,14 +102,10 @@ class LlamaServer:
         """As of `engine.Served`."""
         return fallback(read_log(self.log))
 
-    def ends_within(self, limit_s: float) -> bool:
-        """As of `engine.Served`."""
-        return ends_within(self.child, limit_s)
-
     def is_too_large(self) -> bool:
         """Whether it was ever seen with more memory of its own than it may take."""
         if self.memory_bytes is not None and not self._was_too_large:
-            self._was_too_large = _own_memory(self.pid) > self.memory_bytes
+            self._was_too_large = _own_memory(self.child.pid) > self.memory_bytes
         return self._was_too_large
 
     def too_large(self) -> CellError | None:
@@ -131,17 +119,6 @@ class LlamaServer:
             status=Status.OUT_OF_MEMORY,
             log_excerpt=last_lines(read_log(self.log)),
         )
-
-    def peak_rss_bytes(self) -> int | None:
-        """As of `engine.Served`; the last one that was seen, once it has ended."""
-        seen = machine.peak_rss_bytes(self.pid)
-        if seen is not None:
-            self._peak_rss_bytes = max(seen, self._peak_rss_bytes or 0)
-        return self._peak_rss_bytes
-
-    def device_bytes(self) -> int | None:
-        """As of `engine.Served`."""
-        return machine.used_bytes(self.pid)
 
 
 PORT_ATTEMPTS = 5
