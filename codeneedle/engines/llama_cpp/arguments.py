@@ -25,6 +25,8 @@ ROTATION_VARIABLE = "LLAMA_ATTN_ROT_DISABLE"
 """Set to 1, llama.cpp leaves out the Hadamard rotation of quantized K and V."""
 
 OFFLOAD = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers"})
+DEVICE = frozenset({"-dev", "--device"})
+LOADING = frozenset({"-lm", "--load-mode", "--no-mmap"})
 KV_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
 _STRETCHING = ("--rope-", "--yarn-", "--override-kv")
 """Prefixes of arguments that extend the context."""
@@ -96,7 +98,7 @@ def stretches_context(words: Iterable[str]) -> bool:
 
 def without_offload(words: Iterable[str]) -> tuple[str, ...]:
     """*words* for a server that only tokenizes: nothing goes to the accelerator."""
-    kept = (each for each in parse(words) if each.name not in OFFLOAD)
+    kept = (each for each in parse(words) if each.name not in OFFLOAD | DEVICE)
     return tuple(word for argument in kept for word in argument.words)
 
 
@@ -115,6 +117,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ("-ctk --cache-type-k -ctv --cache-type-v", _CACHE_TYPES),
     ("-m --model -mu --model-url -dr --docker-repo -hf -hfr --hf-repo", _WEIGHTS),
     ("-hff --hf-file --models-dir --models-preset --models-max", _WEIGHTS),
+    ("-hft --hf-token", "Records would hold it; fetch the file beforehand."),
     ("--models-autoload --no-models-autoload", _WEIGHTS),
     ("--embd-gemma-default --gpt-oss-20b-default --gpt-oss-120b-default", _WEIGHTS),
     ("--fim-qwen-1.5b-default --fim-qwen-3b-default", _WEIGHTS),
@@ -126,6 +129,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ("-fa --flash-attn", "It is always on: a quantized V cache needs it."),
     ("-fit --fit", "It would give each pair another number of layers."),
     ("--context-shift", "It would drop the corpus when the context is full."),
+    ("--cache-reuse", "It would move cached values to other places of a prompt."),
     ("-cram --cache-ram", "It would keep old prompts in memory, beside the cache."),
     ("--host --port --reuse-port -a --alias --api-prefix", _LIFE),
     ("--api-key --api-key-file --ssl-key-file --ssl-cert-file", _LIFE),
@@ -135,7 +139,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ("--grammar --grammar-file -j --json-schema -jf --json-schema-file", _ANSWERS),
     ("-l --logit-bias --ignore-eos --samplers --sampler-seq", _ANSWERS),
     ("--sampling-seq -r --reverse-prompt -sp --special", _ANSWERS),
-    ("-bs --backend-sampling", _ANSWERS),
+    ("-bs --backend-sampling --spec-synth-len --spec-synth-rates", _ANSWERS),
     ("--no-jinja", "codeneedle needs the model's own chat template."),
     ("--no-prefill-assistant", "--prefill-no-think needs it."),
     ("--reasoning-budget -rea --reasoning", _THINKING),
@@ -317,9 +321,11 @@ _PERPLEXITY_VALUED = frozenset(
         *("-tb", "--threads-batch", "-ub", "--ubatch-size", "-dev", "--device"),
         *("-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"),
         *("-ot", "--override-tensor", "-ncmoe", "--n-cpu-moe", "--numa", "--poll"),
+        *("-ncffn", "--n-cpu-ffn", "-lm", "--load-mode", "-lzm", "--lazy-mode"),
         *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
         *("--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"),
         *("--yarn-beta-slow", "--yarn-beta-fast", "--override-kv", "--lora"),
+        *("--lora-scaled", "--rpc"),
     )
 )
 _PERPLEXITY_FLAGS = frozenset(
@@ -389,6 +395,8 @@ _BENCH_OPTIONS: dict[str, _BenchOption] = {
         ("-nkvo --no-kv-offload", _BenchOption("--no-kv-offload", is_flag=True)),
         ("--poll", _BenchOption("--poll")),
         ("--numa", _BenchOption("--numa")),
+        ("-lm --load-mode", _BenchOption("--load-mode")),
+        ("-lzm --lazy-mode", _BenchOption("--lazy-mode")),
     )
     for name in names.split()
 }

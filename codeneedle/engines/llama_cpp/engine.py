@@ -184,7 +184,7 @@ class LlamaCpp(Engine):
             alias=f"{self.model.name}.counting",
             extra=arguments.without_offload(self._extra()),
         )
-        reads_all = arguments.has(self.model.arguments, {"--no-mmap"})
+        reads_all = arguments.has(self.model.arguments, arguments.LOADING)
         try:
             with serving(
                 launch,

@@ -74,7 +74,7 @@ def test_all_names_of_an_argument_are_known_everywhere(name):
     assert "999" not in command(replace(LAUNCH, extra=words), port=1)
     assert (words, ()) == shared_arguments(words)
     assert {"--n-gpu-layers": "20"} == translated(words, BENCH_OPTIONS)[0]
-    assert ("-t", "2") == without_offload((*words, "-t", "2"))
+    assert ("-t", "2") == without_offload((*words, "-dev", "CUDA1", "-t", "2"))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,7 @@ def test_arguments_that_stretch_the_context_are_known(words, expected):
         *("-fa", "--context-shift", "--context_shift", "--grammar", "--logit-bias"),
         *("-l", "-j", "--samplers", "--no-jinja", "--reasoning-budget", "-cram"),
         *("--embedding", "--tools", "--version", "--fim-qwen-3b-default"),
+        *("--cache-reuse", "-hft", "--hf_token=x", "--spec-synth-len"),
     ],
 )
 def test_an_argument_that_would_break_the_experiment_is_refused(argument):
@@ -232,6 +233,7 @@ def test_rotation_is_left_out_where_asked():
         (("-ngl",), (), ("-ngl",)),
         (("--no-mmap", "x"), (), ("--no-mmap", "x")),
         (("--lora=a.gguf",), ("--lora=a.gguf",), ()),
+        (("-lm", "none", "--rpc", "a:2"), ("-lm", "none", "--rpc", "a:2"), ()),
     ],
 )
 def test_arguments_are_shared_with_llama_perplexity(given, shared, ignored):
@@ -262,6 +264,7 @@ def test_a_real_llama_bench_has_what_is_needed():
         ),
         (["-ot", "a=CPU,b=CPU"], {"--override-tensor": "a=CPU;b=CPU"}),
         (["-nkvo", "-t", "4"], {"--no-kv-offload": "1", "--threads": "4"}),
+        (["--load-mode", "none"], {"--load-mode": "none"}),
     ],
 )
 def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
