@@ -107,6 +107,7 @@ class EngineIdentity:
         version: As its server states it.
         program: Where it is; two of the same version are the same engine.
         devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
+        cpu_features: What it uses of the processor; empty if it does not tell.
         arguments: What else must be equal: the options of a sweep that ask for it.
         machine: Where it runs, as a phrase; empty for this machine.
         lengths: How lengths in tokens are estimated, as a phrase; empty where a
@@ -117,6 +118,7 @@ class EngineIdentity:
     version: str
     program: str
     devices: tuple[str, ...] = ()
+    cpu_features: str = ""
     arguments: tuple[str, ...] = ()
     machine: str = ""
     lengths: str = ""

@@ -349,6 +349,7 @@ def _setup(
         lengths=identity.lengths,
         llama=identity.version,
         machine=machine_phrase(plan.engine),
+        cpu_features=identity.cpu_features,
         context=plan.context,
         server_args=(*identity.arguments, *plan.request.server_args),
         rotation=plan.request.rotation,

@@ -139,6 +139,7 @@ class FakeEngine(Engine):
         types: Cache types that it takes.
         devices: Accelerators that it sees.
         version: As it states it.
+        cpu_features: What it uses of the processor.
         abilities: What it can do.
         reply: Makes a reply, or an error, of a question.
         force: Likewise, scores of a question and its right answer.
@@ -158,6 +159,7 @@ class FakeEngine(Engine):
     types: CacheTypes = CacheTypes(k=TYPES, v=TYPES)  # noqa: RUF009 - frozen
     devices: tuple = ()
     version: str = "0.6.0 (build 11434)"
+    cpu_features: str = ""
     abilities: frozenset = frozenset(Ability)
     reply: object = reply_to
     force: object = forced_to
@@ -189,6 +191,7 @@ class FakeEngine(Engine):
             version=self.version,
             program="/nowhere/fake",
             devices=self.devices,
+            cpu_features=self.cpu_features,
         )
 
     def cache_types(self):

@@ -275,6 +275,10 @@ def test_what_was_asked_of_recall_stays_what_it_was(before, now):
             {"engine": FakeEngine(version="0.7.0")},
             "another llama: '0.6.0 (build 11434)', now '0.7.0'",
         ),
+        (
+            {"engine": FakeEngine(cpu_features="AVX2")},
+            "another cpu_features: '', now 'AVX2'",
+        ),
     ],
 )
 def test_another_request_or_engine_is_refused_in_the_same_folder(changes, words):

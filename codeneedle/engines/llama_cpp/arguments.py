@@ -24,6 +24,9 @@ pair to pair.
 ROTATION_VARIABLE = "LLAMA_ATTN_ROT_DISABLE"
 """Set to 1, llama.cpp leaves out the Hadamard rotation of quantized K and V."""
 
+LAZY_VARIABLE = "LLAMA_KV_CACHE_LAZY_QUANT"
+"""If set, llama.cpp #28267 keeps f16 until a cache of q8_0 is half full."""
+
 OFFLOAD = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers"})
 DEVICE = frozenset({"-dev", "--device"})
 LOADING = frozenset({"-lm", "--load-mode", "--no-mmap"})

@@ -21,6 +21,7 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.llama_cpp import arguments, bench, perplexity
 from codeneedle.engines.llama_cpp.arguments import (
+    LAZY_VARIABLE,
     ROTATION_VARIABLE,
     VISIBLE_DEVICES,
     Launch,
@@ -153,6 +154,7 @@ class LlamaCpp(Engine):
             version=self.facts.version,
             program=str(self.tools.server),
             devices=self._shown() if self.model.device else self.facts.devices,
+            cpu_features=self.facts.cpu_features,
         )
 
     def cache_types(self) -> CacheTypes:
@@ -161,9 +163,12 @@ class LlamaCpp(Engine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        if ROTATION_VARIABLE not in os.environ:
-            return ()
-        return (f"{ROTATION_VARIABLE} is not passed on; use --rotation off",)
+        advice = {ROTATION_VARIABLE: "use --rotation off", LAZY_VARIABLE: "unset it"}
+        return tuple(
+            f"{name} is not passed on; {what}"
+            for name, what in advice.items()
+            if name in os.environ
+        )
 
     @property
     def stretches_context(self) -> bool:

@@ -43,7 +43,7 @@ def read(log_text: str) -> Effective:
         build=_last(_BUILD, everything),
         context=_context(everything),
         flash_attention=_flash_attention(model),
-        kv=tuple(_kv_buffers(model)),
+        kv=tuple(_kv_buffers(model, lazily=any(map(_LAZY.search, everything)))),
         rotation_k=_first_number(_ROTATION_K, model),
         rotation_v=_first_number(_ROTATION_V, model),
         offloaded_layers=_first_number(_OFFLOADED, everything),
@@ -189,6 +189,9 @@ _KV = re.compile(
     rf"\(\s*({_COUNT}) cells,\s*({_COUNT}) layers,[^)]*\), "
     rf"K \((\w+)\):\s*({_MIB}) MiB, V \((\w+)\):\s*({_MIB}) MiB"
 )
+_LAZY = re.compile(r"lazy[ _-]?quant|kv_cache\w*:.*\blazy", re.IGNORECASE)
+"""Of a build whose q8_0 is f16 until the cache is half full: llama.cpp #28267."""
+
 _KV_DEVICE = re.compile(r"llama_kv_cache\w*:\s+(\S+) KV buffer size =")
 _ROTATION_K = re.compile(rf"\b(?:n|attn)_rot_k = ({_COUNT})")
 _ROTATION_V = re.compile(rf"\b(?:n|attn)_rot_v = ({_COUNT})")
@@ -206,7 +209,9 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
             r"|V cache (?:quantization )?(?:was requested, but this )?requires"
             r" flash(?:_attn| attention)"
             r"|block size \d+ does not divide"
+            r"|model does not support different K"
             r"|cannot run the operation \(SET_ROWS\)"
+            # Of builds that split no quantized cache by tensors, and some models.
             r"|SPLIT_MODE_TENSOR (?:and|requires|not)",
             re.IGNORECASE,
         ),
@@ -272,7 +277,9 @@ def _first_sign(
     return None
 
 
-def _kv_buffers(lines: Iterable[str]) -> Iterator[KvBuffer]:
+def _kv_buffers(lines: Iterable[str], *, lazily: bool) -> Iterator[KvBuffer]:
+    """The caches; a type that is not that of all values, *lazily*, says so."""
+    names = {"q8_0": "q8_0, f16 at first"} if lazily else {}
     for line in lines:
         found = _KV.search(line)
         if found:
@@ -280,8 +287,8 @@ def _kv_buffers(lines: Iterable[str]) -> Iterator[KvBuffer]:
             yield KvBuffer(
                 cells=int(cells),
                 layers=int(layers),
-                k_type=k_type,
-                v_type=v_type,
+                k_type=names.get(k_type, k_type),
+                v_type=names.get(v_type, v_type),
                 k_mib=float(k_mib),
                 v_mib=float(v_mib),
             )

@@ -280,8 +280,11 @@ def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
     assert () == fake_llama_cpp().notes()
     monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
 
-    (note,) = fake_llama_cpp().notes()
-    assert "--rotation off" in note
+    monkeypatch.setenv("LLAMA_KV_CACHE_LAZY_QUANT", "1")
+
+    rotating, lazy = fake_llama_cpp().notes()
+    assert "--rotation off" in rotating
+    assert "LLAMA_KV_CACHE_LAZY_QUANT is not passed on" in lazy
 
 
 L4S = tuple(f"CUDA{n} NVIDIA L4 (22563 MiB)" for n in range(3))
