@@ -25,7 +25,7 @@ from codeneedle.engines.llama_cpp.bench import read_result as read_bench
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
 from codeneedle.engines.llama_cpp.log import (
-    Asked,
+    Expected,
     chunks_done,
     ends_early,
     failure,
@@ -285,7 +285,7 @@ def read_server_log(data: bytes) -> None:
     """The log of a server, and all that is concluded from it."""
     text = data.decode(errors="replace")
     effective = log.read(text)
-    asked = Asked(pair=PAIR, context=4096, all_layers=True)
+    asked = Expected(pair=PAIR, context=4096, all_layers=True)
     phrases = mismatches(asked, effective)
     troubles = [log.trouble(text), log.fallback(text)]
     lines = (*phrases, *log.evidence(text), *log.last_lines(text))

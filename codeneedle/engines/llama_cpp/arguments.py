@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
+from codeneedle.system.machine import usable_cores
 
 HOST = "127.0.0.1"
 
@@ -210,42 +212,30 @@ class Launch:
 
     Attributes:
         binary: llama-server.
-        weights: The model's file; the first one where it is split.
+        model: What it serves, how, and on what.
         alias: What the server is called; `serving` makes it unique.
         context: Size of the context of its one slot, in tokens.
         pair: Cache types; None for a server that only tokenizes and renders.
         extra: The user's further arguments. They come last, and win.
         options: Long options that the binary has.
-        threads: Threads that write tokens; None for the binary's own choice. A
-            model of a few MB is fastest with one.
-        batch_threads: Threads that read prompts; None for as many as write.
-        sleeps: Whether threads that wait sleep instead of spinning. Slower where
-            all cores are free, and many times faster where they are not.
-        rotation: Whether quantized values are rotated, where that is possible.
         flash_attention: ``on``; ``auto`` has the server say whether it could be.
-        device: The one accelerator to use; empty for all.
     """
 
     binary: Path
-    weights: Path
+    model: ModelSpec
     alias: str
     context: int
     pair: Pair | None
     extra: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
-    threads: int | None = None
-    batch_threads: int | None = None
-    sleeps: bool = False
-    rotation: bool = True
     flash_attention: str = "on"
-    device: str = ""
 
 
 def command(launch: Launch, *, port: int) -> list[str]:
     """The argv that serves *launch*. Pure, so that a test can read it; no secrets."""
     return [
         str(launch.binary),
-        *("--model", str(launch.weights)),
+        *("--model", str(launch.model.weights.path)),
         *("--alias", launch.alias),
         *("--host", HOST),
         *("--port", str(port)),
@@ -253,18 +243,10 @@ def command(launch: Launch, *, port: int) -> list[str]:
         *("--parallel", "1"),
         *_cache(launch),
         *_offload(launch),
-        *_threads(launch),
+        *threads(launch.model, launch.options),
         *_optional(launch),
         *launch.extra,
     ]
-
-
-def variables(launch: Launch, *, api_key: str) -> dict[str, str]:
-    """Environment variables of the server, beside those that it inherits."""
-    how = computing(
-        sleeps=launch.sleeps, rotation=launch.rotation, device=launch.device
-    )
-    return {"LLAMA_API_KEY": api_key, **how}
 
 
 VISIBLE_DEVICES = (
@@ -275,13 +257,25 @@ VISIBLE_DEVICES = (
 """Variables by which CUDA, ROCm and llama.cpp's Vulkan backend leave out devices."""
 
 
-def computing(*, sleeps: bool, rotation: bool, device: str = "") -> dict[str, str]:
-    """Environment variables of each program of llama.cpp; arguments as of `Launch`."""
-    # OpenMP's variable; builds without OpenMP have --poll.
-    found = {"OMP_WAIT_POLICY": "passive"} if sleeps else {}
-    if not rotation:
+def variables(model: ModelSpec) -> dict[str, str]:
+    """Environment variables of each program of llama.cpp that computes with *model*."""
+    # Threads that sleep are slower where all cores are free, and many times faster
+    # where they are not. Builds without OpenMP have --poll.
+    found = {"OMP_WAIT_POLICY": "passive"} if model.is_tiny else {}
+    if not model.rotation:
         found[ROTATION_VARIABLE] = "1"
+    device = model.device
     return found | (dict.fromkeys(VISIBLE_DEVICES, device) if device else {})
+
+
+def threads(model: ModelSpec, options: Collection[str]) -> Iterator[str]:
+    """The threads of a server, or of llama-perplexity, that has these *options*."""
+    if model.is_tiny or model.threads:
+        # Of a model this small, a second thread waits more than it computes.
+        yield from ("--threads", str(1 if model.is_tiny else model.threads))
+        yield from ("--threads-batch", str(model.threads or usable_cores()))
+    if model.is_tiny and "--poll" in options:
+        yield from ("--poll", "0")
 
 
 def asks_for_all_layers(launch: Launch) -> bool:
@@ -300,15 +294,6 @@ def _offload(launch: Launch) -> Iterator[str]:
     if not has(launch.extra, OFFLOAD):
         layers = "0" if launch.pair is None else ALL_LAYERS
         yield from ("--n-gpu-layers", layers)
-
-
-def _threads(launch: Launch) -> Iterator[str]:
-    if launch.threads is not None:
-        yield from ("--threads", str(launch.threads))
-    if launch.batch_threads is not None:
-        yield from ("--threads-batch", str(launch.batch_threads))
-    if launch.sleeps and "--poll" in launch.options:
-        yield from ("--poll", "0")
 
 
 def _optional(launch: Launch) -> Iterator[str]:

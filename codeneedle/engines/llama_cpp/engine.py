@@ -38,7 +38,6 @@ from codeneedle.engines.llama_cpp.server import (
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.records.record import Trouble
-from codeneedle.system import machine
 
 COUNT_LOAD_TIMEOUT_S = 300.0
 """How long a server that only counts may take to start: it maps weights into memory."""
@@ -259,22 +258,15 @@ class LlamaCpp(Engine):
         return bench.Bench.of(self.tools, self.facts, self.model)
 
     def _launch(self, pair: Pair | None, *, context: int) -> Launch:
-        is_tiny, share = self.model.is_tiny, self.model.threads
         slug = f"{pair.slug}." if pair else ""
         return Launch(
             binary=self.tools.server,
-            weights=self.model.weights.path,
+            model=self.model,
             alias=f"{self.model.name}.{slug}{context}",
             context=context,
             pair=pair,
             extra=self._extra(),
             options=self.facts.options,
-            # Of a model this small, a second thread waits more than it computes.
-            threads=1 if is_tiny else share,
-            batch_threads=share or (machine.usable_cores() if is_tiny else None),
-            sleeps=is_tiny,
-            rotation=self.model.rotation,
-            device=self.model.device,
         )
 
     def _extra(self) -> tuple[str, ...]:

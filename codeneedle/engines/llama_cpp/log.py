@@ -129,7 +129,7 @@ def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Expected:
     """
     What a program was asked for.
 
@@ -146,22 +146,22 @@ class Asked:
     all_layers: bool = False
 
 
-def mismatches(asked: Asked, effective: Effective) -> tuple[str, ...]:
+def mismatches(expected: Expected, effective: Effective) -> tuple[str, ...]:
     """
     In what *effective* differs from what was asked for, one phrase each.
 
     A setting that the log does not state is no difference, except the cache types:
     without them, no measurement could be attributed to a pair.
     """
-    if asked.pair is None:
+    if expected.pair is None:
         return ()
-    found = list(_wrong_types(asked.pair, effective.kv))
-    found += _wrong_context(asked.context, effective.context)
+    found = list(_wrong_types(expected.pair, effective.kv))
+    found += _wrong_context(expected.context, effective.context)
     if effective.flash_attention == "disabled":
         found.append("flash attention is off, not on")
-    if not asked.rotation and (effective.rotation_k or effective.rotation_v):
+    if not expected.rotation and (effective.rotation_k or effective.rotation_v):
         found.append("quantized values are rotated, although rotation is off")
-    if asked.all_layers:
+    if expected.all_layers:
         found += _wrong_offload(effective)
     return tuple(found)
 
@@ -343,10 +343,10 @@ def _wrong_types(pair: Pair, buffers: Sequence[KvBuffer]) -> Iterator[str]:
             yield f"V is {buffer.v_type}, not {pair.v}"
 
 
-def _wrong_context(asked: int, effective: int | None) -> Iterator[str]:
-    padded = -(-asked // CONTEXT_STEP) * CONTEXT_STEP
-    if effective is not None and not asked <= effective <= padded:
-        yield f"the context is {effective} tokens, not {asked}"
+def _wrong_context(expected: int, effective: int | None) -> Iterator[str]:
+    padded = -(-expected // CONTEXT_STEP) * CONTEXT_STEP
+    if effective is not None and not expected <= effective <= padded:
+        yield f"the context is {effective} tokens, not {expected}"
 
 
 def _wrong_offload(effective: Effective) -> Iterator[str]:
@@ -407,8 +407,8 @@ def statistics(log_text: str) -> Statistics | None:
     names = [name for name, _ in found]
     if names not in (_ORDER, _ORDER_WITHOUT_95) or failure(log_text) is not None:
         return None
-    asked = size(log_text)
-    if asked is None or _rows(lines) != list(range(1, asked.chunks + 1)):
+    announced = size(log_text)
+    if announced is None or _rows(lines) != list(range(1, announced.chunks + 1)):
         return None
     values = dict(found)
     if not all(math.isfinite(estimate.value) for estimate in values.values()):

@@ -20,7 +20,7 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.log import (
-    Asked,
+    Expected,
     evidence,
     exit_cause,
     exit_phrase,
@@ -83,16 +83,16 @@ class LlamaServer(Served):
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`; another thread of the server writes the log."""
-        asked = Asked(
+        expected = Expected(
             pair=cell.pair,
             context=cell.context,
-            rotation=self.launch.rotation,
+            rotation=self.launch.model.rotation,
             all_layers=asks_for_all_layers(self.launch),
         )
         began = time.monotonic()
         while True:
             effective = self.effective()
-            differences = mismatches(asked, effective)
+            differences = mismatches(expected, effective)
             waited_s = time.monotonic() - began
             if not differences or effective.kv or waited_s > LOG_DELAY_S:
                 return differences
@@ -205,7 +205,8 @@ def _started(
     # The server's log ends with the last four characters of its key.
     api_key = f"{secrets.token_urlsafe(32)}-end"
     argv = command(launch, port=port)
-    env = processes.clean(os.environ) | variables(launch, api_key=api_key)
+    env = processes.clean(os.environ) | variables(launch.model)
+    env["LLAMA_API_KEY"] = api_key
     child = stack.enter_context(noted(argv, env=env, log=log))
     served: LlamaServer
     client = stack.enter_context(

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_servers import made_launch
 
 from codeneedle.engines.llama_cpp.arguments import (
     BENCH_NEEDED,
     OFFLOAD,
-    Launch,
     command,
     has,
     options_in,
@@ -24,13 +24,9 @@ from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 
-LAUNCH = Launch(
-    binary=Path("/bin/llama-server"),
-    weights=Path("/models/m.gguf"),
-    alias="cell",
-    context=4096,
-    pair=Pair("q8_0", "q4_0"),
-)
+SERVER, MODEL = Path("/bin/llama-server"), Path("/models/m.gguf")
+LAUNCH = made_launch(SERVER, MODEL, context=4096, pair=Pair("q8_0", "q4_0"))
+TINY = replace(LAUNCH.model, is_tiny=True, threads=2)
 HELP = (Path(__file__).parents[2] / "helpers" / "logs" / "bench-help.txt").read_text()
 BENCH_OPTIONS = options_in(HELP)
 
@@ -130,9 +126,9 @@ def test_arguments_that_undo_ours_are_refused(llama_server):
     Of all that is stated to the server, the user may only replace layers and threads.
     """
     facts = ask(llama_server)
-    launch = replace(LAUNCH, options=facts.options, threads=1, batch_threads=1)
+    launch = replace(LAUNCH, options=facts.options, model=TINY)
     stated = {argument.name for argument in parse(command(launch, port=1)[1:])}
-    free = {"--n-gpu-layers", "--threads", "--threads-batch", "--offline"}
+    free = {"--n-gpu-layers", "--threads", "--threads-batch", "--poll", "--offline"}
     opposite = {"--no-context-shift": "--context-shift", "--jinja": "--no-jinja"}
 
     for name in stated - free - {"--no-webui"}:
@@ -148,7 +144,8 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
     Everything that could differ from pair to pair is stated.
     """
     assert [
-        *("/bin/llama-server", "--model", "/models/m.gguf", "--alias", "cell"),
+        *("/bin/llama-server", "--model", "/models/m.gguf"),
+        *("--alias", "made-cell"),
         *("--host", "127.0.0.1", "--port", "8000", "--ctx-size", "4096"),
         *("--parallel", "1", "--flash-attn", "on"),
         *("--cache-type-k", "q8_0", "--cache-type-v", "q4_0"),
@@ -201,23 +198,20 @@ def test_threads_are_those_asked_for():
     """
     And sleep where they should.
     """
-    chosen = replace(
-        LAUNCH, threads=1, batch_threads=2, sleeps=True, options={"--poll"}
-    )
-    argv = command(chosen, port=1)
+    argv = command(replace(LAUNCH, model=TINY, options={"--poll"}), port=1)
 
     assert ["--threads", "1", "--threads-batch", "2", "--poll", "0"] == argv[-6:]
-    assert "passive" == variables(chosen, api_key="k")["OMP_WAIT_POLICY"]
-    assert {"LLAMA_API_KEY": "k"} == variables(LAUNCH, api_key="k")
+    assert {"OMP_WAIT_POLICY": "passive"} == variables(TINY)
+    assert {} == variables(LAUNCH.model)
 
 
 def test_rotation_is_left_out_where_asked():
     """
     By the environment: there is no argument for it.
     """
-    still = variables(replace(LAUNCH, rotation=False), api_key="k")
+    still = replace(LAUNCH.model, rotation=False)
 
-    assert {"LLAMA_API_KEY": "k", "LLAMA_ATTN_ROT_DISABLE": "1"} == still
+    assert {"LLAMA_ATTN_ROT_DISABLE": "1"} == variables(still)
 
 
 # The other two programs

@@ -6,10 +6,9 @@ import random
 
 import httpx
 import pytest
-from made_servers import fake_server
+from made_servers import fake_server, made_launch
 
 from codeneedle.engines import http
-from codeneedle.engines.llama_cpp.arguments import Launch
 from codeneedle.engines.llama_cpp.client import Client, chat_event, completion_event
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.server import serving
@@ -293,10 +292,9 @@ def test_an_event_of_another_shape_is_refused(read, event):
 def real(llama_server, nano, tmp_path_factory):
     """The real server with the built-in model, and a template for chats."""
     template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    launch = Launch(
-        binary=llama_server,
-        weights=nano,
-        alias="real",
+    launch = made_launch(
+        llama_server,
+        nano,
         context=2048,
         pair=Pair("q8_0", "q8_0"),
         extra=("--chat-template", template),
@@ -424,10 +422,9 @@ def test_a_coarse_k_costs_a_language_model_some_of_its_recall(
     text = "\n".join(map(words_of, names))
     means = {}
     for pair in (Pair("f16", "f16"), Pair("q4_0", "f16")):
-        launch = Launch(
-            binary=llama_server,
-            weights=smollm2,
-            alias="smollm2",
+        launch = made_launch(
+            llama_server,
+            smollm2,
             context=1024,
             pair=pair,
             options=ask(llama_server).options,

@@ -8,7 +8,7 @@ from made_servers import PAIR, fake_llama_cpp
 
 from codeneedle.engines.engine import Ability, CellSpec
 from codeneedle.engines.llama_cpp import engine as llama_cpp
-from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, variables
+from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, threads, variables
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.messages import Message
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
@@ -317,8 +317,7 @@ def test_a_device_is_one_that_is_there_and_lent_to_us(monkeypatch, device, lent,
     else:
         engine.refuse_arguments()
         assert seen == engine.identity().devices
-        launch = engine._launch(Pair("q8_0", "q8_0"), context=512)
-        told = variables(launch, api_key="k")
+        told = variables(engine.model)
         assert {device} == {told[name] for name in VISIBLE_DEVICES}
 
 
@@ -326,9 +325,8 @@ def test_a_share_of_the_cores_is_passed_on():
     """
     The built-in model writes with one thread whatever its share is.
     """
-    spec = {"threads": 3}
-    large = fake_llama_cpp(**spec)._launch(Pair("q8_0", "q8_0"), context=512)
-    tiny = fake_llama_cpp(is_tiny=True, **spec)._launch(None, context=512)
+    large = fake_llama_cpp(threads=3).model
+    tiny = fake_llama_cpp(is_tiny=True, threads=3).model
 
-    assert (3, 3) == (large.threads, large.batch_threads)
-    assert (1, 3) == (tiny.threads, tiny.batch_threads)
+    assert ["--threads", "3", "--threads-batch", "3"] == [*threads(large, ())]
+    assert ["--threads", "1", "--threads-batch", "3"] == [*threads(tiny, ())]

@@ -11,7 +11,7 @@ import pytest
 from codeneedle.engines.engine import Estimate
 from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.engines.llama_cpp.log import (
-    Asked,
+    Expected,
     Size,
     by_chunk,
     chunks_done,
@@ -44,7 +44,7 @@ def log(name):
     return (LOGS / f"{name}.log").read_text(encoding="utf-8")
 
 
-ASKED = Asked(pair=Pair("q8_0", "q4_0"), context=8192)
+ASKED = Expected(pair=Pair("q8_0", "q4_0"), context=8192)
 RUNS = read(log("real-q8_0-q4_0"))
 
 
@@ -259,7 +259,7 @@ STILL = replace(ASKED, rotation=False)
         # Rounded up to the next 256 tokens.
         (replace(ASKED, context=8000), RUNS, ()),
         (
-            Asked(pair=Pair("q4_0", "q4_0"), context=4096),
+            Expected(pair=Pair("q4_0", "q4_0"), context=4096),
             running(flash_attention="disabled"),
             (
                 "K is q8_0, not q4_0",
@@ -273,7 +273,7 @@ STILL = replace(ASKED, rotation=False)
             ("the log names no KV cache, so its types cannot be verified",),
         ),
         # A server that only counts may run as it likes.
-        (Asked(pair=None, context=512), Effective(context=4), ()),
+        (Expected(pair=None, context=512), Effective(context=4), ()),
         (
             ALL_LAYERS,
             running(offloaded_layers=20, total_layers=33),
