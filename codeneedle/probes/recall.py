@@ -258,15 +258,10 @@ def conditions(settings: RecallSettings, setup: Setup | None) -> RecallCondition
 
 
 def stored_conditions(run: RunContext) -> Json:
-    """
-    What is asked, with as many forced functions as the text as sent has, and how the
-    corpus drafts its own recall: that decides which kernels run.
-    """
+    """What is asked, with as many forced functions as the text as sent has."""
     setup = run.setup
     chosen = conditions(run.settings_of(RecallSettings, NAME), setup)
-    chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
-    speculation = run.engine.speculation
-    return as_json(chosen) | ({"speculation": speculation} if speculation else {})
+    return as_json(replace(chosen, functions=min(chosen.functions, len(setup.forced))))
 
 
 def remarks(run: Run) -> tuple[str, ...]:
@@ -354,7 +349,7 @@ class Asker:
         with self.context.asking():
             reply = self._retried(lambda: self._reply(question, needle))
         asked = _round(needle, _sha256(question), reply)
-        if self.context.run.engine.speculation or reply.drafted:
+        if reply.drafted:
             # Of drafted tokens the server tells no probabilities: some are missing.
             asked = replace(asked, logprobs=(), gaps=(), lengths=())
         return replace(asked, retries=tuple(self._retries))
