@@ -194,7 +194,7 @@ class BadReply(CellError):  # noqa: N818 - named after the fact
             f"the server's answer is longer than {size(limit_bytes)}"
             if limit_bytes
             else f"the server did not answer with {expected}: {quoted(found)}",
-            hint="Is this a llama-server? codeneedle doctor shows its build.",
+            hint="Is it the kind of server that --engine names? Its log may tell more.",
         )
 
 
@@ -350,7 +350,8 @@ def shaped(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
     try:
         return msgspec.convert(answer, type=layout)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        raise BadReply(expected=expected, found=f"{error} in {answer}") from error
+        # Not the answer itself: its text may be far longer than its bytes were.
+        raise BadReply(expected=expected, found=str(error)) from error
 
 
 def quoted(text: str) -> str:

@@ -27,6 +27,8 @@ from codeneedle.engines.messages import (
     Refused,
     ServerGone,
     ServerSilent,
+    Tokens,
+    shaped,
 )
 from codeneedle.grid import Pair
 from codeneedle.system import processes
@@ -228,23 +230,36 @@ def test_lines_do_not_depend_on_how_the_stream_was_cut(size):
     assert [b"data: 1", b"", b":", b"data: 2", b""] == list(lines(chunks))
 
 
-@pytest.mark.parametrize(
-    ("limit", "read", "chunk"),
-    [
-        ("LINE_LIMIT_BYTES", lines, b"x" * 100),
-        ("REPLY_LIMIT_BYTES", lines, b"data: x\n" * 10),
-        ("REPLY_LIMIT_BYTES", whole, b"x" * 100),
-    ],
-)
-def test_an_answer_without_end_is_refused(limit, read, chunk, monkeypatch):
-    """
-    A line of megabytes, or more lines than an answer has; just the limit is read.
-    """
-    monkeypatch.setattr(client, limit, 10 * len(chunk))
+def test_a_line_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(client, "LINE_LIMIT_BYTES", 1000)
 
-    list(read([chunk] * 10))
+    list(lines([b"x" * 100] * 10))
     with pytest.raises(BadReply, match="longer than"):
-        list(read([chunk] * 11))
+        list(lines([b"x" * 100] * 11))
+
+
+@pytest.mark.parametrize("read", [lines, whole])
+def test_an_answer_without_end_is_refused(read):
+    """
+    Just the limit is read.
+    """
+    chunks = iter([b"data: x\n" * 10] * 100)
+
+    list(read([b"data: x\n" * 10] * 10, limit_bytes=800))
+    with pytest.raises(BadReply, match="longer than 800 B"):
+        list(read(chunks, limit_bytes=800))
+    assert 89 == len(list(chunks))
+
+
+def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():
+    """
+    Its text as objects may be far longer than its bytes were.
+    """
+    with pytest.raises(BadReply) as caught:
+        shaped({"tokens": [{}] * 9}, Tokens, expected="tokens")
+
+    assert "Expected `int`, got `object` - at `$.tokens[0]`" in str(caught.value)
+    assert "{}" not in str(caught.value)
 
 
 def test_of_an_error_only_the_beginning_is_read():
