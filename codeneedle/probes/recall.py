@@ -21,7 +21,7 @@ from codeneedle.analysis.recall import (
 )
 from codeneedle.corpora.corpus import BLOCK, LIMIT, Corpus
 from codeneedle.corpora.needles import ASKED_LINES
-from codeneedle.engines.engine import Served
+from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import BadReply, Chat, Completion, Reply, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes import prompts
@@ -45,6 +45,7 @@ from codeneedle.records.record import (
     Round,
     Run,
     Setup,
+    Status,
     as_json,
     shared_with,
 )
@@ -229,6 +230,20 @@ def price(settings: RecallSettings, setup: Setup | None) -> str:
     return f"{asked}: {plural(rounds, 'round')} a pair, at most {tokens:,} tokens"
 
 
+def suited(settings: RecallSettings, engine: Engine) -> RecallSettings:
+    """
+    *settings* as *engine* can ask them: without a choice, what it can.
+
+    Raises:
+        BadInput: If it cannot score right lines, and is to.
+    """
+    if settings.ask is None and Ability.FORCED not in engine.abilities:
+        return RecallSettings(ask=Ask.WRITTEN)
+    if settings.ask in {Ask.FORCED, Ask.BOTH}:
+        engine.require(Ability.FORCED)
+    return settings
+
+
 def _chosen(settings: RecallSettings, setup: Setup | None) -> Ask:
     """What is asked for, else what the run folder of *setup* holds, else both."""
     if settings.ask or not setup or NAME not in setup.probes:
@@ -275,11 +290,8 @@ def remarks(run: Run) -> tuple[str, ...]:
 
 def _gaps(run: Run) -> Iterator[str]:
     """Why no record has forced scores, or margins, where the same is true of all."""
-    found = [
-        recall_of(record)
-        for record in run.records
-        if record.probe == NAME and record.has_numbers
-    ]
+    records = [r for r in run.records if r.probe == NAME and r.has_numbers]
+    found = [recall_of(record) for record in records]
     forced = [asked for each in found for asked in each.forced]
     errors = {asked.error for asked in forced}
     if forced and "" not in errors:
@@ -287,7 +299,9 @@ def _gaps(run: Run) -> Iterator[str]:
     written = [asked for each in found for asked in each.rounds if not asked.error]
     drafts = any(asked.drafted for asked in written)
     if written and not drafts and not any(asked.logprobs for asked in written):
-        yield "no margins: the server tells no probabilities"
+        unscored = {record.effective.unscored for record in records} - {""}
+        told = min(unscored, default="no probabilities")
+        yield f"no margins: the server tells {told}"
 
 
 PROBE = Probe(
@@ -295,6 +309,7 @@ PROBE = Probe(
     metrics=METRICS,
     measure=measure,
     settings=RecallSettings,
+    suited=suited,
     conditions=conditions,
     more_metrics=forced_metrics,
     headline=headline,
@@ -467,8 +482,15 @@ def _has_answers(found: Recall) -> bool:
 
 def _refuse_without_answers(found: Recall) -> None:
     if not _has_answers(found):
+        error = found.answers[0].error
+        if not found.rounds:
+            raise CellError(
+                f"no right lines could be scored: {error}; --ask written needs none",
+                hint="Use --ask written.",
+                status=Status.UNSUPPORTED,
+            )
         raise CellError(
-            f"no round has an answer: {found.answers[0].error}",
+            f"no round has an answer: {error}",
             hint="Try --prompt-form completion, or --prefill-no-think for a model "
             "that thinks although it is told not to.",
         )

@@ -90,6 +90,7 @@ class LlamaCpp:
         """Comparing distributions and measuring speed take programs of their own."""
         found = {
             Ability.LOG_PROBABILITIES: not self.speculation,
+            Ability.FORCED: True,
             Ability.DIVERGENCE: self.tools.perplexity is not None,
             Ability.SPEED: self.tools.bench is not None,
         }

@@ -291,12 +291,16 @@ class OpenAi(Connection):
             "stream": False,
         }
         body = self._without(body, (*self.left_out, "stream_options"))
-        answer = self._echoed(body)
+        answer = self._echoed(body, right)
         elapsed_s = round(time.perf_counter() - started, 4)
         return read_echo(answer, right=right, wall_s=elapsed_s)
 
-    def _echoed(self, body: Json) -> Json:
-        """The answer to *body*; a server that does not echo is not asked again."""
+    def _echoed(self, body: Json, right: str) -> Json:
+        """
+        The answer to *body*, which ends with *right*.
+
+        A server that does not echo is not asked again.
+        """
         if self.no_echo:
             raise BadReply(expected=PROBABILITIES, found=self.no_echo)
         waits_s = WAITS_S if self._echoes else FIRST_ECHO_WAITS_S
@@ -319,6 +323,9 @@ class OpenAi(Connection):
             # Others cost no waiting, and may be about this one prompt: its length.
             self.no_echo = str(error) if error.code in BUSY else ""
             raise BadReply(expected=PROBABILITIES, found=str(error)) from error
+        if not has_echo(answer, right):
+            self.no_echo = "a reply without an echo"
+            raise BadReply(expected=PROBABILITIES, found=self.no_echo)
         self._echoes = True
         return answer
 
@@ -618,6 +625,12 @@ def read_chat(event: Json) -> Event:
     return _event(event, "an event of a chat")
 
 
+def has_echo(answer: Json, right: str) -> bool:
+    """Whether *answer* repeats *right*, with which its prompt ended."""
+    choices = shaped(answer, _Event, expected=PROBABILITIES).choices
+    return bool(choices) and right.strip() in (choices[0].text or "")
+
+
 def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     """
     The scores of *right*, with which the text that a server echoes ends.
@@ -626,13 +639,10 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     it. What the server tells of their places must agree.
 
     Raises:
-        BadReply: If it does not echo, or what it tells of these tokens is not all there
-            or impossible.
+        BadReply: If what it tells of these tokens is not all there, or impossible.
     """
     found = shaped(answer, _Event, expected=PROBABILITIES)
     choice = found.choices[0] if found.choices else _Choice()
-    if right.strip() not in (choice.text or ""):
-        raise BadReply(expected=PROBABILITIES, found="a reply without an echo")
     counted = found.usage.completion_tokens if found.usage else None
     every, places = _told(choice.logprobs)
     prompt = every[: max(0, len(every) - (1 if counted is None else counted))]
@@ -643,7 +653,8 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     steps = [after - before for before, after in itertools.pairwise(starts)]
     fault = next(filter(None, map(_fault, taken)), "")
     if not taken:
-        fault = "an echo with other tokens"
+        what = "with other tokens" if every else "without log-probabilities"
+        fault = f"an echo {what}"
     elif places and steps != sizes[:-1]:
         fault = "an echo with other places of its tokens"
     elif not all(_others(each) for each in taken):

@@ -87,15 +87,30 @@ class _OpenAiEngine:
     """What both engines have in common."""
 
     name: ClassVar[str] = ""
-    abilities: ClassVar[frozenset[Ability]] = frozenset()
     thinking_off: ClassVar[str] = ""
     speculation: ClassVar[str] = ""
     stretches_context: ClassVar[bool] = False
     model: ModelSpec
 
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """The API scores given text in completions alone; not all servers do."""
+        return frozenset() if self.model.is_chat else frozenset({Ability.FORCED})
+
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""
-        raise ToolMissing(
+        if ability is Ability.FORCED and self.model.is_chat:
+            raise BadInput(
+                source=f"--engine {self.name}",
+                reason="chats cannot be forced: this API scores given text in "
+                "completions alone",
+                hint="Use --prompt-form completion, or --ask written.",
+            )
+        if ability not in self.abilities:
+            raise self._lacks(ability)
+
+    def _lacks(self, ability: Ability) -> ToolMissing:
+        return ToolMissing(
             tool=f"the engine {self.name}",
             reason=f"has no tool for {ability}",
             hint="Use --probe recall or --probe retrieval.",
@@ -126,18 +141,20 @@ class _OpenAiEngine:
 
     def divergence_tool(self) -> DivergenceTool:
         """As of `engine.Engine`: there is none."""
-        raise self._missing(Ability.DIVERGENCE)
+        raise self._lacks(Ability.DIVERGENCE)
 
     def speed_tool(self) -> SpeedTool:
         """As of `engine.Engine`: there is none."""
-        raise self._missing(Ability.SPEED)
+        raise self._lacks(Ability.SPEED)
 
-    def _missing(self, ability: Ability) -> MachineError:
-        try:
-            self.require(ability)
-        except MachineError as error:
-            return error
-        raise AssertionError(ability)
+    def _scoring(self) -> str:
+        """What a user should know of forced recall, in one sentence."""
+        if self.model.is_chat:
+            return "recall is written alone: this API does not score answers in chats"
+        return (
+            "right lines are scored if the server echoes prompts with their "
+            "log-probabilities, as vLLM does and llama-server does not"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +205,7 @@ class Command(_OpenAiEngine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        found = [UNTOLD]
+        found = [UNTOLD, self._scoring()]
         if self.is_diagonal:
             side = "--v-types" if "k" in self.template.placeholders else "--k-types"
             alone = "K" if side == "--v-types" else "V"
@@ -353,7 +370,8 @@ class Endpoint(_OpenAiEngine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        return (f"only you say that {self.settings.url} runs {self.pair}", UNTOLD)
+        said = f"only you say that {self.settings.url} runs {self.pair}"
+        return (said, UNTOLD, self._scoring())
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:  # noqa: ARG002 - of a protocol

@@ -62,8 +62,8 @@ class Estimates:
     """
     Estimates lengths from the server's counts. Implements `engine.Tokenizer`.
 
-    A text of up to `SAMPLE_CHARACTERS` is counted by the server, a longer one by its
-    middle.
+    A text of up to `SAMPLE_CHARACTERS` is counted by the server, a longer one by the
+    densest middle so far: a text does not get shorter by what is put around it.
 
     Attributes:
         count: Asks the server how many tokens a prompt has.
@@ -71,6 +71,7 @@ class Estimates:
 
     count: Callable[[str], int]
     _known: dict[str, int] = field(default_factory=dict)
+    _density: float = 0.0
 
     def count_tokens(self, text: str, *, add_special: bool = True) -> int:  # noqa: ARG002 - of a protocol
         """About the length of *text*, in tokens; rather too high."""
@@ -83,7 +84,8 @@ class Estimates:
         tokens = self._known[sample]
         if sample == text:
             return tokens
-        return math.ceil(MARGIN * tokens * len(text) / len(sample))
+        self._density = max(self._density, tokens / len(sample))
+        return math.ceil(MARGIN * self._density * len(text))
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """About the lengths of *texts*, by their share of all of them together."""
@@ -193,15 +195,22 @@ class Server:
     child: Child | None = None
     proof: Proof = field(default_factory=Proof)
     _peak_bytes: int | None = None
+    _estimates: Estimates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._estimates = Estimates(self.client.prompt_tokens)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """As of `engine.Served`: estimates."""
-        return Estimates(self.client.prompt_tokens)
+        return self._estimates
 
     def effective(self) -> Effective:
         """As of `engine.Served`: evidence, for the server tells nothing."""
-        return Effective(proof=self.proof, left_out=self.client.left_out)
+        client = self.client
+        return Effective(
+            proof=self.proof, left_out=client.left_out, unscored=client.unscored
+        )
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:  # noqa: ARG002 - of a protocol
         """As of `engine.Served`: evidence is compared with that of other cells."""

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -256,12 +257,26 @@ def test_tools_that_are_llama_cpps_are_missing():
     """
     Named with the probes that work.
     """
-    for ability in Ability:
+    for ability in set(Ability) - {Ability.FORCED}:
         with pytest.raises(ToolMissing, match=ability.value) as caught:
             command().require(ability)
         assert "--probe recall" in caught.value.hint
     with pytest.raises(MachineError):
         command().divergence_tool()
+
+
+def test_chats_are_not_forced():
+    """
+    Known before anything starts, with what works instead; and a note says so.
+    """
+    chats, texts = command(spec=replace(SPEC, is_chat=True)), command()
+
+    texts.require(Ability.FORCED)
+    with pytest.raises(BadInput, match="chats cannot be forced") as caught:
+        chats.require(Ability.FORCED)
+    assert "--prompt-form completion, or --ask written" in caught.value.hint
+    assert any("does not score answers in chats" in note for note in chats.notes())
+    assert any("as vLLM does" in note for note in texts.notes())
 
 
 def test_a_program_that_is_not_there_is_named():

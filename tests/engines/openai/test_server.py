@@ -27,7 +27,8 @@ def test_memory_of_which_a_part_is_unknown_is_unknown(
     monkeypatch.setattr(server.machine, "group_rss_bytes", lambda _pid: host)
     monkeypatch.setattr(server.machine, "group_pids", lambda _pid: [1])
     monkeypatch.setattr(server.machine, "used_bytes", lambda *_pids: device)
-    made = Server(client=None, command=(), child=SimpleNamespace(pid=1))
+    client = SimpleNamespace(prompt_tokens=len)
+    made = Server(client=client, command=(), child=SimpleNamespace(pid=1))
 
     assert held == made.memory_bytes()
 
@@ -49,3 +50,13 @@ def test_lengths_are_estimated_from_the_servers_counts():
     assert [8, 2000] == [len(text) for text in asked]
     assert [25, 50] == estimates.counts(["a" * 100, "b" * 200])
     assert 0 == estimates.count_tokens("")
+
+
+def test_a_text_is_not_estimated_shorter_with_something_behind_it():
+    """
+    Its middle is another one then, which may have fewer tokens.
+    """
+    estimates = Estimates(lambda text: text.count("x"))
+    text = "-" * 4000 + "x" * 1500 + "-" * 4000
+
+    assert estimates.count_tokens(text) <= estimates.count_tokens(text + "-" * 1500)
