@@ -259,7 +259,7 @@ def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path
     Each on an address of its own; the key is in no file, though the server says it.
     """
     for pair in ("f16/f16", "q8_0/q4_0"):
-        faults = ("key=sk-secret-1", "says-key")
+        faults = ("wants=sk-secret-1", "says-key")
         with fake_openai.endpoint(*faults, types=pair) as server:
             done = swept(
                 "endpoint",

@@ -30,7 +30,7 @@ It goes on with a text as the text itself does where its last line occurs first.
     chat-only           have no /completions
     strict              refuse fields that are not OpenAI's
     stricter            refuse log-probabilities and stream options, too
-    key=KEY             refuse requests without this key, and quote the one they have
+    wants=KEY           refuse requests without this key, and quote the one they have
     busy=N              answer N questions with 429 and Retry-After
     retry-after=TEXT    answer all questions with 429 and this Retry-After
     down=N              answer N questions with 503
@@ -107,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.seen.append((self.path, sent))
         if "redirect" in self.faults:
             self.answer(307, {}, Location=self.faults["redirect"])
-        elif "key" in self.faults and sent != f"Bearer {self.faults['key']}":
+        elif "wants" in self.faults and sent != f"Bearer {self.faults['wants']}":
             self.refuse(401, f"Incorrect API key provided: {sent.split()[-1:]}")
         else:
             return False

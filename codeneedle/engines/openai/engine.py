@@ -43,6 +43,7 @@ from codeneedle.engines.openai.settings import (
     checked_pair,
     checked_url,
     key_of,
+    secret_in,
     template_of,
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
@@ -268,9 +269,16 @@ class Command(_OpenAiEngine):
                 server.peak_rss_bytes()
 
     def _secrets(self) -> list[str]:
-        """What the server knows, and may write into its log."""
-        names = (name for name in self.template.env if is_secret(name))
-        return [self.key, *(os.environ.get(name, "") for name in names)]
+        """What the server knows, and may say or write into its log."""
+        passed_on = {name: os.environ.get(name, "") for name in self.template.env}
+        return [
+            self.key,
+            *(
+                text
+                for name, text in passed_on.items()
+                if is_secret(name) or secret_in(f"{name}={text}")
+            ),
+        ]
 
     def _ready(self, cell: CellSpec, log: Path, stack: contextlib.ExitStack) -> Server:
         """Start it, again where its port was taken."""
@@ -311,6 +319,7 @@ class Command(_OpenAiEngine):
             OpenAi(f"http://{HOST}:{port}/v1", api_key=self.key)
         )
         client.model = self.settings.served_name
+        client.secrets = tuple(self._secrets())
         own = (name for name, text in self.template.env.items() if text is not None)
         command = (*(f"{name}={env[name]}" for name in own), *argv)
         return Server(client=client, command=command, child=child)

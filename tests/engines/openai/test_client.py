@@ -414,7 +414,7 @@ def test_errors_of_the_server_are_survived(talk, fault):
     ("fault", "code", "hint"),
     [
         ("down=99", 503, "busy or broken"),
-        (f"key={KEY}", 401, "--api-key-env"),
+        (f"wants={KEY}", 401, "--api-key-env"),
         ("chat-only", 404, "--prompt-form chat"),
         ("redirect=http://127.0.0.1:9/v1", 307, "give the URL"),
     ],

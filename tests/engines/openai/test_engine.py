@@ -158,7 +158,7 @@ def test_a_server_that_wants_a_key_is_not_waited_for(tmp_path):
     """
     with (
         pytest.raises(CellError, match="401") as caught,
-        command("key=sk-right").serving(CELL, log=tmp_path / "log"),
+        command("wants=sk-right").serving(CELL, log=tmp_path / "log"),
     ):
         pass
 
@@ -193,6 +193,18 @@ def test_what_a_server_writes_of_its_secrets_is_not_told(tmp_path, monkeypatch):
         pass
 
     assert ("***", "key ***") == caught.value.log_excerpt
+
+
+def test_what_a_server_is_handed_and_may_say_is_known_as_secret(monkeypatch, tmp_path):
+    """
+    The key, variables that are named like one, and passwords in addresses.
+    """
+    handed = {"HUB_TOKEN": "hf-1", "PROXY": "http://me:pw@host", "DEVICE": "0"}
+    for name, value in handed.items():
+        monkeypatch.setenv(name, value)
+
+    with command(env=tuple(handed)).serving(CELL, log=tmp_path / "log") as served:
+        assert ("", "hf-1", "http://me:pw@host") == served.client.secrets
 
 
 def test_variables_reach_the_server_and_its_record(tmp_path):
@@ -327,7 +339,7 @@ def test_an_endpoint_is_asked_as_it_is():
 @pytest.mark.parametrize(
     ("faults", "settings", "error", "said"),
     [
-        (("key=sk-right",), {}, BadInput, "401"),
+        (("wants=sk-right",), {}, BadInput, "401"),
         (("other-model",), {"served_name": MODEL}, BadInput, "does not list it"),
         (("no-models",), {}, BadInput, "does not list its models"),
         (("redirect=http://127.0.0.1:9/",), {}, ToolFailed, "redirect"),
@@ -360,7 +372,7 @@ def test_an_endpoint_gets_its_key_and_nobody_else_does():
     """
     It is in no record: not in the command, not in the identity.
     """
-    with endpoint("key=sk-right") as server:
+    with endpoint("wants=sk-right") as server:
         made = running(server.url, api_key_env="KEY")
         with made.serving(CELL, log=Path("unused")) as served:
             pass
