@@ -313,6 +313,7 @@ class Command(_OpenAiEngine):
                 env=processes.clean(os.environ) | env,
                 log=log,
                 file_limit_bytes=FILE_LIMIT_BYTES,
+                port=port,
             )
         )
         client = stack.enter_context(
