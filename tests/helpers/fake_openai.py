@@ -41,6 +41,8 @@ It goes on with a text as the text itself does where its last line occurs first.
     die=N               exit with N at once
     die-in-round=N      exit with N in the middle of a reply
     loading=N           answer 503 to the first N questions of /health
+    flood               write lines into the log without end
+    flood-in-round      the same from the first question on
     leak=N              hold N bytes for each token of context
     port-taken=FILE     fail to bind, as long as FILE exists, and remove it
 """
@@ -150,6 +152,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.bodies.append(body)
         if self.is_refused():
             return
+        if "flood-in-round" in self.faults:
+            threading.Thread(target=flood, daemon=True).start()
         if "mute" in self.faults:
             time.sleep(60)
         elif self.path == "/v1/completions" and "chat-only" in self.faults:
@@ -327,7 +331,14 @@ def main():
     held = b"x" * (int(faults.get("leak", 0)) * asked.context)
     server = made_server(*asked.fake, port=asked.port, types=f"{asked.k}/{asked.v}")
     print(f"serving with {len(held)} bytes", flush=True)  # noqa: T201 - its log
+    if "flood" in faults:
+        threading.Thread(target=flood, daemon=True).start()
     server.serve_forever()
+
+
+def flood():
+    while True:
+        print("x" * 4000)  # noqa: T201 - its log
 
 
 if __name__ == "__main__":

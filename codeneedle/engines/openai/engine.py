@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,6 +33,7 @@ from codeneedle.engines.openai.server import (
     last_lines,
     missed,
     prints,
+    stops_flood,
     wait,
 )
 from codeneedle.engines.openai.settings import (
@@ -65,7 +67,7 @@ PORT_ATTEMPTS = 3
 """Another program may take the port before the server binds it."""
 
 FILE_LIMIT_BYTES = 64 << 30
-"""Size that a file of the server's may have: it may download weights."""
+"""Of a file of the server's, but for its log: it may download weights."""
 
 COUNTING_CONTEXT = 4096
 """Context of a server that only counts tokens."""
@@ -284,7 +286,7 @@ class Command(_OpenAiEngine):
         """Start it, again where its port was taken."""
         for attempt in range(1, PORT_ATTEMPTS + 1):
             server = self._launched(cell, log, stack)
-            seen = wait(server, health=self.settings.health)
+            seen = wait(server, log, health=self.settings.health)
             if seen is Readiness.READY:
                 return server
             if server.child is None or server.child.poll() is None:
@@ -317,7 +319,11 @@ class Command(_OpenAiEngine):
             )
         )
         client = stack.enter_context(
-            OpenAi(f"http://{HOST}:{port}/v1", api_key=self.key)
+            OpenAi(
+                f"http://{HOST}:{port}/v1",
+                api_key=self.key,
+                is_leaving=partial(stops_flood, child, log),
+            )
         )
         client.model = self.settings.served_name
         client.secrets = tuple(self._secrets())

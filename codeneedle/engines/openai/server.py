@@ -3,6 +3,7 @@ A server with OpenAI's API: estimates of lengths by its counts, the evidence of 
 cache, waiting until it is ready, and how it ended.
 """
 
+import contextlib
 import hashlib
 import math
 import time
@@ -23,7 +24,14 @@ from codeneedle.engines.openai.client import NOT_FOUND, REFUSES_FIELDS, OpenAi
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Print, Proof, Status, Trouble
 from codeneedle.system import machine
-from codeneedle.system.processes import AwakeClock, Child, ends_within
+from codeneedle.system.processes import (
+    FILE_LIMIT_BYTES,
+    AwakeClock,
+    Child,
+    ends_within,
+    stop,
+)
+from codeneedle.text import size
 
 LOAD_TIMEOUT_S = 3600.0
 """How long a server may take until it is ready: some compile kernels for half of it."""
@@ -248,13 +256,15 @@ class Server:
 # --- waiting
 
 
-def wait(server: Server, *, health: str) -> Readiness:
+def wait(server: Server, log: Path, *, health: str) -> Readiness:
     """How far the server is once it is ready, has ended, or is out of time."""
     child, awake_s = server.child, AwakeClock(longest_s=LONGEST_POLL_S)
     seen = Readiness.SILENT
     strange_s: float | None = None
     # Polled before the port: once it has ended, another program may answer there.
     while child is not None and child.poll() is None and awake_s() < LOAD_TIMEOUT_S:
+        if stops_flood(child, log):
+            break
         seen = server.client.readiness(health=health)
         if seen is Readiness.READY and child.poll() is None:
             return seen
@@ -293,12 +303,28 @@ def death(server: Server, log: Path) -> CellError:
     code = server.child.returncode if server.child else 0
     lines = last_lines(log)
     said = f": {lines[-1]}" if lines else ""
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return CellError(
-        f"the server ended with {how}{said}",
-        hint=f"The end of its log is in {log}.",
-        log_excerpt=lines,
-    )
+    what = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+    hint = f"The end of its log is in {log}."
+    if is_flooded(log):
+        what = f"was stopped: its log has more than {size(FILE_LIMIT_BYTES)}"
+    elif code == 0:
+        hint = f"The command must run as long as its server does. {hint}"
+    return CellError(f"the server {what}{said}", hint=hint, log_excerpt=lines)
+
+
+def stops_flood(child: Child, log: Path) -> bool:
+    """Whether the log of *child* is too long; it is stopped then."""
+    if is_flooded(log):
+        stop(child)
+        return True
+    return False
+
+
+def is_flooded(log: Path) -> bool:
+    """Whether a log is longer than any file of llama-server's may be."""
+    with contextlib.suppress(OSError):
+        return log.stat().st_size > FILE_LIMIT_BYTES
+    return False
 
 
 def end_of(log: Path) -> str:

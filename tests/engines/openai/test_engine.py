@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from fake_engine import made_weights
 from fake_openai import MODEL, endpoint
@@ -111,6 +112,45 @@ def test_a_server_that_ends_says_why(tmp_path, faults, said, status):
 
     assert status == caught.value.status
     assert caught.value.log_excerpt
+
+
+@pytest.mark.parametrize(
+    "faults", [("flood", "loading=9999"), ("flood-in-round", "mute")]
+)
+def test_a_server_whose_log_has_no_end_is_stopped(tmp_path, monkeypatch, faults):
+    """
+    While it loads, and while it is asked; a file of its own may be longer.
+    """
+    monkeypatch.setattr(server, "FILE_LIMIT_BYTES", 8 << 20)
+    monkeypatch.setattr(server, "POLL_S", 0.01)
+
+    with (
+        pytest.raises(CellError, match=r"its log has more than 8\.0 MiB"),
+        command(*faults).serving(CELL, log=tmp_path / "log"),
+    ):
+        pass
+
+    assert (tmp_path / "log").stat().st_size < 3 << 20
+
+
+def test_a_command_that_does_not_stay_is_told_so(tmp_path):
+    """
+    Its server may run behind it, and is ended with it.
+    """
+    script = tmp_path / "serve.sh"
+    script.write_text(f"setsid {sys.executable} {FAKE} --port $1 &", encoding="utf-8")
+    asked = CommandSettings(command=f"sh {script} ${{port}} ${{k}}")
+    made = command_of(asked, types=("f16",), environment=os.environ)(SPEC)
+
+    with (
+        pytest.raises(CellError, match="ended with exit code 0") as caught,
+        made.serving(CELL, log=tmp_path / "log"),
+    ):
+        pass
+
+    assert "as long as its server does" in caught.value.hint
+    commands = (each.info["cmdline"] for each in psutil.process_iter(["cmdline"]))
+    assert not any(str(FAKE) in (words or ()) for words in commands)
 
 
 def test_a_port_that_was_taken_is_changed(tmp_path):
