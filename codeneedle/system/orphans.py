@@ -97,8 +97,8 @@ class Leftover(Process):
     def __str__(self) -> str:
         """In words, without a full stop."""
         return (
-            f"{self.name} (pid {self.pid}) {self.holds}, which was given to "
-            f"{self.program}: that has left it behind, or it is another program"
+            f"{self.name} (pid {self.pid}) {self.holds}, though {self.program} has "
+            "ended: it was left behind, or is another program"
         )
 
 

@@ -364,7 +364,7 @@ def test_what_a_sweep_would_suffer_from_is_mentioned(server, model, monkeypatch)
     assert "does not see it" in said
     assert "but only 1.0 MiB of memory is free" in said
     assert "still running: pid 4711" in said
-    assert "vllm (pid 4712) listens on port 80, which was given to sh" in said
+    assert "vllm (pid 4712) listens on port 80, though sh has ended" in said
     assert ["kill 4711", "kill 4712"] == [
         each.hint[-9:] for each in found.problems[-2:]
     ]

@@ -3,9 +3,10 @@
 A server with OpenAI's API that misbehaves on request, in nothing but the standard
 library.
 
-It goes on with a text as the text itself does where its last line occurs first. Beside
-``--port``, ``--k``, ``--v`` and ``--context`` it takes ``--fake NAME`` or
-``--fake NAME=VALUE`` as often as wanted:
+It goes on with a text as the text itself does where its last line occurs first.
+Beside ``--port``, ``--k``, ``--v``, ``--context`` it takes ``--fakes FILE``, JSON lists
+of the following by type of K, and ``--fake NAME`` or ``--fake NAME=VALUE`` as often as
+wanted:
 
     ignore              compute the same whatever the cache types are
     ignore-v            the same, of V alone
@@ -36,6 +37,8 @@ It goes on with a text as the text itself does where its last line occurs first.
     down=N              answer N questions with 503
     broken=N            answer N questions with 500
     redirect=URL        lead elsewhere
+    redirect-post=URL   the same of questions to the model alone
+    leave=HOW           leave a process that bears our mark, marked, or does not, bare
     cookie=TEXT         set this cookie with each answer
     mute                take questions, and never answer
     die=N               exit with N at once
@@ -52,6 +55,7 @@ import contextlib
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -107,8 +111,9 @@ class Handler(BaseHTTPRequestHandler):
     def is_refused(self):
         sent = self.headers.get("Authorization", "")
         self.server.seen.append((self.path, sent))
-        if "redirect" in self.faults:
-            self.answer(307, {}, Location=self.faults["redirect"])
+        redirect = "redirect-post" if self.command == "POST" else "redirect"
+        if redirect := self.faults.get("redirect", self.faults.get(redirect)):
+            self.answer(307, {}, Location=redirect)
         elif "wants" in self.faults and sent != f"Bearer {self.faults['wants']}":
             self.refuse(401, f"Incorrect API key provided: {sent.split()[-1:]}")
         else:
@@ -319,7 +324,10 @@ def main():
     parser.add_argument("--context", type=int, default=0)
     parser.add_argument("--version", action="version", version="fake version 1")
     parser.add_argument("--fake", action="append", default=[])
+    parser.add_argument("--fakes", type=Path)
     asked = parser.parse_args()
+    if asked.fakes:
+        asked.fake += json.loads(asked.fakes.read_text()).get(asked.k, [])
     faults = dict(fault.partition("=")[::2] for fault in asked.fake)
     if "die" in faults:
         print("RuntimeError: no kernel for this cache type")  # noqa: T201 - its log
@@ -331,6 +339,12 @@ def main():
     held = b"x" * (int(faults.get("leak", 0)) * asked.context)
     server = made_server(*asked.fake, port=asked.port, types=f"{asked.k}/{asked.v}")
     print(f"serving with {len(held)} bytes", flush=True)  # noqa: T201 - its log
+    if "leave" in faults:
+        subprocess.Popen(
+            ["/bin/sleep", "600"],
+            env=os.environ if faults["leave"] == "marked" else {},
+            start_new_session=True,
+        )
     if "flood" in faults:
         threading.Thread(target=flood, daemon=True).start()
     server.serve_forever()

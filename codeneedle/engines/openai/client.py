@@ -657,7 +657,7 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
         fault = f"an echo {what}"
     elif places and steps != sizes[:-1]:
         fault = "an echo with other places of its tokens"
-    elif not all(_others(each) for each in taken):
+    elif not fault and not all(map(_others, taken)):
         fault = "an echo with tokens beside which no other one is listed"
     if fault:
         raise BadReply(expected=PROBABILITIES, found=fault)

@@ -199,6 +199,7 @@ def test_given_text_is_scored_where_the_server_echoes_it(talk):
         (("echo", "alone"), QUESTION, "no other one is listed"),
         (("echo", "twice"), QUESTION, "add up to more than 1"),
         (("echo", "logprob=5"), QUESTION, "a log-probability of 5"),
+        (("echo", "logprob=null"), QUESTION, "a token without a log-probability"),
         (("echo", "logprob=NaN"), QUESTION, "a log-probability of nan"),
         (("echo", "logprob=Infinity"), QUESTION, "a log-probability of inf"),
         (("echo", "logprob=-Infinity"), QUESTION, "a log-probability of -inf"),
