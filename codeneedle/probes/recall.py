@@ -253,16 +253,12 @@ def _chosen(settings: RecallSettings, setup: Setup | None) -> Ask:
 
 def conditions(run: RunContext) -> Json:
     """
-    What is asked, and how the corpus drafts its own recall: that decides which kernels
-    run.
+    What is asked.
 
     Written recall alone is what former versions asked, and adds nothing to a setup.
     """
     chosen = _chosen(run.settings_of(RecallSettings, NAME), run.setup)
-    speculation = run.engine.speculation
-    return ({} if chosen is Ask.WRITTEN else {"ask": chosen.value}) | (
-        {"speculation": speculation} if speculation else {}
-    )
+    return {} if chosen is Ask.WRITTEN else {"ask": chosen.value}
 
 
 def remarks(run: Run) -> tuple[str, ...]:
@@ -355,7 +351,7 @@ class Asker:
         with self.context.asking():
             reply = self._retried(lambda: self._reply(question, needle))
         asked = _round(needle, _sha256(question), reply)
-        if self.context.run.engine.speculation or reply.drafted:
+        if reply.drafted:
             # Of drafted tokens the server tells no probabilities: some are missing.
             asked = replace(asked, logprobs=(), gaps=(), lengths=())
         return replace(asked, retries=tuple(self._retries))

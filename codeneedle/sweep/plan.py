@@ -239,7 +239,6 @@ def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
         # A completion has no thinking to switch off.
         thinking=form is PromptForm.COMPLETION,
         is_chat=form is PromptForm.CHAT,
-        speculate=request.speculate,
         is_tiny=request.model is None,
     )
 

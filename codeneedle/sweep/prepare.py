@@ -81,9 +81,6 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
     try:
         return replace(run, setup=plan.store.adopt(replace(setup, probes=conditions)))
     except OtherSetup as error:
-        if error.key == "recall speculation":
-            option = "--no-speculate" if error.stored == "None" else "--speculate"
-            error.hint = f"Go on with {option}, or choose another folder with --out."
         if error.key == "recall ask":
             former = asked_of(stored) if stored else Ask.WRITTEN
             error.hint = (
@@ -353,6 +350,7 @@ def _setup(
         lengths=identity.lengths,
         llama=identity.version,
         machine=machine_phrase(plan.engine),
+        cpu_features=identity.cpu_features,
         context=plan.context,
         server_args=(*identity.arguments, *plan.request.server_args),
         rotation=plan.request.rotation,

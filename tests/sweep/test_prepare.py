@@ -240,21 +240,6 @@ def test_other_conditions_of_a_probe_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "option"),
-    [("ngram", "", "--speculate"), ("", "ngram", "--no-speculate")],
-)
-def test_a_run_that_speculates_and_one_that_does_not_never_mix(before, now, option):
-    """
-    It decides which kernels run; the hint says how the run goes on.
-    """
-    prepare(planned(recall.PROBE, engine=FakeEngine(speculation=before)))
-
-    with pytest.raises(OtherSetup, match="another recall speculation") as caught:
-        prepare(planned(recall.PROBE, engine=FakeEngine(speculation=now)))
-    assert f"Go on with {option}," in caught.value.hint
-
-
-@pytest.mark.parametrize(
     ("before", "now"), [("written", "both"), ("both", "written"), ("both", "forced")]
 )
 def test_what_was_asked_of_recall_stays_what_it_was(before, now):
@@ -289,6 +274,10 @@ def test_what_was_asked_of_recall_stays_what_it_was(before, now):
         (
             {"engine": FakeEngine(version="0.7.0")},
             "another llama: '0.6.0 (build 11434)', now '0.7.0'",
+        ),
+        (
+            {"engine": FakeEngine(cpu_features="AVX2")},
+            "another cpu_features: '', now 'AVX2'",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from codeneedle.engines.base_file import HEADER, MAGIC, row_values
+from codeneedle.engines.llama_cpp.base_file import HEADER, MAGIC, row_values
 from codeneedle.engines.mlx import scoring
 from codeneedle.engines.mlx.log import KEY_VARIABLE, line
 from codeneedle.engines.mlx.tokens import TextModel, read_text_model
@@ -33,7 +33,7 @@ LEAST_CHUNKS = 2
 """Of a text whose distributions are compared."""
 
 _FORCED = re.compile(r"<\[(\d+)\]>")
-"""A token in the grammar that makes tokens come, see `forced.NextTokens`."""
+"""A token in the grammar that makes tokens come, see `client.forcing_body`."""
 
 
 def tell(kind: str, **facts: Any) -> None:

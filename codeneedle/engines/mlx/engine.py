@@ -10,17 +10,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
-from codeneedle.engines.client import SILENCE_S, Client
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
     CellSpec,
     DivergenceTool,
+    Engine,
     EngineIdentity,
     ModelSpec,
+    Served,
     SpeedTool,
     Tokenizer,
 )
+from codeneedle.engines.http import SILENCE_S
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.messages import Readiness, ServerGone
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
@@ -36,8 +39,8 @@ from codeneedle.models.weights import (
     read_folder,
     read_header,
 )
-from codeneedle.records.record import Effective, Status, Trouble
-from codeneedle.system import machine, processes
+from codeneedle.records.record import Effective, Status
+from codeneedle.system import processes
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Child, ends_within
 
@@ -114,9 +117,9 @@ def devices() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mlx:
+class Mlx(Engine):
     """
-    The engine that starts a child of ours per cell. Implements `engine.Engine`.
+    The engine that starts a child of ours per cell.
 
     Attributes:
         versions: Of the packages, by name.
@@ -134,18 +137,10 @@ class Mlx:
         """All of them: the child does everything."""
         return frozenset(Ability)
 
-    def require(self, ability: Ability) -> None:
-        """Nothing is missing."""
-
     def refuse_arguments(self) -> None:
         """As of `engine.Engine`; group sizes and weights, too."""
-        if self.model.arguments:
-            raise BadInput(
-                source="the arguments after '--'",
-                reason="the engine mlx takes none",
-                hint="Use --kv-group-size, --quantized-kv-start, --max-kv-size or "
-                "--compute.",
-            )
+        # Without arguments, super() knows only the class before it got its slots.
+        super(Mlx, self).refuse_arguments()
         if self.model.device:
             raise BadInput(
                 source=f"--devices {self.model.device}",
@@ -192,29 +187,6 @@ class Mlx:
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
         return () if devices() else (ON_CPU,)
-
-    @property
-    def stretches_context(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def thinking_off(self) -> str:
-        """Only the template can."""
-        return ""
-
-    @property
-    def speculation(self) -> str:
-        """None."""
-        return ""
-
-    def needs_preflight(self, pair: Pair) -> bool:  # noqa: ARG002 - the same for all
-        """Never: nothing falls back."""
-        return False
-
-    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:  # noqa: ARG002 - likewise
-        """Nothing falls back."""
-        return None
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
@@ -303,34 +275,24 @@ class Mlx:
 
 
 @dataclass(slots=True, kw_only=True)
-class MlxServer:
+class MlxServer(Served):
     """
-    A child that is ready to answer. Implements `engine.Served`.
+    A child that is ready to answer.
 
     Attributes:
         client: Sends requests to it.
-        command: Its arguments; the key is not among them.
         log: Its log.
-        child: Its process.
         engine: What started it.
     """
 
     client: Client
-    command: tuple[str, ...]
     log: Path
-    child: Child
     engine: Mlx
-    _peak_rss_bytes: int | None = field(default=None, init=False)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """As of `engine.Served`."""
         return self.client
-
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self.child.pid
 
     def effective(self) -> Effective:
         """As of `engine.Served`, read from the arrays of its caches."""
@@ -339,21 +301,6 @@ class MlxServer:
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`."""
         return logs.mismatches(self.engine.asked(cell), logs.read_log(self.log))
-
-    def fallback(self) -> Trouble | None:
-        """Nothing falls back."""
-        return None
-
-    def ends_within(self, limit_s: float) -> bool:
-        """As of `engine.Served`."""
-        return ends_within(self.child, limit_s)
-
-    def peak_rss_bytes(self) -> int | None:
-        """As of `engine.Served`; the last one that was seen, once it has ended."""
-        seen = machine.peak_rss_bytes(self.pid)
-        if seen is not None:
-            self._peak_rss_bytes = max(seen, self._peak_rss_bytes or 0)
-        return self._peak_rss_bytes
 
     def device_bytes(self) -> int | None:
         """As of `engine.Served`: the most that MLX had allocated on a GPU."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.engines.base_file import row_values
+from codeneedle.engines.llama_cpp.base_file import row_values
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""

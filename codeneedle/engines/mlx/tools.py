@@ -7,17 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from codeneedle.engines.base_file import (
-    BaseFileTool,
-    Identity,
-    Job,
-    Lengths,
-    Notify,
-    Progress,
-    Written,
-    predicted_bytes,
-    scored_tokens,
-)
 from codeneedle.engines.engine import (
     CellSpec,
     Comparison,
@@ -27,6 +16,17 @@ from codeneedle.engines.engine import (
     SpeedTask,
     ToolRun,
     mismatched,
+)
+from codeneedle.engines.llama_cpp.base_file import (
+    BaseFileTool,
+    Identity,
+    Job,
+    Lengths,
+    Notify,
+    Progress,
+    Written,
+    predicted_bytes,
+    scored_tokens,
 )
 from codeneedle.engines.mlx import log as logs
 from codeneedle.errors import CellError

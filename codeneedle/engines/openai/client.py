@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from codeneedle.engines.client import (
+from codeneedle.engines.http import (
     ANSWER_LIMIT_BYTES,
     LEAST_SECRET,
     SHORT_S,

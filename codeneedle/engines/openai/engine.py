@@ -13,17 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from codeneedle.engines.client import SHORT_S, redacting
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
     CellSpec,
-    DivergenceTool,
+    Engine,
     EngineIdentity,
     ModelSpec,
-    SpeedTool,
     Tokenizer,
 )
+from codeneedle.engines.http import SHORT_S, redacting
 from codeneedle.engines.messages import Readiness, Refused, ServerGone
 from codeneedle.engines.openai.client import WANTS_KEY, OpenAi, advised, is_listed
 from codeneedle.engines.openai.server import (
@@ -50,7 +49,7 @@ from codeneedle.engines.openai.settings import (
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.records.record import Proof, Trouble
+from codeneedle.records.record import Proof
 from codeneedle.system import processes
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import free_port, is_secret
@@ -85,19 +84,14 @@ LENGTHS = "estimated from the server's own counts of prompts"
 # --- engines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenAiEngine:
-    """What both engines have in common."""
+class OpenAiEngine(Engine):
+    """What both engines have in common: this API scores texts, and no chats."""
 
-    name: ClassVar[str] = ""
-    thinking_off: ClassVar[str] = ""
-    speculation: ClassVar[str] = ""
-    stretches_context: ClassVar[bool] = False
-    model: ModelSpec
+    __slots__ = ()
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """The API scores given text in completions alone; not all servers do."""
+        """As of `engine.Engine`; whether a server echoes texts is seen when asked."""
         return frozenset() if self.model.is_chat else frozenset({Ability.FORCED})
 
     def require(self, ability: Ability) -> None:
@@ -109,63 +103,26 @@ class _OpenAiEngine:
                 "completions alone",
                 hint="Use --prompt-form completion, or --ask written.",
             )
-        if ability not in self.abilities:
-            raise self._lacks(ability)
+        super().require(ability)
 
-    def _lacks(self, ability: Ability) -> ToolMissing:
-        return ToolMissing(
-            tool=f"the engine {self.name}",
-            reason=f"has no tool for {ability}",
-            hint="Use --probe recall or --probe retrieval.",
-        )
-
-    def refuse_arguments(self) -> None:
-        """As of `engine.Engine`: it takes none, and nothing that is llama-server's."""
-        asked = {
-            f"-- {' '.join(self.model.arguments)}": bool(self.model.arguments),
-            "--rotation off": not self.model.rotation,
-            "--speculate": self.model.speculate,
-        }
-        for source, is_asked in asked.items():
-            if is_asked:
-                raise BadInput(
-                    source=source,
-                    reason=f"the engine {self.name} cannot pass it on",
-                    hint="Leave it out; arguments of a server go into --command.",
-                )
-
-    def needs_preflight(self, pair: Pair) -> bool:  # noqa: ARG002 - of a protocol
-        """As of `engine.Engine`: nothing would be told."""
-        return False
-
-    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:  # noqa: ARG002 - of a protocol
+    def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        return None
-
-    def divergence_tool(self) -> DivergenceTool:
-        """As of `engine.Engine`: there is none."""
-        raise self._lacks(Ability.DIVERGENCE)
-
-    def speed_tool(self) -> SpeedTool:
-        """As of `engine.Engine`: there is none."""
-        raise self._lacks(Ability.SPEED)
-
-    def _scoring(self) -> str:
-        """What a user should know of forced recall, in one sentence."""
-        if self.model.is_chat:
-            return "recall is written alone: this API does not score answers in chats"
-        return (
-            "right lines are scored if the server echoes prompts with their "
-            "log-probabilities, as vLLM does and llama-server does not"
+        scoring = (
+            "recall is written alone: this API does not score answers in chats"
+            if self.model.is_chat
+            else "right lines are scored if the server echoes prompts with their "
+            "log-probabilities, as vLLM does and others do not"
         )
+        return UNTOLD, scoring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command(_OpenAiEngine):
+class Command(OpenAiEngine):
     """
-    The engine that starts the user's command for each cell. Implements `engine.Engine`.
+    The engine that starts the user's command for each cell.
 
     Attributes:
+        model: What is served.
         settings: What the user chose.
         template: The command.
         program: Path of its program.
@@ -176,6 +133,7 @@ class Command(_OpenAiEngine):
     """
 
     name: ClassVar[str] = COMMAND
+    model: ModelSpec
     settings: CommandSettings
     template: Template
     program: str
@@ -208,7 +166,7 @@ class Command(_OpenAiEngine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        found = [UNTOLD, self._scoring()]
+        found = [*OpenAiEngine.notes(self)]
         if self.is_diagonal:
             side = "--v-types" if "k" in self.template.placeholders else "--k-types"
             alone = "K" if side == "--v-types" else "V"
@@ -353,11 +311,12 @@ def _held(server: Server, cell: CellSpec) -> tuple[tuple[int, int], ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(_OpenAiEngine):
+class Endpoint(OpenAiEngine):
     """
-    The engine that asks a server which is running. Implements `engine.Engine`.
+    The engine that asks a server which is running.
 
     Attributes:
+        model: What is served.
         settings: What the user says of it.
         pair: What it runs with, as the user says.
         key: For the server; empty for none.
@@ -365,6 +324,7 @@ class Endpoint(_OpenAiEngine):
     """
 
     name: ClassVar[str] = ENDPOINT
+    model: ModelSpec
     settings: EndpointSettings
     pair: Pair
     key: str = ""
@@ -387,7 +347,7 @@ class Endpoint(_OpenAiEngine):
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
         said = f"only you say that {self.settings.url} runs {self.pair}"
-        return (said, UNTOLD, self._scoring())
+        return (said, *OpenAiEngine.notes(self))
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:  # noqa: ARG002 - of a protocol

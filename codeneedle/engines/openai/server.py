@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle.engines.engine import CellSpec, Tokenizer
+from codeneedle.engines.engine import Served, Tokenizer
 from codeneedle.engines.messages import (
     Chat,
     Completion,
@@ -22,13 +22,12 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.engines.openai.client import NOT_FOUND, REFUSES_FIELDS, OpenAi
 from codeneedle.errors import CellError
-from codeneedle.records.record import Effective, Print, Proof, Status, Trouble
+from codeneedle.records.record import Effective, Print, Proof, Status
 from codeneedle.system import machine
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     AwakeClock,
     Child,
-    ends_within,
     stop,
 )
 from codeneedle.text import size
@@ -187,22 +186,17 @@ def _print(client: OpenAi, fixed: str) -> Print:
 
 
 @dataclass(slots=True, kw_only=True)
-class Server:
+class Server(Served):
     """
-    A server that is ready. Implements `engine.Served`.
+    A server that is ready.
 
     Attributes:
         client: Sends requests to it.
-        command: Its arguments, or its address; never a secret.
-        child: Its process; None if it is not ours.
         proof: Evidence of its cache.
     """
 
     client: OpenAi
-    command: tuple[str, ...]
-    child: Child | None = None
     proof: Proof = field(default_factory=Proof)
-    _peak_bytes: int | None = None
     _estimates: Estimates = field(init=False)
 
     def __post_init__(self) -> None:
@@ -220,24 +214,9 @@ class Server:
             proof=self.proof, left_out=client.left_out, unscored=client.unscored
         )
 
-    def verify(self, cell: CellSpec) -> tuple[str, ...]:  # noqa: ARG002 - of a protocol
-        """As of `engine.Served`: evidence is compared with that of other cells."""
-        return ()
-
-    def fallback(self) -> Trouble | None:
-        """As of `engine.Served`: nothing is told."""
-        return None
-
-    def ends_within(self, limit_s: float) -> bool:
-        """As of `engine.Served`."""
-        return self.child is not None and ends_within(self.child, limit_s)
-
-    def peak_rss_bytes(self) -> int | None:
-        """As of `engine.Served`: of its process group, whenever it was looked at."""
-        seen = machine.group_rss_bytes(self.child.pid) if self.child else None
-        if seen is not None:
-            self._peak_bytes = max(seen, self._peak_bytes or 0)
-        return self._peak_bytes
+    def _resident_bytes(self) -> int | None:
+        """As of `engine.Served`: of its process group."""
+        return machine.group_rss_bytes(self.child.pid) if self.child else None
 
     def device_bytes(self) -> int | None:
         """As of `engine.Served`: of its process group."""
