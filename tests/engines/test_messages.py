@@ -191,6 +191,14 @@ def test_an_error_in_a_stream_has_its_own_code():
     assert (500, "server", "Compute error.") == (found.code, found.kind, found.message)
 
 
+def test_an_error_with_absurd_words_is_told_in_few():
+    data = b'{"error": {"code": 1%b, "type": "%b"}}' % (b"0" * 400, b"x" * 5000)
+    found = refusal(data, code=400)
+
+    assert 400 == found.code
+    assert len(str(found)) < 300
+
+
 def test_an_error_that_is_a_page_is_quoted_in_one_line():
     """
     Without control characters; of ten megabytes, 200 characters are shown.
