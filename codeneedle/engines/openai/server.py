@@ -47,6 +47,9 @@ LONGEST_POLL_S = 60.0
 LAST_LINES = 12
 """Of the log of a server that failed."""
 
+SAID = 200
+"""Characters of its last line, in an error."""
+
 LOG_BYTES = 64 << 10
 """What is read of the end of a log."""
 
@@ -281,7 +284,7 @@ def death(server: Server, log: Path) -> CellError:
     """How a server ended, with the last line of its log."""
     code = server.child.returncode if server.child else 0
     lines = last_lines(log)
-    said = f": {lines[-1]}" if lines else ""
+    said = f": {lines[-1][:SAID]}" if lines else ""
     what = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
     hint = f"The end of its log is in {log}."
     if is_flooded(log):

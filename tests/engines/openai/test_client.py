@@ -711,5 +711,6 @@ def test_tokens_of_the_same_text_are_told_apart_by_their_probability():
     (token,) = read_completion({"choices": [event]}).tokens
 
     assert [-1.5, -3.0] == [other.logprob for other in token.top_logprobs]
-    odd = {"text": "a", "logprobs": {"content": 7}}
-    assert () == read_completion({"choices": [odd]}).tokens
+    for logprobs in ({"content": 7}, {"tokens": ["a"], "token_logprobs": []}, "x"):
+        odd = {"text": "a", "logprobs": logprobs}
+        assert () == read_completion({"choices": [odd]}).tokens
