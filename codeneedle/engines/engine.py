@@ -313,12 +313,11 @@ class Engine(ABC):
             BadInput: Naming the argument and what to do instead.
         """
         given = self.model.arguments
-        ignored = f"-- {' '.join(given)}" if given else ""
-        if not self.model.rotation:
-            ignored = ignored or "--rotation off"
+        ignored = [f"-- {' '.join(given)}"] if given else []
+        ignored += [] if self.model.rotation else ["--rotation off"]
         if ignored:
             raise BadInput(
-                source=ignored,
+                source=", ".join(ignored),
                 reason=f"the engine {self.name} cannot pass it on",
                 hint="Leave it out: 'codeneedle sweep --help' tells its options.",
             )
