@@ -25,8 +25,8 @@ from codeneedle.engines.openai.settings import EndpointSettings
 from codeneedle.errors import CellError, MachineError, RequestError
 
 UNSCORED = {
-    "places of tokens that are all zero": ("offsets=zero", "other places"),
-    "places of tokens that fall": ("offsets=falling", "other places"),
+    "text offsets that are all zero": ("offsets=zero", "offsets that do not fit"),
+    "text offsets that fall": ("offsets=falling", "offsets that do not fit"),
     "log-probabilities above 0": ("logprob=5", "a log-probability of 5"),
     "log-probabilities that are infinite": ("logprob=Infinity", "of inf"),
     "log-probabilities that are minus infinite": ("logprob=-Infinity", "of -inf"),

@@ -565,7 +565,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told(_Candidate):
+class _Place(_Candidate):
     top_logprobs: tuple[_Candidate, ...] | None = None
 
 
@@ -573,7 +573,7 @@ class _Told(_Candidate):
 class _Logprobs:
     """Of a chat: ``content``; of a completion: the rest."""
 
-    content: tuple[_Told, ...] | None = None
+    content: tuple[_Place, ...] | None = None
     tokens: tuple[str, ...] | None = None
     text_offset: tuple[int, ...] | None = None
     token_logprobs: tuple[float | None, ...] | None = None
@@ -636,7 +636,7 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     The scores of *right*, with which the text that a server echoes ends.
 
     Its tokens are the last ones of the prompt that spell it; the first may begin before
-    it. What the server tells of their places must agree.
+    it. The offsets that the server reports must agree.
 
     Raises:
         BadReply: If what it tells of these tokens is not all there, or impossible.
@@ -644,19 +644,19 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     found = shaped(answer, _Event, expected=PROBABILITIES)
     choice = found.choices[0] if found.choices else _Choice()
     counted = found.usage.completion_tokens if found.usage else None
-    every, places = _told(choice.logprobs)
+    every, offsets = _places(choice.logprobs)
     prompt = every[: max(0, len(every) - (1 if counted is None else counted))]
     taken = _spelling(right, prompt)
     first = len(prompt) - len(taken)
     sizes = [len(each.token) for each in taken]
-    starts = places[first : len(prompt)]
+    starts = offsets[first : len(prompt)]
     steps = [after - before for before, after in itertools.pairwise(starts)]
     fault = next(filter(None, map(_fault, taken)), "")
     if not taken:
         what = "with other tokens" if every else "without log-probabilities"
         fault = f"an echo {what}"
-    elif places and steps != sizes[:-1]:
-        fault = "an echo with other places of its tokens"
+    elif offsets and steps != sizes[:-1]:
+        fault = "an echo with text offsets that do not fit its tokens"
     elif not fault and not all(map(_others, taken)):
         fault = "an echo with tokens beside which no other one is listed"
     if fault:
@@ -673,7 +673,7 @@ def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     )
 
 
-def _spelling(right: str, tokens: Sequence["_Told"]) -> Sequence["_Told"]:
+def _spelling(right: str, tokens: Sequence["_Place"]) -> Sequence["_Place"]:
     """The last of *tokens* that spell *right*; none if they do not."""
     left, first = len(right), len(tokens)
     while left > 0 and first > 0:
@@ -694,15 +694,15 @@ def _event(event: Json, expected: str) -> Event:
     if reason in BROKEN_OFF:
         raise BadReply(expected="a whole reply", found=f"finish_reason: {reason}")
     ending: Finish = "length" if reason == "length" else "stop"
-    told, _ = _told(choice.logprobs)
+    places, _ = _places(choice.logprobs)
     return Event(
         text=(choice.text if choice.delta is None else delta.content) or "",
         reasoning=delta.reasoning_content or delta.reasoning or "",
-        tokens=tuple(map(_token, told)),
+        tokens=tuple(map(_token, places)),
         timings=timings,
         finish=ending if reason else None,
-        spelled=tuple(each.token for each in told),
-        fault=next(filter(None, map(_fault, told)), ""),
+        spelled=tuple(each.token for each in places),
+        fault=next(filter(None, map(_fault, places)), ""),
     )
 
 
@@ -721,11 +721,11 @@ def _timings(usage: _Usage | None) -> Timings | None:
 # --- log-probabilities
 
 
-def _told(logprobs: object) -> tuple[Sequence["_Told"], Sequence[int]]:
+def _places(logprobs: object) -> tuple[Sequence["_Place"], Sequence[int]]:
     """
-    The tokens of a reply or an event, and where each begins, if that is told.
+    The tokens of a reply or an event with their numbers, and the offset of each.
 
-    None where a server has a form of its own for them, or tells none.
+    None where a server has a form of its own for them, or reports none.
     """
     with contextlib.suppress(BadReply):
         found = shaped(logprobs or {}, _Logprobs, expected="log-probabilities")
@@ -737,7 +737,7 @@ def _told(logprobs: object) -> tuple[Sequence["_Told"], Sequence[int]]:
             return (), ()
         rows = zip(texts, numbers, tops, strict=True)
         return [
-            _Told(
+            _Place(
                 token=text,
                 logprob=number,
                 top_logprobs=tuple(
@@ -749,9 +749,9 @@ def _told(logprobs: object) -> tuple[Sequence["_Told"], Sequence[int]]:
     return (), ()
 
 
-def _fault(told: _Told) -> str:
+def _fault(place: _Place) -> str:
     """What is impossible about the numbers at a place; empty if nothing is."""
-    numbers = [told.logprob, *_others(told)]
+    numbers = [place.logprob, *_others(place)]
     for number in numbers:
         if number is None:
             return "a token without a log-probability"
@@ -762,25 +762,25 @@ def _fault(told: _Told) -> str:
     return ""
 
 
-def _others(told: _Told) -> list[float | None]:
+def _others(place: _Place) -> list[float | None]:
     """
     Log-probabilities of the other tokens that are listed at a place.
 
     The API names tokens by their text, which two may share: one entry of the list is
     the token itself, whichever has its text and the nearest probability.
     """
-    listed = told.top_logprobs or ()
-    same = [each for each in listed if each.token == told.token]
-    own = min(same, key=lambda each: _distance(each, told), default=None)
+    listed = place.top_logprobs or ()
+    same = [each for each in listed if each.token == place.token]
+    own = min(same, key=lambda each: _distance(each, place), default=None)
     return [each.logprob for each in listed if each is not own]
 
 
-def _token(told: _Told) -> Token:
+def _token(place: _Place) -> Token:
     """The token that came, numbered 0, and the others that are listed."""
-    others = enumerate(_others(told), start=1)
+    others = enumerate(_others(place), start=1)
     return Token(
         id=0,
-        logprob=told.logprob,
+        logprob=place.logprob,
         top_logprobs=tuple(Token(id=at, logprob=number) for at, number in others),
     )
 

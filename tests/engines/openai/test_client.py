@@ -193,8 +193,8 @@ def test_given_text_is_scored_where_the_server_echoes_it(talk):
     ("faults", "question", "said"),
     [
         ((), QUESTION, "a reply without an echo"),
-        (("echo", "offsets=zero"), QUESTION, "other places of its tokens"),
-        (("echo", "offsets=falling"), QUESTION, "other places of its tokens"),
+        (("echo", "offsets=zero"), QUESTION, "offsets that do not fit"),
+        (("echo", "offsets=falling"), QUESTION, "offsets that do not fit"),
         (("echo", "mangled"), QUESTION, "an echo with other tokens"),
         (("echo", "alone"), QUESTION, "no other one is listed"),
         (("echo", "twice"), QUESTION, "add up to more than 1"),
