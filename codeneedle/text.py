@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _KIB = 1024
+MIB = _KIB**2
 _FORMULAS = ("=", "+", "-", "@")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -37,7 +38,7 @@ def size(count: float) -> str:
 
 def mib(count: float) -> float:
     """Bytes in MiB."""
-    return count / _KIB**2
+    return count / MIB
 
 
 def one_line(text: str) -> str:

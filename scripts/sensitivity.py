@@ -3,7 +3,7 @@ Which metric tells a coarse cache from the reference, and how soon?
 
 Run it on run folders: ``python scripts/sensitivity.py sweeps/NAME/MODEL ...``.
 
-Of each metric that the verdict judges, and of each task: the loss of the coarsest type
+Of each metric that enters the verdict, and of each task: the loss of the coarsest type
 of K beside the reference's V, and the other way round; in standard errors over units
 (needles, chunks, texts); and these after one minute of measuring a pair, as they grow
 with the root of the time. Metrics of one task count its own texts and questions alone.
@@ -11,7 +11,7 @@ with the root of the time. Metrics of one task count its own texts and questions
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import CellRecord
 from codeneedle.records.store import Store
-from codeneedle.report.table import PairTable, pair_table
-from codeneedle.report.units import UnitScores
+from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.scoring.rounds import Reading
 
 OF_TASKS = {name for task in TASKS for name in (task, f"{task}-logp")}
@@ -45,17 +44,13 @@ def seconds(record: CellRecord, task: str) -> float:
     )
 
 
-def effect(scores: UnitScores, pair: Pair, minutes: float) -> str:
-    """Loss of *pair*, standard errors, and standard errors after one minute."""
-    ours, theirs = scores.of(pair), scores.of(scores.reference or pair)
-    if ours is None or theirs is None:
-        return "-"
-    loss = theirs - ours
-    error = float(loss.std(ddof=1)) / math.sqrt(len(loss))
-    if not error:
-        return f"{np.mean(loss):.3f}, -, -"
-    errors = float(loss.mean()) / error
-    return f"{np.mean(loss):.3f}, {errors:.1f}, {errors / math.sqrt(minutes):.1f}"
+def effect(units: Mapping[str, float], reference: Mapping[str, float]) -> float:
+    """Mean difference from the reference in standard errors; NaN without a spread."""
+    losses = [reference[name] - units[name] for name in units if name in reference]
+    if len(losses) < 2:  # noqa: PLR2004 - no spread
+        return math.nan
+    error = float(np.std(losses, ddof=1)) / math.sqrt(len(losses))
+    return float(np.mean(losses)) / error if error else math.nan
 
 
 def rows(table: PairTable) -> Iterator[str]:
@@ -68,19 +63,46 @@ def rows(table: PairTable) -> Iterator[str]:
     yield f"| metric | units | s a pair |{heads}"
     yield "| --- | --: | --: | --: | --: |"
     for column in table.columns:
-        name = column.metric.name
-        if not column.has_values or not (column.metric.is_judged or name in OF_TASKS):
+        name, reference = column.metric.name, column.reference
+        if reference is None or not (column.metric.loss or name in OF_TASKS):
             continue
-        scores = UnitScores(column, table)
+        records = [table.records.get((pair, column.probe)) for pair in pairs]
+        known = [record for record in records if record and record.has_numbers]
         task = name.removesuffix("-logp") if name in OF_TASKS else ""
-        took = [
-            seconds(table.records[pair, column.probe], task)
-            for pair in pairs
-            if (pair, column.probe) in table.records
+        took = math.fsum(seconds(record, task) for record in known)
+        minutes = took / max(len(known), 1) / 60
+        own = units_of(column, table, table.records[reference, column.probe])
+        told = [
+            phrase(column, table, record, own, minutes)
+            if record and record.has_numbers
+            else "-"
+            for record in records
         ]
-        mean = math.fsum(took) / max(len(took), 1)
-        told = " | ".join(effect(scores, pair, mean / 60) for pair in pairs)
-        yield f"| `{name}` | {scores.units} | {mean:.0f} | {told} |"
+        yield f"| `{name}` | {len(own)} | {60 * minutes:.0f} | {' | '.join(told)} |"
+
+
+def units_of(
+    column: Column, table: PairTable, record: CellRecord
+) -> Mapping[str, float]:
+    """The value of each unit, higher is better."""
+    sign = -1 if column.metric.better == "lower" else 1
+    units = column.metric.by_unit(record, table.run.setup, table.reading)
+    return {name: sign * value for name, value in units.items()}
+
+
+def phrase(
+    column: Column,
+    table: PairTable,
+    record: CellRecord,
+    reference: Mapping[str, float],
+    minutes: float,
+) -> str:
+    """Loss of a pair, in standard errors, and in those after one minute."""
+    units = units_of(column, table, record)
+    mean = math.fsum(reference[n] - units[n] for n in units if n in reference)
+    errors = effect(units, reference)
+    later = errors / math.sqrt(minutes) if minutes else math.nan
+    return f"{mean / max(len(units), 1):.3f}, {errors:.1f}, {later:.1f}"
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from codeneedle.analysis.metrics import Metric, Values
+from codeneedle.analysis.metrics import Loss, LossKind, Metric, Values
 from codeneedle.engines.engine import ChunkValues, Statistics
 from codeneedle.records.record import BadRecord, CellRecord, Setup, from_json
 from codeneedle.scoring.rounds import Reading
@@ -127,7 +127,7 @@ class _Kind:
             values=_values(self.numbers, context),
             in_table=self.metric.in_table and context is None,
             reference=_reference if self.is_compared else None,
-            is_judged=self.metric.is_judged and context is None,
+            loss=self.metric.loss if context is None else None,
             units=_values(_of_chunks(self.by_chunk), context)
             if self.by_chunk
             else None,
@@ -153,7 +153,7 @@ _KINDS: tuple[_Kind, ...] = (
     _Kind(
         replace(
             _divergence("kld", "mean KL divergence from the reference", in_table=True),
-            is_judged=True,
+            loss=Loss(kind=LossKind.CHANGE),
         ),
         lambda compared: (compared.statistics.kld.value,),
         by_chunk=lambda chunk: chunk.kld,
@@ -242,7 +242,7 @@ _COPY_KINDS: tuple[_Kind, ...] = (
             better="higher",
             bounds=(None, 0),
             in_table=False,
-            is_judged=True,
+            loss=Loss(kind=LossKind.NATS),
         ),
         _of_chunks(lambda chunk: chunk.logp),
         is_compared=False,
@@ -252,6 +252,7 @@ _COPY_KINDS: tuple[_Kind, ...] = (
             name="copy-kld",
             label="mean KL divergence from the reference, second copy",
             floor=True,
+            loss=Loss(kind=LossKind.CHANGE),
         ),
         _of_chunks(lambda chunk: chunk.kld),
     ),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Literal
 
@@ -12,6 +13,53 @@ from codeneedle.text import mib
 
 Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
 """What a metric reads from a finished record of a run."""
+
+
+class LossKind(StrEnum):
+    """
+    What the loss of a unit is, beside the reference.
+
+    probability: Difference of the mean probabilities of its right tokens.
+    nats: 1 - exp(-x), where the unit has x nats per token less than with the reference.
+    change: The divergence itself, in nats; not a loss: needed, never enough.
+    answers: Whether the unit is lost, yes or no.
+    """
+
+    PROBABILITY = "probability"
+    NATS = "nats"
+    CHANGE = "change"
+    ANSWERS = "answers"
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether a loss is a share of right tokens."""
+        return self in {LossKind.PROBABILITY, LossKind.NATS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """
+    How a metric enters the verdict, unit by unit.
+
+    Attributes:
+        kind: What the loss of a unit is.
+        values: What losses are computed of, one for each unit with a value; None for
+            the values of the metric.
+        lost_from: Of answers: a unit is lost that has this much less.
+        units: Names of all units of a record, those without a value included; None
+            where each has one.
+        bounded: Share of the tokens of a record, from 0 to 1, of whose probability an
+            upper bound alone is known.
+        able: Share of what a record could have right, from 0 to 1: a reference with
+            little has little to lose.
+    """
+
+    kind: LossKind
+    values: Values | None = None
+    lost_from: float = 0.0
+    units: Callable[[CellRecord, Setup], Sequence[str]] | None = None
+    bounded: Callable[[CellRecord], float] = lambda _record: 0.0
+    able: Callable[[CellRecord, Setup], float] = lambda _record, _setup: 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +87,8 @@ class Metric:
             most precise pair.
         names: Unit of each observation of a record, by which observations of two
             records are paired; None where they are paired by their order.
-        is_judged: Whether the verdict tests it, unit by unit: a unit is a function, a
-            chunk or a text, and the same in every cell.
-        noun: What its units are.
-        lost_from: A unit is lost that has this much less than with the reference;
-            None where that says nothing.
+        loss: How it enters the verdict; None if it does not.
+        noun: What its units are: a function, a chunk or a text, the same in every cell.
         units: Of every unit the value; None where `values` are of units.
     """
 
@@ -61,22 +106,22 @@ class Metric:
     floor: bool = False
     reference: Callable[[CellRecord], str | None] | None = None
     names: Callable[[CellRecord, Setup], Sequence[str]] | None = None
-    is_judged: bool = False
+    loss: Loss | None = None
     noun: Literal["functions", "chunks", "texts"] = "functions"
-    lost_from: float | None = None
     units: Values | None = None
 
     def by_unit(
         self, record: CellRecord, setup: Setup, reading: Reading
     ) -> dict[str, float]:
         """
-        The value of each unit of a finished record, by name; numbers where none is.
+        What losses are computed of, for each unit of a finished record, by its name.
 
         Values of the same name are averaged: questions of one text share what makes
-        the text hard.
+        the text hard. Units without names are numbered.
         """
         facts = (record, setup, reading)
-        values = (self.units(*facts) if self.units else ()) or self.values(*facts)
+        of_units = self.loss.values if self.loss and self.loss.values else self.units
+        values = (of_units(*facts) if of_units else ()) or self.values(*facts)
         numbers = [str(at) for at in range(len(values))]
         names = self.names(record, setup) if self.names else numbers
         found: dict[str, list[float]] = {}

@@ -1,13 +1,16 @@
 """Metrics of the recall probe."""
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
 from codeneedle.analysis.metrics import METRICS as MEMORY
-from codeneedle.analysis.metrics import Metric, Values, of_cell
-from codeneedle.corpora.needles import ASKED_LINES
-from codeneedle.records.record import CellRecord, Round, Setup
+from codeneedle.analysis.metrics import Loss, LossKind, Metric, Values, of_cell
+from codeneedle.corpora.corpus import FUNCTIONS
+from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES
+from codeneedle.records.record import CellRecord, Round, Setup, from_json
 from codeneedle.scoring.rounds import (
     PASS_LINES,
     Counts,
@@ -44,9 +47,35 @@ class Ask(StrEnum):
         return (Ask.WRITTEN, Ask.FORCED) if self is Ask.BOTH else (self,)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallConditions:
+    """
+    What recall asks of every pair, as a setup stores it.
+
+    Attributes:
+        ask: Lines written, lines forced, or both.
+        functions: Functions whose lines are forced; open pairs may be asked for more.
+        lines: Lines of each of them that are not blank.
+    """
+
+    ask: Ask = Ask.BOTH
+    functions: int = FUNCTIONS
+    lines: int = FORCED_LINES
+
+
+def conditions_of(setup: Setup) -> RecallConditions:
+    """
+    What *setup* says of recall; the default where it says nothing.
+
+    Raises:
+        BadRecord: If it says something that is none.
+    """
+    return from_json(setup.probes.get(NAME, {}), RecallConditions, file="setup.json")
+
+
 def asked_of(setup: Setup) -> Ask:
-    """What recall was asked for in *setup*; setups of former versions do not say."""
-    return Ask(setup.probes.get(NAME, {}).get("ask", Ask.WRITTEN))
+    """Whether recall is written, forced, or both in *setup*."""
+    return conditions_of(setup).ask
 
 
 WHOLE_READING = 0.9
@@ -168,6 +197,22 @@ def _all_forced_names(record: CellRecord, _setup: Setup) -> list[str]:
     return [each.needle for each in recall_of(record).forced]
 
 
+def _bounded(record: CellRecord) -> float:
+    forced = recall_of(record).forced
+    tokens = sum(len(each.logprobs) for each in forced)
+    return sum(len(each.bounds) for each in forced) / tokens if tokens else 0.0
+
+
+def _first_choices(record: CellRecord, setup: Setup) -> float:
+    rights = [answer.right for answer in forced_answers(record, setup)]
+    return math.fsum(rights) / len(rights) if rights else 0.0
+
+
+def _matched_share(record: CellRecord, setup: Setup) -> float:
+    matched = [counts.matched for counts in counts_of(record, setup, Reading())]
+    return sum(matched) / len(matched) / ASKED_LINES if matched else 0.0
+
+
 def _errors(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
     return [float(bool(asked.error)) for asked in asked_rounds(record, setup)]
 
@@ -223,8 +268,7 @@ METRICS: tuple[Metric, ...] = (
         values=_of_answers(lambda counts: counts.matched, missing=0),
         names=_round_names,
         in_table=True,
-        is_judged=True,
-        lost_from=LOST_LINES,
+        loss=Loss(kind=LossKind.ANSWERS, lost_from=LOST_LINES, able=_matched_share),
     ),
     _rounds(
         name="pass",
@@ -266,7 +310,6 @@ METRICS: tuple[Metric, ...] = (
         values=_of_gaps(lambda margins: margins.least),
         names=_margin_names,
         in_table=True,
-        is_judged=True,
     ),
     _gap(
         name="margin5",
@@ -331,7 +374,13 @@ FORCED: tuple[Metric, ...] = (
         digits=3,
         values=_of_forced(lambda answer: answer.logp),
         in_table=True,
-        is_judged=True,
+        loss=Loss(
+            kind=LossKind.PROBABILITY,
+            values=_of_forced(lambda answer: answer.probability),
+            units=_all_forced_names,
+            bounded=_bounded,
+            able=_first_choices,
+        ),
     ),
     _forced(
         name="recall-right",
@@ -344,14 +393,12 @@ FORCED: tuple[Metric, ...] = (
     ),
     _forced(
         name="breaks-at",
-        label=f"right lines of {ASKED_LINES} before writing would leave them",
+        label="forced lines before greedy writing would leave them",
         unit="lines",
-        bounds=(0, ASKED_LINES),
+        bounds=(0, None),
         digits=2,
         values=_breaks_at,
         names=_all_forced_names,
-        is_judged=True,
-        lost_from=1,
     ),
     _forced(
         name="lead",

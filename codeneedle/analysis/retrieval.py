@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from codeneedle.analysis.metrics import Metric
+from codeneedle.analysis.metrics import Loss, LossKind, Metric
 from codeneedle.corpora.task_kinds import TASKS
 from codeneedle.corpora.tasks import Decoy, Posed, Question
 from codeneedle.records.record import (
@@ -399,8 +399,15 @@ def _reading_speeds(
     ]
 
 
-LOST_ANSWERS = 0.5
-"""A text is lost of which this share of right answers is lost."""
+def _bounded(record: CellRecord) -> float:
+    """Share of the tokens of right answers of which a bound alone is known."""
+    scored = [each.asked.scored for each in outcomes(record) if each.asked.scored]
+    tokens = sum(len(each.logprobs) for each in scored)
+    return sum(len(each.bounds) for each in scored) / tokens if tokens else 0.0
+
+
+LEAST_LOSS = 1e-9
+"""A text is lost that has fewer right answers, by however little."""
 
 METRICS: tuple[Metric, ...] = (
     replace(
@@ -408,15 +415,14 @@ METRICS: tuple[Metric, ...] = (
         name=NAME,
         label="right answers, informative tasks",
         in_table=True,
-        is_judged=True,
-        lost_from=LOST_ANSWERS,
+        loss=Loss(kind=LossKind.ANSWERS, lost_from=LEAST_LOSS),
     ),
     replace(
         _logp(_is_informative),
         name=f"{NAME}-logp",
         label="log-probability of the right answer per token, informative tasks",
         in_table=True,
-        is_judged=True,
+        loss=Loss(kind=LossKind.NATS, bounded=_bounded),
     ),
     _mode(Mode.INTRUSION),
     *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION}),

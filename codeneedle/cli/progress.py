@@ -379,7 +379,8 @@ def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
 
 def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
     """One line on a cell that has ended."""
-    place = f"[{record.position:>2}/{len(progress.pairs)}]"
+    position = [*progress.pairs].index(record.pair) + 1
+    place = f"[{position:>2}/{len(progress.pairs)}]"
     text = Text(f"{place} {record.pair!s:<13} ")
     if record.has_numbers:
         text.append("  ".join(_numbers(record, progress)[:4]))

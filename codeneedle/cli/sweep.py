@@ -1,15 +1,16 @@
 """The sweep command: plan, prepare, run and show until it is through."""
 
+import contextlib
 import functools
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.cli.engines import asks_for, offered
 from codeneedle.cli.progress import (
     SweepDisplay,
@@ -20,13 +21,20 @@ from codeneedle.cli.progress import (
     working,
 )
 from codeneedle.corpora.corpus import load
-from codeneedle.errors import CodeneedleError
+from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.grid import RUNS, Pair
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
 from codeneedle.records.record import Run
-from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep import plan as planning
+from codeneedle.sweep.decide import (
+    PROBE,
+    SCREENS,
+    TIME_SHARE,
+    decide,
+    finalists,
+    spent_share,
+)
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
     Counts,
@@ -39,10 +47,8 @@ from codeneedle.sweep.runner import Event, Runner, once_more, pending
 from codeneedle.sweep.workers import agreement, on_other_devices, share_of_array
 from codeneedle.system.orphans import end_orphans, leftovers, this_process
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
-from codeneedle.text import plural
-
-if TYPE_CHECKING:
-    from codeneedle.cli.decide import Wish
+from codeneedle.text import plural, visible
+from codeneedle.verdict.judge import Limits, judge
 
 INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
@@ -52,13 +58,28 @@ HEADLINES = {"matched", "recall-logp"}
 """What reports show of recall where no metric is named."""
 
 
-def sweep(
-    request: Request,
-    console: Console,
-    *,
-    retry_failed: bool = False,
-    wish: "Wish | None" = None,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """
+    What a user wants of this command alone, beside what is to be measured.
+
+    Attributes:
+        retry_failed: Whether cells that failed are measured again.
+        decide: Whether pairs are screened first, and only some measured further.
+        more: Whether open pairs are asked for further functions; None: for at most a
+            third of the sweep's time.
+        budget_s: Seconds after which nothing new begins; None for no limit.
+        limits: What pairs are held against.
+    """
+
+    retry_failed: bool = False
+    decide: bool = False
+    more: bool | None = None
+    budget_s: float | None = None
+    limits: Limits
+
+
+def sweep(request: Request, console: Console, wish: Wish) -> int:
     """
     Sweep what *request* asks for, as far as it is not done yet.
 
@@ -67,9 +88,7 @@ def sweep(
     Args:
         request: What to measure.
         console: Where to show it.
-        retry_failed: Whether cells that failed are measured again.
-        wish: What to decide with as few questions as it takes; None for the whole
-            grid.
+        wish: What is wanted of this command alone.
 
     Returns:
         The exit code: 0 if every cell has finished, 1 if some did not, 130 if
@@ -79,33 +98,44 @@ def sweep(
         CodeneedleError: If it cannot start, or cannot go on.
     """
     request = replace(request, shard=request.shard or share_of_array())
+    if wish.decide:
+        request = deciding(request)
+    began = time.monotonic()
     try:
         with unwinding_on_signals():
-            if wish:
-                from codeneedle.cli.decide import deciding
-
-                request = deciding(request, screens=not wish.settle)
             plans = checked(request, console)
             counts: Counts = {}
-            began = time.monotonic()
             return max(
                 _Page(
-                    plan,
-                    console,
-                    retry_failed,
-                    counts,
-                    is_last=plan is plans[-1],
-                    wish=wish,
-                    began=began,
+                    plan, console, wish, counts, is_last=plan is plans[-1], began=began
                 ).sweep()
                 for plan in plans
             )
     except KeyboardInterrupt:
         say(
             console,
-            "stopped; every finished cell is kept, and the same command goes on",
+            "Stopped. Finished cells are saved; run the same command to resume.",
         )
         return INTERRUPTED
+
+
+def deciding(request: Request) -> Request:
+    """
+    *request* with a probe that screens before those that measure a few pairs.
+
+    Raises:
+        BadInput: If a share of the grid is asked for.
+    """
+    if request.shard is not None:
+        raise BadInput(
+            source=f"--shard {request.shard}",
+            reason="a share of the grid cannot choose which pairs to measure further",
+            hint="Sweep shares with --probe divergence, then use --decide without "
+            "--shard.",
+        )
+    screens = [name for name in request.probes if name in SCREENS] or [*SCREENS[:1]]
+    others = [name for name in request.probes if name not in SCREENS] or [RECALL]
+    return replace(request, probes=(*screens, *others))
 
 
 def planned(request: Request) -> list[Plan]:
@@ -157,11 +187,10 @@ class _Page:
 
     plan: Plan
     console: Console
-    retry_failed: bool
+    wish: Wish
     counts: Counts
     is_last: bool
-    wish: "Wish | None" = None
-    began: float = 0.0
+    began: float
 
     def sweep(self) -> int:
         """
@@ -184,55 +213,76 @@ class _Page:
                 runner = Runner(
                     run=run,
                     store=plan.store,
-                    retry_failed=self.retry_failed,
+                    retry_failed=self.wish.retry_failed,
                     asked_to_stop=lambda: user.asked_to_stop or self._is_spent(),
                     workers=plan.workers,
                     alone=plan.alone,
                 )
-                codes = [
-                    code
-                    for probe in self._whole_probes()
-                    for code in self._swept_twice(runner, probe, user)
-                ]
-                codes += self._decided(runner, user)
+                code = self._measured(runner, user)
         self._tell_leftovers()
         if user.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
+        if self._is_spent():
+            say(self.console, "The time is up; run the same command to continue.")
         self._tell_verdict()
-        return max(codes, default=0)
+        return code
 
-    def _whole_probes(self) -> Sequence[Probe]:
-        """Those that measure every pair; the last one decides, where that is asked."""
-        if self.wish is None:
-            return self.plan.probes
-        return () if self.wish.settle else self.plan.probes[:-1]
+    def _measured(self, runner: Runner, user: StopRequest) -> int:
+        """Run the probes, then ask open pairs for more; the exit code."""
+        codes: list[int] = [0]
+        pairs: Sequence[Pair] = self.plan.pairs
+        for probe in self.plan.probes:
+            if self.wish.decide and probe.name not in SCREENS:
+                pairs = self._finalists(runner)
+            if not pairs:
+                break
+            codes += self._swept_twice(runner, probe, pairs, user)
+        is_whole = not runner.asked_to_stop() and self.plan.request.shard is None
+        if is_whole and self.wish.more is not False:
+            codes.append(self._decided(runner, user))
+        return max(codes)
+
+    def _finalists(self, runner: Runner) -> Sequence[Pair]:
+        """The pairs that are worth to be measured further, once all are screened."""
+        run = runner.read()
+        records = tuple(each for each in run.records if each.probe in SCREENS)
+        left = pending(self.plan.pairs, store=self.plan.store, probe=SCREENS[0])
+        if left or not records:
+            return ()
+        chosen = set(finalists(replace(run, records=records), self.wish.limits))
+        pairs = tuple(pair for pair in self.plan.pairs if pair in chosen)
+        names = ", ".join(visible(str(pair)) for pair in pairs)
+        say(self.console, f"worth measuring further, by memory and divergence: {names}")
+        return pairs
 
     def _is_spent(self) -> bool:
-        budget = self.wish.budget_s if self.wish else None
+        budget = self.wish.budget_s
         return budget is not None and time.monotonic() - self.began >= budget
 
-    def _decided(self, runner: Runner, user: StopRequest) -> list[int]:
-        """The exit code of what was to decide; none where nothing was."""
-        if self.wish is None:
-            return []
-        from codeneedle.cli.decide import decide
+    def _decided(self, runner: Runner, user: StopRequest) -> int:
+        """Ask open pairs for further functions; the exit code."""
 
-        left = [
-            probe.name
-            for probe in self._whole_probes()
-            if pending(self.plan.pairs, store=self.plan.store, probe=probe.name)
-        ]
-        code = 0
-        if not left:
-            code = decide(
-                self.plan, runner, self.console, self.wish, runner.asked_to_stop
-            )
-            if user.asked_to_stop:
-                raise KeyboardInterrupt
-        if self._is_spent():
-            far = f", the screening by {left[0]} is not through" if left else ""
-            say(self.console, f"the budget is spent{far}; the same command goes on")
-        return [code]
+        def is_over(run: Run) -> bool:
+            is_long = self.wish.more is None and spent_share(run) >= TIME_SHARE
+            return is_long or runner.asked_to_stop()
+
+        @contextlib.contextmanager
+        def show(asked: Mapping[Pair, int]) -> Iterator[Callable[[Event], None]]:
+            progress = self._progress(runner.run, PROBE, tuple(asked))
+            progress.records.clear()
+            functions = plural(max(asked.values()), "function")
+            say(self.console, f"open pairs, up to {functions} each:")
+            with SweepDisplay(self.console, progress) as display:
+                yield self._shown(display, progress, user)
+
+        failed = decide(runner, self.wish.limits, is_over=is_over, show=show)
+        reasons = (
+            f"{each.pair} was asked no further: {each.reason}" for each in failed
+        )
+        note_lines(self.console, reasons)
+        if user.asked_to_stop:
+            raise KeyboardInterrupt
+        return 1 if failed else 0
 
     def _set_up(self) -> RunContext:
         """The corpus fitted and the setup stored, by one of several at a time."""
@@ -253,28 +303,28 @@ class _Page:
                 return prepare(plan, self.counts)
 
     def _swept_twice(
-        self, runner: Runner, probe: Probe, user: StopRequest
+        self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest
     ) -> Iterator[int]:
         """The exit codes of *probe*, and of its reference measured again."""
-        yield self._swept(runner, probe, user)
+        yield self._swept(runner, probe, pairs, user)
         if self.plan.repeated(probe):
-            again = once_more(probe, self.plan.pairs, store=self.plan.store)
+            again = once_more(probe, pairs, store=self.plan.store)
             if again:
-                yield self._swept(runner, again, user)
-        yield from self._swept_elsewhere(runner, probe, user)
+                yield self._swept(runner, again, pairs, user)
+        yield from self._swept_elsewhere(runner, probe, pairs, user)
 
     def _swept_elsewhere(
-        self, runner: Runner, probe: Probe, user: StopRequest
+        self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest
     ) -> Iterator[int]:
         """The same of the reference on each further kind of device."""
         plan = self.plan
         devices = {worker.device: worker for worker in plan.workers}
         for other, device in on_other_devices(
-            probe, plan.pairs, store=plan.store, devices=list(devices)
+            probe, pairs, store=plan.store, devices=list(devices)
         ):
             there = replace(runner, workers=[devices[device]])
-            yield self._swept(there, other, user)
-            said = agreement(probe, other, plan.pairs, store=plan.store)
+            yield self._swept(there, other, pairs, user)
+            said = agreement(probe, other, pairs, store=plan.store)
             note_lines(self.console, [said] if said else [])
 
     def _tell_leftovers(self) -> None:
@@ -289,29 +339,26 @@ class _Page:
         stored = self.plan.store.read()
         if stored is None or not _is_comparable(stored):
             return
-        from codeneedle.report.judgement import judge
         from codeneedle.report.verdict import brief_view
 
         try:
-            found = judge(stored, Reading(), with_power=False)
+            found = judge(stored, self.wish.limits)
         except CodeneedleError as error:
             # Every cell is kept; the command says the same, with its exit code.
             say(self.console, f"no verdict: {error}")
             return
         self.console.print(brief_view(found, asks_for(stored.setup.engine)))
 
-    def _swept(self, runner: Runner, probe: Probe, user: StopRequest) -> int:
-        progress = self._progress(runner.run, probe)
+    def _swept(
+        self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest
+    ) -> int:
+        progress = self._progress(runner.run, probe, pairs)
         if not self._pending(progress):
             cells = plural(len(progress.pairs), "cell")
             return self._told(progress, f"all {cells} are done: nothing to do")
         if not user.asked_to_stop:
             with SweepDisplay(self.console, progress) as display:
-
-                def show(event: Event) -> None:
-                    progress.is_ending = user.asked_to_stop
-                    display.show(event)
-
+                show = self._shown(display, progress, user)
                 runner.sweep(probe, progress.pairs, tell=show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
         if user.asked_to_stop and progress.done < len(progress.pairs):
@@ -320,20 +367,31 @@ class _Page:
         cells = f"{finished} of {len(progress.pairs)} cells finished"
         return self._told(progress, cells)
 
+    def _shown(
+        self, display: SweepDisplay, progress: SweepProgress, user: StopRequest
+    ) -> Callable[[Event], None]:
+        def show(event: Event) -> None:
+            progress.is_ending = user.asked_to_stop
+            display.show(event)
+
+        return show
+
     def _pending(self, progress: SweepProgress) -> list[Pair]:
         return pending(
             progress.pairs,
             store=self.plan.store,
             probe=progress.probe.name,
-            retry_failed=self.retry_failed,
+            retry_failed=self.wish.retry_failed,
         )
 
-    def _progress(self, run: RunContext, probe: Probe) -> SweepProgress:
+    def _progress(
+        self, run: RunContext, probe: Probe, pairs: Sequence[Pair]
+    ) -> SweepProgress:
         store = self.plan.store
         progress = SweepProgress(
             name=store.name,
             setup=run.setup,
-            pairs=tuple(probe.order(self.plan.pairs)),
+            pairs=tuple(probe.order(pairs)),
             probe=probe,
             records={},
             workers=1 if probe.is_timed else len(self.plan.workers),
@@ -357,7 +415,7 @@ class _Page:
             f"{progress.probe.name}: {what}\n"
             f"look at them: {shown}{retry if progress.failures else ''}",
         )
-        return 1 if progress.failures else 0
+        return 1 if progress.failures or progress.done < len(progress.pairs) else 0
 
 
 def _is_comparable(run: Run) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle.corpora import languages, needles, random_bodies, reading
-from codeneedle.corpora.needles import ASKED_LINES, Function
+from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES, Function
 from codeneedle.corpora.reading import JoinedText, Source
 from codeneedle.corpora.registry import (
     BUILT_IN,
@@ -32,11 +32,11 @@ from codeneedle.text import plural, visible
 NAMED_FILES = 20
 """Files that are named where they are left out; there may be thousands."""
 
-BLOCK = 8
-"""Functions, or texts, that are asked for at once where pairs are undecided."""
+FUNCTIONS = 32
+"""Functions whose lines are forced, where nothing else is said and so many fit."""
 
 LIMIT = 96
-"""Functions of a text, or texts, that a pair is asked for, at most."""
+"""Functions of a text that a pair is asked for, at most."""
 
 FIRST_TRIED_CHARACTERS = 1 << 16
 """Length of the first text that is tried whether it fits; doubled while it does."""
@@ -54,7 +54,7 @@ class Corpus:
         kind: What a model can know of it beforehand.
         functions: Those that can be asked for, in order of lines.
         cuts: Line numbers after which the text may be cut, ascending.
-        sample_k: How many functions are asked for.
+        sample_k: How many functions are to be written.
         sample_seed: Decides which.
         skipped: Label and reason of files that are left out, or whose functions are.
     """
@@ -91,32 +91,50 @@ class Corpus:
         more = len(self.skipped) - len(lines)
         return [*lines, f"and {plural(more, 'more file')}"] if more else lines
 
-    def chosen(self) -> list[Function]:
-        """The functions that are asked for, in order of lines."""
+    def of_length(self, lines: int) -> list[Function]:
+        """The functions with *lines* lines or more that are not blank."""
+        return [each for each in self.functions if each.content_lines >= lines]
+
+    def cut(self, cuts: int, end: int) -> "Corpus":
+        """What ends at the last of the first *cuts*, after *end* characters."""
+        last = self.cuts[cuts - 1]
+        return replace(
+            self,
+            text=self.text[:end],
+            functions=tuple(f for f in self.functions if f.end <= last),
+            cuts=self.cuts[:cuts],
+        )
+
+    def shortest(self, lines: int) -> str:
+        """The shortest text that it may be cut to with a function of *lines* lines."""
+        end = min((function.end for function in self.of_length(lines)), default=0)
+        cut = next((cut for cut in self.cuts if cut >= end), self.line_count)
+        return "\n".join([*self.text.split("\n")[:cut], ""])
+
+    def written(self) -> list[Function]:
+        """The functions that are to be written, in order of lines."""
         return needles.choose(
-            self.functions,
+            self.of_length(ASKED_LINES),
             k=self.sample_k,
             seed=self.sample_seed,
             line_count=self.line_count,
         )
 
-    def further(self, limit: int) -> list[Function]:
+    def forced(self, first: int, lines: int) -> list[Function]:
         """
-        Functions to ask for beyond the `chosen`, at most *limit*, in asking order.
+        The functions whose lines are forced, at most `LIMIT`, in asking order.
 
-        Each `BLOCK` of them is spread over the text as the chosen ones are.
+        Args:
+            first: How many of them any sweep asks for.
+            lines: Lines that are not blank, of each.
         """
-        found: list[Function] = []
-        asked = {function.line for function in self.chosen()}
-        rest = [each for each in self.functions if each.line not in asked]
-        while rest and len(found) < limit:
-            block = needles.choose(
-                rest, k=BLOCK, seed=self.sample_seed, line_count=self.line_count
-            )
-            found += block
-            asked |= {function.line for function in block}
-            rest = [each for each in rest if each.line not in asked]
-        return found[:limit]
+        return needles.in_blocks(
+            self.of_length(lines),
+            first=first,
+            limit=max(first, LIMIT),
+            seed=self.sample_seed,
+            line_count=self.line_count,
+        )
 
 
 def _shortened(path: str, length: int = 120) -> str:
@@ -126,9 +144,11 @@ def _shortened(path: str, length: int = 120) -> str:
 # --- fitting
 
 
-def fitted(corpus: Corpus, *, fits: Callable[[str], bool]) -> Corpus:
+def longest(
+    corpus: Corpus, fits: Callable[[str], bool], *, lines: int = FORCED_LINES
+) -> Corpus | None:
     """
-    The whole corpus if it fits, else as much of it as does.
+    The whole corpus if it fits, else as much of it as does; None if that is nothing.
 
     The text is cut after the last line of an outermost function; it begins as
     before. Functions beyond the cut go.
@@ -137,36 +157,16 @@ def fitted(corpus: Corpus, *, fits: Callable[[str], bool]) -> Corpus:
         corpus: The whole one.
         fits: Whether a text fits; if one does, so do all that it begins with.
             Called about twice for each halving of the number of functions.
-
-    Raises:
-        BadInput: If no function to ask for remains.
+        lines: Lines that are not blank of a function that must remain.
     """
-    shorter = longest(corpus, fits)
-    if shorter is None:
-        raise _nothing_fits(corpus.name, hint="Choose a larger --context.")
-    return shorter
-
-
-def longest(corpus: Corpus, fits: Callable[[str], bool]) -> Corpus | None:
-    """As much of *corpus* as fits; None if nothing would be left to ask for."""
     line_ends = [match.end() for match in re.finditer("\n", corpus.text)]
     ends = [line_ends[cut - 1] for cut in corpus.cuts if cut <= len(line_ends)]
     candidates = ends if len(corpus.text) in ends else [*ends, len(corpus.text)]
     fitting = _fitting(candidates, lambda end: fits(corpus.text[:end]))
     if fitting == len(candidates):
         return corpus
-    if fitting == 0:
-        return None
-    last = corpus.cuts[fitting - 1]
-    functions = tuple(f for f in corpus.functions if f.end <= last)
-    if not functions:
-        return None
-    return replace(
-        corpus,
-        text=corpus.text[: ends[fitting - 1]],
-        functions=functions,
-        cuts=corpus.cuts[:fitting],
-    )
+    shorter = corpus.cut(fitting, ends[fitting - 1]) if fitting else None
+    return shorter if shorter and shorter.of_length(lines) else None
 
 
 def _fitting(ends: Sequence[int], fits: Callable[[int], bool]) -> int:
@@ -322,8 +322,8 @@ def _nothing_to_ask(read: JoinedText, *, name: str) -> BadInput:
     if read.left_out and not lines:
         label, reason = read.left_out[0]
         hint = f"Not all could be read. {label}: {reason}."
-    elif lines < ASKED_LINES:
-        hint = f"Add code whose functions have {ASKED_LINES} such lines or more."
+    elif lines < FORCED_LINES:
+        hint = f"Add code whose functions have {FORCED_LINES} such lines or more."
     else:
         hint = "No long function has a signature that occurs in the text just once."
     return BadInput(

@@ -14,6 +14,14 @@ ASKED_LINES = 20
 MORE_LINES = 5
 """Lines after those that earn a bonus: a model that reads on is not wrong."""
 
+FORCED_LINES = 5
+"""
+Lines of a body that are forced, where nothing else is said.
+
+Functions differ more than their lines explain, so many functions of a few lines tell
+more than few functions of many lines, with the same number of tokens.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
@@ -39,9 +47,14 @@ class Function:
     closing_lines: int = 0
 
     @property
+    def content(self) -> list[int]:
+        """Places in `body`, from 0, of the lines that are not blank."""
+        return [at for at, line in enumerate(self.body) if line.strip()]
+
+    @property
     def content_lines(self) -> int:
         """Body lines that are not blank."""
-        return sum(bool(line.strip()) for line in self.body)
+        return len(self.content)
 
     @property
     def end(self) -> int:
@@ -54,12 +67,12 @@ def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
     """
     Those of the *functions* of *text* that can be asked for, in order of lines.
 
-    Such a function has at least 20 body lines that are not blank: blank ones are
-    never credited, so without 20 others a round could not be scored of 20. And
-    its signature, without the white space around it, stands in the text once: a
-    question that quotes ``def run(self):`` is no question where another function
-    begins ``async def run(self):``. Of several that begin on one line, the
-    outermost stays. Where names are equal, the line number is added to each.
+    Such a function has at least `FORCED_LINES` body lines that are not blank: blank
+    ones are never credited. And its signature, without the white space around it,
+    stands in the text once: a question that quotes ``def run(self):`` is no question
+    where another function begins ``async def run(self):``. Of several that begin on
+    one line, the outermost stays. Where names are equal, the line number is added to
+    each.
     """
     found = _long_enough(functions)
     unique = occurring_once(text, (_quoted(function) for function in found))
@@ -67,10 +80,10 @@ def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
 
 
 def _long_enough(functions: Iterable[Function]) -> list[Function]:
-    """Functions with at least `ASKED_LINES`, one per first line, in order of lines."""
+    """Functions with at least `FORCED_LINES`, one per line, in order of lines."""
     by_line: dict[int, Function] = {}
     for function in functions:
-        if function.content_lines >= ASKED_LINES:
+        if function.content_lines >= FORCED_LINES:
             known = by_line.setdefault(function.line, function)
             if function.end > known.end:
                 by_line[function.line] = function
@@ -153,9 +166,41 @@ def choose(
     return sorted((firsts + others)[:k], key=lambda function: function.line)
 
 
-def needle_facts(function: Function, *, depth: float) -> NeedleFacts:
+def in_blocks(
+    functions: Sequence[Function], *, first: int, limit: int, seed: int, line_count: int
+) -> list[Function]:
     """
-    The needle that asks for *function*, an eligible one.
+    At most *limit* of *functions* in asking order, in blocks that end as `block_ends`.
+
+    Those of each block are spread over the text, in order of lines.
+
+    Args:
+        functions: To choose from, each on another line.
+        first: Functions of the first block.
+        limit: Functions of all blocks.
+        seed: As in `choose`.
+        line_count: Lines of the whole text.
+    """
+    chosen: list[Function] = []
+    for end in block_ends(first, limit):
+        lines = {function.line for function in chosen}
+        left = [each for each in functions if each.line not in lines]
+        size = end - len(chosen)
+        chosen += choose(left, k=size, seed=seed, line_count=line_count)
+    return chosen
+
+
+def block_ends(first: int, limit: int) -> list[int]:
+    """After how many functions each block ends: *first*, then doubled up to *limit*."""
+    ends = [min(first, limit)]
+    while ends[-1] < limit:
+        ends.append(min(2 * ends[-1], limit))
+    return ends
+
+
+def written_needle(function: Function, *, depth: float) -> NeedleFacts:
+    """
+    The needle that asks for the first lines of *function*, which has 20 or more.
 
     Its lines end with the 20th that is not blank; blank ones stay between them.
 
@@ -163,8 +208,7 @@ def needle_facts(function: Function, *, depth: float) -> NeedleFacts:
         function: As it stands in the corpus.
         depth: Its place there, from 0 to 1; see `depth_of`.
     """
-    content = [at for at, line in enumerate(function.body) if line.strip()]
-    asked = content[ASKED_LINES - 1] + 1
+    asked = function.content[ASKED_LINES - 1] + 1
     return NeedleFacts(
         name=function.name,
         signature=function.signature,
@@ -172,6 +216,35 @@ def needle_facts(function: Function, *, depth: float) -> NeedleFacts:
         depth=depth,
         lines=function.body[:asked],
         more=function.body[asked : asked + MORE_LINES],
+    )
+
+
+def forced_needle(
+    function: Function, *, depth: float, lines: int, seed: int
+) -> NeedleFacts:
+    """
+    The needle that forces *lines* lines of *function*, which has as many or more.
+
+    They begin at a line that *seed* decides, within the first 20 that are not blank:
+    first lines are easier than later ones. Blank lines stay between them.
+
+    Args:
+        function: As it stands in the corpus.
+        depth: Its place there, from 0 to 1; see `depth_of`.
+        lines: Lines that are not blank.
+        seed: Another one, other lines.
+    """
+    content = function.content[:ASKED_LINES]
+    places = len(content) - lines + 1
+    at = int.from_bytes(_draw(function, seed)) % places
+    begin, end = content[at], content[at + lines - 1] + 1
+    return NeedleFacts(
+        name=function.name,
+        signature=function.signature,
+        line=function.line,
+        depth=depth,
+        lines=function.body[begin:end],
+        before=function.body[:begin],
     )
 
 

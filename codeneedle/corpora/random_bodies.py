@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_letters, digits
 
-from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES
 from codeneedle.corpora.reading import MAX_BYTES
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system.files import write_whole
@@ -46,7 +46,7 @@ class Knobs:
 
     Attributes:
         functions: How many; at least 1.
-        lines: Body lines of each; at least 20, the number that is asked for.
+        lines: Body lines of each; at least 5, the number that is forced.
         value_length: Characters of each literal; at least 1.
         name_length: Characters of each name; at least 1.
         seed: Any integer of 64 bits.
@@ -82,7 +82,7 @@ class Knobs:
         for knob, least, most in (
             ("seed", -(2**63), 2**63 - 1),
             ("functions", 1, MAX_BYTES),
-            ("lines", ASKED_LINES, MAX_BYTES),
+            ("lines", FORCED_LINES, MAX_BYTES),
             ("value_length", 1, MAX_BYTES),
             ("name_length", 1, MAX_BYTES),
             ("indent", 1, MAX_BYTES),
@@ -143,6 +143,9 @@ class Knobs:
 
 MINI = Knobs(functions=16, value_length=4, name_length=4, indent=1)
 """5 KB with lines of 15 characters: what a tiny model reads 36 times in minutes."""
+
+SHORT = Knobs(functions=16, lines=6, value_length=2, name_length=3, indent=1)
+"""16 short functions, 950 tokens of SmolLM2: for forced lines on a small computer."""
 
 
 def text_of(knobs: Knobs) -> str:

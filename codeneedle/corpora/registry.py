@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from codeneedle.corpora import languages, reading
-from codeneedle.corpora.random_bodies import MINI, Knobs, is_generated, text_of
+from codeneedle.corpora.random_bodies import MINI, SHORT, Knobs, is_generated, text_of
 from codeneedle.corpora.reading import JoinedText, Source
 from codeneedle.errors import (
     BadInput,
@@ -329,9 +329,13 @@ def _jquery() -> Source:
     return Source(label=label, suffix=".js", text=reading.decoded(data, label=label))
 
 
+SMALL_CORPORA = ("random-bodies-mini", "random-bodies-short")
+"""Built-in corpora that fit a short context, the one with 20 lines a function first."""
+
 BUILT_IN: Mapping[str, BuiltIn] = {
     "random-bodies": _generated(Knobs()),
     "random-bodies-mini": _generated(MINI),
+    "random-bodies-short": _generated(SHORT),
     "http_server": BuiltIn(
         kind="memorised",
         origin=lambda: f"http/server.py of Python {platform.python_version()}",

@@ -1,10 +1,10 @@
 """The probe protocol, and what a probe is given to measure one cell."""
 
+import bisect
 import contextlib
 import itertools
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from codeneedle.analysis.metrics import Metric
-from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import (
     Ability,
     CellSpec,
@@ -120,6 +119,10 @@ class ProbeContext:
         logs: Folder of the log files; it exists.
         records: Records of the same probe that are there already, by pair.
         tell: Called with how far the probe is.
+        former: What an earlier server of this cell has measured; None if nothing.
+        goal: Units to ask for, of those that were answered and others; None for as
+            many as every sweep asks.
+        keep: Called with all that was observed so far, once an answer is new.
         previous_end: When the server of the cell before had ended, in monotonic
             seconds; from `serving` on, that of this cell. None if there was none.
         command: What the server or tool was started with.
@@ -135,6 +138,9 @@ class ProbeContext:
     logs: Path
     records: Mapping[Pair, CellRecord] = field(default_factory=dict)
     tell: Callable[[Step], None] = lambda _step: None
+    former: CellRecord | None = None
+    goal: int | None = None
+    keep: Callable[[Json], None] = lambda _observation: None
     previous_end: float | None = None
     command: tuple[str, ...] = ()
     effective: Effective = field(default_factory=Effective)
@@ -267,86 +273,6 @@ class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """
-    What it took, or would take, to ask.
-
-    Attributes:
-        readings: Of a text: prompts that did not find it in the cache.
-        rounds: Questions.
-        asking_s: Seconds from these questions to their replies.
-    """
-
-    readings: int
-    rounds: int
-    asking_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """
-    How a probe asks a cell block by block, the next one only if it is wanted.
-
-    The first block is what any sweep asks. Every cell has the same blocks, of units
-    that certificates count: functions, or texts with their questions.
-
-    Attributes:
-        ends: After how many units each block ends, ascending; with the probe's
-            settings, the corpus, the setup and the record of the most precise pair, as
-            far as there are any.
-        asked: How many units a record holds, from the first without a gap, with its
-            setup and the name of a metric, of which alone it is to hold them; empty
-            for all metrics.
-        measure: As `Probe.measure`, asks a block, or the rest of one, for each metric
-            name that the iterator yields: what that one is read from, or all if it
-            is empty. The former record holds what was answered before. The last
-            argument is called with the observation so far after each unit, once it
-            holds an answer that is new.
-        effort: Of a record.
-        effort_for: Of a server that is to ask so many units, with settings and setup.
-    """
-
-    ends: Callable[[Any, Corpus, Setup | None, CellRecord | None], Sequence[int]]
-    asked: Callable[[CellRecord, Setup, str], int]
-    measure: Callable[
-        [ProbeContext, Iterator[str], CellRecord | None, Callable[[object], None]],
-        Json,
-    ]
-    effort: Callable[[CellRecord], Effort]
-    effort_for: Callable[[Any, Setup | None, int], Effort]
-
-    def total(self, records: Iterable[CellRecord]) -> Effort:
-        """What all *records* took."""
-        found = [self.effort(record) for record in records]
-        return Effort(
-            readings=sum(each.readings for each in found),
-            rounds=sum(each.rounds for each in found),
-            asking_s=math.fsum(each.asking_s for each in found),
-        )
-
-    def time_s(self, wanted: Effort, records: Sequence[CellRecord]) -> float:
-        """Seconds that *wanted* takes, by what *records* took; NaN without any."""
-        took = self.total(records)
-        if not took.readings or not took.rounds:
-            return math.nan
-        rest_s = sum(record.phases.total_s for record in records) - took.asking_s
-        reading_s, round_s = rest_s / took.readings, took.asking_s / took.rounds
-        return wanted.readings * reading_s + wanted.rounds * round_s
-
-
-def block_ends(first: int, *, step: int, every: int) -> tuple[int, ...]:
-    """
-    After how many units blocks end.
-
-    Args:
-        first: Units of the first block.
-        step: Units of each further one; the last may have fewer.
-        every: Units that there are.
-    """
-    return (first, *range(first + step, every, step), *([every] * (every > first)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """
     One way to measure a cell. To add one is to add a module, and a line to `PROBES`.
@@ -386,7 +312,10 @@ class Probe:
         leads: Whether the first pair that it measures decides for all others, as a
             reference does: they wait for it.
         is_timed: Whether it measures time, and has the machine for itself.
-        blocks: How it is asked until pairs are decided; None if it decides nothing.
+        units: How many units a record holds of those that open pairs can be asked for
+            in addition; 0 of a probe that asks every pair the same.
+        unit_ends: After how many units a pair is judged, ascending: those of every
+            sweep first. Empty where every pair is asked the same.
     """
 
     name: str
@@ -412,7 +341,8 @@ class Probe:
     repeats: bool = False
     leads: bool = False
     is_timed: bool = False
-    blocks: Blocks | None = None
+    units: Callable[[CellRecord], int] = lambda _record: 0
+    unit_ends: Callable[[Setup], Sequence[int]] = lambda _setup: ()
 
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """Its metrics under *setup*, the headline first, what belongs to it next."""
@@ -421,3 +351,7 @@ class Probe:
             return (*self.metrics, *more)
         every = (*self.metrics[:1], *more, *self.metrics[1:])
         return tuple(sorted(every, key=lambda metric: metric.name != first))
+
+    def look(self, record: CellRecord, setup: Setup) -> int:
+        """How often *record* got further units: 0 for what every sweep asks."""
+        return bisect.bisect_left(self.unit_ends(setup), self.units(record))

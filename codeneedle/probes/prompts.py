@@ -6,7 +6,6 @@ from codeneedle.engines.messages import Message
 from codeneedle.errors import BadInput
 from codeneedle.records.record import NeedleFacts
 
-# 1 - first version
 PROMPT_VERSION = 1
 """Raised with every change of wording; part of the setup."""
 
@@ -39,32 +38,43 @@ def completion_prompt(corpus: str, needle: NeedleFacts) -> str:
     """
     Corpus, then the signature again: the model continues with the body.
 
-    The corpus comes first and is the same for every needle, so that a server
-    reads it once and takes it from its cache from then on.
+    Lines of the body before those that are asked for follow the signature. The corpus
+    comes first and is the same for every needle, so that a server reads it once and
+    takes it from its cache from then on.
     """
-    return f"{corpus}\n\n# recall\n{needle.signature}\n"
+    return f"{corpus}\n\n# recall\n{needle.signature}\n{_begun(needle)}"
 
 
 def chat_messages(
     corpus: str, needle: NeedleFacts, *, prefill_no_think: bool = False
 ) -> tuple[Message, ...]:
-    """Corpus first, question last, for the same reason; maybe a prefilled answer."""
+    """
+    Corpus first, question last, for the same reason.
+
+    The answer is begun with the lines before those that are asked for, and with an
+    empty thought where that is wanted.
+    """
     asked = Message("user", f"{corpus}\n---\n{question(needle)}")
-    if prefill_no_think:
-        return (asked, Message("assistant", NO_THINK_PREFILL))
-    return (asked,)
+    begun = NO_THINK_PREFILL * prefill_no_think + _begun(needle)
+    return (asked, Message("assistant", begun)) if begun else (asked,)
+
+
+def _begun(needle: NeedleFacts) -> str:
+    """Lines of the body before those that are asked for, each with its line break."""
+    return "".join(f"{line}\n" for line in needle.before)
 
 
 def question(needle: NeedleFacts) -> str:
     """
     What a chat model is asked, the real signature quoted.
 
-    It names the number of lines of the truth, blank ones included, so that a model
-    that counts literally reproduces all of them.
+    It names the number of lines of the truth, blank ones and those with which the
+    answer is begun included, so that a model that counts literally reproduces them.
     """
+    lines = len(needle.before) + len(needle.lines)
     return (
         f"The text above contains a function that begins with {_quoted(needle)}. "
-        f"Repeat the first {len(needle.lines)} lines of its body, beginning with the "
+        f"Repeat the first {lines} lines of its body, beginning with the "
         "line right after that signature. Copy them verbatim: every character, "
         "comment and blank line, with the same indentation. Answer with these "
         "lines alone: no signature, no explanation, no code fence."

@@ -3,39 +3,39 @@
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from codeneedle.analysis import frames
 from codeneedle.analysis.recall import (
     METRICS,
     NAME,
     Ask,
-    asked_of,
+    RecallConditions,
+    conditions_of,
     forced_metrics,
     headline,
-    part_of,
 )
-from codeneedle.corpora.corpus import BLOCK, LIMIT, Corpus
-from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.corpora.corpus import FUNCTIONS, LIMIT, Corpus
+from codeneedle.corpora.needles import (
+    ASKED_LINES,
+    FORCED_LINES,
+    Function,
+    block_ends,
+    depth_of,
+    forced_needle,
+    written_needle,
+)
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import BadReply, Chat, Completion, Reply, ServerGone
-from codeneedle.errors import CellError
+from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import prompts
-from codeneedle.probes.probe import (
-    Blocks,
-    Effort,
-    Probe,
-    ProbeContext,
-    RunContext,
-    block_ends,
-)
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import (
-    CellRecord,
     Forced,
     ForcedRound,
     Generation,
@@ -73,7 +73,7 @@ FLOOR_LINES = 1.0
 
 
 class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user may choose; None for what the run folder holds, or else both."""
+    """What a user may choose; None for what the run folder holds, or else a default."""
 
     ask: Annotated[
         Ask | None,
@@ -82,131 +82,143 @@ class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={
                 "option": "--ask",
                 "metavar": "WRITTEN|FORCED|BOTH",
-                "default": "both, or what the run folder has",
+                "default": "both",
             },
+        ),
+    ] = None
+    functions: Annotated[
+        Annotated[int, Meta(ge=1, le=LIMIT)] | None,
+        Meta(
+            description="Functions whose lines are forced.",
+            extra={
+                "option": "--functions",
+                "default": f"{FUNCTIONS}, or as many as the context holds",
+            },
+        ),
+    ] = None
+    lines: Annotated[
+        Annotated[int, Meta(ge=1, le=ASKED_LINES)] | None,
+        Meta(
+            description="Lines of each of them that are forced.",
+            extra={"option": "--lines", "default": str(FORCED_LINES)},
         ),
     ] = None
 
 
+def needles(
+    corpus: Corpus, chosen: RecallConditions
+) -> tuple[tuple[NeedleFacts, ...], tuple[NeedleFacts, ...]]:
+    """
+    The functions of *corpus* to be written, and those whose lines are forced.
+
+    Both in asking order; the latter with those that open pairs may be asked for. The
+    budgets of replies are not counted yet.
+
+    Raises:
+        BadInput: If there is none of one that is asked for.
+    """
+    written, forced = [], []
+    if Ask.WRITTEN in chosen.ask.parts:
+        written = corpus.written()
+        _refuse_none(written, corpus, lines=ASKED_LINES, hint="Use --ask forced.")
+    if Ask.FORCED in chosen.ask.parts:
+        forced = corpus.forced(chosen.functions, chosen.lines)
+        _refuse_none(forced, corpus, lines=chosen.lines, hint="Use fewer --lines.")
+    depth = {
+        each.line: round(depth_of(each, line_count=corpus.line_count), 4)
+        for each in (*written, *forced)
+    }
+    return (
+        tuple(written_needle(each, depth=depth[each.line]) for each in written),
+        tuple(
+            forced_needle(
+                each,
+                depth=depth[each.line],
+                lines=chosen.lines,
+                seed=corpus.sample_seed,
+            )
+            for each in forced
+        ),
+    )
+
+
+def _refuse_none(
+    functions: Sequence[Function], corpus: Corpus, *, lines: int, hint: str
+) -> None:
+    if not functions:
+        raise BadInput(
+            source=f"corpus {corpus.name}",
+            reason=f"no function of it has {plural(lines, 'line')} that are not blank",
+            hint=hint,
+        )
+
+
 def measure(context: ProbeContext) -> Json:
     """
-    Ask every needle of the setup, after one unscored round.
+    Ask for all functions of the setup that have no answer yet.
 
-    That round asks for the last needle, so that each scored one finds the corpus
-    in the cache and nothing else: the same path for all. Written rounds come before
-    forced ones, and are the same with and without them.
+    An unscored round comes first, which asks for a function of every sweep, so that
+    each scored one finds the corpus in the cache and nothing else: the same path for
+    all. Written rounds come before forced ones, and are the same with and without
+    them.
 
     Raises:
         CellError: If the server fails, or no round has an answer.
     """
-    return measure_blocks(context, iter([""]))
-
-
-def measure_blocks(
-    context: ProbeContext,
-    blocks: Iterator[str],
-    former: CellRecord | None = None,
-    keep: Callable[[Recall], None] = lambda _found: None,
-) -> Json:
-    """
-    Ask one server, as `measure` does, for as many blocks as it takes.
-
-    Args:
-        context: The cell.
-        blocks: For each the metric that it is for; asked for the next one only when
-            the one before is through.
-        former: What servers of this cell answered before.
-        keep: Called with all that was answered, after each answer, once there is one.
-
-    Raises:
-        CellError: As of `measure`.
-    """
     setup = context.run.setup
-    found = recall_of(former) if former else Recall(rounds=(), starts=0)
+    found = Recall(rounds=(), starts=0)
+    if context.former and context.former.observation:
+        found = recall_of(context.former)
+    questions = _missing(found, setup, context.goal)
     context.step(0, 1, "loading")
     with context.serving() as served:
         asker = Asker(served, context)
         context.step(0, 1, "reading the corpus")
-        priming = asker.round(setup.needles[-1], tokens=PRIMING_TOKENS)
+        priming = asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS)
         context.observe_fallback(served)
         found = replace(
             found, priming=found.priming or priming, starts=found.starts + 1
         )
-        for metric in blocks:
-            block = _next_block(found, setup, metric)
-            for done, (part, needle) in enumerate(block):
-                context.step(done, len(block), f"{part} {needle.name}")
-                found = _with_answer(asker, part, needle, found)
-                if _has_answers(found):
-                    keep(found)
+        for done, (part, needle) in enumerate(questions):
+            context.step(done, len(questions), f"{part} {needle.name}")
+            found = _with_answer(asker, part, needle, found)
+            if _has_answers(found):
+                context.keep(as_json(found))
         asker.settle()
         context.step(1, 1, "stopping")
     _refuse_without_answers(found)
     return as_json(found)
 
 
-def _next_block(
-    found: Recall, setup: Setup, metric: str
+def _missing(
+    found: Recall, setup: Setup, goal: int | None
 ) -> list[tuple[Ask, NeedleFacts]]:
-    """What *found* lacks of its next block, the written part first."""
-    asked = _asked(found, setup, metric)
-    ends = _ends(len(setup.needles), len(setup.every_needle))
-    end = next((end for end in ends if end > asked), asked)
+    """The functions that *found* has no round of, those to be written first."""
+    chosen = conditions_of(setup)
+    wanted = {
+        Ask.WRITTEN: setup.needles,
+        Ask.FORCED: setup.forced[: goal or chosen.functions],
+    }
+    answered = {
+        Ask.WRITTEN: {each.needle for each in found.rounds},
+        Ask.FORCED: {each.needle for each in found.forced},
+    }
     return [
         (part, needle)
-        for part in _parts(setup, metric)
-        for needle in setup.every_needle[:end]
-        if needle.name not in _names(found, part)
+        for part in chosen.ask.parts
+        for needle in wanted[part]
+        if needle.name not in answered[part]
     ]
 
 
-def _parts(setup: Setup, metric: str) -> tuple[Ask, ...]:
-    """What *metric* is read from; all that is asked if it is empty."""
-    return (part_of(metric),) if metric else asked_of(setup).parts
+def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
+    return (*setup.forced[: conditions_of(setup).functions], *setup.needles)[-1]
 
 
-def _names(found: Recall, part: Ask) -> set[str]:
-    rounds = found.forced if part is Ask.FORCED else found.rounds
-    return {each.needle for each in rounds}
-
-
-def _asked(found: Recall, setup: Setup, metric: str) -> int:
-    """Functions that *found* holds what *metric* is read from of, without a gap."""
-    every = [_names(found, part) for part in _parts(setup, metric)]
-    whole = set.intersection(*every)
-    names = [needle.name for needle in setup.every_needle]
-    return next((at for at, name in enumerate(names) if name not in whole), len(names))
-
-
-def _ends(first: int, every: int) -> tuple[int, ...]:
-    return block_ends(first, step=BLOCK, every=every)
-
-
-def ends(
-    _settings: Struct, corpus: Corpus, setup: Setup | None, _record: CellRecord | None
-) -> tuple[int, ...]:
-    """After how many functions each block ends; as of `Blocks.ends`."""
-    if setup and setup.further:
-        return _ends(len(setup.needles), len(setup.every_needle))
-    every = setup.corpus.functions if setup else len(corpus.functions)
-    first = len(setup.needles) if setup and setup.needles else corpus.sample_k
-    return _ends(min(first, every), min(every, LIMIT))
-
-
-def effort(record: CellRecord) -> Effort:
-    """What *record* took; as of `Blocks.effort`."""
-    found = recall_of(record)
-    return Effort(
-        readings=found.starts,
-        rounds=len(found.answers),
-        asking_s=math.fsum(each.wall_s for each in found.answers),
-    )
-
-
-def effort_for(settings: RecallSettings, setup: Setup | None, units: int) -> Effort:
-    """What one server takes that asks everything of *units* functions."""
-    rounds = units * len(_chosen(settings, setup).parts)
-    return Effort(readings=1, rounds=rounds)
+def unit_ends(setup: Setup) -> list[int]:
+    """After how many forced functions a pair is judged; empty if none are forced."""
+    first = conditions_of(setup).functions
+    return block_ends(first, len(setup.forced)) if setup.forced else []
 
 
 def _with_answer(
@@ -221,13 +233,21 @@ def _with_answer(
 
 def price(settings: RecallSettings, setup: Setup | None) -> str:
     """What is asked of a pair, with an upper bound of the tokens once it is known."""
-    ask = _chosen(settings, setup)
-    asked = " and ".join(ask.parts)
-    if setup is None:
-        return asked
-    rounds = len(ask.parts) * len(setup.needles)
-    tokens = len(ask.parts) * sum(needle.budget for needle in setup.needles)
-    return f"{asked}: {plural(rounds, 'round')} a pair, at most {tokens:,} tokens"
+    chosen = conditions(settings, setup)
+    phrases = []
+    if Ask.WRITTEN in chosen.ask.parts:
+        phrases.append(f"{ASKED_LINES} lines of each function written")
+        if setup and setup.needles:
+            tokens = sum(needle.budget for needle in setup.needles)
+            functions = plural(len(setup.needles), "function")
+            phrases = [
+                f"{ASKED_LINES} lines of {functions} written, at most {tokens:,} tokens"
+            ]
+    if Ask.FORCED in chosen.ask.parts:
+        functions = plural(chosen.functions, "function")
+        lines = plural(chosen.lines, "line")
+        phrases.append(f"{lines} of {functions} forced")
+    return "; ".join(phrases)
 
 
 def suited(settings: RecallSettings, engine: Engine) -> RecallSettings:
@@ -238,27 +258,25 @@ def suited(settings: RecallSettings, engine: Engine) -> RecallSettings:
         BadInput: If it cannot score right lines, and is to.
     """
     if settings.ask is None and Ability.FORCED not in engine.abilities:
-        return RecallSettings(ask=Ask.WRITTEN)
+        return structs.replace(settings, ask=Ask.WRITTEN)
     if settings.ask in {Ask.FORCED, Ask.BOTH}:
         engine.require(Ability.FORCED)
     return settings
 
 
-def _chosen(settings: RecallSettings, setup: Setup | None) -> Ask:
-    """What is asked for, else what the run folder of *setup* holds, else both."""
-    if settings.ask or not setup or NAME not in setup.probes:
-        return settings.ask or Ask.BOTH
-    return asked_of(setup)
+def conditions(settings: RecallSettings, setup: Setup | None) -> RecallConditions:
+    """What is chosen, else what the run folder of *setup* holds, else the default."""
+    stored = conditions_of(setup) if setup else RecallConditions()
+    named = {name: getattr(settings, name) for name in RecallSettings.__struct_fields__}
+    given = {name: value for name, value in named.items() if value is not None}
+    return replace(stored, **given)
 
 
-def conditions(run: RunContext) -> Json:
-    """
-    What is asked.
-
-    Written recall alone is what former versions asked, and adds nothing to a setup.
-    """
-    chosen = _chosen(run.settings_of(RecallSettings, NAME), run.setup)
-    return {} if chosen is Ask.WRITTEN else {"ask": chosen.value}
+def stored_conditions(run: RunContext) -> Json:
+    """What is asked, with as many forced functions as the text as sent has."""
+    setup = run.setup
+    chosen = conditions(run.settings_of(RecallSettings, NAME), setup)
+    return as_json(replace(chosen, functions=min(chosen.functions, len(setup.forced))))
 
 
 def remarks(run: Run) -> tuple[str, ...]:
@@ -306,19 +324,14 @@ PROBE = Probe(
     measure=measure,
     settings=RecallSettings,
     suited=suited,
-    conditions=conditions,
+    conditions=stored_conditions,
     more_metrics=forced_metrics,
     headline=headline,
     remarks=remarks,
     price=price,
     repeats=True,
-    blocks=Blocks(
-        ends=ends,
-        asked=lambda record, setup, metric: _asked(recall_of(record), setup, metric),
-        measure=measure_blocks,
-        effort=effort,
-        effort_for=effort_for,
-    ),
+    units=lambda record: len(recall_of(record).forced),
+    unit_ends=unit_ends,
 )
 
 

@@ -29,7 +29,7 @@ from codeneedle.engines.engine import Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Reply
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import Blocks, Probe, ProbeContext
+from codeneedle.probes.probe import Probe, ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall import Asker
 from codeneedle.probes.retrieval_plan import (
@@ -42,14 +42,10 @@ from codeneedle.probes.retrieval_plan import (
     check,
     check_context,
     conditions,
-    effort,
-    effort_for,
-    ends,
-    first_texts,
     messages,
     most_precise_first,
-    per_text,
     price,
+    texts_at,
     texts_of,
     unblanked,
 )
@@ -84,7 +80,7 @@ FITTING_ROUNDS = 6
 
 def measure(context: ProbeContext) -> Json:
     """
-    Ask every question of the tasks, lengths and depths.
+    Ask every question of the tasks, lengths and depths that has no answer yet.
 
     The first pair of a run, the most precise one, sets the dials and the gate before;
     the records of the others hold the same settings.
@@ -93,31 +89,8 @@ def measure(context: ProbeContext) -> Json:
         BadInput: If no setting of a task fits its shortest length.
         CellError: If the server fails.
     """
-    return measure_blocks(context, iter([""]))
-
-
-def measure_blocks(
-    context: ProbeContext,
-    blocks: Iterator[str],
-    former: CellRecord | None = None,
-    keep: Callable[[Retrieval], None] = lambda _found: None,
-) -> Json:
-    """
-    Ask one server, as `measure` does, for as many blocks of texts as it takes.
-
-    Args:
-        context: The cell.
-        blocks: Asked for the next one only when the one before is through; all
-            metrics are read from the same texts.
-        former: What servers of this cell answered before.
-        keep: Called with all that was answered, after each text.
-
-    Raises:
-        BadInput: As of `measure`.
-        CellError: As of `measure`.
-    """
     chosen = from_json(context.run.setup.probes[NAME], Conditions, file="setup.json")
-    found = retrieval_of(former) if former else None
+    found = retrieval_of(context.former) if context.former else None
     context.step(0, 1, "loading")
     with context.serving() as served:
         asker = _Questioner(served, context)
@@ -125,10 +98,9 @@ def measure_blocks(
         frozen = found.frozen if found else frozen_of(context.records)
         cell.leads = found is not None or frozen is None
         found = found or Retrieval(frozen=frozen or cell.dialled(), texts=())
-        for _ in blocks:
-            for so_far in cell.block(found):
-                found = so_far
-                keep(found)
+        for so_far in cell.texts(found):
+            found = so_far
+            context.keep(as_json(found))
         asker.settle()
         context.step(1, 1, "stopping")
     return as_json(found)
@@ -158,13 +130,6 @@ PROBE = Probe(
     price=price,
     repeats=True,
     leads=True,
-    blocks=Blocks(
-        ends=ends,
-        asked=lambda record, _setup, _metric: effort(record).readings,
-        measure=measure_blocks,
-        effort=effort,
-        effort_for=effort_for,
-    ),
 )
 
 
@@ -190,23 +155,18 @@ class _Measuring:
             reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
         )
 
-    def block(self, found: Retrieval) -> Iterator[Retrieval]:
-        """*found* with each text that its next block, or the rest of one, has more."""
+    def texts(self, found: Retrieval) -> Iterator[Retrieval]:
+        """*found*, with one more text that it lacks each time."""
         begin = len(found.texts)
-        while left := self._left(found.frozen, begin)[len(found.texts) - begin :]:
+        while left := texts_of(found.frozen, self.chosen)[len(found.texts) :]:
             done = len(found.texts) - begin
             self.steps = done, done + len(left)
             size, number = left[0]
             read = self._read(size, self._text(size, number, found.frozen), number)
             found = replace(found, texts=(*found.texts, read))
-            if number + 1 == first_texts(size.task, found.frozen, self.chosen):
+            if number + 1 == texts_at(size.task, found.frozen, self.chosen):
                 found = self._gated(found, size)
             yield found
-
-    def _left(self, frozen: Frozen, begin: int) -> list[tuple[Fitted, int]]:
-        """The texts of the block behind the first *begin* ones."""
-        texts, block_ends = texts_of(frozen, self.chosen)
-        return texts[begin : next((end for end in block_ends if end > begin), begin)]
 
     def _gated(self, found: Retrieval, size: Fitted) -> Retrieval:
         """*found*, without what is longer than *size* if the reference fails there."""
@@ -224,12 +184,8 @@ class _Measuring:
 
     def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
         """The text of that *number*, the same for every pair."""
-        depths = self.chosen.questions_of(size.task) // self.chosen.questions
-        questions = self.chosen.questions
-        if number >= first_texts(size.task, frozen, self.chosen):
-            questions = math.ceil((number + 1) * per_text(size.task, frozen) / depths)
         setting = frozen.settings[size.task]
-        return self._made(size, setting, questions, "", only=number)[0]
+        return self._made(size, setting, self.chosen.questions, "", only=number)[0]
 
     def _made(
         self,

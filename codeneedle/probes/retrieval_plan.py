@@ -1,6 +1,6 @@
 """
 What a run of the retrieval probe asks: settings and their checks, the price, what must
-be equal, how text and question are joined, the texts, and where blocks of them end.
+be equal, how text and question are joined, and the texts.
 """
 
 import math
@@ -18,23 +18,21 @@ from codeneedle.analysis.retrieval import (
     Fitted,
     Frozen,
     LeftOut,
-    retrieval_of,
 )
-from codeneedle.corpora.corpus import BLOCK, LIMIT, Corpus
 from codeneedle.corpora.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.corpora.tasks import Question, TaskText
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Message
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, precision
-from codeneedle.probes.probe import Effort, RunContext, tokenizing
+from codeneedle.probes.probe import RunContext, tokenizing
 from codeneedle.probes.prompts import (
     NO_THINK_ARGS,
     NO_THINK_PREFILL,
     PromptForm,
     lost_text,
 )
-from codeneedle.records.record import CellRecord, Json, Setup, as_json, from_json
+from codeneedle.records.record import Json, Setup, as_json
 from codeneedle.text import plural
 
 # 1 - first version
@@ -278,8 +276,7 @@ def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ..
 def price(settings: RetrievalSettings, _setup: Setup | None = None) -> str:
     """What a pair takes, as a phrase for the plan."""
     chosen = _conditions(settings)
-    texts, (first, *_) = texts_of(_expected(chosen), chosen)
-    read = sum(size.length for size, _ in texts[:first])
+    read = sum(size.length for size, _ in texts_of(_expected(chosen), chosen))
     asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
     found = len(chosen.tasks) - len(chosen.dial)
     dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
@@ -386,13 +383,6 @@ def _refuse_lost_text(run: RunContext, length: int) -> None:
             raise lost_text(f"{what} of the probe {NAME}")
 
 
-def _conditions_of(settings: RetrievalSettings, setup: Setup | None) -> Conditions:
-    """Those of *setup*, or what they will be with *settings*."""
-    if setup and NAME in setup.probes:
-        return from_json(setup.probes[NAME], Conditions, file="setup.json")
-    return _conditions(settings)
-
-
 def _expected(chosen: Conditions) -> Frozen:
     """What the first cell is likely to find out: each dial where it begins."""
     settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.settings
@@ -435,80 +425,31 @@ def unblanked(begin: str) -> str:
     return begin[:-1] if re.search(r"\S $", begin) else begin
 
 
-# --- blocks
+# --- texts
 
 
-def texts_of(
-    frozen: Frozen, chosen: Conditions
-) -> tuple[list[tuple[Fitted, int]], tuple[int, ...]]:
-    """
-    The texts of a run: task and length of each with its number, in asking order.
-
-    Those of any sweep come first, then blocks of further ones, of the informative
-    tasks alone: about `BLOCK` in each, as many of each task and length.
-
-    Returns:
-        The texts, and after how many of them each block ends.
-    """
-    sizes = [size for size in frozen.sizes if not _is_out(size, frozen.left_out)]
-    firsts = {size: first_texts(size.task, frozen, chosen) for size in sizes}
-    found = [(size, number) for size in sizes for number in range(firsts[size])]
-    telling = {dial.task for dial in frozen.dials if dial.is_informative}
-    more = [size for size in sizes if size.task in telling]
-    of_each = math.ceil(BLOCK / max(len(more), 1))
-    step, first = of_each * len(more), len(found)
-    room = max(0, LIMIT - sum(firsts[size] for size in more))
-    blocks = room // step if step else 0
-    for block in range(blocks):
-        found += [
-            (size, firsts[size] + block * of_each + number)
-            for size in more
-            for number in range(of_each)
-        ]
-    return found, tuple(first + step * block for block in range(blocks + 1))
+def texts_of(frozen: Frozen, chosen: Conditions) -> list[tuple[Fitted, int]]:
+    """The texts of a run: task and length of each with its number, in asking order."""
+    return [
+        (size, number)
+        for size in frozen.sizes
+        if not _is_out(size, frozen.left_out)
+        for number in range(texts_at(size.task, frozen, chosen))
+    ]
 
 
 def _is_out(size: Fitted, left_out: Iterable[LeftOut]) -> bool:
     return (size.task, size.length) in {(each.task, each.length) for each in left_out}
 
 
-def first_texts(task: str, frozen: Frozen, chosen: Conditions) -> int:
-    """Texts of *task* at each length that any sweep asks."""
+def texts_at(task: str, frozen: Frozen, chosen: Conditions) -> int:
+    """Texts of *task* at each length."""
     return math.ceil(chosen.questions_of(task) / per_text(task, frozen))
 
 
 def per_text(task: str, frozen: Frozen) -> int:
     """Questions that share a text of *task*."""
     return TASKS[task].per_text(TASKS[task].settings[frozen.settings[task]])
-
-
-def ends(
-    settings: RetrievalSettings,
-    _corpus: Corpus,
-    setup: Setup | None,
-    record: CellRecord | None,
-) -> tuple[int, ...]:
-    """After how many texts each block ends; as of `Blocks.ends`."""
-    chosen = _conditions_of(settings, setup)
-    found = retrieval_of(record) if record else None
-    return texts_of(found.frozen if found else _expected(chosen), chosen)[1]
-
-
-def effort(record: CellRecord) -> Effort:
-    """What *record* took; as of `Blocks.effort`."""
-    found = retrieval_of(record)
-    texts = found.texts if found else ()
-    asked = [each for text in texts for each in text.asked]
-    walls = (e.wall_s + (e.scored.wall_s if e.scored else 0.0) for e in asked)
-    return Effort(readings=len(texts), rounds=len(asked), asking_s=math.fsum(walls))
-
-
-def effort_for(settings: RetrievalSettings, setup: Setup | None, units: int) -> Effort:
-    """What a server takes that asks everything of *units* texts."""
-    chosen = _conditions_of(settings, setup)
-    questions = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
-    _, (first, *_) = texts_of(_expected(chosen), chosen)
-    return Effort(readings=units, rounds=round(units * questions / first))
 
 
 def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:

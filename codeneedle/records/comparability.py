@@ -21,8 +21,6 @@ _NOT_COMPARED = frozenset(
         "types_v",
         "probes",
         "identity",
-        "further",
-        "finalists",
         "words",
         "schema",
     }
@@ -54,24 +52,24 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
 
 def widened(stored: Setup, wanted: Setup) -> Setup:
     """
-    The stored setup with the types, probes and finalists of both: it grows.
+    The stored setup with the types and probes of both: it grows.
 
-    Its corpus is counted and has needles from the first probe on that reads it. Of
-    what was typed, the last is kept.
+    Its corpus is counted from the first probe on that reads it, and has needles from
+    the first that asks for some. Of what was typed, the last is kept.
     """
     return replace(
         _counted(stored, wanted),
         probes={**stored.probes, **wanted.probes},
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
-        further=max(stored.further, wanted.further, key=len),
-        finalists=tuple(dict.fromkeys((*stored.finalists, *wanted.finalists))),
         words=wanted.words or stored.words,
     )
 
 
 def _counted(stored: Setup, wanted: Setup) -> Setup:
-    """*stored*, with what *wanted* has counted of a corpus that no probe had read."""
+    """*stored*, with what *wanted* has counted or chosen for the first time."""
+    if not (stored.needles or stored.forced):
+        stored = replace(stored, needles=wanted.needles, forced=wanted.forced)
     if stored.corpus.is_counted:
         return stored
     counted = replace(
@@ -80,7 +78,7 @@ def _counted(stored: Setup, wanted: Setup) -> Setup:
         sample_k=stored.corpus.sample_k,
         sample_seed=stored.corpus.sample_seed,
     )
-    return replace(stored, corpus=counted, needles=wanted.needles)
+    return replace(stored, corpus=counted)
 
 
 def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:

@@ -269,6 +269,17 @@ class CellRecord:
         """
         return self.status is Status.FINISHED
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether it ended early, and holds what was observed until then."""
+        ended_early = {
+            Status.INTERRUPTED,
+            Status.CRASHED,
+            Status.TIMED_OUT,
+            Status.OUT_OF_MEMORY,
+        }
+        return self.status in ended_early and self.observation is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedleFacts:
@@ -280,9 +291,12 @@ class NeedleFacts:
         signature: Its signature lines, verbatim, joined by newlines.
         line: Line of the signature in the corpus as it was sent, from 1.
         depth: Place in that corpus, from 0 (top) to 1 (end).
-        lines: The lines that are asked for, verbatim; exactly 20 are not blank.
+        lines: The lines that are asked for, verbatim; of written recall exactly 20 are
+            not blank.
+        before: Lines of the body before those; they stand in the prompt. Empty where
+            the first lines of the body are asked for.
         more: Lines of the body after those, for the metric `bonus`; may be empty.
-        budget: Most tokens that a reply may have; 0 until they are counted.
+        budget: Most tokens that a reply may have; 0 where nothing is written.
     """
 
     name: str
@@ -290,6 +304,7 @@ class NeedleFacts:
     line: int
     depth: float
     lines: tuple[str, ...]
+    before: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     budget: int = 0
 
@@ -362,7 +377,9 @@ class Setup:
         prompt_form: ``chat`` or ``completion``.
         thinking: How thinking was switched off, as a phrase.
         corpus: The text that is sent.
-        needles: In asking order.
+        needles: Functions whose lines are to be written, in asking order.
+        forced: Functions whose lines are forced, in asking order: those of every
+            sweep, and behind them those that open pairs may be asked in addition.
         weights: The model.
         llama: Build of llama-server, or version of another engine, as it states it.
         machine: Processor, memory, devices and system, as a phrase.
@@ -381,11 +398,6 @@ class Setup:
             new to the folder adds its own.
         identity: `comparability.identity` of the setup as first stored; empty
             before. Not compared.
-        further: Functions beyond the needles, in the order in which pairs that are
-            undecided are asked for them; empty before. Follows from the corpus. Not
-            compared.
-        finalists: Pairs, as ``K/V``, that were chosen to be decided, before their
-            needles were asked. Not compared.
         words: What was typed after ``codeneedle sweep``, without what one command
             alone is about; empty in setups of former versions. Not compared.
         schema: Version of this layout.
@@ -396,6 +408,7 @@ class Setup:
     thinking: str
     corpus: CorpusFacts
     needles: tuple[NeedleFacts, ...]
+    forced: tuple[NeedleFacts, ...]
     weights: WeightsFacts
     llama: str
     machine: str
@@ -411,15 +424,8 @@ class Setup:
     cpu_features: str = ""
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
-    further: tuple[NeedleFacts, ...] = ()
-    finalists: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     schema: int = SCHEMA
-
-    @property
-    def every_needle(self) -> tuple[NeedleFacts, ...]:
-        """The needles, and behind them the further ones."""
-        return (*self.needles, *self.further)
 
 
 AGAIN = "_again"
@@ -541,7 +547,7 @@ class Forced:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedRound(Forced):
     """
-    The right lines of one needle, joined by newlines, scored token by token.
+    Right lines of one function, joined by newlines, scored token by token.
 
     Attributes:
         needle: Name of the function.
@@ -563,7 +569,7 @@ class Recall:
 
     Attributes:
         rounds: The written rounds, in asking order; empty if none were asked for.
-        forced: The right lines of the same needles, scored; likewise.
+        forced: Right lines that were scored, in asking order; likewise.
         priming: The unscored round before them, of the first server.
         starts: Servers that it took; each read the text once.
     """

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from codeneedle.analysis import retrieval
 from codeneedle.analysis.retrieval import Outcome
-from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.needles import depth_of, needle_facts
+from codeneedle.corpora.corpus import FUNCTIONS, Corpus
+from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES, depth_of
 from codeneedle.corpora.registry import Named
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
@@ -69,20 +69,7 @@ def answers(
         if record.pair == pair and record.probe in {RECALL, retrieval.NAME}
     ]
     if not found:
-        names = [run.name for run in runs]
-        others = {r.probe for run in runs for r in run.records if r.pair == pair}
-        if others:
-            raise BadInput(
-                source=pair,
-                reason=f"has no answers in {', '.join(names)}: only "
-                f"{', '.join(sorted(others))} was measured",
-                hint="Answers come from: codeneedle sweep --probe recall or retrieval",
-            )
-        raise BadInput(
-            source=pair,
-            reason=f"no record in {', '.join(names)}",
-            hint=f"See which pairs it has: codeneedle grid {names[0]}",
-        )
+        raise _unanswered(runs, pair)
     if function is None:
         for run, record in found:
             yield overview_of(run, record, reading)
@@ -100,6 +87,24 @@ def answers(
             yield question_view(asked)
         else:
             yield _round_view(asked, reading, width=width, colour=colour)
+
+
+def _unanswered(runs: Sequence[Run], pair: Pair) -> BadInput:
+    """The error for a *pair* without answers: never tried, or by other probes alone."""
+    names = ", ".join(run.name for run in runs)
+    others = {r.probe for run in runs for r in run.records if r.pair == pair}
+    if others:
+        return BadInput(
+            source=pair,
+            reason=f"has no answers in {names}: only {', '.join(sorted(others))} was "
+            "measured",
+            hint="Answers come from: codeneedle sweep --probe recall, or retrieval",
+        )
+    return BadInput(
+        source=pair,
+        reason=f"no record in {names}",
+        hint=f"See which pairs it has: codeneedle grid {runs[0].name}",
+    )
 
 
 def _all(run: Run, record: CellRecord) -> Iterator[tuple[str, AskedRound | Outcome]]:
@@ -520,19 +525,32 @@ def listing(named: Iterable[Named]) -> Table:
 
 def overview(corpus: Corpus) -> RenderableType:
     """Facts of the corpus, and the functions that would be asked for."""
-    chosen = corpus.chosen()
+    written = {each.line for each in corpus.written()}
+    forced = {each.line for each in corpus.forced(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("depth", "line", "lines"):
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("recall", no_wrap=True)
     table.add_column("signature", overflow="fold")
-    for function in chosen:
-        depth = depth_of(function, line_count=corpus.line_count)
-        signature = visible(" ".join(function.signature.split()))
-        body = str(len(function.body))
-        table.add_row(f"{depth:.0%}", str(function.line), body, Text(signature))
+    for function in corpus.functions:
+        parts = [
+            word
+            for word, lines in (("written", written), ("forced", forced))
+            if function.line in lines
+        ]
+        if parts:
+            depth = depth_of(function, line_count=corpus.line_count)
+            signature = visible(" ".join(function.signature.split()))
+            table.add_row(
+                f"{depth:.0%}",
+                str(function.line),
+                str(len(function.body)),
+                " and ".join(parts),
+                Text(signature),
+            )
     return Group(
         Text(f"{corpus.name}: {visible(corpus.origin)}", style="bold"),
-        Text(_facts(corpus, asked=len(chosen))),
+        Text(_facts(corpus, written=len(written), forced=len(forced))),
         *(
             Text(f"left out: {visible(line)}", style="yellow")
             for line in corpus.left_out()
@@ -551,15 +569,17 @@ def truth(corpus: Corpus, name: str) -> str:
     """
     for function in corpus.functions:
         if function.name == name or function.name.endswith(f".{name}"):
-            return "\n".join(needle_facts(function, depth=0.0).lines)
+            end = function.content[:ASKED_LINES][-1] + 1
+            return "\n".join(function.body[:end])
     known = [function.name for function in corpus.functions]
     raise UnknownName(kind="function", name=name, known=known)
 
 
-def _facts(corpus: Corpus, *, asked: int) -> str:
+def _facts(corpus: Corpus, *, written: int, forced: int) -> str:
     functions = plural(len(corpus.functions), "function")
     length = f"{size(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"
     return (
-        f"{corpus.kind}; {length}; {functions} of 20 lines or more with a signature "
-        f"of their own, {asked} would be asked for"
+        f"{corpus.kind}; {length}; {functions} of {FORCED_LINES} lines or more with a "
+        f"signature of their own; of the whole text, {ASKED_LINES} lines of {written} "
+        f"would be written and {FORCED_LINES} of {forced} forced"
     )

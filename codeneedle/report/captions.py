@@ -31,11 +31,15 @@ def setup_line(setup: Setup) -> str:
 
 
 def _asked(setup: Setup) -> str:
-    """``8,192 tokens, 16 rounds, chat prompt``; without needles no rounds."""
-    needles = len(setup.needles)
-    rounds = [plural(needles, "round")] if needles else []
-    context = plural(setup.context, "token")
-    return ", ".join([context, *rounds, f"{setup.prompt_form} prompt"])
+    """``8,192 tokens, chat prompt, 16 functions written, 5 lines of 32 forced``."""
+    phrases = [plural(setup.context, "token"), f"{setup.prompt_form} prompt"]
+    if setup.needles:
+        phrases.append(f"{plural(len(setup.needles), 'function')} written")
+    if setup.forced:
+        chosen = recall.conditions_of(setup)
+        functions = plural(chosen.functions, "function")
+        phrases.append(f"{plural(chosen.lines, 'line')} of {functions} forced")
+    return ", ".join(phrases)
 
 
 def corpus_line(setup: Setup) -> str:
@@ -440,4 +444,8 @@ def metric_object(metric: Metric) -> dict[str, Any]:
 def setup_object(run: Run) -> dict[str, Any]:
     """The setup, with the names of its needles instead of their text."""
     setup: dict[str, Any] = msgspec.to_builtins(run.setup)
-    return {**setup, "needles": [needle.name for needle in run.setup.needles]}
+    named = {
+        "needles": [needle.name for needle in run.setup.needles],
+        "forced": [needle.name for needle in run.setup.forced],
+    }
+    return {**setup, **named}

@@ -9,18 +9,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import retrieval, verdict
+from codeneedle.analysis import retrieval
 from codeneedle.analysis.metrics import Metric
-from codeneedle.analysis.verdict import ALPHA, Numbers
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
-from codeneedle.report.captions import NO_VALUE_WORD, number, text_table
-from codeneedle.report.table import Column, pair_table
-from codeneedle.report.units import UnitScores, scored_metrics
+from codeneedle.report.captions import number, text_table
+from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import json_text, or_null, visible
+from codeneedle.verdict.statistics import ALPHA, Bounds, interval
 
 BY_PRODUCTS = ("decode",)
 """Metrics that are compared although tables leave them out."""
@@ -37,21 +36,16 @@ class Change:
         refused: Why the two must not be compared; empty if they may.
         untested: Why they are shown and not tested; empty if they are, or if their
             units differ.
-        mean: Mean change over units, each averaged over the pairs; NaN where the
-            units are not the same.
-        half_width: Half of its 95 % interval.
-        p: Two-sided, of a sign-flip test over units.
-        alpha: What p is held against: 5 % shared among the metrics.
+        bounds: Mean change over units, each averaged over the pairs, with its
+            interval, 5 % of error shared among the metrics; None where the units are
+            not the same. Of forced recall, the change of the probability of a token.
     """
 
     metric: Metric
     values: Mapping[Pair, tuple[float, float]]
     refused: str = ""
     untested: str = ""
-    mean: float = math.nan
-    half_width: float = math.nan
-    p: float = math.nan
-    alpha: float = ALPHA
+    bounds: Bounds | None = None
 
     @property
     def words(self) -> str:
@@ -60,14 +54,13 @@ class Change:
             return self.refused
         if self.untested:
             return self.untested
-        if math.isnan(self.p):
+        if self.bounds is None:
             unpaired = "not tested: the two do not share needles or chunks"
-            return unpaired if self.metric.is_judged else "not tested"
-        if self.p > self.alpha:
+            return unpaired if self.metric.loss else "not tested"
+        if self.bounds.low <= 0 <= self.bounds.high:
             return "no difference shown"
-        return (
-            "better" if (self.mean > 0) == (self.metric.better != "lower") else "worse"
-        )
+        is_more = self.bounds.low > 0
+        return "better" if is_more == (self.metric.better != "lower") else "worse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +91,18 @@ def compare(first: Run, second: Run, reading: Reading) -> Comparison:
     """
     probes = tuple(PROBES.values())
     ours, theirs = (pair_table(run, probes, reading) for run in (first, second))
-    scored = [scored_metrics(table) for table in (ours, theirs)]
-    tested = [name for name in scored[0] if name in scored[1]]
     others = {column.metric.name: column for column in theirs.columns}
-    changes = []
-    for column in ours.columns:
-        other = others.get(column.metric.name)
-        name = column.metric.name
-        is_shown = column.is_shown or name in BY_PRODUCTS
-        if other is None or not (is_shown and column.has_values):
-            continue
-        both = (scored[0][name], scored[1][name]) if name in tested else None
-        changes.append(_change(column, other, both, (first, second), len(tested)))
+    shown = [
+        column
+        for column in ours.columns
+        if column.metric.name in others and column.has_values
+        if column.is_shown or column.metric.name in BY_PRODUCTS
+    ]
+    tested = sum(column.metric.loss is not None for column in shown)
+    changes = (
+        _change((column, others[column.metric.name]), (ours, theirs), tested)
+        for column in shown
+    )
     return Comparison(
         first=first,
         second=second,
@@ -119,12 +112,10 @@ def compare(first: Run, second: Run, reading: Reading) -> Comparison:
 
 
 def _change(
-    ours: Column,
-    theirs: Column,
-    scored: tuple[UnitScores, UnitScores] | None,
-    runs: tuple[Run, Run],
-    tested: int,
+    columns: tuple[Column, Column], tables: tuple[PairTable, PairTable], tested: int
 ) -> Change:
+    ours, theirs = columns
+    runs = (tables[0].run, tables[1].run)
     setups = (runs[0].setup, runs[1].setup)
     values = {
         pair: (cell.value, theirs.cell(pair).value)
@@ -133,40 +124,34 @@ def _change(
     }
     metric = ours.metric
     refused = _refused(metric, setups) or _refused_settings(ours.probe, runs)
-    if refused or scored is None or not values or not _are_paired(*setups):
+    if refused or not metric.loss or not values or not _are_paired(*setups):
         return Change(metric=metric, values=values, refused=refused)
-    silent = scored[0].silent or scored[1].silent
-    if silent:
-        return Change(metric=metric, values=values, untested=f"not tested: {silent}")
-    gaps = _gaps(scored, list(values))
-    if gaps is None:
+    gaps = _gaps(ours, tables, list(values))
+    if not gaps:
         return Change(metric=metric, values=values)
-    mean, half_width = verdict.mean_interval(gaps)
-    p = min(1.0, 2 * min(verdict.sign_flip_p(gaps), verdict.sign_flip_p(-gaps)))
-    return Change(
-        metric=metric,
-        values=values,
-        mean=mean * scored[0].sign,
-        half_width=half_width,
-        p=p,
-        alpha=ALPHA / max(tested, 1),
-    )
+    bounds = interval(gaps, ALPHA / 2 / max(tested, 1))
+    return Change(metric=metric, values=values, bounds=bounds)
 
 
 def _gaps(
-    scored: tuple[UnitScores, UnitScores], pairs: Sequence[Pair]
-) -> Numbers | None:
-    """What each unit of both gains, averaged over *pairs*; None without any."""
-    others = set(scored[1].names)
-    names = [name for name in scored[0].names if name in others]
-    total, count = None, 0
+    column: Column, tables: tuple[PairTable, PairTable], pairs: Sequence[Pair]
+) -> list[float]:
+    """What each unit that all *pairs* of both runs have gains, averaged over pairs."""
+    gains: list[dict[str, float]] = []
     for pair in pairs:
-        before, after = (each.of(pair, names) for each in scored)
-        if before is None or after is None:
-            continue
-        gap: Numbers = after - before
-        total, count = gap if total is None else total + gap, count + 1
-    return None if total is None else total / count
+        before, after = (
+            column.metric.by_unit(
+                table.records[pair, column.probe], table.run.setup, table.reading
+            )
+            for table in tables
+        )
+        gains.append(
+            {name: after[name] - before[name] for name in before if name in after}
+        )
+    shared = set.intersection(*map(set, gains))
+    return [
+        math.fsum(gain[name] for gain in gains) / len(gains) for name in sorted(shared)
+    ]
 
 
 def _refused(metric: Metric, setups: tuple[Setup, Setup]) -> str:
@@ -211,12 +196,12 @@ def _dials(run: Run) -> tuple[tuple[str, int], ...]:
 
 
 def _are_paired(first: Setup, second: Setup) -> bool:
-    return [each.name for each in first.needles] == [
-        each.name for each in second.needles
+    return [each.name for each in (*first.needles, *first.forced)] == [
+        each.name for each in (*second.needles, *second.forced)
     ]
 
 
-CHANGE_HEADING = ["metric", "change", "95%", "p", "the second is"]
+CHANGE_HEADING = ["metric", "change", "from", "to", "the second is"]
 """Above the `change_rows`."""
 
 
@@ -244,8 +229,8 @@ def compare_json(found: Comparison) -> str:
     One object; null where there is no number.
 
     Keys: ``first``, ``second``, ``setups`` (``name``, ``first``, ``second``) and
-    ``metrics`` (``name``, ``unit``, ``refused``, ``mean``, ``half_width``, ``p``,
-    ``alpha``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
+    ``metrics`` (``name``, ``unit``, ``refused``, ``change``, ``low``, ``high``,
+    ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
     """
     return json_text(
         {
@@ -265,10 +250,9 @@ def _change_object(each: Change) -> dict[str, Any]:
         "name": each.metric.name,
         "unit": each.metric.unit,
         "refused": each.refused,
-        "mean": or_null(each.mean),
-        "half_width": or_null(each.half_width),
-        "p": or_null(each.p),
-        "alpha": each.alpha,
+        "change": each.bounds.mean if each.bounds else None,
+        "low": or_null(each.bounds.low) if each.bounds else None,
+        "high": or_null(each.bounds.high) if each.bounds else None,
         "words": each.words,
         "pairs": [
             {"k": pair.k, "v": pair.v, "first": first, "second": second}
@@ -292,14 +276,11 @@ def change_rows(found: Comparison) -> Iterator[list[str]]:
     """What changed, a row per metric, or why it is not compared."""
     for each in found.changes:
         digits = max(each.metric.digits, 2)
-        is_tested = math.isfinite(each.p)
+        bounds = each.bounds
+        ends = (bounds.mean, bounds.low, bounds.high) if bounds else (math.nan,) * 3
         yield [
             each.metric.name,
-            number(each.mean, digits=digits, sign=True),
-            f"+/- {number(each.half_width, digits=digits)}"
-            if is_tested
-            else NO_VALUE_WORD,
-            f"{each.p:.3f}" if is_tested else NO_VALUE_WORD,
+            *(number(end, digits=digits, sign=True) for end in ends),
             each.words,
         ]
 

@@ -28,7 +28,7 @@ from codeneedle.scoring.rounds import Reading
 from codeneedle.text import csv_field, json_text, or_null, table_lines, visible
 
 if TYPE_CHECKING:
-    from codeneedle.report.judgement import Verdict
+    from codeneedle.verdict.judge import Verdict
 
 CORNER = "K \\ V"
 """Top left corner of a grid: K types go down, V types across."""
@@ -197,24 +197,31 @@ def text_colour(red: float, green: float, blue: float) -> str:
 
 def report(
     runs: Sequence[Run],
-    metric: Metric,
+    metrics: Sequence[Metric],
     also: Sequence[Metric],
     reading: Reading,
     found: Sequence["Verdict"],
 ) -> RenderableType:
     """
-    The summary of all *runs*, then the grid of each with what it was measured on.
+    The summary of all *runs*, then the grids of each with what it was measured on.
 
     Args:
         runs: In the order to show; records of one probe each.
-        metric: Shown as a grid, and in the summary with its range and types that cost.
-        also: Further metrics of the summary, before *metric*.
+        metrics: Each shown as a grid; the last in the summary, with its range and
+            what is beyond the limit.
+        also: Further metrics of the summary, before that one.
         reading: How stored replies are read.
         found: The verdict on each run.
     """
-    parts: list[RenderableType] = [summary(runs, metric, also, reading, found)]
+    parts: list[RenderableType] = [summary(runs, metrics[-1], also, reading, found)]
     for run, on in zip(runs, found, strict=True):
-        parts += [Text(), grid(run, metric, reading, on)]
+        for metric in metrics:
+            parts += [Text(), grid(run, metric, reading, on)]
+        parts += [
+            *(Text(line, style="bold") for line in captions.cautions(run.setup)),
+            Text(),
+            captions.facts_table(run),
+        ]
     return Group(*parts)
 
 
@@ -281,7 +288,7 @@ def summary_headings(
         "pairs",
         *(f"{_heading(each, runs)} (mean +/- sd)" for each in _columns(metric, also)),
         f"{metric.name} range",
-        "gradient?",
+        "beyond the limit",
     ]
 
 
@@ -305,14 +312,21 @@ def summary_row(
         _of_all(spread.cells, len(cells)),
         *(_mean_and_sd(each, frames.spread(tables[each.name])) for each in columns),
         value_range,
-        visible(found.axis_words(metric.name)) or NO_VALUE_WORD,
+        _beyond(found, metric) or NO_VALUE_WORD,
     ]
+
+
+def _beyond(found: "Verdict", metric: Metric) -> str:
+    # A live grid needs no statistics: they take a second to load.
+    from codeneedle.report.verdict import beyond_phrase
+
+    return beyond_phrase(found, metric.name)
 
 
 def grid(
     run: Run, metric: Metric, reading: Reading, found: "Verdict"
 ) -> RenderableType:
-    """Heading, grid, legend, verdict, cautions, and what it was measured on."""
+    """Heading, grid, legend, and the pairs that are within, beyond and open."""
     cells = frames.cells_frame(run, metric, reading)
     described = captions.described(metric) + captions.combined(metric, cells)
     heading = Text(f"{visible(run.name)}: {described}", style="bold")
@@ -330,19 +344,14 @@ def grid(
         ),
         *(Text(line) for line in unmeasured_lines(run, metric)),
         *(Text(line) for line in incomplete_lines(run, cells)),
-        *(Text(line, style="bold") for line in captions.cautions(run.setup)),
-        Text(),
-        captions.facts_table(run),
     )
 
 
 def judged_entries(found: "Verdict", metric: Metric) -> list[tuple[str, str]]:
-    """What the verdict says of K and V by *metric*; nothing where it is not judged."""
-    # A live grid needs no statistics: they take a second to load.
-    from codeneedle.report.verdict import judged_lines
+    """The pairs of each word by *metric*; nothing where it is not judged."""
+    from codeneedle.report.verdict import metric_entries
 
-    lines = (judged_lines(j) for j in found.judged if j.metric.name == metric.name)
-    return [("verdict", line) for each in lines for line in each]
+    return metric_entries(found, metric.name)
 
 
 def grid_lines(cells: Cells, metric: Metric) -> list[Text]:
@@ -457,16 +466,18 @@ def grid_json(
 
 def grid_markdown(
     runs: Sequence[Run],
-    metric: Metric,
+    metrics: Sequence[Metric],
     also: Sequence[Metric],
     reading: Reading,
     found: Sequence["Verdict"],
 ) -> str:
     """The summary, then each grid with its legend, as GitHub renders tables."""
     both = list(zip(runs, found, strict=True))
-    rows = [summary_row(run, metric, also, reading, on) for run, on in both]
-    parts = [f"{table_lines([summary_headings(runs, metric, also), *rows])}\n"]
-    parts += [_grid_part(run, metric, reading, on) for run, on in both]
+    rows = [summary_row(run, metrics[-1], also, reading, on) for run, on in both]
+    parts = [f"{table_lines([summary_headings(runs, metrics[-1], also), *rows])}\n"]
+    parts += [
+        _grid_part(run, each, reading, on) for run, on in both for each in metrics
+    ]
     return "\n".join(parts)
 
 
@@ -486,7 +497,14 @@ def _run_object(
         "setup": captions.setup_object(run),
         "reading": msgspec.to_builtins(reading),
         "reference": str(reference) if reference else None,
-        "gradient": {name: found.axis_words(name) or None for name in columns},
+        "words": {
+            name: {
+                str(standing.pair): word
+                for standing in found.compared
+                if (word := found.word(standing.pair, name))
+            }
+            for name in columns
+        },
         "metrics": [captions.metric_object(metric) for metric in metrics],
         "cells": [
             {

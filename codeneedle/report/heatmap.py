@@ -41,10 +41,12 @@ from codeneedle.report.grid import (
     text_colour,
     value_scale,
 )
-from codeneedle.report.judgement import COSTS, Verdict
+from codeneedle.report.verdict import metric_entries
 from codeneedle.scoring.rounds import Reading
 from codeneedle.system.files import write_whole
 from codeneedle.text import visible
+from codeneedle.verdict.judge import Verdict
+from codeneedle.verdict.statistics import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +350,7 @@ def draw(
         difference: Whether to draw each pair's value less the reference's; the files
             are then called ``heatmap-METRIC-difference``.
         zoom: Whether the colours span the values, not the metric's natural bounds.
-        found: The verdict on the run: pairs that cost by *metric* are bold.
+        found: The verdict on the run: pairs beyond the limit by *metric* are bold.
         folder: Where the files go; made if it does not exist.
 
     Returns:
@@ -420,16 +422,16 @@ def picture_of(
         colours, caption = "around zero", f"difference, {caption}"
         label = number(base, digits=metric.digits)
         title = f"{_capital(metric.label)}: difference from {reference} ({label})"
-    costly = {c.pair for c in cells if found.word(c.pair, metric.name) == COSTS}
+    beyond = {c.pair for c in cells if found.word(c.pair, metric.name) == Word.BEYOND}
     return Picture(
         k_types=tuple(frames.k_types(cells)),
         v_types=tuple(frames.v_types(cells)),
-        squares=_squares(cells, values, metric, bold=costly, sign=base is not None),
+        squares=_squares(cells, values, metric, bold=beyond, sign=base is not None),
         scale=scale,
         colours=colours,
         caption=caption,
         title=title,
-        notes=_notes(run, metric, cells, costly),
+        notes=_notes(run, metric, cells, found),
         reference=reference,
     )
 
@@ -467,22 +469,20 @@ def run_notes(run: Run) -> tuple[str, ...]:
     )
 
 
-def _notes(
-    run: Run, metric: Metric, cells: Cells, bold: Collection[Pair]
-) -> tuple[str, ...]:
+def _notes(run: Run, metric: Metric, cells: Cells, found: Verdict) -> tuple[str, ...]:
     return (
         *run_notes(run),
         *map(_capital, unmeasured_lines(run, metric)),
         *map(_capital, incomplete_lines(run, cells)),
         *filter(None, [_capital(reference_note(cells))]),
-        *([BOLD_NOTE] if bold else []),
+        *(_word_note(*each) for each in metric_entries(found, metric.name)),
     )
 
 
-BOLD_NOTE = (
-    "Bold: the pair costs, as codeneedle verdict judges it (5% error over the grid)."
-)
-"""Below a heatmap with bold labels."""
+def _word_note(word: str, phrase: str) -> str:
+    """Which pairs are within, open or, with bold labels, beyond the limit."""
+    mark = " (bold)" if word == Word.BEYOND else ""
+    return f"{_capital(word)}{mark}: {phrase}"
 
 
 def _capital(label: str) -> str:

@@ -65,19 +65,19 @@ function showGrid() {
   const cells = rows(metric.cells, run.v.length);
   const text = cells.map((row) => row.map((cell) => {
     const shown = cell.value === null ? plain(cell.word) : number(cell.value, metric.digits);
-    return cell.verdict === "costs" ? `<b>${shown}</b>` : shown;
+    return cell.verdict === "beyond" ? `<b>${shown}</b>` : shown;
   }));
   const hover = cells.map((row, k) => row.map((cell, v) => {
     const lines = [`K ${run.k[k]}, V ${run.v[v]}`];
     if (cell.value === null) lines.push(cell.why);
     else lines.push(`${metric.name} ${number(cell.value, metric.digits)}`, `n ${cell.n}`);
-    if (cell.loss) lines.push(`loss ${cell.loss} (95%)`);
-    if (cell.verdict) lines.push(`verdict: ${cell.verdict}`);
+    if (cell.loss) lines.push(`loss ${cell.loss}`);
+    if (cell.verdict) lines.push(cell.verdict);
     return lines.map(plain).join("<br>");
   }));
   const gaps = cells.map((row) => row.map((cell) => (cell.value === null ? 1 : null)));
   const quiet = colour("--panel");
-  byId("metric-note").textContent = `${metric.label}${metric.note ? ": " + metric.note : ""}. The reference is ${run.reference}.${metric.cells.some((cell) => cell.verdict === "costs") ? " Bold: the pair costs by this metric, as the verdict says." : ""}`;
+  byId("metric-note").textContent = `${metric.label}${metric.note ? ": " + metric.note : ""}. The reference is ${run.reference}.${metric.cells.some((cell) => cell.verdict === "beyond") ? " Bold: beyond the limit by this metric." : ""}`;
   const axes = { x: run.v.map(plain), y: run.k.map(plain), hoverinfo: "text", hovertext: hover, xgap: 2, ygap: 2 };
   draw("grid", [
     { ...axes, type: "heatmap", z: gaps, showscale: false, colorscale: [[0, quiet], [1, quiet]], text, texttemplate: "%{text}", textfont: { color: colour("--ink") } },
@@ -104,27 +104,32 @@ function showGrid() {
 }
 
 function showFront() {
-  const { metric, unit, points } = run.front;
+  const { limit, points } = run.front;
   byId("h-front").parentElement.hidden = !points.length;
-  byId("front-note").textContent = `Down and left is better. Filled points are on the front: no other pair beats them. Loss is of ${metric}${unit ? ", " + unit : ""}, against ${run.reference}; bars are 95% intervals.`;
+  byId("front-note").textContent = `Down and left is better. Of filled points, no other pair is smaller and loses less. Loss: of 100 right tokens, how many fewer come than with ${run.reference}; bars are intervals that hold together for all pairs, the line is the limit of ${number(100 * limit, 1)} %.`;
   // Neighbours on the front get their labels on different sides.
   const front = points.filter((each) => each.onFront).sort((a, b) => a.memory - b.memory);
   const speeds = points.some((each) => each.speed !== null);
   draw("front", [{
-    type: "scatter", mode: "markers+text", x: points.map((each) => 100 * each.memory), y: points.map((each) => each.loss),
+    type: "scatter", mode: "markers+text", x: points.map((each) => 100 * each.memory), y: points.map((each) => 100 * each.loss),
     text: points.map((each) => (each.onFront ? plain(each.pair) : "")), textfont: { size: isNarrow() ? 9 : 11 },
     textposition: points.map((each) => SIDES[front.indexOf(each) % SIDES.length] ?? "top center"),
     hoverinfo: "text", hovertext: points.map((each) => [
-      each.pair, `memory ${number(100 * each.memory, 0)}%`, `loss ${each.loss.toPrecision(3)}${each.half === null ? "" : " ± " + each.half.toPrecision(2)}`,
+      each.pair, `memory ${number(100 * each.memory, 0)}%`, `loss ${number(100 * each.loss, 1)} %${each.low === null ? "" : `, ${number(100 * each.low, 1)} .. ${number(100 * each.high, 1)} %`}`,
       each.speed === null ? "" : `speed ${number(100 * each.speed, 0)}%`, each.verdict].filter(Boolean).map(plain).join("<br>")),
-    error_y: { type: "data", array: points.map((each) => each.half ?? 0), thickness: 1, width: 2, color: colour("--line") },
+    error_y: {
+      type: "data", symmetric: false, thickness: 1.5, width: 3, color: colour("--quiet"),
+      array: points.map((each) => 100 * ((each.high ?? each.loss) - each.loss)),
+      arrayminus: points.map((each) => 100 * (each.loss - (each.low ?? each.loss))),
+    },
     marker: {
       size: 11, symbol: points.map((each) => (each.onFront ? "circle" : "circle-open")), line: { width: 1.5 },
       color: speeds ? points.map((each) => 100 * (each.speed ?? 0)) : colour("--accent"), colorscale: VIRIDIS,
       cmin: 0, showscale: speeds, colorbar: { title: { text: "speed, %" }, thickness: 12, outlinewidth: 0 },
     },
   }], {
-    height: 420, xaxis: { title: { text: "KV memory, % of the reference's" } }, yaxis: { title: { text: `loss of ${metric}` } },
+    height: 420, xaxis: { title: { text: "KV memory, % of the reference's" } }, yaxis: { title: { text: "loss, % of right tokens" } },
+    shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 100 * limit, y1: 100 * limit, line: { dash: "dot", width: 1, color: colour("--ink") } }],
     margin: { l: 60, r: 20, t: 20, b: 50 },
   });
 }
@@ -201,7 +206,7 @@ function showMemory() {
   });
 }
 
-function fill(id, [heading, ...lines]) {
+function fill(id, [heading = [], ...lines]) {
   const head = element("tr");
   head.append(...heading.map((word) => element("th", word)));
   byId(id).replaceChildren(head, ...lines.map((line) => {
@@ -221,8 +226,9 @@ function showComparison() {
 
 function showRun() {
   byId("name").textContent = run.name;
-  byId("headline").textContent = run.headline;
-  definitions("statements", run.statements);
+  byId("headline").replaceChildren(...run.headline.map((line) => element("span", line)));
+  fill("losses", run.losses);
+  byId("sentences").replaceChildren(...run.sentences.map((line) => element("li", line)));
   definitions("facts", run.facts);
   byId("command").textContent = run.command;
   options("metric", run.metrics.map((each) => [each.name, each.name]));

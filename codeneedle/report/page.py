@@ -15,6 +15,7 @@ from msgspec.structs import fields
 from plotly.offline import get_plotlyjs
 
 from codeneedle.analysis import retrieval
+from codeneedle.analysis.metrics import LossKind
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.grid import ENGINE, Pair
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
@@ -29,14 +30,20 @@ from codeneedle.report.compare import (
     compare,
     setup_rows,
 )
-from codeneedle.report.judgement import Limits, Verdict, judge
 from codeneedle.report.plan import predictable, weights_of_run
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.report.units import Judged
-from codeneedle.report.verdict import Spell, headline, statements
+from codeneedle.report.verdict import (
+    Spell,
+    front,
+    headline,
+    percent,
+    sentences,
+    table_rows,
+)
 from codeneedle.scoring.alignment import score
 from codeneedle.scoring.rounds import Reading, asked_rounds
-from codeneedle.text import mib, one_line, visible
+from codeneedle.text import mib, one_line, or_null, visible
+from codeneedle.verdict.judge import Limits, Row, Standing, Verdict, judge
 
 ANSWER_CHARACTERS = 700_000
 """Most characters of answers on a page: the pairs that lost most go first."""
@@ -60,9 +67,7 @@ def page(
         limits: What the user can bear to lose.
         spell: How a pair is asked for on the engine's command line.
     """
-    shown = [
-        _run_facts(run, judge(run, reading, limits), reading, spell) for run in runs
-    ]
+    shown = [_run_facts(run, judge(run, limits), reading, spell) for run in runs]
     both = _comparison(compare(runs[0], runs[1], reading)) if len(runs) == PAIR else {}
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
@@ -106,16 +111,16 @@ def _run_facts(
 ) -> dict[str, Any]:
     """All that the page shows of one run."""
     table = pair_table(run, tuple(PROBES.values()), reading)
-    judged = {each.metric.name: each for each in found.judged}
     return {
         "name": visible(run.name),
         "headline": headline(found, spell),
-        "statements": [list(each) for each in statements(found, spell)],
+        "losses": table_rows(found, found.standings) if found.compared else [],
+        "sentences": sentences(found),
         "reference": visible(str(found.reference)) if found.reference else "",
         "k": list(dict.fromkeys(visible(pair.k) for pair in table.pairs)),
         "v": list(dict.fromkeys(visible(pair.v) for pair in table.pairs)),
         "metrics": [
-            _metric(column, table, found, judged.get(column.metric.name))
+            _metric(column, table, found)
             for column in table.columns
             if column.has_values
         ],
@@ -128,9 +133,7 @@ def _run_facts(
     }
 
 
-def _metric(
-    column: Column, table: PairTable, found: Verdict, judged: Judged | None
-) -> dict[str, Any]:
+def _metric(column: Column, table: PairTable, found: Verdict) -> dict[str, Any]:
     """One metric of the switch: a cell per pair, with what a pointer shows of it."""
     metric = column.metric
     return {
@@ -139,22 +142,17 @@ def _metric(
         "better": metric.better,
         "digits": metric.digits,
         "isShown": column.is_shown,
-        "note": judged.silent if judged else "",
+        "note": found.silent.get(metric.name, ""),
         "cells": [_cell(column, pair, found) for pair in table.pairs],
     }
 
 
 def _cell(column: Column, pair: Pair, found: Verdict) -> dict[str, Any]:
-    cell = column.cell(pair)
-    loss = next(
-        (s.losses.get(column.metric.name) for s in found.standings if s.pair == pair),
-        None,
-    )
+    cell, standing = column.cell(pair), found.standing(pair)
+    row = standing.row(column.metric.name) if standing else None
     interval = ""
-    if loss and math.isfinite(loss[1]):
-        digits = column.metric.digits + 1
-        half = captions.number(loss[1], digits=digits)
-        interval = f"{captions.number(loss[0], digits=digits)} ± {half}"
+    if row and math.isfinite(row.bounds.high):
+        interval = " .. ".join(_ends(row))
     return {
         "value": cell.value if cell.has_value else None,
         "n": cell.n,
@@ -167,29 +165,39 @@ def _cell(column: Column, pair: Pair, found: Verdict) -> dict[str, Any]:
 
 def _front(found: Verdict) -> dict[str, Any]:
     """Memory against loss, and speed, of each pair that has them."""
-    name = found.ranking
-    unit = next((e.metric.unit for e in found.judged if e.metric.name == name), "")
+    best = {each.pair for each in front(found)}
     return {
-        "metric": name,
-        "unit": unit,
+        "limit": found.limits.max_loss,
         "points": [
             {
                 "pair": visible(str(each.pair)),
                 "memory": each.memory,
-                "loss": each.losses[name][0],
-                "half": _finite(each.losses[name][1]),
+                "loss": row.bounds.mean,
+                "low": or_null(row.bounds.low),
+                "high": or_null(row.bounds.high),
                 "speed": each.speed,
-                "onFront": each.is_on_front,
-                "verdict": found.word(each.pair) or "the reference",
+                "onFront": each.pair in best,
+                "verdict": found.word(each.pair),
             }
-            for each in found.standings
-            if each.memory is not None and name in each.losses
+            for each in found.compared
+            if each.memory is not None and (row := _graded(each))
         ],
     }
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _graded(standing: Standing) -> Row | None:
+    """What decides *standing*, if that is a loss."""
+    row = standing.leading
+    return row if row and row.kind.is_graded else None
+
+
+def _ends(row: Row) -> tuple[str, str]:
+    ends = (row.bounds.low, row.bounds.high)
+    if row.kind is LossKind.CHANGE:
+        low, high = (f"{end:.4f}" for end in ends)
+    else:
+        low, high = map(percent, ends)
+    return low, high
 
 
 def _recall_maps(run: Run, reading: Reading) -> Iterator[dict[str, Any]]:

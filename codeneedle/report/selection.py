@@ -19,7 +19,7 @@ from codeneedle.report.table import PairTable, pair_table
 from codeneedle.scoring.rounds import Reading
 
 if TYPE_CHECKING:
-    from codeneedle.report.judgement import Verdict
+    from codeneedle.verdict.judge import Limits, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,9 @@ class Selection:
         probe: The probe of the metric, with the metrics that only these runs have.
         metric: The metric to show.
         reading: How stored replies are read.
+        beside: Metrics to show beside it, where the user named none: of lines that
+            were written and of lines that were forced, the headline of the other.
+        limits: What the verdicts hold pairs against; None for the default.
     """
 
     runs: tuple[Run, ...]
@@ -40,13 +43,20 @@ class Selection:
     probe: Probe
     metric: Metric
     reading: Reading
+    beside: tuple[Metric, ...] = ()
+    limits: "Limits | None" = None
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:
+        """The metrics to show, what was written first."""
+        return (*self.beside, self.metric)
 
     @property
     def verdicts(self) -> list["Verdict"]:
-        """The verdict on each run, without the effects that it could have found."""
-        from codeneedle.report.judgement import judge
+        """The verdict on each run."""
+        from codeneedle.verdict.judge import judge
 
-        return [judge(run, self.reading, with_power=False) for run in self.whole]
+        return [judge(run, self.limits) for run in self.whole]
 
     @property
     def also(self) -> tuple[Metric, ...]:
@@ -60,10 +70,10 @@ class Selection:
             for metric in self.probe.metrics
             if (metric.is_sum and metric.better == "higher")
             or (is_forced and metric == recall.METRICS[0])
-            if metric != self.metric and self._has_values(metric)
+            if metric != self.metric and self.has_values(metric)
         )
 
-    def _has_values(self, metric: Metric) -> bool:
+    def has_values(self, metric: Metric) -> bool:
         """Whether any cell of any run has a value: forced recall alone writes none."""
         return any(
             cell.has_value
@@ -73,7 +83,12 @@ class Selection:
 
 
 def select(
-    root: Path, name: str, metric: str | None, *, strict_indent: bool = False
+    root: Path,
+    name: str,
+    metric: str | None,
+    *,
+    strict_indent: bool = False,
+    limits: "Limits | None" = None,
 ) -> Selection:
     """
     Read the runs called *name* and look *metric* up.
@@ -83,6 +98,7 @@ def select(
         name: A corpus, ``corpus/model``, or a prefix.
         metric: Name of a metric of any probe; None for the `default_metric`.
         strict_indent: Whether leading white space counts.
+        limits: What the verdicts hold pairs against.
 
     Raises:
         BadInput: If nothing has that name.
@@ -92,13 +108,19 @@ def select(
     found = read_runs(root, name)
     reading = Reading(strict_indent=strict_indent)
     probe, chosen = metric_named(metric or default_metric(found, reading), found)
-    return Selection(
+    selection = Selection(
         runs=tuple(of_probe(run, probe.name) for run in found),
         whole=tuple(found),
         probe=_with_more_metrics(probe, found),
         metric=chosen,
         reading=reading,
+        limits=limits,
     )
+    if metric is None and chosen == recall.FORCED[0]:
+        written = recall.METRICS[0]
+        beside = (written,) if selection.has_values(written) else ()
+        return replace(selection, beside=beside)
+    return selection
 
 
 def default_metric(runs: Sequence[Run], reading: Reading) -> str:
@@ -123,7 +145,12 @@ def default_metric(runs: Sequence[Run], reading: Reading) -> str:
 
 
 def pair_tables(
-    root: Path, name: str, reading: Reading, *, sort: str | None
+    root: Path,
+    name: str,
+    reading: Reading,
+    *,
+    sort: str | None,
+    limits: "Limits | None" = None,
 ) -> list[PairTable]:
     """
     All metrics of each pair of the runs called *name*, newest first.
@@ -134,6 +161,7 @@ def pair_tables(
         reading: How stored replies are read.
         sort: Name of the metric to sort by; None for the most precise first. A run
             without it is not sorted.
+        limits: What the verdict holds pairs against.
 
     Raises:
         BadInput: If nothing has that name.
@@ -154,9 +182,15 @@ def pair_tables(
     if unknown and not any(table.sorted_by for table in tables):
         raise unknown
     # Not at the top: commands that judge nothing do not wait for statistics.
-    from codeneedle.report.judgement import words_of
+    from codeneedle.verdict.judge import judge
 
-    return [replace(table, words=words_of(table)) for table in tables]
+    return [_worded(table, judge(table.run, limits)) for table in tables]
+
+
+def _worded(table: PairTable, found: "Verdict") -> PairTable:
+    """*table* with what the verdict says of each pair, where it says anything."""
+    words = {pair: word for pair in table.pairs if (word := found.word(pair))}
+    return replace(table, words=words)
 
 
 def read_runs(root: Path, name: str) -> list[Run]:

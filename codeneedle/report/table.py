@@ -252,12 +252,11 @@ THOUSANDS_FROM = 10_000
 """Ratios from which thousands are counted."""
 
 MEANINGS = {
-    "costs": "less than with the reference was shown of it, or of its K or V type",
-    "free": "fewer than 10% of functions or texts are lost",
-    "undecided": "neither was shown; codeneedle verdict says what decides it",
-    "not judged": "without numbers, or without enough answers",
+    "within": "its loss is at most the limit, by all that was measured",
+    "beyond": "its loss is above the limit, by a metric at least",
+    "open": "neither is shown; codeneedle verdict says what would decide it",
 }
-"""What the words of a verdict mean; 5 % errors over the whole grid."""
+"""What the words of a verdict mean; 5 % of sweeps have a wrong one."""
 
 
 def table_view(tables: Sequence[PairTable]) -> RenderableType:

@@ -1,339 +1,477 @@
-"""The verdict on a run, for people: what to set, what was shown, and what was not."""
+"""The verdict on a run, for people: which pair to set, what it loses, what is open."""
 
 import math
 import shlex
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis.metrics import Metric
-from codeneedle.analysis.recall import NAME as RECALL
-from codeneedle.analysis.verdict import AxisFinding, Certificate
+from codeneedle.analysis.metrics import LossKind
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.grid import RUNS, Pair
-from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.probes import PROBES, copies
-from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
 from codeneedle.report import captions
-from codeneedle.report.captions import named_pairs, number
-from codeneedle.report.judgement import (
-    UNDECIDED,
-    Advice,
-    Standing,
-    Verdict,
-)
-from codeneedle.report.units import AXES, Judged
-from codeneedle.text import duration, json_text, or_null, plain, table_lines, visible
+from codeneedle.report.captions import NO_VALUE_WORD, REFERENCE_MARK, named_pairs
+from codeneedle.sweep.decide import further, time_s
+from codeneedle.text import duration, json_text, or_null, plain, plural, size, visible
+from codeneedle.text import table_lines as markdown_table
+from codeneedle.verdict.judge import FEWEST_UNITS, Row, Standing, Verdict, cache_size
+from codeneedle.verdict.statistics import ALPHA, Word
 
 Spell = Callable[[Pair], str]
 """How a pair is asked for on an engine's command line."""
 
+INSTRUMENT = (
+    "No recommendation: the built-in model is a test fixture, not a language model."
+)
+"""The first line of a verdict on the built-in model."""
+
+ENOUGH_UNITS = 12
+"""Units that a sweep should have: with fewer, most pairs stay open."""
+
+STYLES = {Word.WITHIN: "green", Word.BEYOND: "red", Word.OPEN: "yellow"}
+"""Of the words, on a terminal."""
+
 
 def verdict_view(found: Verdict, spell: Spell) -> RenderableType:
-    """The verdict for a terminal: what to set, why, and what is open."""
+    """The whole verdict for a terminal: a row for every pair."""
     parts: list[RenderableType] = [
         Text(f"{visible(found.run.name)}: verdict", style="bold"),
         Text(),
-        Text(headline(found, spell), style="bold green"),
-        Text(),
-        captions.entry_table(statements(found, spell), style="bold"),
+        *_headline_texts(found, spell),
     ]
-    if any(each.is_on_front for each in found.standings):
-        parts += [Text(), _front_table(found)]
-    parts += [Text(), captions.facts_table(found.run)]
-    return Group(*parts)
+    if found.compared:
+        parts += [Text(), _table(found, found.standings)]
+    parts += [Text(), *map(Text, sentences(found))]
+    return Group(*parts, Text(), captions.facts_table(found.run))
 
 
 def brief_view(found: Verdict, spell: Spell) -> RenderableType:
-    """What to set and why, for the end of a sweep."""
-    return Group(
-        Text(headline(found, spell), style="bold green"),
-        captions.entry_table(statements(found, spell), style="bold"),
-    )
+    """What to set and why, for the end of a sweep: the rows that matter."""
+    parts: list[RenderableType] = [*_headline_texts(found, spell)]
+    if found.compared:
+        rows = front(found)
+        parts += [Text(), _table(found, rows)]
+        left = len(found.standings) - len(rows)
+        if left:
+            name = shlex.quote(found.run.name)
+            more = f"{plural(left, 'more pair')}: codeneedle verdict {name}"
+            parts.append(Text(more, style="dim"))
+    return Group(*parts, Text(), *map(Text, sentences(found)))
 
 
-def headline(found: Verdict, spell: Spell) -> str:
-    """What to set, with what it saves."""
+def _headline_texts(found: Verdict, spell: Spell) -> Iterator[Text]:
+    first, *rest = headline(found, spell)
+    yield Text(first, style="bold green")
+    yield from map(Text, rest)
+
+
+# --- the first lines
+
+
+def headline(found: Verdict, spell: Spell) -> list[str]:
+    """What to set, and what that loses; a line each."""
     if found.reference is None:
-        return "Nothing can be said: no cell of this run has numbers."
-    if found.run.setup.weights.name == BUILT_IN:
-        return "Nothing to set: the built-in model is an instrument."
-    chosen = next((each.pair for each in found.advice if each.is_shown), None)
-    if chosen is None:
-        return f"Keep: {spell(found.reference)}. No smaller cache was shown to be safe."
-    return f"Set: {spell(chosen)}{_savings(found, chosen)}"
+        has_numbers = any(record.has_numbers for record in found.run.records)
+        why = (
+            "nothing that was measured can show a loss"
+            if has_numbers
+            else "no cell of this run has numbers"
+        )
+        return [
+            f"Nothing can be said: {why}.",
+            f"See why: codeneedle table {shlex.quote(found.run.name)}",
+        ]
+    if found.is_instrument:
+        return [INSTRUMENT]
+    chosen = found.standing(found.chosen) if found.chosen else None
+    if chosen and chosen.leading:
+        return [
+            f"Set: {spell(chosen.pair)}   ({_saving(found, chosen)})",
+            f"     {_loss_sentence(chosen.leading)}",
+            *_reference_line(found),
+        ]
+    return [*_keep(found, spell), *_reference_line(found)]
 
 
-def statements(found: Verdict, spell: Spell) -> list[tuple[str, str]]:
-    """What was shown, what was not, and what is undecided: a word and a phrase."""
+def _saving(found: Verdict, standing: Standing) -> str:
+    """What a pair takes of memory, and writes of speed."""
+    parts = []
+    if found.limits.max_memory_bytes and standing.memory_bytes is not None:
+        context = found.limits.at or found.run.setup.context
+        parts.append(f"{size(standing.memory_bytes)} at {context:,} tokens")
+    reference = visible(str(found.reference))
+    if standing.memory is not None:
+        parts.append(f"{standing.memory:.0%} of the KV memory of {reference}")
+    else:
+        parts.append(f"about {cache_size(standing):.0%} of {reference}, by its types")
+    if standing.speed is not None:
+        parts.append(f"{standing.speed:.0%} of its writing speed")
+    return ", ".join(parts)
+
+
+def _loss_sentence(row: Row) -> str:
+    """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
+    limit = f"(limit {_amount(row, row.limit)})"
+    if row.kind is LossKind.ANSWERS:
+        what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
+        return f"{what}, at most {_amount(row, row.bounds.high)} {limit}"
+    mean, most = _amount(row, row.bounds.mean), _amount(row, row.bounds.high)
+    if row.kind is LossKind.CHANGE:
+        return f"changes by {mean}, at most {most} {limit}"
+    if not math.isfinite(row.bounds.high):
+        return f"loses {mean} of the right tokens of one of the {row.metric.noun}"
+    return f"loses {mean} of the right tokens, at most {most} {limit}"
+
+
+def _amount(row: Row, value: float) -> str:
+    """A loss as reports show it: ``0.9 %``, ``0.012 nats``."""
+    if not math.isfinite(value):
+        return NO_VALUE_WORD
+    if row.kind is LossKind.CHANGE:
+        return f"{value:.4f} nats"
+    return percent(value)
+
+
+def percent(share: float) -> str:
+    """``0.9 %``; never ``-0.0 %``."""
+    return f"{100 * share:z.1f} %"
+
+
+def _reference_line(found: Verdict) -> Iterator[str]:
+    if found.reference and not found.reference.is_plain:
+        yield (
+            f"     All this is beside {visible(str(found.reference))}, whose own loss "
+            "is unknown: no pair without quantization has numbers."
+        )
+
+
+def _keep(found: Verdict, spell: Spell) -> Iterator[str]:
+    """Why the reference is to be kept, and what would change that."""
     if found.reference is None:
-        return [("cells", "none is finished; codeneedle grid says why")]
-    entries = [("reference", visible(str(found.reference)))]
-    entries += [
-        (each.goal, _advice_phrase(found, each, spell)) for each in found.advice
+        return
+    kept, limits = spell(found.reference), found.limits
+    if limits.max_memory_bytes is not None:
+        yield from _unfitting(found, kept)
+        return
+    if not found.compared:
+        yield f"Keep: {kept}. No other pair can be compared with it yet."
+        return
+    if not found.graded:
+        yield from _ungraded(found, kept)
+        return
+    loss = percent(limits.max_loss)
+    yield f"Keep: {kept}. No smaller cache is shown to lose less than {loss}."
+    units = min((row.bounds.units for row in _rows(found)), default=0)
+    if units < FEWEST_UNITS:
+        noun = next((row.metric.noun for row in _rows(found)), "functions")
+        yield (
+            f"{units} {noun} can show nothing: ask {ENOUGH_UNITS} or more "
+            "(--functions)."
+        )
+        return
+    yield from _nearest(found)
+
+
+def _rows(found: Verdict) -> list[Row]:
+    """What decides each pair."""
+    return [row for each in found.compared if (row := each.leading)]
+
+
+def _ungraded(found: Verdict, kept: str) -> Iterator[str]:
+    """Where no metric with a loss has a say: answers alone, or divergence alone."""
+    answers = [
+        row
+        for each in found.compared
+        for row in each.rows
+        if row.kind is LossKind.ANSWERS
     ]
-    for each in found.judged:
-        entries += [(each.metric.name, line) for line in judged_lines(each)]
-    entries += _undecided(found)
-    entries += [("sizes", line) for line in _size_lines(found)]
-    entries += [("not judged", line) for line in _troubles(found)]
-    entries += [("finding", line) for line in copies.remarks(found.run)]
-    if found.run.setup.weights.name == BUILT_IN:
-        entries.append(("instrument", INSTRUMENT_NOTE))
+    if answers:
+        lost, noun = percent(found.limits.max_lost), answers[0].metric.noun
+        yield (
+            f"Keep: {kept}. No smaller cache is shown to lose fewer than {lost} of "
+            f"{noun}."
+        )
+        return
+    candidates = [
+        each.pair
+        for each in front(found)
+        if each.rows and all(row.word is Word.WITHIN for row in each.rows)
+    ]
+    named = f"candidates by divergence: {named_pairs(candidates)}" * bool(candidates)
+    none = "no smaller cache is within the limit of divergence"
+    yield f"Keep: {kept}. Recall was not measured; {named or none}."
+
+
+def _unfitting(found: Verdict, kept: str) -> Iterator[str]:
+    """Why no pair is named although the memory is limited."""
+    most = found.limits.max_memory_bytes or 0
+    context = found.limits.at or found.run.setup.context
+    where = f"{size(most)} at {context:,} tokens"
+    sizes = {
+        each.pair: each.memory_bytes
+        for each in found.standings
+        if each.memory_bytes is not None
+    }
+    if found.reference and sizes.get(found.reference, math.inf) <= most:
+        yield f"Keep: {kept}. It fits into {where}."
+    elif not sizes:
+        yield f"Keep: {kept}. No log of this run tells the size of a cache."
+    elif min(sizes.values()) > most:
+        least = min(sizes, key=lambda pair: sizes[pair])
+        smallest = f"{visible(str(least))} takes {size(sizes[least])}"
+        yield f"Nothing fits into {where}: the smallest, {smallest}."
+    else:
+        yield f"No pair that fits into {where} was compared with the reference."
+
+
+def _nearest(found: Verdict) -> Iterator[str]:
+    """The pair that would be decided soonest, with the command that decides it."""
+    near = [
+        (row.needed, each, row)
+        for each in found.compared
+        if each.word is Word.OPEN and (row := each.leading) and row.needed
+        if row.bounds.mean < row.limit and cache_size(each) < 1
+    ]
+    if not near:
+        return
+    needed, standing, row = min(near, key=lambda entry: entry[0])
+    more = needed - row.bounds.units
+    loses = _loss_sentence(row).rpartition(" (")[0]
+    start = f"Nearest: {visible(str(standing.pair))} {loses}"
+    noun = row.metric.noun
+    yield f"{start}: about {more:,} more {noun} would decide it."
+    yield from _way_on(found, standing, needed, noun)
+
+
+def _way_on(
+    found: Verdict, standing: Standing, needed: int, noun: str
+) -> Iterator[str]:
+    """The command that asks further units, or what would make that possible."""
+    setup = found.run.setup
+    if noun == "texts":
+        yield "More texts: the same sweep with more --questions."
+        return
+    if noun == "chunks":
+        yield "More chunks: the same sweep with more --chunks."
+        return
+    goals = further(found)
+    if standing.pair in goals:
+        time = time_s(found.run, goals)
+        about = f" (about {duration(time)})" if math.isfinite(time) else ""
+        yield f"{more_command(found.run)}{about}"
+        return
+    if needed > LIMIT:
+        yield f"A sweep asks {LIMIT} functions at most."
+        return
+    functions, whole = len(setup.forced), setup.corpus.functions_before
+    if setup.corpus.is_trimmed and functions < needed <= whole:
+        context = -(-setup.context * needed // max(functions, 1) // 256) * 256
+        yield (
+            f"The context holds {functions} functions; about --context {context} "
+            f"holds {needed}, in a new run."
+        )
+    else:
+        yield f"The text has {functions} functions: use a longer --corpus."
+
+
+def more_command(run: Run) -> str:
+    """The command that asks the open pairs of *run* for further functions."""
+    words = list(run.setup.words)
+    at = words.index("--") if "--" in words else len(words)
+    out = ["--out", str(run.root)] if run.root not in {None, RUNS} else []
+    every = [*words[:at], *out, "--more", *words[at:]]
+    if not words:
+        return "the command that made this run, with --more"
+    return visible(shlex.join(["codeneedle", "sweep", *every]))
+
+
+# --- the table
+
+
+def front(found: Verdict) -> list[Standing]:
+    """The reference, and pairs of which no other is smaller and loses less."""
+    best, chosen = math.inf, []
+    by_size = sorted(found.standings, key=lambda each: (cache_size(each), str(each)))
+    for each in by_size:
+        row = each.leading
+        if each.pair == found.reference:
+            chosen.append(each)
+        elif each.word and row and row.bounds.mean < best:
+            best = row.bounds.mean
+            chosen.append(each)
+        elif each.pair == found.chosen:
+            chosen.append(each)
+    return chosen[::-1]
+
+
+HEADING = ["memory", "speed", "K/V", "loss", "from", "to", "word", "by"]
+"""Columns of the table; those that no row fills are left out."""
+
+
+def table_rows(found: Verdict, standings: Sequence[Standing]) -> list[list[str]]:
+    """A heading and a row for each of *standings*, the largest cache first."""
+    ordered = sorted(standings, key=cache_size, reverse=True)
+    rows = [_table_row(found, each) for each in ordered]
+    filled = [at for at, _ in enumerate(HEADING) if any(row[at] for row in rows)]
+    noun = next((row.metric.noun for row in _rows(found)), "units")
+    units = max((row.bounds.units for row in _rows(found)), default=0)
+    heading = [*HEADING]
+    heading[6] = f"of {units} {noun}"
+    return [[row[at] for at in filled] for row in (heading, *rows)]
+
+
+def _table_row(found: Verdict, each: Standing) -> list[str]:
+    memory = f"{each.memory:.0%}" if each.memory is not None else ""
+    speed = f"{each.speed:.0%}" if each.speed is not None else ""
+    pair = visible(str(each.pair))
+    start = [memory, speed, pair]
+    if each.pair == found.reference:
+        return [*start, "", "", "", f"reference {REFERENCE_MARK}", ""]
+    row = each.leading
+    if each.trouble or row is None or each.word is None:
+        return [*start, "", "", "", visible(each.trouble) or "not compared", ""]
+    main = next((r for r in _rows(found) if r.kind.is_graded), row)
+    by = "" if row.metric.name == main.metric.name else row.metric.name
+    return [
+        *start,
+        _amount(row, row.bounds.mean),
+        _amount(row, row.bounds.low),
+        _amount(row, row.bounds.high),
+        word_phrase(each, row),
+        by,
+    ]
+
+
+def word_phrase(standing: Standing, row: Row) -> str:
+    """``open: about 47 functions would decide it``."""
+    word = str(standing.word)
+    if row.remark:
+        return f"{word}: {row.remark}"
+    if standing.word is Word.OPEN and standing.lacking:
+        return f"{word}: {', '.join(standing.lacking)} was not measured"
+    below = row.bounds.mean < row.limit
+    if standing.word is Word.OPEN and row.needed and below:
+        return f"{word}: about {row.needed:,} {row.metric.noun} would decide it"
+    return word
+
+
+def _table(found: Verdict, standings: Sequence[Standing]) -> RenderableType:
+    heading, *rows = table_rows(found, standings)
+    words = {name: 0 for name in heading if name in {"K/V", "by"} or " " in name}
+    return captions.text_table(heading, rows, words=words)
+
+
+# --- by metric
+
+
+def metric_entries(found: Verdict, metric: str) -> list[tuple[str, str]]:
+    """The pairs of each word by one metric: a word and a phrase each."""
+    if metric in found.silent:
+        return [("verdict", f"no say: {visible(found.silent[metric])}")]
+    entries = []
+    for word in Word:
+        pairs = [
+            each.pair
+            for each in found.compared
+            if found.word(each.pair, metric) == word
+        ]
+        if pairs:
+            entries.append(
+                (str(word), f"{named_pairs(pairs)}: {_meaning(found, word, metric)}")
+            )
     return entries
 
 
-INSTRUMENT_NOTE = (
-    "the built-in model copies text and is no language model: this verdict tells "
-    "whether the instrument works, not what to set for your model"
-)
+def _meaning(found: Verdict, word: Word, metric: str) -> str:
+    """What a word says of a pair, with the limit."""
+    row = next(row for each in found.compared if (row := each.row(metric)))
+    limit = _amount(row, row.limit)
+    what = "changes by" if row.kind is LossKind.CHANGE else "loses"
+    if word is Word.WITHIN:
+        return f"{what} {limit} at most"
+    return f"{what} more than {limit}" if word is Word.BEYOND else "neither is shown"
 
 
-def _savings(found: Verdict, pair: Pair) -> str:
-    standing = found.standing(pair)
-    parts = []
-    if standing.memory is not None:
-        parts.append(f"{standing.memory:.0%} of the KV memory of {found.reference}")
-    if standing.speed is not None:
-        parts.append(f"{standing.speed:.0%} of its writing speed")
-    return f"   ({', '.join(map(visible, parts))})" if parts else ""
-
-
-def _advice_phrase(found: Verdict, advice: Advice, spell: Spell) -> str:
-    if advice.pair is None:
-        return advice.reason
-    return f"{spell(advice.pair)}{_savings(found, advice.pair)}: {advice.reason}"
-
-
-def judged_lines(each: Judged) -> Iterator[str]:
-    """What one metric says of K and of V."""
-    if each.silent:
-        yield f"has no say: {each.silent}"
-        return
-    for axis, types, finding in zip(AXES, each.types, each.axes, strict=True):
-        if math.isnan(finding.p):
-            yield f"{axis} was not tested: fewer than two types without gaps"
-        elif finding.matters:
-            yield f"{axis} matters{_costs_phrase(each, types, finding)}"
-        else:
-            yield f"{axis}: nothing found{_least_phrase(each, axis)}"
-    if each.incomplete:
-        lacking = named_pairs(each.incomplete)
-        yield f"left out, without all {each.units} {each.metric.noun}: {lacking}"
-    if each.odd is not None and each.odd_pair:
-        shortfall = number(each.odd.shortfall, digits=each.metric.digits)
-        more = "more" if each.metric.better == "lower" else "less"
-        yield (
-            f"{visible(str(each.odd_pair))} is odd: {shortfall} "
-            f"{each.metric.unit} {more} than its types explain"
-        )
-
-
-def _costs_phrase(each: Judged, types: Sequence[str], finding: AxisFinding) -> str:
-    costs = [
-        f"{visible(types[cost.index])} costs {_amount(cost.loss, each.metric)}"
-        for cost in finding.costs
-    ]
-    unit = f" {each.metric.unit}" if each.metric.unit else ""
-    named = f": {', '.join(costs)}{unit}"
-    if not costs:
-        coarser = visible(", ".join(types[finding.split :]))
-        gap = _amount(finding.gap, each.metric)
-        named = f": {coarser}, taken together, cost {gap}{unit} beside finer types"
-    return f"{named} (n {finding.needles}, p {_p(finding.p)})"
-
-
-def _amount(value: float, metric: Metric) -> str:
-    """*value* with the decimals of *metric*; two digits where these are all 0."""
-    digits = max(metric.digits, 2)
-    return number(value, digits=digits) if round(value, digits) else f"{value:.2g}"
-
-
-def _p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"  # noqa: PLR2004 - as printed
-
-
-def _least_phrase(each: Judged, axis: str) -> str:
-    found = each.least.get(axis, {})
-    parts = [
-        f"{_amount(size, each.metric)}{'' if kind == 'shift' else f' {kind}'}"
-        for kind, size in found.items()
-        if math.isfinite(size)
-    ]
-    if not parts:
-        return "; with so few, large effects can hide" if found else ""
-    unit = f" {each.metric.unit}" if each.metric.unit else ""
-    return f"; {', '.join(parts)}{unit} would have been found 9 times in 10"
-
-
-def _undecided_certificates(found: Verdict) -> dict[Pair, Certificate]:
-    """Of the pairs that may lose something, by what they answered."""
-    return {
-        each.pair: each.certificate
-        for each in found.standings
-        if each.certificate and each.certificate.verdict == UNDECIDED
-        if found.word(each.pair) == UNDECIDED
-    }
-
-
-def _undecided(found: Verdict) -> Iterator[tuple[str, str]]:
-    """Pairs that may lose functions: how many were lost, and what would decide it."""
-    certificates = _undecided_certificates(found)
-    if not certificates or found.certified is None:
-        return
-    every = list(certificates.values())
-    line = (
-        f"{named_pairs(list(certificates))}: {_span([each.lost for each in every])} of "
-        f"{_span([each.needles for each in every])} {found.certified.noun} lost, so "
-        f"the true share may be up to "
-        f"{_span([round(100 * each.upper) for each in every])}%; "
-        f"{_span([each.more for each in every])} more without a loss would make a pair "
-        "free"
-    )
-    yield "undecided", line
-    yield "to decide", settling(found)
-
-
-def settling(found: Verdict) -> str:
-    """
-    The command that decides the undecided pair that needs least, with its time.
-
-    A sentence where no command can; empty where nothing is undecided.
-    """
-    certificates = _undecided_certificates(found)
-    probe = _deciding_probe(found)
-    if not certificates or probe is None or probe.blocks is None:
+def beyond_phrase(found: Verdict, metric: str) -> str:
+    """What is beyond the limit by one metric: ``K q4_1, q4_0``; ``none``; or pairs."""
+    if metric in found.silent or not any(each.row(metric) for each in found.compared):
         return ""
-    pair = min(certificates, key=lambda each: (certificates[each].whole, str(each)))
-    setup, whole = found.run.setup, certificates[pair].whole
-    functions = setup.corpus.functions
-    room = min(LIMIT, functions) if probe.name == RECALL else LIMIT
-    if whole > room:
-        noun, of = (
-            ("functions", "a longer --corpus")
-            if probe.name == RECALL
-            else ("texts", "more --questions in a new folder")
-        )
-        return (
-            f"{visible(str(pair))} takes {whole} {noun}, and a sweep asks {room} at "
-            f"most: use {of}"
-        )
-    words = _here(found.run)
-    at = words.index("--") if "--" in words else len(words)
-    settle = ["--settle", str(pair)]
-    if probe.name != RECALL or len(setup.probes) > 1:
-        settle = ["--probe", probe.name, *settle]
-    command = shlex.join(["codeneedle", "sweep", *words[:at], *settle, *words[at:]])
-    if not setup.words:
-        command = f"the command that made this run, with {shlex.join(settle)}"
-    time = duration(_settling_s(found, pair, certificates[pair], probe))
-    return visible(f"{command}   (about {time} if it loses nothing)")
-
-
-def _deciding_probe(found: Verdict) -> Probe | None:
-    """The probe of the metric behind the certificates."""
-    name = found.certified.name if found.certified else ""
-    return next(
-        (
-            probe
-            for probe in PROBES.values()
-            if name in {metric.name for metric in probe.metrics_of(found.run.setup)}
-        ),
-        None,
-    )
-
-
-def _here(run: Run) -> list[str]:
-    """
-    The words of the sweep of *run*, for the folder where it lies now.
-
-    Without probes and shares: one probe settles a pair, and all of it.
-    """
-    words = _without(run.setup.words, {"--probe", "--shard", "--out"})
-    if words and run.root not in {None, RUNS}:
-        words[:0] = ["--out", str(run.root)]
-    return words
-
-
-def _without(words: Sequence[str], names: Container[str]) -> list[str]:
-    """*words* without the options *names* and their values."""
-    kept: list[str] = []
-    skips = False
-    for at, word in enumerate(words):
-        if word == "--":
-            return [*kept, *words[at:]]
-        name, equals, _ = word.partition("=")
-        if not skips and name in names:
-            skips = not equals
-        elif skips:
-            skips = False
-        else:
-            kept.append(word)
-    return kept
-
-
-def _settling_s(
-    found: Verdict, pair: Pair, certificate: Certificate, probe: Probe
-) -> float:
-    """Seconds that it takes to ask *pair* and the reference until it is decided."""
-    total, setup, blocks = 0.0, found.run.setup, probe.blocks
-    both = [
-        record
-        for record in found.run.records
-        if record.probe == probe.name and record.has_numbers
-        if record.pair in {pair, found.reference}
+    types = [
+        f"{axis.upper()} {', '.join(map(visible, names))}"
+        for axis in ("k", "v")
+        if (names := found.types_all(Word.BEYOND, axis, metric))
     ]
-    if blocks is None or found.certified is None or not both:
-        return total
-    asked = [blocks.asked(each, setup, found.certified.name) for each in both]
-    # A certificate does not count the texts of tasks that tell nothing.
-    goal = min(asked) + certificate.whole - certificate.asked
-    for record, units in zip(both, asked, strict=True):
-        if units < goal:
-            wanted = blocks.effort_for(probe.settings(), setup, goal - units)
-            total += or_null(blocks.time_s(wanted, [record])) or 0.0
-    return total
+    pairs = sum(found.word(e.pair, metric) == Word.BEYOND for e in found.compared)
+    return "; ".join(types) or (plural(pairs, "pair") if pairs else "none")
 
 
-def _span(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low} to {high}"
+# --- the sentences below
 
 
-_SIZE_WORDS = {
-    "top1": "tokens with another first choice, of a hundred",
-    "copy-ppl": "perplexity of a copy",
-    "copy-top1": "tokens of a copy with another first choice, of a hundred",
-    "recall-right": "right tokens that were the first choice, of a hundred",
-}
-"""What the metrics of `SIZES` say; of those with another first choice, 100 less."""
+def sentences(found: Verdict) -> list[str]:
+    """What K and V say, what may not have been seen, and what it is about."""
+    if found.reference is None:
+        return []
+    return [
+        *_axes(found),
+        *_warnings(found),
+        *_population(found),
+        *_troubles(found),
+    ]
 
-SIZED_PAIRS = 4
-"""Pairs of the front whose sizes are named: the largest, the smallest, and between."""
+
+def _axes(found: Verdict) -> Iterator[str]:
+    """A sentence on K and one on V, where every pair of a type has the same word."""
+    for axis, other in (("K", "V"), ("V", "K")):
+        phrases = []
+        for word, says in (
+            (Word.BEYOND, "the loss is beyond the limit"),
+            (Word.WITHIN, "it is within"),
+        ):
+            types = found.types_all(word, axis.lower())
+            if types:
+                phrases.append(f"with {axis} {_either(types)} {says}")
+        if phrases:
+            sentence = "; ".join(phrases)
+            yield f"{sentence[0].upper()}{sentence[1:]}, with every {other} measured."
 
 
-def _size_lines(found: Verdict) -> Iterator[str]:
-    """What the pairs of the front cost, in sizes that people understand."""
-    front = [each for each in found.standings if each.is_on_front]
-    front.sort(key=lambda each: -(each.memory or 0.0))
-    others = [each for each in front if each.pair != found.reference]
-    step = max(1, math.ceil(len(others) / SIZED_PAIRS))
-    chosen = others[::-step][::-1]
-    for name, words in _SIZE_WORDS.items():
-        is_change = name.endswith("top1")
-        both = [*(e for e in found.standings if e.pair == found.reference), *chosen]
-        values = [
-            f"{visible(str(each.pair))} "
-            f"{number(abs(100 * is_change - each.sizes[name]), digits=2)}"
-            for each in (chosen if is_change else both)
-            if name in each.sizes
-        ]
-        if values:
-            yield f"{words}: {', '.join(values)}"
+def _either(types: Sequence[str]) -> str:
+    """``q4_1 or q4_0``."""
+    safe = [visible(name) for name in types]
+    return " or ".join(filter(None, [", ".join(safe[:-1]), safe[-1]]))
+
+
+def _warnings(found: Verdict) -> Iterator[str]:
+    for name, reason in found.silent.items():
+        yield f"{name} has no say: {visible(reason)}."
+    for name, loss in found.repeats.items():
+        if name not in found.silent and loss:
+            reference = visible(str(found.reference))
+            by = percent(loss) if not name.endswith("kld") else f"{loss:.4f} nats"
+            yield f"{reference}, measured twice, differs from itself by {by} ({name})."
+
+
+def _population(found: Verdict) -> Iterator[str]:
+    """What the numbers are about, and what so few units may not have shown."""
+    rows = _rows(found)
+    if not rows:
+        return
+    units = min(row.bounds.units for row in rows)
+    noun = rows[0].metric.noun
+    yield (
+        f"About {noun} like these {units}, in this text; another text can differ by "
+        "more (--corpus)."
+    )
+    if units > 1:
+        unseen = 1 - ALPHA ** (1 / units)
+        yield (
+            f"A trouble that hits fewer than {unseen:.0%} of {noun} may not have been "
+            "seen."
+        )
 
 
 def _troubles(found: Verdict) -> Iterator[str]:
@@ -342,70 +480,23 @@ def _troubles(found: Verdict) -> Iterator[str]:
         if each.trouble:
             by_reason.setdefault(each.trouble, []).append(each.pair)
     for reason, pairs in by_reason.items():
-        yield f"{named_pairs(pairs)}: {reason}"
+        yield f"Not judged: {named_pairs(pairs)}: {visible(reason)}"
 
 
-def front_rows(found: Verdict) -> list[list[str]]:
-    """A heading of what has values, and a row for each pair that no other beats."""
-    chosen = {found.ranking, found.certified.name if found.certified else ""}
-    metrics = [each.metric for each in found.judged if each.metric.name in chosen]
-    front = [each for each in found.standings if each.is_on_front]
-    columns = {
-        "K/V": [visible(str(each.pair)) for each in front],
-        "memory": [_percent(each.memory) for each in front],
-        "speed": [_percent(each.speed) for each in front],
-        **{
-            f"loss of {metric.name}": [_loss_text(each, metric) for each in front]
-            for metric in metrics
-        },
-        "lost": [_lost_text(each) for each in front],
-        "verdict": [
-            "reference"
-            if each.pair == found.reference
-            else found.word(each.pair) or captions.NO_VALUE_WORD
-            for each in front
-        ],
-    }
-    empty = {captions.NO_VALUE_WORD}
-    told = {name: cells for name, cells in columns.items() if {*cells} != empty}
-    return [[*told], *map(list, zip(*told.values(), strict=True))]
-
-
-def _front_table(found: Verdict) -> Table:
-    heading, *rows = front_rows(found)
-    table = captions.text_table(heading, rows, words={"K/V": 0})
-    table.title, table.title_style = "No other pair beats these:", ""
-    table.title_justify = "left"
-    return table
-
-
-def _percent(share: float | None) -> str:
-    return captions.NO_VALUE_WORD if share is None else f"{share:.0%}"
-
-
-def _loss_text(each: Standing, metric: Metric) -> str:
-    loss, half = each.losses.get(metric.name, (math.nan, math.inf))
-    text = number(loss, digits=metric.digits)
-    return text + f" +/- {number(half, digits=metric.digits)}" * math.isfinite(half)
-
-
-def _lost_text(each: Standing) -> str:
-    if each.certificate is None:
-        return captions.NO_VALUE_WORD
-    return f"{each.certificate.lost} of {each.certificate.needles}"
+# --- Markdown and JSON
 
 
 def verdict_markdown(found: Verdict, spell: Spell) -> str:
     """The verdict as GitHub renders it."""
+    first, *rest = headline(found, spell)
     parts = [
         f"### {plain(found.run.name)}: verdict\n",
-        f"**{plain(headline(found, spell))}**\n",
+        f"**{plain(first)}**\n",
+        *(f"{plain(line.strip())}\n" for line in rest),
     ]
-    parts += [
-        f"- {plain(word)}: {plain(line)}" for word, line in statements(found, spell)
-    ]
-    if any(each.is_on_front for each in found.standings):
-        parts += ["", table_lines(front_rows(found))]
+    if found.compared:
+        parts += [markdown_table(table_rows(found, found.standings)), ""]
+    parts += [f"- {plain(line)}" for line in sentences(found)]
     parts += [
         f"- {plain(word)}: {plain(line)}" for word, line in captions.facts(found.run)
     ]
@@ -417,17 +508,14 @@ def verdict_json(found: Sequence[Verdict], asks_for: Callable[[str], Spell]) -> 
     A list of verdicts; null where there is no number. *asks_for* spells pairs in the
     words of an engine.
 
-    Keys: ``run``, ``headline``, ``reference``, ``is_instrument``, ``certified``,
-    ``ranking``, ``advice`` (``goal``, ``k``, ``v``, ``reason``, ``is_shown``),
-    ``metrics`` (``name``, ``unit``, ``noun``, ``units``, ``reference``, ``silent``,
-    ``incomplete``, ``odd``, ``odd_shortfall``, ``axes``: per axis ``p``, ``alpha``,
-    ``units``, ``matters``, ``coarser``, ``gap``, ``costs`` and ``least``), ``pairs``
-    (``k``, ``v``, ``verdict``, ``memory``, ``speed``, ``is_on_front``, ``trouble``,
-    ``seen``, ``losses``, ``sizes`` and ``certificate``: ``verdict``, ``lost``, ``of``,
-    ``upper``, ``more``), ``to_decide`` (a command, or why there is none; null where
-    nothing is undecided), ``findings`` (pairs on which copies and forced recall
-    disagree: ``k``, ``v``, and what ``copy_logp`` and ``recall_logp`` differ from the
-    reference, in nats) and ``facts`` (what it was measured on, a phrase by word).
+    Keys: ``run``, ``headline`` (lines), ``reference``, ``set`` (a pair or null),
+    ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``, ``max_change`` in nats,
+    ``max_memory_bytes``, ``at``), ``silent`` and ``repeats`` (by metric), ``pairs``
+    (``k``, ``v``, ``word``, ``memory``, ``memory_bytes``, ``speed``, ``trouble``,
+    ``lacking``, ``metrics``: ``name``, ``kind``, ``word``, ``loss``, ``low``, ``high``,
+    ``limit``, ``units``, ``noun``, ``lost``, ``needed``, ``remark``), ``sentences`` and
+    ``facts`` (what it was measured on, a phrase by word). Losses are shares, changes
+    are nats.
     """
     return json_text(
         [_verdict_object(each, asks_for(each.run.setup.engine)) for each in found]
@@ -435,92 +523,52 @@ def verdict_json(found: Sequence[Verdict], asks_for: Callable[[str], Spell]) -> 
 
 
 def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
+    limits = found.limits
     return {
         "run": found.run.name,
         "headline": headline(found, spell),
         "reference": str(found.reference) if found.reference else None,
-        "is_instrument": found.run.setup.weights.name == BUILT_IN,
-        "certified": found.certified.name if found.certified else None,
-        "ranking": found.ranking or None,
-        "advice": [
-            {
-                **_sides(each.pair),
-                "goal": each.goal,
-                "reason": each.reason,
-                "is_shown": each.is_shown,
-            }
-            for each in found.advice
-        ],
-        "metrics": [_judged_object(each) for each in found.judged],
-        "pairs": [
-            {**_standing_object(each), "verdict": found.word(each.pair)}
-            for each in found.standings
-        ],
-        "to_decide": settling(found) or None,
-        "findings": [
-            {**_sides(pair), "copy_logp": copied, "recall_logp": recalled}
-            for pair, (copied, recalled) in copies.disagreements(found.run).items()
-        ],
+        "set": str(found.chosen) if found.chosen else None,
+        "is_instrument": found.is_instrument,
+        "limits": {
+            "max_loss": limits.max_loss,
+            "max_lost": limits.max_lost,
+            "max_change": limits.of(LossKind.CHANGE),
+            "max_memory_bytes": limits.max_memory_bytes,
+            "at": limits.at,
+        },
+        "silent": dict(found.silent),
+        "repeats": dict(found.repeats),
+        "pairs": [_standing_object(each) for each in found.standings],
+        "sentences": sentences(found),
         "facts": dict(captions.facts(found.run)),
     }
 
 
-def _sides(pair: Pair | None) -> dict[str, str | None]:
-    return {"k": pair.k if pair else None, "v": pair.v if pair else None}
-
-
-def _judged_object(each: Judged) -> dict[str, Any]:
-    findings = zip(AXES, each.types, each.axes, strict=False)
-    return {
-        "name": each.metric.name,
-        "unit": each.metric.unit,
-        "noun": each.metric.noun,
-        "units": each.units,
-        "reference": or_null(each.reference),
-        "silent": each.silent,
-        "incomplete": [str(pair) for pair in each.incomplete],
-        "odd": str(each.odd_pair) if each.odd_pair else None,
-        "odd_shortfall": each.odd.shortfall if each.odd else None,
-        "axes": {
-            axis: {
-                "p": or_null(finding.p),
-                "alpha": finding.alpha,
-                "units": finding.needles,
-                "matters": finding.matters,
-                "coarser": list(types[finding.split :]) if finding.matters else [],
-                "gap": finding.gap if finding.matters else None,
-                "costs": {types[cost.index]: cost.loss for cost in finding.costs},
-                "least": {
-                    kind: or_null(size)
-                    for kind, size in each.least.get(axis, {}).items()
-                },
-            }
-            for axis, types, finding in findings
-        },
-    }
-
-
 def _standing_object(each: Standing) -> dict[str, Any]:
-    certificate = each.certificate
     return {
-        **_sides(each.pair),
+        **captions.sides(each.pair),
+        "word": each.word,
         "memory": each.memory,
+        "memory_bytes": each.memory_bytes,
         "speed": each.speed,
-        "is_on_front": each.is_on_front,
         "trouble": each.trouble,
-        "seen": list(each.seen),
-        "sizes": dict(each.sizes),
-        "losses": {
-            name: {"mean": or_null(mean), "half_width": or_null(half)}
-            for name, (mean, half) in each.losses.items()
-        },
-        "certificate": None
-        if certificate is None
-        else {
-            "verdict": certificate.verdict,
-            "lost": certificate.lost,
-            "of": certificate.needles,
-            "upper": certificate.upper,
-            "more": certificate.more,
-        },
+        "lacking": list(each.lacking),
+        "metrics": [
+            {
+                "name": row.metric.name,
+                "kind": row.kind,
+                "word": row.word,
+                "loss": row.bounds.mean,
+                "low": or_null(row.bounds.low),
+                "high": or_null(row.bounds.high),
+                "limit": row.limit,
+                "units": row.bounds.units,
+                "noun": row.metric.noun,
+                "lost": row.lost,
+                "needed": row.needed,
+                "remark": row.remark,
+            }
+            for row in each.rows
+        ],
     }

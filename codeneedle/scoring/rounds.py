@@ -150,6 +150,11 @@ class ForcedAnswer:
         return math.fsum(self.round.logprobs) / len(self.round.logprobs)
 
     @property
+    def probability(self) -> float:
+        """Mean probability of a token, from 0 to 1."""
+        return math.fsum(map(math.exp, self.round.logprobs)) / len(self.round.logprobs)
+
+    @property
     def right(self) -> float:
         """Share of tokens that were the first choice, from 0 to 1."""
         return sum(lead >= 0 for lead in self.round.leads) / len(self.round.leads)
@@ -229,7 +234,7 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     Raises:
         BadRecord: As of `asked_rounds`.
     """
-    needles = {needle.name: needle for needle in setup.every_needle}
+    needles = {needle.name: needle for needle in setup.forced}
     rounds = [each for each in recall_of(record).forced if each.logprobs]
     try:
         return tuple(ForcedAnswer(needles[each.needle], each) for each in rounds)
@@ -276,7 +281,7 @@ def _recall_of(key: ByIdentity[CellRecord]) -> Recall:
 def _asked_rounds(
     record: ByIdentity[CellRecord], setup: ByIdentity[Setup]
 ) -> tuple[AskedRound, ...]:
-    needles = {needle.name: needle for needle in setup.value.every_needle}
+    needles = {needle.name: needle for needle in setup.value.needles}
     try:
         return tuple(
             AskedRound(needles[asked.needle], asked)

@@ -4,15 +4,18 @@ chosen, the setup stored.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.analysis.recall import Ask, asked_of
-from codeneedle.corpora.corpus import Corpus, fitted
-from codeneedle.corpora.needles import Function, depth_of, needle_facts
+from codeneedle.analysis.recall import NAME as RECALL
+from codeneedle.analysis.recall import Ask, RecallConditions
+from codeneedle.corpora.corpus import Corpus, longest
+from codeneedle.corpora.needles import ASKED_LINES, Function
+from codeneedle.corpora.registry import SMALL_CORPORA
 from codeneedle.engines.engine import Engine, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
+from codeneedle.probes import recall
 from codeneedle.probes.probe import RunContext, tokenizing
 from codeneedle.probes.prompts import (
     NO_THINK_ARGS,
@@ -39,10 +42,14 @@ that one line without end costs seconds.
 CANDIDATES = 8
 """The longest functions, by bytes; the longest in tokens is taken to be among them."""
 
-Counts = dict[tuple[object, ...], tuple[CorpusFacts, tuple[NeedleFacts, ...], str]]
+Counts = dict[
+    tuple[object, ...],
+    tuple[CorpusFacts, tuple[NeedleFacts, ...], tuple[NeedleFacts, ...], str],
+]
 """
 What was counted by this process, by what decides the number of tokens: facts of the
-fitted corpus, its needles, its text. Pages of a sweep share it.
+fitted corpus, what is written and what is forced of it, its text. Pages of a sweep
+share it.
 """
 
 
@@ -81,42 +88,13 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
     try:
         return replace(run, setup=plan.store.adopt(replace(setup, probes=conditions)))
     except OtherSetup as error:
-        if error.key == "recall ask":
-            former = asked_of(stored) if stored else Ask.WRITTEN
+        if error.key.startswith("recall "):
+            option = f"--{error.key.removeprefix('recall ')}"
+            value = error.stored.strip("'")
             error.hint = (
-                f"Go on with --ask {former}, or choose another folder with --out."
+                f"Go on with {option} {value}, or choose another folder with --out."
             )
         raise
-
-
-def with_further(plan: Plan, run: RunContext, limit: int) -> RunContext:
-    """
-    *run* with functions to ask for beyond its needles, *limit* with these, stored.
-
-    They follow from the corpus as it is sent. A server is started to count their
-    tokens, unless they are stored.
-
-    Args:
-        plan: The page of *run*; its store is locked.
-        run: As it was prepared.
-        limit: Functions of the text, at most; there may be fewer.
-    """
-    corpus = _sent(plan.corpus, run.text)
-    wanted = corpus.further(limit - len(run.setup.needles))
-    if len(wanted) <= len(run.setup.further):
-        return run
-    with tokenizing(plan.engine, plan.store.folder) as tokenizer:
-        further = PromptCounter(tokenizer, plan).counted(_facts_of(wanted, corpus))
-    return replace(run, setup=plan.store.adopt(replace(run.setup, further=further)))
-
-
-def _sent(corpus: Corpus, text: str) -> Corpus:
-    """*corpus* as far as *text* goes, with which it begins."""
-    shorter = replace(corpus, text=text)
-    end = shorter.line_count
-    return replace(
-        shorter, functions=tuple(each for each in corpus.functions if each.end <= end)
-    )
 
 
 def refuse_other_setup(plan: Plan) -> None:
@@ -183,22 +161,49 @@ def _fitted_setup(plan: Plan, counts: Counts) -> tuple[Setup, str]:
     stored, reads = plan.store.setup(), plan.reads_corpus
     if stored is not None and (stored.corpus.is_counted or not reads):
         text = plan.corpus.text[: stored.corpus.characters]
-        return _renewed(plan, stored), text
+        renewed = _renewed(plan, stored)
+        if stored.needles or stored.forced or not _asks_functions(plan):
+            return renewed, text
+        with tokenizing(plan.engine, plan.store.folder) as tokenizer:
+            sent = _sent(plan.corpus, text)
+            needles, forced = PromptCounter(tokenizer, plan).needles(sent)
+        return replace(renewed, needles=needles, forced=forced), text
     if not reads:
-        return _setup(plan, corpus=_facts(plan, plan.corpus), needles=()), ""
+        return _setup(plan, corpus=_facts(plan, plan.corpus)), ""
     key = _count_key(plan)
     if key not in counts:
         with tokenizing(plan.engine, plan.store.folder) as tokenizer:
             counts[key] = _counted(plan, PromptCounter(tokenizer, plan))
-    facts, needles, text = counts[key]
-    return _setup(plan, corpus=facts, needles=needles), text
+    facts, needles, forced, text = counts[key]
+    return _setup(plan, corpus=facts, needles=needles, forced=forced), text
+
+
+def _asks_functions(plan: Plan) -> bool:
+    return RECALL in {probe.name for probe in plan.probes}
+
+
+def _chosen(plan: Plan) -> RecallConditions:
+    """What recall is to ask, by what the user chose."""
+    settings = plan.request.chosen(RECALL, recall.RecallSettings)
+    return recall.conditions(settings, None)
 
 
 def _count_key(plan: Plan) -> tuple[object, ...]:
     """All that the counts of *plan* depend on."""
     request = plan.request
     asked = (plan.context, plan.prompt_form, request.prefill_no_think, request.fit)
-    return (plan.weights.path, plan.corpus.sha256, asked, request.server_args)
+    functions = (_asks_functions(plan), _chosen(plan))
+    weights_path, text = plan.weights.path, plan.corpus.sha256
+    return (weights_path, text, asked, functions, request.server_args)
+
+
+def _sent(corpus: Corpus, text: str) -> Corpus:
+    """*corpus* as far as *text* goes, with which it begins."""
+    shorter = replace(corpus, text=text)
+    end = shorter.line_count
+    return replace(
+        shorter, functions=tuple(each for each in corpus.functions if each.end <= end)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,21 +225,58 @@ class PromptCounter:
         """Tokens of that prompt."""
         return self.tokenizer.count_tokens(self.rendered(text, needle))
 
-    def counted(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
+    def needles(
+        self, corpus: Corpus
+    ) -> tuple[tuple[NeedleFacts, ...], tuple[NeedleFacts, ...]]:
+        """
+        Functions of *corpus* to be written, with budgets, and to be forced.
+
+        None where recall is not measured.
+        """
+        if not _asks_functions(self.plan):
+            return (), ()
+        written, forced = recall.needles(corpus, _chosen(self.plan))
+        return self.budgeted(written), forced
+
+    def budgeted(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
         """*needles*, each with the tokens that its reply may have."""
         truths = ["\n".join(needle.lines) for needle in needles]
+        sizes = self.tokenizer.counts(truths) if truths else []
         return tuple(
             replace(
                 needle, budget=math.ceil(BUDGET_FACTOR * size) + BUDGET_EXTRA_TOKENS
             )
-            for needle, size in zip(needles, self.tokenizer.counts(truths), strict=True)
+            for needle, size in zip(needles, sizes, strict=True)
         )
 
-    def hardest(self, needles: Sequence[NeedleFacts]) -> NeedleFacts:
-        """The one of *needles* whose signature and reply take most tokens."""
+    def hardest(self, functions: Sequence[Function]) -> NeedleFacts:
+        """
+        What takes most tokens to ask of one of *functions*, signature and reply.
+
+        The budget is that of written lines; where lines are forced alone, the tokens
+        of the first 20 lines, the most that stands behind a signature.
+        """
+        whole = [
+            NeedleFacts(
+                name=each.name,
+                signature=each.signature,
+                line=each.line,
+                depth=0.0,
+                lines=each.body[: each.content[:ASKED_LINES][-1] + 1],
+            )
+            for each in functions
+        ]
+        if Ask.WRITTEN in _chosen(self.plan).ask.parts:
+            needles: Sequence[NeedleFacts] = self.budgeted(whole)
+        else:
+            sizes = self.tokenizer.counts(["\n".join(each.lines) for each in whole])
+            needles = [
+                replace(each, budget=size + 1)
+                for each, size in zip(whole, sizes, strict=True)
+            ]
         asked = self.tokenizer.counts([needle.signature for needle in needles])
-        sizes = zip(self.counted(needles), asked, strict=True)
-        return max(sizes, key=lambda each: each[0].budget + each[1])[0]
+        sized = zip(needles, asked, strict=True)
+        return max(sized, key=lambda each: each[0].budget + each[1])[0]
 
 
 def fitted_corpus(plan: Plan, counter: PromptCounter) -> Corpus:
@@ -244,36 +286,61 @@ def fitted_corpus(plan: Plan, counter: PromptCounter) -> Corpus:
     Raises:
         BadInput: If it does not fit and must not be trimmed, or if no function fits.
     """
-    longest = sorted(plan.corpus.functions, key=_asked_bytes)[-CANDIDATES:]
-    hardest = counter.hardest(_facts_of(longest, plan.corpus))
+    corpus, context = plan.corpus, plan.context
+    lines = _lines_needed(plan)
+    candidates = sorted(corpus.of_length(lines) or corpus.functions, key=_asked_bytes)
+    hardest = counter.hardest(candidates[-CANDIDATES:])
 
     def whole(text: str) -> int:
         return counter.prompt(text, hardest) + hardest.budget
 
-    corpus, context = plan.corpus, plan.context
     if plan.request.fit:
-        return fitted(corpus, fits=lambda text: whole(text) <= context)
+        shorter = longest(corpus, lambda text: whole(text) <= context, lines=lines)
+        if shorter is None:
+            raise _nothing_fits(plan, whole(corpus.shortest(lines)))
+        return shorter
     needed = whole(corpus.text)
     if needed > context:
         raise BadInput(
             source=f"corpus {corpus.name}",
             reason=f"it needs {needed:,} tokens with question and answer, the "
             f"context has {context:,}",
-            hint=f"Use --context {-(-needed // 256) * 256}, or drop --no-fit to "
+            hint=f"Use --context {_rounded_up(needed)}, or drop --no-fit to "
             "have it trimmed to whole functions.",
         )
     return corpus
 
 
+def _lines_needed(plan: Plan) -> int:
+    """Lines that are not blank of a function that can be asked for."""
+    chosen = _chosen(plan)
+    return ASKED_LINES if Ask.WRITTEN in chosen.ask.parts else chosen.lines
+
+
+def _nothing_fits(plan: Plan, needed: int) -> BadInput:
+    smaller = [name for name in SMALL_CORPORA if name != plan.corpus.name]
+    return BadInput(
+        source=f"corpus {plan.corpus.name}",
+        reason=f"its shortest part with a function to ask for needs {needed:,} tokens "
+        f"with question and answer, the context has {plan.context:,}",
+        hint=f"Use --context {_rounded_up(needed)}, or --corpus {smaller[0]}.",
+    )
+
+
+def _rounded_up(tokens: int) -> int:
+    """The context that holds *tokens*: a multiple of 256, as engines round it."""
+    return -(-tokens // 256) * 256
+
+
 def _counted(
     plan: Plan, counter: PromptCounter
-) -> tuple[CorpusFacts, tuple[NeedleFacts, ...], str]:
+) -> tuple[CorpusFacts, tuple[NeedleFacts, ...], tuple[NeedleFacts, ...], str]:
     """The corpus as it is sent, in facts; what is asked of it; and its text."""
     corpus = fitted_corpus(plan, counter)
-    chosen = _facts_of(corpus.chosen(), corpus)
+    needles, forced = counter.needles(corpus)
     tokens = counter.tokenizer.count_tokens(corpus.text)
-    _refuse_lost_text(counter, corpus.text, tokens, chosen)
-    return _facts(plan, corpus, tokens=tokens), counter.counted(chosen), corpus.text
+    _refuse_lost_text(counter, corpus, tokens, (*needles, *forced))
+    return _facts(plan, corpus, tokens=tokens), needles, forced, corpus.text
 
 
 def _facts(plan: Plan, sent: Corpus, *, tokens: int = 0) -> CorpusFacts:
@@ -294,21 +361,22 @@ def _facts(plan: Plan, sent: Corpus, *, tokens: int = 0) -> CorpusFacts:
 
 
 def _refuse_lost_text(
-    counter: PromptCounter, text: str, tokens: int, needles: Sequence[NeedleFacts]
+    counter: PromptCounter, corpus: Corpus, tokens: int, needles: Sequence[NeedleFacts]
 ) -> None:
     """
     Stop at a chat template that does not render the text: no model could recall it.
 
     Args:
         counter: Renders and counts prompts.
-        text: The corpus, as it is sent.
+        corpus: As it is sent.
         tokens: Its length, in tokens.
-        needles: What will be asked.
+        needles: What will be asked; may be empty.
 
     Raises:
         BadInput: If a prompt is shorter than the text, or a needle is not in it.
     """
-    prompt = counter.rendered(text, needles[-1])
+    asked = needles[-1] if needles else counter.hardest(corpus.functions[-1:])
+    prompt = counter.rendered(corpus.text, asked)
     length = counter.tokenizer.count_tokens(prompt)
     missing = [
         needle.name for needle in needles if "\n".join(needle.lines) not in prompt
@@ -322,17 +390,12 @@ def _refuse_lost_text(
     raise lost_text(f"the corpus: {what}")
 
 
-def _facts_of(functions: Iterable[Function], corpus: Corpus) -> list[NeedleFacts]:
-    """*functions* of *corpus* as needles; their budgets are not counted yet."""
-    lines = corpus.line_count
-    return [
-        needle_facts(function, depth=round(depth_of(function, line_count=lines), 4))
-        for function in functions
-    ]
-
-
 def _setup(
-    plan: Plan, *, corpus: CorpusFacts, needles: tuple[NeedleFacts, ...]
+    plan: Plan,
+    *,
+    corpus: CorpusFacts,
+    needles: tuple[NeedleFacts, ...] = (),
+    forced: tuple[NeedleFacts, ...] = (),
 ) -> Setup:
     identity = plan.engine.identity()
     return Setup(
@@ -341,6 +404,7 @@ def _setup(
         thinking=thinking_phrase(plan),
         corpus=corpus,
         needles=needles,
+        forced=forced,
         weights=WeightsFacts(
             name=plan.model,
             sha256=weights.sha256(plan.weights),
@@ -376,9 +440,9 @@ def _renewed(plan: Plan, stored: Setup) -> Setup:
         sample_k=plan.corpus.sample_k,
         sample_seed=plan.corpus.sample_seed,
     )
-    return _setup(plan, corpus=corpus, needles=stored.needles)
+    return _setup(plan, corpus=corpus, needles=stored.needles, forced=stored.forced)
 
 
 def _asked_bytes(function: Function) -> int:
-    asked = needle_facts(function, depth=0.0).lines
+    asked = function.body[: function.content[:ASKED_LINES][-1] + 1]
     return sum(len(line.encode()) + 1 for line in (function.signature, *asked))

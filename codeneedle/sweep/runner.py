@@ -15,7 +15,7 @@ from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.claims import Claim
 from codeneedle.records.comparability import stamp
-from codeneedle.records.record import AGAIN, CellRecord, Json, Status, Trouble
+from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status, Trouble
 from codeneedle.records.store import Store
 from codeneedle.sweep.fallbacks import judged, prompt_speed
 from codeneedle.sweep.workers import Worker
@@ -29,6 +29,9 @@ GIVE_UP_AFTER = 3
 
 FULL_DISK_BYTES = 1 << 20
 """A cell that fails where less is free may have failed for that."""
+
+STOPPED = "stopped before it was through"
+"""Why an interrupted cell has no numbers."""
 
 POLL_S = 1.0
 """Between two looks at cells that other processes measure."""
@@ -165,33 +168,38 @@ class Runner:
         if walk.error:
             raise walk.error
 
-    def again(
+    def read(self) -> Run:
+        """The run as it is stored by now."""
+        records = tuple(self.store.records())
+        return Run(name=self.store.name, setup=self.run.setup, records=records)
+
+    def extend(
         self,
         probe: Probe,
         pair: Pair,
-        pairs: Sequence[Pair],
+        goal: int,
         *,
         tell: Callable[[Event], None] = lambda _event: None,
     ) -> CellRecord:
         """
-        Measure *pair*, one of *pairs*, whatever its record says, and replace that.
+        Ask *pair*, which has numbers, for further units, *goal* altogether.
 
-        A record that has numbers is not replaced by one that has none.
+        A failure leaves what was answered.
 
         Returns:
-            What became of it; of a cell that another process measures now, its record
-            as it is.
+            Its record, or that of the failure; its record as it is while another
+            process measures it.
 
         Raises:
             CodeneedleError: As of `sweep`.
             KeyboardInterrupt: As it came.
         """
-        walk = _Walk(self, probe, pairs)
+        walk = _Walk(self, probe, [pair])
         walk.tell = tell
         claim = self.store.claim(walk.claim_of(pair))
         if claim is None:
             return walk.records[pair]
-        return self._cell(self.workers[0], walk, pair, claim)
+        return self._cell(self.workers[0], walk, pair, claim, goal=goal)
 
     def _side_by_side(
         self, workers: Sequence[Worker], walk: "_Walk", tell: Callable[[Event], None]
@@ -241,26 +249,41 @@ class Runner:
                 walk.leave(pair)
 
     def _cell(
-        self, worker: Worker, walk: "_Walk", pair: Pair, claim: Claim
+        self,
+        worker: Worker,
+        walk: "_Walk",
+        pair: Pair,
+        claim: Claim,
+        goal: int | None = None,
     ) -> CellRecord:
         position, probe = walk.pairs.index(pair) + 1, walk.probe
         walk.tell(CellStarted(pair))
-        cell = self._context(worker, pair, walk)
+        cell = self._context(worker, pair, walk, goal)
         started = now()
+        kept: list[Json] = []
 
         def made(record: CellRecord) -> CellRecord:
             return replace(
-                record, position=position, started=started, device=worker.device
+                record,
+                position=cell.former.position if cell.former else position,
+                started=cell.former.started if cell.former else started,
+                device=worker.device,
+                observation=record.observation or next(iter(kept), None),
             )
 
+        def keep(observation: Json) -> None:
+            kept[:] = [observation]
+            status = Status.FINISHED if goal else Status.INTERRUPTED
+            self.store.add(made(_record(probe, cell, status, reason=STOPPED)))
+
+        cell.keep = keep
         try:
             with occupied(alone=probe.is_timed, waiting=functools.partial(_wait, cell)):
                 record = self._measured(probe, cell)
             if walk.is_aborted and not record.has_numbers:
                 raise KeyboardInterrupt  # noqa: TRY301 - its server was ended for that
         except KeyboardInterrupt:
-            reason = "stopped before it was through"
-            record = made(_record(probe, cell, Status.INTERRUPTED, reason=reason))
+            record = made(_record(probe, cell, Status.INTERRUPTED, reason=STOPPED))
             if claim.is_mine():
                 walk.tell(CellEnded(self._stored(record)))
             raise
@@ -278,18 +301,23 @@ class Runner:
         walk.count(record)
         return record
 
-    def _context(self, worker: Worker, pair: Pair, walk: "_Walk") -> ProbeContext:
+    def _context(
+        self, worker: Worker, pair: Pair, walk: "_Walk", goal: int | None
+    ) -> ProbeContext:
         def tell(step: Step) -> None:
             if walk.is_aborted:
                 raise KeyboardInterrupt
             walk.tell(CellStepped(pair, step))
 
+        former = self.store.record(pair, walk.probe.name)
         return ProbeContext(
             run=replace(self.run, engine=worker.engine),
             pair=pair,
             logs=self.store.log(pair).parent,
             records=dict(walk.records),
             tell=tell,
+            former=former if goal or (former and former.is_partial) else None,
+            goal=goal,
             previous_end=worker.previous_end,
         )
 
@@ -334,7 +362,7 @@ class Runner:
     def _stored(self, record: CellRecord) -> CellRecord:
         """Store *record*, unless numbers would be lost; what is stored now."""
         former = self.store.record(record.pair, record.probe)
-        if former and former.has_numbers and record.observation is None:
+        if former and former.has_numbers and not record.has_numbers:
             return former
         self.store.add(record)
         return record
@@ -417,10 +445,10 @@ def _record(
         probe=probe.name,
         status=status,
         started="",
-        reason=reason,
+        reason="" if status is Status.FINISHED else reason,
         command=cell.command,
         effective=cell.effective,
-        phases=cell.phases,
+        phases=cell.phases.after(cell.former.phases) if cell.former else cell.phases,
         peak_rss_bytes=cell.peak_rss_bytes,
         device_bytes=cell.device_bytes,
         log_excerpt=log_excerpt,
@@ -593,7 +621,8 @@ def _alike(failures: list[str], record: CellRecord) -> list[str]:
 
     A cell that fell back and was measured all the same is none.
     """
-    if record.has_numbers or record.observation is not None:
+    is_measured = record.observation is not None and not record.is_partial
+    if record.has_numbers or is_measured:
         return []
     failure = f"{record.status}: {record.reason}"
     return [*failures, failure] if failures[:1] in ([], [failure]) else [failure]

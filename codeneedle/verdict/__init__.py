@@ -1,0 +1,1 @@
+"""What a pair loses against a limit, and how sure that is."""
