@@ -353,6 +353,19 @@ def test_a_template_that_drops_the_text_is_refused(template, words):
     assert None is plan.store.setup()
 
 
+def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
+    """
+    Though all that is asked for is in it: a server may count badly.
+    """
+
+    class Odd(ByteTokenizer):
+        def count_tokens(self, text, *, add_special=True):
+            return 10**6 // len(text)
+
+    with pytest.raises(BadInput, match="the corpus alone has"):
+        prepare(planned(engine=FakeEngine(tokenizer=Odd())))
+
+
 def test_a_chat_is_counted_as_the_template_renders_it():
     """
     With the empty thought that begins its answer, and thinking switched off.
