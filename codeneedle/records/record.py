@@ -111,6 +111,7 @@ class Effective:
         devices: Names of the devices that hold KV caches, in order.
         compute_mib: Compute buffers of all devices, in MiB.
         threads: CPU threads it computes with.
+        waiting: How these wait for each other: ``passive``, asleep, or ``active``.
         unquantized: Layers without K and V that could be quantized, one phrase each.
         quantized_kv_start: Tokens of a context that stay as they are at first.
         proof: Evidence of its cache, where it does not tell.
@@ -130,6 +131,7 @@ class Effective:
     devices: tuple[str, ...] = ()
     compute_mib: float | None = None
     threads: int | None = None
+    waiting: str | None = None
     unquantized: tuple[str, ...] = ()
     quantized_kv_start: int | None = None
     proof: Proof | None = None

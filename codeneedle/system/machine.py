@@ -112,6 +112,15 @@ def usable_cores() -> int:
     return max(1, min(cores, _core_limit() or cores))
 
 
+LOOK_S = 0.2
+"""How long `busy_cores` looks."""
+
+
+def busy_cores() -> float:
+    """How many cores all programs together use now, from 0; takes `LOOK_S`."""
+    return psutil.cpu_percent(interval=LOOK_S) / 100 * (psutil.cpu_count() or 1)
+
+
 def available_memory_bytes() -> int:
     """Memory that can be allocated now without swapping."""
     available = psutil.virtual_memory().available

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +22,8 @@ from codeneedle.engines.llama_cpp.arguments import (
     shared_arguments,
     threads,
     variables,
+    waiting,
+    waits_passively,
 )
 from codeneedle.engines.llama_cpp.base_file import (
     BaseFileTool,
@@ -266,7 +268,9 @@ class Perplexity(BaseFileTool):
         """
         argv = self.command(job)
         note(ToolRun(command=tuple(argv)))
-        env = processes.clean(os.environ) | variables(self.model)
+        is_passive = waits_passively(self.model)
+        env = processes.clean(os.environ)
+        env |= variables(self.model, is_passive=is_passive)
 
         def grown() -> None:
             log_text = read_log(job.log)
@@ -289,7 +293,7 @@ class Perplexity(BaseFileTool):
         note(
             ToolRun(
                 command=tuple(argv),
-                effective=logs.read(log_text),
+                effective=replace(logs.read(log_text), waiting=waiting(is_passive)),
                 fallback=logs.fallback(log_text),
             )
         )

@@ -17,6 +17,8 @@ from codeneedle.engines.llama_cpp.arguments import (
     asks_for_all_layers,
     command,
     variables,
+    waiting,
+    waits_passively,
 )
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.log import (
@@ -79,7 +81,9 @@ class LlamaServer(Served):
 
     def effective(self) -> Effective:
         """As of `engine.Served`; some of it is only logged at the first token."""
-        return read(read_log(self.log))
+        return replace(
+            read(read_log(self.log)), waiting=waiting(self.launch.is_passive)
+        )
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`; another thread of the server writes the log."""
@@ -204,8 +208,10 @@ def _started(
     port = free_port(HOST)
     # The server's log ends with the last four characters of its key.
     api_key = f"{secrets.token_urlsafe(32)}-end"
+    launch = replace(launch, is_passive=waits_passively(launch.model))
     argv = command(launch, port=port)
-    env = processes.clean(os.environ) | variables(launch.model)
+    env = processes.clean(os.environ)
+    env |= variables(launch.model, is_passive=launch.is_passive)
     env["LLAMA_API_KEY"] = api_key
     child = stack.enter_context(noted(argv, env=env, log=log))
     served: LlamaServer

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from made_servers import made_launch
 
+from codeneedle.engines.llama_cpp import arguments
 from codeneedle.engines.llama_cpp.arguments import (
     BENCH_NEEDED,
     OFFLOAD,
@@ -18,6 +19,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     stretches_context,
     translated,
     variables,
+    waits_passively,
     without_offload,
 )
 from codeneedle.engines.llama_cpp.installation import ask
@@ -195,14 +197,36 @@ def test_further_arguments_come_last():
 
 
 def test_threads_are_those_asked_for():
-    """
-    And sleep where they should.
-    """
     argv = command(replace(LAUNCH, model=TINY, options={"--poll"}), port=1)
 
     assert ["--threads", "1", "--threads-batch", "2", "--poll", "0"] == argv[-6:]
-    assert {"OMP_WAIT_POLICY": "passive"} == variables(TINY)
-    assert {} == variables(LAUNCH.model)
+
+
+@pytest.mark.parametrize(
+    ("busy", "changes", "chosen", "expected"),
+    [
+        (0.1, {}, None, False),
+        (1.2, {}, None, True),
+        (0.0, {"is_tiny": True}, None, True),
+        (1.9, {"threads": 1}, None, False),
+        (1.2, {}, "active", False),
+        (0.0, {}, "PASSIVE", True),
+    ],
+    ids=["idle", "busy", "tiny", "workers", "chosen active", "chosen passive"],
+)
+def test_threads_sleep_while_they_wait_where_others_compute(
+    busy, changes, chosen, expected, monkeypatch
+):
+    monkeypatch.setattr(arguments, "busy_cores", lambda: busy)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_WAIT_POLICY", chosen)
+    model = replace(LAUNCH.model, **changes)
+
+    assert expected == waits_passively(model)
+    assert expected == (
+        "OMP_WAIT_POLICY" in variables(model, is_passive=waits_passively(model))
+    )
 
 
 def test_rotation_is_left_out_where_asked():
@@ -211,7 +235,8 @@ def test_rotation_is_left_out_where_asked():
     """
     still = replace(LAUNCH.model, rotation=False)
 
-    assert {"LLAMA_ATTN_ROT_DISABLE": "1"} == variables(still)
+    expected = {"LLAMA_ATTN_ROT_DISABLE": "1"}
+    assert expected == variables(still, is_passive=False)
 
 
 # The other two programs
