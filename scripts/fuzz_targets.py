@@ -196,8 +196,8 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
             _stands(function, lines)
         asked = needles.eligible(text, found)
         for function in needles.choose(asked, line_count=len(lines)):
-            lines = min(function.content_lines, needles.FORCED_LINES)
-            needles.forced_needle(function, depth=0.0, lines=lines, seed=42)
+            forced = min(function.content_lines, needles.FORCED_LINES)
+            needles.forced_needle(function, depth=0.0, lines=forced, seed=42)
         cuts = needles.cut_points(found)
         claim(cuts == sorted(set(cuts)), "cuts ascend")
 

@@ -1,218 +1,353 @@
 """
-Measures false alarms and power of the verdict, on grids whose truth is known.
+How often is the verdict wrong? Simulated on the lines of a real run.
 
-Run it: ``python scripts/truth.py [--grids 1000]``.
+    python scripts/truth.py                       # the table of scenarios
+    python scripts/truth.py --coverage FOLDER ... # intervals beside 48 real functions
+    python scripts/truth.py --take FOLDER         # store a run's probabilities
 
-Noise models A to D are fitted to the published 6 x 6 sweeps of a 27B model ("KV-Cache
-Quantization vs Positional Recall"): of 16 functions, lines matched of 20. Model E is
-fitted to stored rounds: forced recall of SmolLM2 (`FITTED`), or with ``--run FOLDER``
-the first judged metric of another run. Its coarse types are noisier than its fine
-ones, which the tests do not allow for: they permute types within a needle.
+The input, ``truth.npz``, holds the probabilities of all right tokens of a real 6 x 6
+grid: SmolLM2-135M-Instruct, 24 functions of 8 lines. A grid of known truth is made of
+it: functions are drawn with replacement, for all pairs alike, then lines of each. What
+a function deviates from its pair's mean, and a line from its function's, is real; the
+mean loss of each pair is replaced by that of the scenario.
 """
 
 import argparse
+import bisect
 import itertools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from codeneedle.analysis.verdict import EFFECTS, Numbers
-from codeneedle.report.units import scored_metrics
+import numpy.typing as npt
 
-from codeneedle.analysis import verdict
-from codeneedle.probes import PROBES
+from codeneedle.grid import DEFAULT_TYPES, Pair, bits
 from codeneedle.records.store import Store
-from codeneedle.report.table import pair_table
-from codeneedle.scoring.rounds import Reading
+from codeneedle.scoring.rounds import forced_answers
+from codeneedle.verdict.judge import MAX_LOSS
+from codeneedle.verdict.statistics import Bounds, Word, error_share, interval
 
-TYPES, NEEDLES, LINES = 6, 16, 20.0
-SHAPE = (TYPES, TYPES, NEEDLES)
-SIZES = (0.25, 0.5, 1.0, 2.0)
-SHARED = 0.7
-JITTER = {"A": 0.03, "C": 0.1, "D": 0.2}
-"""Shares of rounds that lose one line."""
+Numbers = npt.NDArray[np.float64]
 
-Noise = Callable[[np.random.Generator], Numbers]
+DATA = Path(__file__).with_name("truth.npz")
+PAIRS = [Pair(k, v) for k in DEFAULT_TYPES for v in DEFAULT_TYPES]
+OTHERS = PAIRS[1:]
+DESIGNS = (
+    (3, 20),
+    (6, 10),
+    (8, 5),
+    (12, 5),
+    (14, 5),
+    (16, 4),
+    (16, 5),
+    (16, 20),
+    (32, 5),
+)
+"""Functions and lines of each; the published protocol is (16, 20)."""
 
+K_LOSS = dict(zip(DEFAULT_TYPES, (0.0, 0.001, 0.01, 0.02, 0.06, 0.11), strict=True))
+V_LOSS = dict(zip(DEFAULT_TYPES, (0.0, 0.001, 0.002, 0.003, 0.006, 0.008), strict=True))
+"""Like SmolLM2's: K carries the damage."""
 
-def fragile(chance: np.random.Generator, shape: tuple[int, ...] = SHAPE) -> Numbers:
-    """
-    Like run 3: a quarter of the needles lose 0 to 3 lines at random per cell, 3 % of
-    the other rounds lose one, and one round in 576 loses 18.
-    """
-    is_fragile = np.arange(NEEDLES) % 4 == 0
-    lost = np.where(
-        is_fragile,
-        chance.integers(0, 4, size=shape),
-        chance.random(shape) < JITTER["A"],
-    ).astype(float)
-    lost[chance.random(shape) < 1 / 576] = 18.0
-    scores: Numbers = LINES - lost
-    return scores
-
-
-def shared(chance: np.random.Generator) -> Numbers:
-    """The same, with 70 % of replies shared by all cells of a V type."""
-    own = fragile(chance)
-    column = fragile(chance, (1, TYPES, NEEDLES))
-    is_shared = chance.random(SHAPE) < SHARED
-    scores: Numbers = np.where(is_shared, column, own)
-    return scores
-
-
-def clean(chance: np.random.Generator) -> Numbers:
-    """Like run 4: 3 of 576 rounds lose one line."""
-    scores: Numbers = LINES - (chance.random(SHAPE) < 3 / 576).astype(float)
-    return scores
-
-
-def memorised(chance: np.random.Generator) -> Numbers:
-    """Like run 1: small fixed deficits, jitter of one line, 4 of 576 rounds lost."""
-    fixed = chance.permutation(np.repeat((0.0, 1.0), (10, 6)))
-    scores = LINES - fixed - (chance.random(SHAPE) < JITTER["C"])
-    scores[chance.random(SHAPE) < 4 / 576] = 4.0
-    return scores
-
-
-def unseen(chance: np.random.Generator) -> Numbers:
-    """Like run 2: fixed deficits of a line on average, jitter of one line."""
-    fixed = chance.permutation(np.repeat((0.0, 1.0, 3.0), (7, 6, 3)))
-    scores: Numbers = LINES - fixed - (chance.random(SHAPE) < JITTER["D"])
-    return scores
+COLLAPSING, COLLAPSE = 0.1, 0.6
+"""Share of functions that collapse in the last scenario, and what these lose."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Lines:
     """
-    Standard deviations of a needle's scores, after what all needles share.
+    Losses of the lines of a real grid.
 
     Attributes:
-        by_k: With each K type, in all cells of that type alike.
-        by_v: Likewise with each V type.
-        by_cell: In each cell of each K type, beyond these.
+        functions: What each function deviates from the mean of its pair, without the
+            noise of its lines: (35 pairs, functions).
+        residuals: What each line deviates from its function: (35, functions, lines).
     """
 
-    by_k: tuple[float, ...]
-    by_v: tuple[float, ...]
-    by_cell: tuple[float, ...]
+    functions: Numbers
+    residuals: Numbers
 
-    def noise(self, chance: np.random.Generator) -> Numbers:
-        """Scores of a grid on which no type matters."""
-        k = np.array(self.by_k)[:, np.newaxis, np.newaxis]
-        v = np.array(self.by_v)[np.newaxis, :, np.newaxis]
-        cell = np.array(self.by_cell)[:, np.newaxis, np.newaxis]
-        shape = (len(self.by_k), len(self.by_v), NEEDLES)
-        scores: Numbers = (
-            k * chance.standard_normal((len(self.by_k), 1, NEEDLES))
-            + v * chance.standard_normal((1, len(self.by_v), NEEDLES))
-            + cell * chance.standard_normal(shape)
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """
+    A grid whose truth is known.
+
+    Attributes:
+        name: What it is.
+        losses: Mean loss of each of the 35 pairs.
+        noise: Factor of all that is random.
+        shape: How functions vary beside that, from a generator and a count: a factor
+            of the mean loss, with a mean of 1; None for none.
+        independent: Whether each pair has functions and lines of its own.
+    """
+
+    name: str
+    losses: Numbers
+    noise: float = 1.0
+    shape: Callable[[np.random.Generator, int], Numbers] | None = None
+    independent: bool = False
+
+
+def read_lines(path: Path = DATA) -> Lines:
+    """The lines of the stored run, as deviations."""
+    with np.load(path) as stored:
+        probabilities = np.exp(stored["logprobs"].astype(float))
+        function, line = stored["functions"], stored["lines"]
+    functions, of_each = function.max() + 1, line.max() + 1
+    means = np.array(
+        [
+            [
+                probabilities[:, (function == f) & (line == at)].mean(axis=1)
+                for at in range(of_each)
+            ]
+            for f in range(functions)
+        ]
+    ).transpose(2, 0, 1)
+    losses = means[:1] - means[1:]
+    of_functions = losses.mean(axis=2)
+    residuals = losses - of_functions[:, :, np.newaxis]
+    deviations = of_functions - of_functions.mean(axis=1, keepdims=True)
+    noise = residuals.var(axis=(1, 2), ddof=1) / of_each
+    seen = deviations.var(axis=1, ddof=1)
+    # The variance between functions, less what the noise of their lines explains.
+    shrunk = np.sqrt(np.clip(1 - noise / seen, 0.0, 1.0))
+    return Lines(deviations * shrunk[:, np.newaxis], residuals)
+
+
+def drawn(
+    lines: Lines,
+    scenario: Scenario,
+    design: tuple[int, int],
+    chance: np.random.Generator,
+) -> Numbers:
+    """Losses of the functions of one grid: (35 pairs, functions)."""
+    functions, asked = design
+    pairs, known, of_each = lines.residuals.shape
+    rows = pairs if scenario.independent else 1
+    which = chance.integers(known, size=(rows, functions))
+    at = chance.integers(of_each, size=(rows, functions, asked))
+    every = np.arange(pairs)[:, np.newaxis]
+    deviations = lines.functions[every, which]
+    noise = lines.residuals[every[..., np.newaxis], which[..., np.newaxis], at].mean(2)
+    mean = scenario.losses[:, np.newaxis]
+    if scenario.shape:
+        mean = mean * scenario.shape(chance, functions)
+    found: Numbers = mean + scenario.noise * (deviations + noise)
+    return found
+
+
+def scenarios() -> Iterator[Scenario]:
+    """What may be true of a grid."""
+    like = np.array([K_LOSS[pair.k] + V_LOSS[pair.v] for pair in OTHERS])
+    yield Scenario("like SmolLM2", like)
+    yield Scenario("the same, noise x 1.6", like, noise=1.6)
+    harder = np.where(like > 0, like + 0.003, 0.0)
+    yield Scenario("harder: q8_0/q8_0 loses 0.5 %", harder)
+    yield Scenario("flat: nothing is lost", np.zeros(35))
+    limit = np.full(35, MAX_LOSS * 1.000001)
+    yield Scenario("all at the limit", limit)
+    coarse = {"q5_0", "q4_1", "q4_0"}
+    some = np.array([limit[0] * (p.k in coarse or p.v == "q4_0") for p in OTHERS])
+    yield Scenario("some at the limit, not additive", some)
+    yield Scenario("the same, pairs independent", some, independent=True)
+    odd = like.copy()
+    odd[OTHERS.index(Pair("q8_0", "q5_1"))] = 0.15
+    yield Scenario("odd pair: q8_0/q5_1 loses 15 %", odd)
+    yield Scenario("lopsided, at the limit", limit, shape=_lopsided)
+    yield Scenario("1 function in 10 collapses", limit, shape=_collapsing)
+
+
+def _lopsided(chance: np.random.Generator, count: int) -> Numbers:
+    return chance.gamma(0.5, 2.0, size=count)
+
+
+def _collapsing(chance: np.random.Generator, count: int) -> Numbers:
+    hit = chance.random(count) < COLLAPSING
+    return np.where(hit, COLLAPSE / MAX_LOSS, 0.0)
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """How many of the grids had what."""
+
+    grids: int = 0
+    wrong_within: int = 0
+    wrong_set: int = 0
+    wrong_beyond: int = 0
+    q8_within: int = 0
+    q4_beyond: int = 0
+    answers: int = 0
+
+    def add(self, words: Sequence[Word], truth: Numbers) -> None:
+        """Count a grid: what was said of each pair, and its true mean loss."""
+        self.grids += 1
+        by_pair = dict(zip(OTHERS, words, strict=True))
+        is_beyond = dict(zip(OTHERS, truth > MAX_LOSS, strict=True))
+        within = [pair for pair in OTHERS if by_pair[pair] is Word.WITHIN]
+        chosen = min(within, key=_size) if within else None
+        self.wrong_within += any(is_beyond[pair] for pair in within)
+        self.wrong_set += chosen is not None and bool(is_beyond[chosen])
+        self.wrong_beyond += any(
+            by_pair[pair] is Word.BEYOND and not is_beyond[pair] for pair in OTHERS
         )
-        return scores
+        self.q8_within += by_pair[Pair("q8_0", "q8_0")] is Word.WITHIN
+        self.q4_beyond += all(
+            by_pair[pair] is Word.BEYOND for pair in OTHERS if pair.k == "q4_0"
+        )
+        self.answers += chosen is not None
 
-    @property
-    def correlation(self) -> float:
-        """Of two cells of one K type, over needles: the mean over types."""
-        k, cell = np.square(self.by_k), np.square(self.by_cell)
-        return float((k / (k + cell + np.square(self.by_v).mean())).mean())
+    def row(self) -> str:
+        """Shares in per cent, for a table."""
+        counts = (
+            self.wrong_within,
+            self.wrong_set,
+            self.wrong_beyond,
+            self.q8_within,
+            self.q4_beyond,
+            self.answers,
+        )
+        return " | ".join(f"{100 * count / self.grids:.1f}" for count in counts)
 
 
-FITTED = Fit(
-    by_k=(0.019, 0.020, 0.019, 0.004, 0.033, 0.029),
-    by_v=(0.017, 0.009, 0.008, 0.016, 0.023, 0.015),
-    by_cell=(0.016, 0.013, 0.023, 0.022, 0.031, 0.044),
+def _size(pair: Pair) -> float:
+    return (bits(pair.k) or 0.0) + (bits(pair.v) or 0.0)
+
+
+def simulate(
+    lines: Lines, scenario: Scenario, design: tuple[int, int], grids: int
+) -> Outcomes:
+    """Judge *grids* made grids at first look."""
+    chance = np.random.default_rng(42)
+    share, found = error_share(0, len(OTHERS)), Outcomes()
+    truth = scenario.losses
+    if scenario.shape is _collapsing:
+        truth = np.full(35, COLLAPSING * COLLAPSE)
+    for _ in range(grids):
+        losses = drawn(lines, scenario, design, chance)
+        words = [interval(row.tolist(), share).word(MAX_LOSS) for row in losses]
+        found.add(words, truth)
+    return found
+
+
+HEADING = (
+    "| functions x lines | wrong within, % | wrong Set, % | wrong beyond, % "
+    "| q8_0/q8_0 within, % | all K q4_0 beyond, % | an answer, % |"
 )
-"""
-SmolLM2-135M-Instruct Q4_1, forced recall of 3 functions in 36 pairs, nats per token:
-with --run, ``sweeps/gradient.toml`` gives it again.
-"""
 
 
-def fitted(folder: Path) -> Fit:
-    """The standard deviations of the first judged metric of the run in *folder*."""
+def table(lines: Lines, grids: int, designs: Sequence[tuple[int, int]]) -> None:
+    """Print a table for each scenario."""
+    for scenario in scenarios():
+        print(f"\n{scenario.name}\n\n{HEADING}")
+        print("| --- | --: | --: | --: | --: | --: | --: |")
+        for design in designs:
+            found = simulate(lines, scenario, design, grids)
+            print(f"| {design[0]} x {design[1]} | {found.row()} |", flush=True)
+
+
+def coverage(folder: Path, drawn_functions: int = 12, draws: int = 10_000) -> None:
+    """Print how often intervals of few functions miss the mean of all of a real run."""
     run = Store(folder).read()
     if run is None:
-        raise SystemExit(f"{folder} holds no run")
-    table = pair_table(run, tuple(PROBES.values()), Reading())
-    scores = next(iter(scored_metrics(table).values())).table()
-    needles = scores.shape[2]
-    if np.isnan(scores).any() or needles < 2:  # noqa: PLR2004 - a spread needs two
-        raise SystemExit(f"{folder} has gaps, or a single needle")
-    own = scores - scores.mean(axis=2, keepdims=True)
-    own -= own.mean(axis=(0, 1), keepdims=True)
-    own *= math.sqrt(needles / (needles - 1))
-    k, v = own.mean(axis=1), own.mean(axis=0)
-    rest = own - k[:, np.newaxis] - v[np.newaxis]
-    spreads = (k.std(axis=1), v.std(axis=1), rest.std(axis=(1, 2)))
-    return Fit(*(tuple(each.round(4).tolist()) for each in spreads))
+        raise SystemExit(f"{folder} is no run folder")
+    units = {
+        record.pair: {
+            a.needle.name: a.probability for a in forced_answers(record, run.setup)
+        }
+        for record in run.records
+        if record.probe == "recall" and record.has_numbers
+    }
+    reference, *others = sorted(units, key=_size, reverse=True)
+    chance = np.random.default_rng(42)
+    print(f"\n{folder}: {len(units[reference])} functions, of {drawn_functions} drawn")
+    print("| pair | mean loss | share | missed above, % | missed below, % |")
+    print("| --- | --: | --: | --: | --: |")
+    for pair, share in itertools.product(others, (0.025, error_share(0, len(OTHERS)))):
+        names = [name for name in units[reference] if name in units[pair]]
+        losses = np.array([units[reference][n] - units[pair][n] for n in names])
+        mean, above, below = losses.mean(), 0, 0
+        for _ in range(draws):
+            bounds = interval(chance.choice(losses, drawn_functions).tolist(), share)
+            above += mean > bounds.high
+            below += mean < bounds.low
+        shown = f"{100 * above / draws:.2f} | {100 * below / draws:.2f}"
+        print(f"| {pair} | {mean:.2%} | {100 * share:.2f} % | {shown} |")
 
 
-MODELS: dict[str, Noise] = {
-    "A, like run 3": fragile,
-    "Ac, replies shared": shared,
-    "B, like run 4": clean,
-    "C, like run 1": memorised,
-    "D, like run 2": unseen,
-    "E, SmolLM2, forced": FITTED.noise,
-}
+def take(folder: Path) -> None:
+    """Store the log-probabilities of the right tokens of a real grid as `DATA`."""
+    run = Store(folder).read()
+    if run is None:
+        raise SystemExit(f"{folder} is no run folder")
+    records = {r.pair: r for r in run.records if r.probe == "recall"}
+    answers = [forced_answers(records[pair], run.setup) for pair in PAIRS]
+    places = [
+        (number, line)
+        for number, answer in enumerate(answers[0])
+        for line in _line_numbers(answer.round.ends, answer.needle.lines)
+    ]
+    np.savez_compressed(
+        DATA,
+        # 36 pairs, every right token; the function and the line of each.
+        logprobs=np.array(
+            [[p for a in of_pair for p in a.round.logprobs] for of_pair in answers],
+            dtype=np.float16,
+        ),
+        functions=np.array([function for function, _ in places], dtype=np.uint8),
+        lines=np.array([line for _, line in places], dtype=np.uint8),
+    )
+    print(f"{DATA}: {len(places)} tokens, {DATA.stat().st_size:,} bytes")
 
 
-def is_alarmed(scores: Numbers, seed: int) -> bool:
-    """Whether anything is said of the grid: an axis, an odd cell."""
-    odd = verdict.odd_cell(scores, seed=seed)
-    if odd is not None:
-        return True
-    return any(verdict.axis_finding(scores, axis, seed=seed).matters for axis in (0, 1))
+def _line_numbers(ends: Sequence[int], lines: Sequence[str]) -> list[int]:
+    """The line, from 0, of each token, given where tokens end in the joined lines."""
+    stops = list(itertools.accumulate(len(line) + 1 for line in lines))
+    return [min(bisect.bisect_left(stops, end), len(lines) - 1) for end in ends]
 
 
-def interval(hits: int, count: int) -> str:
-    """A share in per cent with its 95 % interval by Wilson."""
-    z, share = 1.96, hits / count
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    half /= 1 + z * z / count
-    low, high = 100 * max(0, centre - half), 100 * min(1, centre + half)
-    return f"{100 * share:5.1f} [{low:.1f}, {high:.1f}]"
-
-
-def power(kind: str, size: float, grids: int, *, is_step: bool) -> str:
-    """How often a V effect is found on grids of model A, alpha 2 %."""
-    chance = np.random.default_rng(2)
-    hits = 0
-    for seed in range(grids):
-        scores = verdict.with_effect(
-            fragile(chance), 1, kind=kind, size=size, chance=chance, is_step=is_step
-        )
-        hits += verdict.axis_finding(scores, 1, seed=seed).matters
-    return interval(hits, grids)
+def half_widths(lines: Lines, designs: Sequence[tuple[int, int]]) -> None:
+    """Print the mean distance from the mean to "at most", of three pairs."""
+    pairs = [Pair("q8_0", "q8_0"), Pair("q5_1", "bf16"), Pair("q4_0", "bf16")]
+    print(f"\n| mean to at most, % | {' | '.join(map(str, pairs))} |")
+    print(f"| --- |{' --: |' * len(pairs)}")
+    chance = np.random.default_rng(42)
+    scenario = Scenario("", np.zeros(35))
+    for design in designs:
+        widths: list[list[float]] = [[] for _ in pairs]
+        for _ in range(200):
+            losses = drawn(lines, scenario, design, chance)
+            for row, pair in zip(widths, pairs, strict=True):
+                bounds: Bounds = interval(
+                    losses[OTHERS.index(pair)], error_share(0, len(OTHERS))
+                )
+                row.append(bounds.high - bounds.mean)
+        shown = " | ".join(f"{100 * np.mean(row):.2f}" for row in widths)
+        print(f"| {design[0]} x {design[1]} | {shown} |")
 
 
 def main() -> None:
-    """Print both tables."""
+    """Simulate, or take the lines of a run, or look at real intervals."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grids", type=int, default=1_000)
-    parser.add_argument("--run", type=Path, help="fit model E to this run folder")
-    asked = parser.parse_args()
-    models = dict(MODELS)
-    if asked.run:
-        fit = fitted(asked.run)
-        print(f"{fit}\ncorrelation of cells of one K type: {fit.correlation:.2f}")
-        models["E, " + asked.run.name] = fit.noise
-    title = "False alarms over the whole grid"
-    print(f"{title}, % of {asked.grids:,} grids [95 % interval]")
-    for name, noise in models.items():
-        chance = np.random.default_rng(1)
-        hits = sum(is_alarmed(noise(chance), seed) for seed in range(asked.grids))
-        print(f"  {name:20} {interval(hits, asked.grids)}", flush=True)
-    print("Power to find a V effect, lines between the finest and the coarsest type")
-    print(f"  {'':26}" + "".join(f"{size:>21}" for size in SIZES))
-    for kind, is_step in itertools.product(EFFECTS, (False, True)):
-        shape = "coarsest alone" if is_step else "by precision"
-        row = (power(kind, size, asked.grids, is_step=is_step) for size in SIZES)
-        print(
-            f"  {kind:11}{shape:15}{''.join(f'{each:>21}' for each in row)}", flush=True
-        )
+    parser.add_argument("--designs", help="3x20,16x5: functions x lines")
+    parser.add_argument("--coverage", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--take", type=Path, metavar="FOLDER")
+    given = parser.parse_args()
+    designs: Sequence[tuple[int, int]] = DESIGNS
+    if given.designs:
+        words = (word.split("x") for word in given.designs.split(","))
+        designs = [(int(functions), int(lines)) for functions, lines in words]
+    if given.take:
+        take(given.take)
+    elif given.coverage:
+        for folder in given.coverage:
+            coverage(folder)
+    else:
+        lines = read_lines()
+        half_widths(lines, designs)
+        table(lines, given.grids, designs)
 
 
 if __name__ == "__main__":

@@ -74,9 +74,15 @@ def _headline_texts(found: Verdict, spell: Spell) -> Iterator[Text]:
 def headline(found: Verdict, spell: Spell) -> list[str]:
     """What to set, and what that loses; a line each."""
     if found.reference is None:
+        has_numbers = any(record.has_numbers for record in found.run.records)
+        why = (
+            "nothing that was measured can show a loss"
+            if has_numbers
+            else "no cell of this run has numbers"
+        )
         return [
-            "Nothing can be said: no cell of this run has numbers.",
-            f"See why: codeneedle grid {shlex.quote(found.run.name)}",
+            f"Nothing can be said: {why}.",
+            f"See why: codeneedle table {shlex.quote(found.run.name)}",
         ]
     if found.is_instrument:
         return [INSTRUMENT]
