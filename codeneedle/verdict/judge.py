@@ -384,16 +384,16 @@ class _Scores:
         self, pair: Pair, losses: Sequence[float], word: Word
     ) -> tuple[str, Word]:
         """Why *word* is not to be believed as it stands, and what it is then."""
+        reference = self.records[self.reference or pair]
+        if self.loss.bounded(reference) > BOUNDED and word is Word.BEYOND:
+            words = "of some tokens of the reference only a bound is known"
+            return f"{words}: it may lose less", Word.OPEN
         missing, of = self._missing(pair)
         if missing:
             words = f"answers missing: {missing} of {of} {self.metric.noun}"
             return words, Word.OPEN if word is Word.WITHIN else word
         if self.loss.bounded(self.records[pair]) > BOUNDED and word is Word.WITHIN:
             return "of some tokens only a bound is known: it may lose more", Word.OPEN
-        reference = self.records[self.reference or pair]
-        if self.loss.bounded(reference) > BOUNDED and word is Word.BEYOND:
-            words = "of some tokens of the reference only a bound is known"
-            return f"{words}: it may lose less", Word.OPEN
         is_answers = self.loss.kind is LossKind.ANSWERS
         if not is_answers and not any(losses):
             return "the same to the last digit: is this cache what it claims?", word

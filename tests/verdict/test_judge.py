@@ -321,6 +321,20 @@ def test_tokens_of_which_a_bound_is_known_may_show_a_loss_and_never_none():
     assert "of some tokens only a bound is known: it may lose more" == rows[0].remark
 
 
+def test_tokens_of_the_reference_of_which_a_bound_is_known_show_no_loss():
+    """It may have had less to lose."""
+    setup = losing_setup([REFERENCE, GOOD, COARSE])
+    run = losing_run({GOOD: WITHIN, COARSE: BEYOND}, reference="", setup=setup)
+    reference = losing(setup, REFERENCE, [0.0] * 16, bounds=1)
+
+    run = replace(run, records=(*run.records, reference))
+
+    assert {GOOD: "within", COARSE: "open"} == words(judge(run))
+    missing = losing(setup, COARSE, [None, *BEYOND[1:]])
+    run = replace(run, records=(reference, run.records[0], missing))
+    assert {GOOD: "within", COARSE: "open"} == words(judge(run))
+
+
 def test_fewer_than_one_bound_in_a_thousand_tokens_do_not_matter():
     """One of 1,500 here."""
     setup = losing_setup([REFERENCE, GOOD], forced=300, functions=300)
