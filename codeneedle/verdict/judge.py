@@ -573,13 +573,21 @@ def _chosen(found: Verdict) -> Pair | None:
     ]
     if any(each.pair == found.reference for each in fitting):
         return None
-    judged = [each for each in fitting if each.word and each.leading]
-    return min(judged, key=_loss_at_most).pair if judged else None
+    # By divergence alone nothing is recommended.
+    judged = [
+        each
+        for each in fitting
+        if any(row.kind is not LossKind.CHANGE for row in each.rows)
+    ]
+    return min(judged, key=_at_most).pair if judged else None
 
 
-def _loss_at_most(standing: Standing) -> tuple[float, float]:
+def _at_most(standing: Standing) -> tuple[float, float]:
+    """What a pair loses at most, and what was measured, by the limit of its metric."""
     row = standing.leading
-    return (row.bounds.high, row.bounds.mean) if row else (math.inf, math.inf)
+    if row is None:
+        return (math.inf, math.inf)
+    return (row.bounds.high / row.limit, row.bounds.mean / row.limit)
 
 
 def cache_size(standing: Standing) -> float:

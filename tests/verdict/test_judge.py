@@ -410,6 +410,25 @@ def test_divergence_is_needed_where_it_was_measured():
     assert Pair.parse(GOOD) == found.chosen
 
 
+def test_divergence_alone_is_never_enough():
+    """It sets nothing, whatever is asked for; beyond it says all the same."""
+    run = with_klds(
+        replace(losing_run({}), records=()),
+        {GOOD: [0.001, 0.002] * 8, COARSE: [0.2, 0.3] * 8},
+    )
+
+    found = judge(run)
+
+    assert not found.graded
+    assert {GOOD: "open", COARSE: "beyond"} == words(found)
+    assert found.chosen is None
+    assert Word.WITHIN is of(found, GOOD).row("kld").word
+    assert judge(run, Limits(max_memory_bytes=1 << 40)).chosen is None
+    less = Limits(max_memory_bytes=int(of(found, GOOD).memory_bytes))
+    assert judge(run, less).chosen is None
+    assert {"kld"} == set(found.units)
+
+
 def test_within_takes_every_graded_metric_and_one_is_enough_for_beyond():
     """Recall and copies."""
     types = ["f16/f16", "q8_0/q8_0", "q5_1/q5_1", "q4_0/q4_0"]
@@ -642,6 +661,20 @@ def test_with_a_size_the_pair_is_set_that_loses_least_of_those_that_fit():
     assert Pair.parse("q5_1/q5_1") == chosen(size[REFERENCE] - 1)
     assert Pair.parse(COARSE) == chosen(size["q5_1/q5_1"] - 1)
     assert chosen(size[COARSE] - 1) is None
+
+
+def test_losses_and_changes_are_compared_by_their_limits():
+    """0.02 nats are within 0.03, and 1.5 % is beyond 1 %."""
+    run = with_klds(
+        losing_run({GOOD: [0.015 + each for each in WITHIN], COARSE: WITHIN}),
+        {GOOD: [0.001, 0.0011] * 8, COARSE: [0.031, 0.0311] * 8},
+    )
+    found = judge(run)
+    assert {GOOD: "beyond", COARSE: "beyond"} == words(found)
+
+    fits = Limits(max_memory_bytes=int(of(found, GOOD).memory_bytes))
+
+    assert Pair.parse(COARSE) == judge(run, fits).chosen
 
 
 def test_without_a_log_a_pair_is_as_large_as_its_types():
