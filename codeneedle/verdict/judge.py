@@ -276,6 +276,14 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
 # --- metrics, unit by unit
 
 
+_ENDS = {
+    LossKind.PROBABILITY: (-1.0, 1.0),
+    LossKind.NATS: (-math.inf, 1.0),
+    LossKind.CHANGE: (0.0, math.inf),
+}
+"""The least and the largest loss that there can be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scores:
     """
@@ -361,10 +369,7 @@ class _Scores:
             lost = sum(loss > 0 for loss in losses)
             bounds = lost_share(lost, len(losses), share)
         else:
-            bounds = interval(losses, share).clipped(
-                0.0 if self.loss.kind is LossKind.CHANGE else -1.0,
-                math.inf if self.loss.kind is LossKind.CHANGE else 1.0,
-            )
+            bounds = interval(losses, share).clipped(*_ENDS[self.loss.kind])
         word = bounds.word(limit)
         remark, word = self._remark(pair, losses, word)
         needed = None

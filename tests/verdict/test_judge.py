@@ -457,6 +457,24 @@ def test_within_takes_every_graded_metric_and_one_is_enough_for_beyond():
     assert "beyond" == found.word(Pair.parse("q5_1/q5_1"), "copy-logp")
 
 
+def test_nats_are_losses_of_probability_and_gains_may_be_large():
+    """1 - exp(-x): a chunk that comes to life again gains more than all."""
+    run = losing_run({}, setup=losing_setup(["f16/f16"]), reference="")
+    copies = [
+        copied("f16/f16", [-2.0, -2.1] * 8),
+        copied(GOOD, [-2.0 - 0.01, -2.1 - 0.01] * 8),
+        copied(COARSE, [-0.1, -0.1] * 8),
+    ]
+
+    run = replace(run, records=tuple(copies))
+
+    assert row_of(run, GOOD, "copy-logp").bounds.mean == pytest.approx(
+        1 - math.exp(-0.01)
+    )
+    gains = row_of(run, COARSE, "copy-logp").bounds
+    assert gains.low <= gains.mean <= gains.high < -1
+
+
 def test_a_metric_that_a_pair_lacks_keeps_it_open():
     """As after a screening, which measured recall of a few alone."""
     run = with_klds(
