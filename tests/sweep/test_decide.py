@@ -299,6 +299,18 @@ def test_a_pair_that_fails_is_left_as_it_was_and_the_others_go_on(world):
     assert len(world.asked) == len(set(world.asked))
 
 
+def test_a_reference_that_fails_ends_it(world):
+    world.losses = {GOOD: noisy}
+    world.sweep(WHOLE, GOOD)
+    world.failing = {(WHOLE, 8): CellError("it died", hint="Look.")}
+
+    failed = world.decide()
+
+    assert WHOLE == failed[0].pair
+    assert 1 == len(world.rounds)
+    assert (8, 8) == (world.functions(WHOLE), world.functions(GOOD))
+
+
 def test_an_interruption_leaves_what_was_answered(world):
     world.losses = {GOOD: noisy}
     world.sweep(WHOLE, GOOD)
