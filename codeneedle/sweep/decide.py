@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
-from codeneedle.records.record import CellRecord, Run
+from codeneedle.records.record import CellRecord, Recall, Run, Setup
 from codeneedle.scoring.rounds import recall_of
 from codeneedle.sweep.runner import Event, Runner
 from codeneedle.verdict.judge import Limits, Standing, Verdict, cache_size, judge
@@ -111,15 +111,22 @@ def decide(
 
 def spent_share(run: Run) -> float:
     """Time that further functions took, by the time of all else that was measured."""
-    first, more = 0.0, 0.0
-    for record in run.records:
-        total = record.phases.total_s
-        starts = 1
-        if record.probe == PROBE.name and record.has_numbers:
-            starts = max(recall_of(record).starts, 1)
-        first += total / starts
-        more += total - total / starts
-    return more / first if first else 0.0
+    whole = math.fsum(record.phases.total_s for record in run.records)
+    more = math.fsum(_further_s(record, run.setup) for record in run.records)
+    return more / (whole - more) if whole > more else 0.0
+
+
+def _further_s(record: CellRecord, setup: Setup) -> float:
+    """Seconds that further functions of *record* took, with their servers."""
+    looks = 0
+    if record.probe == PROBE.name and record.has_numbers:
+        looks = PROBE.look(record, setup)
+    if not looks:
+        return 0.0
+    found, first = recall_of(record), PROBE.unit_ends(setup)[0]
+    asking = math.fsum(each.wall_s for each in found.forced[first:])
+    # A reference may pass over a look.
+    return asking + min(looks, found.starts - 1) * _reading_s(record, found)
 
 
 def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
@@ -134,10 +141,14 @@ def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
 def _cell_s(record: CellRecord, goal: int) -> float:
     """Seconds of one more server of *record*, until it has *goal* functions."""
     found = recall_of(record)
-    asking = math.fsum(each.wall_s for each in found.answers)
     forced = math.fsum(each.wall_s for each in found.forced) / max(len(found.forced), 1)
-    reading = max(record.phases.total_s - asking, 0.0) / max(found.starts, 1)
-    return reading + (goal - len(found.forced)) * forced
+    return _reading_s(record, found) + (goal - len(found.forced)) * forced
+
+
+def _reading_s(record: CellRecord, found: Recall) -> float:
+    """Seconds of one server of *record* in which nothing was asked."""
+    asking = math.fsum(each.wall_s for each in found.answers)
+    return max(record.phases.total_s - asking, 0.0) / max(found.starts, 1)
 
 
 def finalists(run: Run, limits: Limits) -> list[Pair]:

@@ -367,6 +367,14 @@ def test_the_time_of_further_functions_is_set_beside_that_of_the_sweep():
     assert 0.0 == spent_share(replace(run, records=()))
 
 
+def test_a_cell_that_was_resumed_spent_nothing_on_further_functions():
+    """It took two servers for what every pair is asked."""
+    setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=32)
+    records = (timed(REFERENCE, starts=2, functions=16, total_s=24.0, setup=setup),)
+
+    assert 0.0 == spent_share(Run(name="made", setup=setup, records=records))
+
+
 def test_the_time_of_more_functions_is_that_of_reading_and_of_each():
     """Four seconds to read the text, one for each function."""
     setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=32)
