@@ -251,7 +251,9 @@ class _Page:
         chosen = set(finalists(replace(run, records=records), self.wish.limits))
         pairs = tuple(pair for pair in self.plan.pairs if pair in chosen)
         names = ", ".join(visible(str(pair)) for pair in pairs)
-        say(self.console, f"worth measuring further, by memory and divergence: {names}")
+        none = "none: all smaller caches are beyond the limit"
+        line = f"worth measuring further, by memory and divergence: {names or none}"
+        say(self.console, line)
         return pairs
 
     def _is_spent(self) -> bool:

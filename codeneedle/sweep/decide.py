@@ -156,15 +156,14 @@ def finalists(run: Run, limits: Limits) -> list[Pair]:
     The reference and the pairs that are worth to be measured, by a screening alone.
 
     Of the pairs that are not beyond the limit, those of which no other has a smaller
-    cache and a smaller divergence; of more than `FINALISTS`, evenly spread ones.
+    cache and a smaller divergence; of more than `FINALISTS`, evenly spread ones. Empty
+    where there is none of them.
 
     Args:
         run: With the records of the probes that screen alone.
         limits: What the pairs are held against.
     """
     found = judge(run, limits)
-    if found.reference is None:
-        return []
     front: list[Standing] = []
     for each in sorted(found.compared, key=lambda s: (cache_size(s), str(s.pair))):
         is_smaller = cache_size(each) < 1 and each.word is not Word.BEYOND
@@ -175,9 +174,10 @@ def finalists(run: Run, limits: Limits) -> list[Pair]:
     chosen = dict.fromkeys(
         front[round(at * step)].pair for at in range(min(FINALISTS, len(front)))
     )
-    return [found.reference, *chosen]
+    return [found.reference, *chosen] if found.reference and chosen else []
 
 
 def _loss(standing: Standing) -> float:
+    """What was measured, by the limit of its metric."""
     row = standing.leading
-    return row.bounds.mean if row else math.inf
+    return row.bounds.mean / row.limit if row else math.inf

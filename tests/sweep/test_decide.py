@@ -431,6 +431,10 @@ def test_of_many_finalists_five_are_spread_evenly():
     ]
 
 
+def test_where_all_is_beyond_the_limit_nothing_is_worth_measuring():
+    assert [] == finalists(screened({"q8_0/q8_0": 0.2, "q4_0/q4_0": 0.3}), Limits())
+
+
 def test_without_a_screening_there_are_no_finalists():
     run = screened({})
 
