@@ -260,7 +260,8 @@ class Runner:
         walk.tell(CellStarted(pair))
         cell = self._context(worker, pair, walk, goal)
         started = now()
-        kept: list[Json] = []
+        former = cell.former.observation if cell.former else None
+        kept: list[Json] = [former] if former else []
 
         def made(record: CellRecord) -> CellRecord:
             return replace(

@@ -154,6 +154,49 @@ def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
     assert PAIRS == pending(PAIRS, store=store, probe="recall")
 
 
+def ending_after(answers, error):
+    """An outcome: so many further answers are kept, and then *error* is raised."""
+    left = [answers]
+
+    def outcome(cell):
+        kept = [*(cell.former.observation["rounds"] if cell.former else [])]
+        for _ in range(left[0]):
+            kept.append(as_json(made_round(NEEDLE)))
+            cell.keep({"rounds": [*kept]})
+        left[0] = 0
+        raise error
+
+    return outcome
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), CellError("it broke", hint="Look.")]
+)
+def test_answers_of_a_cell_that_ends_early_are_kept_however_often_it_does(store, error):
+    """
+    Also where its next server ends before a further answer; it goes on from them.
+    """
+    script = Script(ending_after(2, error))
+    is_stopped = isinstance(error, KeyboardInterrupt)
+    expecting = pytest.raises(KeyboardInterrupt) if is_stopped else None
+
+    for _ in range(3):
+        with expecting or contextlib.nullcontext():
+            walk(store, script, pairs=PAIRS[:1], retry_failed=True)
+        record = store.record(PAIRS[0], "recall")
+        assert 2 == len(record.observation["rounds"])
+        assert (True, False) == (record.is_partial, record.has_numbers)
+        assert PAIRS[:1] == pending(
+            PAIRS[:1], store=store, probe="recall", retry_failed=True
+        )
+
+    formers = []
+    script.outcome = lambda cell: formers.append(cell.former)
+    walk(store, script, pairs=PAIRS[:1], retry_failed=True)
+    assert [2] == [len(former.observation["rounds"]) for former in formers]
+    assert store.record(PAIRS[0], "recall").has_numbers
+
+
 def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
     """
     It keeps the lines of the log; the other pairs are measured.
