@@ -158,7 +158,8 @@ def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
 @pytest.mark.parametrize(
     ("command", "own"),
     [
-        (("sweep",), "--decide --budget 2h --settle=q8_0/q4_0 --retry-failed"),
+        (("sweep",), "--decide --budget 2h --more --max-loss=2% --retry-failed"),
+        (("sweep",), "--no-more --max-lost 5% --max-memory 2GiB --at 32K"),
         (("plan",), "--decide"),
         (("submit", "slurm"), "--tasks 3 --gpus=0 --sbatch -x --submit --script a.sh"),
     ],
