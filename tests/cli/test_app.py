@@ -4,7 +4,6 @@ import hashlib
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 from importlib.metadata import version
