@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Annotated
+
+from msgspec import Meta
 
 from codeneedle.analysis.metrics import METRICS as MEMORY
 from codeneedle.analysis.metrics import Loss, LossKind, Metric, Values, of_cell
@@ -59,8 +62,8 @@ class RecallConditions:
     """
 
     ask: Ask = Ask.BOTH
-    functions: int = FUNCTIONS
-    lines: int = FORCED_LINES
+    functions: Annotated[int, Meta(ge=1)] = FUNCTIONS
+    lines: Annotated[int, Meta(ge=1, le=ASKED_LINES)] = FORCED_LINES
 
 
 def conditions_of(setup: Setup) -> RecallConditions:

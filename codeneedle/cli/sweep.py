@@ -301,7 +301,9 @@ class _Page:
                 mended = f"it is kept as {damaged}, and made anew"
                 note_lines(self.console, [f"the setup could not be read: {mended}"])
             with working(self.console, "fitting the corpus to the context"):
-                return prepare(plan, self.counts)
+                run = prepare(plan, self.counts)
+            note_lines(self.console, run.notes)
+            return run
 
     def _swept_twice(
         self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest

@@ -21,6 +21,7 @@ from codeneedle.analysis.divergence import COPY_METRICS, more_metrics
 from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.recall import FORCED
 from codeneedle.analysis.recall import NAME as RECALL
+from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.random_bodies import ALPHABET, random_bytes
 from codeneedle.engines.engine import Ability, Engine, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
@@ -169,7 +170,7 @@ class Conditions:
     ignored: tuple[str, ...]
 
 
-def check(settings: CopySettings, _corpus_bytes: int | None) -> None:
+def check(settings: CopySettings, _corpus: Corpus | None) -> None:
     """
     Stop at settings that no model can satisfy.
 
