@@ -159,6 +159,29 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     assert 0.9 == pytest.approx(logp.loss.able(record, SETUP))
 
 
+def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_show() -> (
+    None
+):
+    """Means over other functions than those of the other pairs compare with none."""
+    setup = replace(SETUP, probes={NAME: {"functions": 2}})
+    logprobs = (-0.5, -0.25, -0.125)
+    rounds = [
+        made_forced(each, logprob=logprob)
+        for each, logprob in zip(SETUP.forced, logprobs, strict=True)
+    ]
+    record = made_record("q8_0/q4_0", [], forced=rounds)
+
+    logp, *others = FORCED
+
+    assert [-0.5, -0.25] == logp.values(record, setup, Reading())
+    assert {each.name for each in SETUP.forced} == {
+        *logp.by_unit(record, setup, Reading())
+    }
+    for each in (logp, *others):
+        assert 2 == len(each.values(record, setup, Reading()))
+        assert 2 == len(each.names(record, setup))
+
+
 def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
     """
     Not of the probability of the mean: one token that is lost costs 1 at most.
