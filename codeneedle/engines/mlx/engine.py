@@ -4,42 +4,54 @@ import contextlib
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
+from codeneedle.engines.base_file import (
+    BaseFileTool,
+    Identity,
+    Job,
+    Notify,
+    Progress,
+    Written,
+    predicted_bytes,
+    scored_tokens,
+)
 from codeneedle.engines.client import SILENCE_S, Client
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
     CellSpec,
+    Comparison,
+    DivergenceTask,
     DivergenceTool,
     EngineIdentity,
     ModelSpec,
+    Reference,
+    Speeds,
+    SpeedTask,
     SpeedTool,
     Tokenizer,
+    ToolRun,
+    mismatched,
 )
 from codeneedle.engines.messages import Readiness, ServerGone
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
-from codeneedle.engines.mlx.log import KEY_VARIABLE, Asked, Listening
-from codeneedle.engines.mlx.settings import NAME, MlxSettings
-from codeneedle.engines.mlx.tools import MlxDivergence, MlxSpeed
-from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
+from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
+from codeneedle.engines.mlx.log import KEY_VARIABLE
+from codeneedle.engines.mlx.settings import NAME, MlxSettings, missing
+from codeneedle.errors import BadInput, CellError, ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
-from codeneedle.models.weights import (
-    FOLDER_FILE,
-    is_folder_of_mlx,
-    read_folder,
-    read_header,
-)
+from codeneedle.models.weights import FOLDER_FILE, read_header
 from codeneedle.records.record import Effective, Status, Trouble
-from codeneedle.system import machine, processes
-from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Child, ends_within
+from codeneedle.system import machine
+from codeneedle.system.orphans import noted, watched
+from codeneedle.system.processes import FILE_LIMIT_BYTES, Child, ends_within
 
 TYPES = ("f16", "bf16", "kv8", "kv6", "kv5", "kv4", "kv3", "kv2")
 """Those of K and of V: values as they are, or with so many bits."""
@@ -50,7 +62,6 @@ GROUP_SIZES = (32, 64, 128)
 """Values that share a scale and a bias; MLX has kernels for no others."""
 
 PACKAGES = ("mlx", "mlx-lm")
-INSTALL = "Install it: pip install 'codeneedle[mlx]'"
 
 ON_CPU = (
     "MLX computes on the CPU here, which is slow: use short contexts; on Linux, "
@@ -72,6 +83,9 @@ DEATH_S = 1.0
 
 POLL_S = 0.05
 
+TOOL_SILENCE_S = 3600.0
+"""How long a tool may write nothing: a chunk of a large model may take as long."""
+
 _HOST = "127.0.0.1"
 
 
@@ -87,9 +101,7 @@ def find() -> dict[str, str]:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError as error:
-            raise ToolMissing(
-                tool=name, reason="is not installed", hint=INSTALL
-            ) from error
+            raise missing(name) from error
     return found
 
 
@@ -152,21 +164,21 @@ class Mlx:
                 reason="the engine mlx has one device, and it uses it",
                 hint="Leave --devices out.",
             )
+        if not self.model.rotation:
+            raise BadInput(
+                source="--rotation off",
+                reason="the engine mlx never rotates values",
+                hint="Leave it out, or use --engine llama.cpp, which does.",
+            )
         if self.model.weights.path.name != FOLDER_FILE:
             refuse_unconvertible(self.model.weights)
         if len(self.settings.group_size) not in {1, 2}:
             raise _bad_group_size(self.settings.group_size, "K and V are two")
         sizes = (self.model.weights.key_length, self.model.weights.value_length)
-        for group, head_size in zip(self.group_size, sizes, strict=True):
+        for group, head_size in zip(self.settings.groups, sizes, strict=True):
             if group not in GROUP_SIZES or head_size % group:
                 reason = f"heads have {head_size} values"
                 raise _bad_group_size(self.settings.group_size, reason)
-
-    @property
-    def group_size(self) -> tuple[int, int]:
-        """Of K and of V."""
-        sizes = self.settings.group_size
-        return sizes[0], sizes[-1]
 
     @property
     def compute(self) -> str:
@@ -283,17 +295,12 @@ class Mlx:
             *(word for each in self._cache_arguments() for word in each.split()),
         ]
 
-    def asked(self, cell: CellSpec) -> Asked:
-        """What a child of *cell* is asked for."""
-        return Asked(
-            cell=cell,
-            group_size=self.group_size,
-            quantized_kv_start=self.settings.quantized_kv_start,
-            max_kv_size=self.settings.max_kv_size,
-        )
+    def mismatches(self, cell: CellSpec, log_text: str) -> tuple[str, ...]:
+        """In what the child of a log differs from *cell*, one phrase each."""
+        return logs.mismatches(cell, self.settings, log_text)
 
     def _cache_arguments(self) -> Iterator[str]:
-        key, value = self.group_size
+        key, value = self.settings.groups
         size = self.settings.max_kv_size
         yield f"--kv-group-size {key}" + (f",{value}" if value != key else "")
         yield f"--quantized-kv-start {self.settings.quantized_kv_start}"
@@ -338,7 +345,7 @@ class MlxServer:
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`."""
-        return logs.mismatches(self.engine.asked(cell), logs.read_log(self.log))
+        return self.engine.mismatches(cell, logs.read_log(self.log))
 
     def fallback(self) -> Trouble | None:
         """Nothing falls back."""
@@ -359,7 +366,7 @@ class MlxServer:
         """As of `engine.Served`: the most that MLX had allocated on a GPU."""
         if not devices():
             return None
-        found = logs.last(logs.read_log(self.log), "memory", logs.Memory)
+        found = logs.last(logs.read_log(self.log), logs.Memory)
         return found.peak_bytes if found else None
 
 
@@ -401,12 +408,12 @@ def _serving(
 
 def _port(child: Child, log: Path) -> int:
     """Where the child listens, which it chooses itself, once it has loaded."""
-    elapsed_s = processes.AwakeClock(longest_s=60.0)
+    deadline = time.monotonic() + LOAD_TIMEOUT_S
     while child.poll() is None:
-        found = logs.last(logs.read_log(log), "listening", Listening)
+        found = logs.last(logs.read_log(log), logs.Listening)
         if found is not None:
             return found.port
-        if elapsed_s() > LOAD_TIMEOUT_S:
+        if time.monotonic() > deadline:
             raise CellError(
                 f"mlx does not answer after {LOAD_TIMEOUT_S:g} s",
                 hint=f"See {log}. Is the disk slow, or the memory full?",
@@ -423,3 +430,231 @@ def _bad_group_size(sizes: Sequence[int], reason: str) -> BadInput:
         reason=reason,
         hint="Use 32, 64 or 128, of which the head size is a multiple.",
     )
+
+
+# --- the child as a tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """
+    One run of a child.
+
+    Attributes:
+        engine: What starts it.
+        cell: Pair, and the context that is verified.
+        argv: Its arguments.
+        log: Receives what it says.
+        file: What it writes beside the log, if anything.
+        file_bytes: Size that this file may have.
+        silence_s: How long both may stay as they are.
+    """
+
+    engine: Mlx
+    cell: CellSpec
+    argv: Sequence[str]
+    log: Path
+    file: Path | None = None
+    file_bytes: int = 0
+    silence_s: float = TOOL_SILENCE_S
+
+    def to_end(self, note: Notify, grown: Callable[[str], None]) -> str:
+        """
+        Run it to its end.
+
+        Returns:
+            Its log.
+
+        Raises:
+            CellError: If it fails, is silent, or runs something else than asked for.
+        """
+        note(ToolRun(command=tuple(self.argv)))
+
+        def look() -> None:
+            log_text = logs.read_log(self.log)
+            self._verify(log_text, is_over=False)
+            grown(log_text)
+
+        returncode = watched(
+            self.argv,
+            env=logs.environment(),
+            files=(self.log,) if self.file is None else (self.log, self.file),
+            grown=look,
+            silence_s=self.silence_s,
+            file_limit_bytes=FILE_LIMIT_BYTES + self.file_bytes,
+        )
+        log_text = logs.read_log(self.log)
+        if returncode is None:
+            raise CellError(
+                f"mlx is running but has written nothing for {self.silence_s:g} s",
+                hint=f"See {self.log}.",
+                status=Status.TIMED_OUT,
+                log_excerpt=logs.last_lines(log_text),
+            )
+        effective = logs.effective(log_text)
+        note(ToolRun(command=tuple(self.argv), effective=effective))
+        if returncode:
+            raise logs.died(returncode, self.log)
+        self._verify(log_text, is_over=True)
+        return log_text
+
+    def _verify(self, log_text: str, *, is_over: bool) -> None:
+        if is_over or logs.last(log_text, logs.Running):
+            differences = self.engine.mismatches(self.cell, log_text)
+            if differences:
+                excerpt = logs.last_lines(log_text)
+                raise mismatched(differences, log_excerpt=excerpt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlxDivergence(BaseFileTool):
+    """Compares pairs in a child. Implements `engine.DivergenceTool`."""
+
+    engine: Mlx
+
+    @property
+    def version(self) -> str:
+        """As of `engine.DivergenceTool`."""
+        return self.engine.identity().version
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """As of `engine.DivergenceTool`."""
+        return self.engine.identity().arguments
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def vocabulary(self) -> int:
+        """As of `BaseFileTool`."""
+        return self.engine.model.weights.vocabulary
+
+    def identity(self, task: DivergenceTask) -> Identity:
+        """As of `BaseFileTool`."""
+        return Identity.of(
+            task,
+            version=self.version,
+            vocabulary=self.vocabulary,
+            arguments=self.arguments,
+        )
+
+    def written(self, job: Job, note: Notify, progress: Progress) -> Written:
+        """As of `BaseFileTool`."""
+        log_text = self._completed(job, note, progress)
+        found = logs.last(log_text, logs.Wrote)
+        if found is not None:
+            return found.base
+        short = logs.last(log_text, logs.Short)
+        raise job.too_short(short.lengths) if short else _incomplete(log_text)
+
+    def compare(
+        self,
+        task: DivergenceTask,
+        reference: Reference,
+        *,
+        log: Path,
+        note: Notify,
+        progress: Progress,
+    ) -> Comparison:
+        """As of `engine.DivergenceTool`."""
+        log_text = self._completed(Job(task=task, text=None, log=log), note, progress)
+        found = logs.last(log_text, logs.Compared)
+        scored = scored_tokens(chunks=reference.chunks, context=task.context)
+        if found is None or found.comparison.tokens != scored:
+            raise _incomplete(log_text)
+        return found.comparison
+
+    def _completed(self, job: Job, note: Notify, progress: Progress) -> str:
+        """The log of *job*."""
+        task, text = job.task, job.text
+        argv = self.engine.command("divergence", job.pair, context=task.context)
+        argv += ["--base", str(job.base)]
+        if text is not None:
+            argv += ["--text", str(text), "--chunks", str(task.chunks)]
+        run = _Run(
+            engine=self.engine,
+            cell=CellSpec(job.pair, task.context),
+            argv=argv,
+            log=job.log,
+            file=job.base if text else None,
+            file_bytes=predicted_bytes(
+                vocabulary=self.vocabulary, chunks=task.chunks, context=task.context
+            ),
+        )
+        return run.to_end(
+            note, lambda log_text: progress(len(logs.lines(log_text, logs.Chunk)))
+        )
+
+
+def _incomplete(log_text: str) -> CellError:
+    return CellError(
+        "mlx ended without complete statistics",
+        hint="See the end of its log.",
+        status=Status.CRASHED,
+        log_excerpt=logs.last_lines(log_text),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlxSpeed:
+    """Measures speed in a child. Implements `engine.SpeedTool`."""
+
+    engine: Mlx
+
+    @property
+    def arguments(self) -> Mapping[str, str]:
+        """As of `engine.SpeedTool`."""
+        words = (each.partition(" ") for each in self.engine.identity().arguments)
+        return {name: value for name, _, value in words}
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def measure(
+        self,
+        task: SpeedTask,
+        *,
+        log: Path,
+        silence_s: float,
+        note: Notify,
+        progress: Callable[[str], None],
+    ) -> Speeds:
+        """As of `engine.SpeedTool`."""
+        context = task.depth + max(task.prompt_tokens, task.generated_tokens)
+        run = _Run(
+            engine=self.engine,
+            cell=CellSpec(task.pair, context),
+            argv=[
+                *self.engine.command("speed", task.pair, context=context),
+                *("--depth", str(task.depth)),
+                *("--prompt-tokens", str(task.prompt_tokens)),
+                *("--generated-tokens", str(task.generated_tokens)),
+                *("--repetitions", str(task.repetitions)),
+            ],
+            log=log,
+            silence_s=silence_s,
+        )
+
+        def tell(log_text: str) -> None:
+            done = len(logs.lines(log_text, logs.Speed))
+            progress(f"repetition {done + 1} of {task.repetitions}")
+
+        found = logs.lines(run.to_end(note, tell), logs.Speed)
+        if len(found) != task.repetitions:
+            raise _incomplete(logs.read_log(log))
+        gpu = ", ".join(self.engine.identity().devices)
+        return Speeds(
+            pp=tuple(each.pp for each in found),
+            tg=tuple(each.tg for each in found),
+            build=self.engine.identity().version,
+            cpu=machine.facts().processor,
+            gpu=gpu,
+            backends=gpu,
+            threads=machine.usable_cores(),
+            peak_bytes=max(each.peak_bytes for each in found),
+        )

@@ -1,25 +1,22 @@
-"""What the child is told by variables, and what its log tells the parent."""
+"""What the child gets by variables, and the lines of its log that the parent reads."""
 
-import json
+import contextlib
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines.engine import (
-    CellSpec,
-    ChunkValues,
-    Comparison,
-    Estimate,
-    Statistics,
-)
+from codeneedle.engines.base_file import Lengths, Written
+from codeneedle.engines.engine import CellSpec, Comparison
+from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import CellError
+from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system import processes
 from codeneedle.text import harmless, one_line
@@ -41,12 +38,10 @@ _OUT_OF_MEMORY = re.compile(
 )
 _UNSUPPORTED = re.compile(
     r"divisible by the quantization group size|NotImplementedError"
-    r"|requested (group size|bits)|not supported",
+    r"|requested (group size|bits)|not support",
     re.IGNORECASE,
 )
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b.*")
-
-_Layout = TypeVar("_Layout")
 
 
 def environment() -> dict[str, str]:
@@ -56,46 +51,11 @@ def environment() -> dict[str, str]:
     return processes.clean(os.environ) | offline | preloaded
 
 
-def line(kind: str, facts: Mapping[str, Any]) -> str:
-    """A line of *kind*, without its line break."""
-    return MARK + json.dumps({"kind": kind, **facts})
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """What a line of the log says, beside others that libraries write."""
 
 
-def read_log(path: Path) -> str:
-    """The log so far; empty if there is none. Bytes that are no UTF-8 are U+FFFD."""
-    try:
-        with path.open("rb") as file:
-            return file.read(MOST_LOG_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def told(log_text: str, kind: str) -> Iterator[dict[str, Any]]:
-    """What the lines of *kind* say, in order; damaged ones are left out."""
-    for each in log_text.splitlines():
-        if not each.startswith(MARK):
-            continue
-        try:
-            found = json.loads(each.removeprefix(MARK))
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict) and found.get("kind") == kind:
-            yield found
-
-
-def last(log_text: str, kind: str, layout: type[_Layout]) -> _Layout | None:
-    """What the last line of *kind* says, as a *layout*; None if it does not fit."""
-    found = None
-    for each in told(log_text, kind):
-        try:
-            found = msgspec.convert(each, type=layout)
-        except msgspec.ValidationError:
-            found = None
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
+class Listening(Line, frozen=True, kw_only=True):
     """
     The child is ready.
 
@@ -106,22 +66,18 @@ class Listening:
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Line, frozen=True, kw_only=True):
     """
-    What MLX has allocated, in bytes.
+    What MLX has allocated.
 
     Attributes:
-        active_bytes: After a reply.
         peak_bytes: At most, so far.
     """
 
-    active_bytes: int
     peak_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCache:
+class LayerCache(msgspec.Struct, frozen=True, kw_only=True):
     """
     The cache of one layer, as its arrays show it.
 
@@ -148,8 +104,7 @@ class LayerCache:
     tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Running(Line, frozen=True, kw_only=True):
     """
     What runs.
 
@@ -163,17 +118,85 @@ class Told:
     build: str
     context: int
     layers: tuple[LayerCache, ...]
-    quantized_kv_start: int = 0
+    quantized_kv_start: int
 
 
-def what_runs(log_text: str) -> Told | None:
-    """What the child says of its caches; None if it has not said it."""
-    return last(log_text, "effective", Told)
+class Short(Line, frozen=True, kw_only=True):
+    """A text is too short to be compared."""
+
+    lengths: Lengths
+
+
+class Chunk(Line, frozen=True, kw_only=True):
+    """A chunk of a text has been read."""
+
+
+class Wrote(Line, frozen=True, kw_only=True):
+    """The distributions of the reference are in the base file."""
+
+    base: Written
+
+
+class Compared(Line, frozen=True, kw_only=True):
+    """All chunks are compared with the reference."""
+
+    comparison: Comparison
+
+
+class Speed(Line, frozen=True, kw_only=True):
+    """
+    One repetition of both tests.
+
+    Attributes:
+        pp: Reading speed, in tokens per second.
+        tg: Writing speed.
+        peak_bytes: Most memory that MLX has allocated so far.
+    """
+
+    pp: float
+    tg: float
+    peak_bytes: int
+
+
+_KINDS = Listening | Memory | Running | Short | Chunk | Wrote | Compared | Speed
+_decoder = msgspec.json.Decoder(_KINDS)
+_Kind = TypeVar("_Kind", bound=Line)
+
+
+def tell(line: Line) -> None:
+    """Say something that the parent reads, in a line of its own."""
+    sys.stdout.write(f"{MARK}{msgspec.json.encode(line).decode()}\n")
+    sys.stdout.flush()
+
+
+def read_log(path: Path) -> str:
+    """The log so far; empty if there is none. Bytes that are no UTF-8 are U+FFFD."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_LOG_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def lines(log_text: str, kind: type[_Kind]) -> list[_Kind]:
+    """The lines of *kind*, in order; damaged ones are left out."""
+    found = []
+    for each in log_text.splitlines():
+        if each.startswith(MARK):
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                found.append(_decoder.decode(each.removeprefix(MARK)))
+    return [line for line in found if isinstance(line, kind)]
+
+
+def last(log_text: str, kind: type[_Kind]) -> _Kind | None:
+    """The last line of *kind*; None if there is none."""
+    found = lines(log_text, kind)
+    return found[-1] if found else None
 
 
 def effective(log_text: str) -> Effective:
-    """The same for a record: layers of one kind are one cache."""
-    found = what_runs(log_text)
+    """What runs, for a record: layers of one kind are one cache."""
+    found = last(log_text, Running)
     if found is None:
         return Effective()
     held = [each for each in found.layers if each.k]
@@ -217,85 +240,51 @@ def _buffer(layers: Sequence[LayerCache], context: int) -> KvBuffer:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """
-    What a child is asked for.
-
-    Attributes:
-        cell: Pair and context.
-        group_size: Of K and of V.
-        quantized_kv_start: Tokens that stay as they are at first.
-        max_kv_size: Tokens that a cache holds; None for all.
-    """
-
-    cell: CellSpec
-    group_size: tuple[int, int]
-    quantized_kv_start: int
-    max_kv_size: int | None = None
-
-
-def mismatches(asked: Asked, log_text: str) -> tuple[str, ...]:
-    """In what the child differs from what was asked for, one phrase each."""
-    found = what_runs(log_text)
+def mismatches(cell: CellSpec, settings: MlxSettings, log_text: str) -> tuple[str, ...]:
+    """In what the child differs from *cell* and *settings*, one phrase each."""
+    found = last(log_text, Running)
     if found is None:
         return ("it does not say what its caches are",)
-    return tuple(dict.fromkeys(_differences(asked, found)))
+    return tuple(dict.fromkeys(_differences(cell, settings, found)))
 
 
-def _differences(asked: Asked, found: Told) -> Iterator[str]:
-    if found.context != asked.cell.context:
-        yield f"context {found.context} instead of {asked.cell.context}"
-    if found.quantized_kv_start != asked.quantized_kv_start:
-        start = found.quantized_kv_start
-        yield f"quantized from token {start} on instead of {asked.quantized_kv_start}"
+def _differences(
+    cell: CellSpec, settings: MlxSettings, found: Running
+) -> Iterator[str]:
+    if found.context != cell.context:
+        yield f"context {found.context} instead of {cell.context}"
+    start = settings.quantized_kv_start
+    if found.quantized_kv_start != start:
+        yield f"quantized from token {found.quantized_kv_start} on instead of {start}"
     held = [each for each in found.layers if each.k]
     if not held:
         yield "no layer keeps K and V that can be quantized"
     for each in held:
-        yield from _layer_differences(asked, each)
+        yield from _layer_differences(cell.pair, settings, each)
     for each in found.layers:
         # Layers with a state instead of K and V have nothing to quantize.
         if not each.k and "KV" in each.class_name:
             yield f"layer {each.layer} keeps a {each.class_name}, not quantized"
 
 
-def _layer_differences(asked: Asked, found: LayerCache) -> Iterator[str]:
-    pair, size = asked.cell.pair, asked.max_kv_size
+def _layer_differences(
+    pair: Pair, settings: MlxSettings, found: LayerCache
+) -> Iterator[str]:
     if (found.k, found.v) != (pair.k, pair.v):
         yield f"K {found.k}, V {found.v} instead of {pair}"
+    size = settings.max_kv_size
     if size is not None and found.tokens is None:
         yield f"a cache of any size instead of {size:,} tokens"
     groups = (found.k_group_size, found.v_group_size)
-    for runs, wanted in zip(groups, asked.group_size, strict=True):
+    for runs, wanted in zip(groups, settings.groups, strict=True):
         if runs not in {0, wanted}:
             yield f"group size {runs} instead of {wanted}"
 
 
-def comparison(log_text: str) -> Comparison | None:
-    """The statistics that the child ended with; None if it did not."""
-    found = next(told(log_text, "statistics"), None)
-    if found is None:
-        return None
-    chunks = [each["values"] for each in told(log_text, "chunk") if "values" in each]
-    try:
-        values = {
-            name: Estimate(*value) if isinstance(value, list) else value
-            for name, value in found["values"].items()
-        }
-        return Comparison(
-            statistics=msgspec.convert(values, type=Statistics),
-            tokens=int(found["tokens"]),
-            by_chunk=msgspec.convert(chunks, type=tuple[ChunkValues, ...]),
-        )
-    except (msgspec.ValidationError, KeyError, TypeError, AttributeError):
-        return None
-
-
 def trouble(log_text: str, returncode: int) -> Trouble:
     """Why a child ended, by the end of its log and its exit code."""
-    lines = [each for each in last_lines(log_text) if _RAISED.match(each)]
-    reason = one_line(lines[-1]) if lines else _exit_cause(returncode)
+    raised = [each for each in last_lines(log_text) if _RAISED.match(each)]
+    reason = one_line(raised[-1]) if raised else _exit_cause(returncode)
     if returncode == -signal.SIGKILL or _OUT_OF_MEMORY.search(reason):
         return Trouble(Status.OUT_OF_MEMORY, reason)
     if _UNSUPPORTED.search(reason):

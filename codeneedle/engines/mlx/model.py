@@ -1,6 +1,5 @@
 """The model in the child process: its caches, prompts read, tokens predicted."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,20 +10,24 @@ import mlx.core as mx
 import mlx_lm
 import numpy as np
 import numpy.typing as npt
-from mlx import nn
-from mlx_lm.models import base
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import (
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 from mlx_lm.utils import load_model
 
 from codeneedle.engines.mlx.cache import (
     PLAIN_BITS,
+    WORD_BITS,
     Packing,
-    RotatingQuantizedKVCache,
-    SplitQuantizedKVCache,
-    attention,
+    SplitKVCache,
     quantized,
 )
-from codeneedle.engines.mlx.convert import ROPE_FACTORS
+from codeneedle.engines.mlx.log import LayerCache, Speed
+from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.grid import Pair
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""
@@ -41,101 +44,22 @@ SCORED_STEP = 256
 DTYPES = {"f16": mx.float16, "bf16": mx.bfloat16}
 """Cache types that are not quantized."""
 
+KINDS = (KVCache, QuantizedKVCache, RotatingKVCache, SplitKVCache)
+"""Caches of K and V that can be quantized, or are."""
+
 _NAMES = {mx.float16: "f16", mx.bfloat16: "bf16", mx.float32: "f32"}
 
-_OURS = (SplitQuantizedKVCache, RotatingQuantizedKVCache)
 
-_original_attention = base.scaled_dot_product_attention
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """
-    What a child is started with.
-
-    Attributes:
-        k: Type of K: ``f16``, ``bf16``, or ``kv`` with the bits.
-        v: Type of V.
-        group_size: Of K and of V: values that share a scale.
-        quantized_kv_start: Tokens of a context that stay as they are at first.
-        max_kv_size: Tokens that a cache holds; None for all.
-        compute: ``float32``, or ``model`` for what the weights have.
-    """
-
-    k: str
-    v: str
-    group_size: tuple[int, int] = (64, 64)
-    quantized_kv_start: int = 0
-    max_kv_size: int | None = None
-    compute: str = "model"
-
-    def packings(self) -> tuple[Packing, Packing]:
-        """How K and V are to be stored; scales take 16 bits on a CPU, too."""
-        scales = mx.float16 if self.compute == "float32" else None
-        key, value = (
-            Packing(PLAIN_BITS, group, DTYPES[kind])
-            if kind in DTYPES
-            else Packing(int(kind.removeprefix("kv")), group, scales)
-            for kind, group in zip((self.k, self.v), self.group_size, strict=True)
-        )
-        return key, value
-
-
-class FactoredRope(nn.Module):  # type: ignore[misc, unused-ignore]
-    """
-    Rotary positions whose frequencies are divided by a factor for each pair.
-
-    Source:
-        ``rope_freqs.weight`` in ``ggml_rope_ext``; ``Llama3RoPE`` of mlx-lm.
-    """
-
-    def __init__(self, *, dims: int, base: float, factors: Sequence[float]) -> None:
-        super().__init__()
-        self.dims = dims
-        exponents = mx.arange(0, dims, 2, dtype=mx.float32) / dims
-        self._freqs = base**exponents * mx.array(factors, dtype=mx.float32)
-
-    def __call__(self, x: Any, offset: int = 0) -> Any:
-        """*x*, its last axis rotated by the places from *offset* on."""
-        return mx.fast.rope(
-            x,
-            self.dims,
-            traditional=False,
-            base=None,
-            scale=1.0,
-            offset=offset,
-            freqs=self._freqs,
-        )
-
-
-def _dispatched(
-    queries: Any,
-    keys: Any,
-    values: Any,
-    cache: Any,
-    scale: float,
-    mask: Any,
-    sinks: Any = None,
-) -> Any:
-    """Attention for every model of mlx-lm: ours on our caches, else its own."""
-    if not isinstance(cache, _OURS):
-        return _original_attention(
-            queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks
-        )
-    if sinks is not None:
-        raise NotImplementedError("attention sinks on a quantized cache")
-    return attention(queries, keys, values, cache=cache, scale=scale, mask=mask)
-
-
-def _take_over_attention() -> None:
-    """Have all models use `_dispatched`, those that are imported later, too."""
-    for name, module in list(sys.modules.items()):
-        if not name.startswith("mlx_lm.models."):
-            continue
-        if getattr(module, "scaled_dot_product_attention", None) is _original_attention:
-            module.scaled_dot_product_attention = (  # type: ignore[attr-defined]
-                _dispatched
-            )
+def packings(pair: Pair, settings: MlxSettings) -> tuple[Packing, Packing]:
+    """How K and V are to be stored; scales take 16 bits on a CPU, too."""
+    scales = mx.float16 if settings.compute == "float32" else None
+    key, value = (
+        Packing(PLAIN_BITS, group, DTYPES[kind])
+        if kind in DTYPES
+        else Packing(int(kind.removeprefix("kv")), group, scales)
+        for kind, group in zip((pair.k, pair.v), settings.groups, strict=True)
+    )
+    return key, value
 
 
 @dataclass(slots=True)
@@ -145,7 +69,8 @@ class Session:
 
     Attributes:
         model: Of mlx-lm.
-        settings: What was asked for.
+        pair: Types of K and V: ``f16``, ``bf16``, or ``kv`` with the bits.
+        settings: The user's; ``compute`` is not ``auto`` here.
         vocabulary: Tokens that it knows.
         caches: One for each layer.
         tokens: What is in them.
@@ -153,35 +78,30 @@ class Session:
     """
 
     model: Any
-    settings: Settings
+    pair: Pair
+    settings: MlxSettings
     vocabulary: int
     caches: list[Any] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     reused: int = 0
+    _is_quantized: bool = field(default=False, init=False)
 
     @classmethod
-    def load(cls, folder: Path, settings: Settings) -> "Session":
+    def load(cls, folder: Path, pair: Pair, settings: MlxSettings) -> "Session":
         """The model in *folder*, its weights in memory."""
-        _take_over_attention()
         model, config = load_model(folder)
-        _take_over_attention()
         if settings.compute == "float32":
             model.set_dtype(mx.float32)
-        factors = config.get(ROPE_FACTORS)
-        if factors:
-            for layer in model.layers:
-                layer.self_attn.rope = FactoredRope(
-                    dims=2 * len(factors), base=config["rope_theta"], factors=factors
-                )
         mx.eval(model.parameters())
         text = config.get("text_config", config)
-        made = cls(model=model, settings=settings, vocabulary=int(text["vocab_size"]))
+        vocabulary = int(text["vocab_size"])
+        made = cls(model=model, pair=pair, settings=settings, vocabulary=vocabulary)
         made.clear()
         return made
 
     def clear(self) -> None:
         """Empty the caches."""
-        self.tokens = []
+        self.tokens, self._is_quantized = [], False
         self.caches = make_prompt_cache(self.model)
         size = self.settings.max_kv_size
         if size is not None:
@@ -239,7 +159,7 @@ class Session:
         """
         surplus = len(self.tokens) - length
         is_early = length < self.settings.quantized_kv_start
-        if surplus and is_early and any(isinstance(c, _OURS) for c in self.caches):
+        if surplus and is_early and self._is_quantized:
             return False
         if surplus and not all(each.is_trimmable() for each in self.caches):
             return False
@@ -273,15 +193,16 @@ class Session:
 
     def _quantize(self) -> None:
         """Quantize what is to be, from the beginning of a context or later."""
-        if len(self.tokens) < self.settings.quantized_kv_start:
-            return
-        key, value = self.settings.packings()
-        for at, cache in enumerate(self.caches):
-            made = quantized(cache, key, value)
-            if made is not None:
-                self.caches[at] = made
+        if len(self.tokens) >= self.settings.quantized_kv_start:
+            self._convert()
 
-    def effective(self) -> list[dict[str, Any]]:
+    def _convert(self) -> None:
+        if not self._is_quantized:
+            key, value = packings(self.pair, self.settings)
+            self.caches = [quantized(each, key, value) for each in self.caches]
+            self._is_quantized = True
+
+    def effective(self) -> tuple[LayerCache, ...]:
         """
         What each layer's cache is, read from its arrays, after a token was stored.
 
@@ -289,56 +210,58 @@ class Session:
         """
         self.clear()
         self.fill([0])
-        key, value = self.settings.packings()
-        found = [
-            _told(at, quantized(each, key, value) or each)
-            for at, each in enumerate(self.caches)
-        ]
+        self._convert()
+        found = tuple(_shown(at, each) for at, each in enumerate(self.caches))
         self.clear()
         return found
 
 
-def _told(number: int, cache: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {"layer": number, "class_name": type(cache).__name__}
-    if not isinstance(cache, _OURS):
-        return told
-    sides = (
-        ("k", cache.keys, cache.key_packing),
-        ("v", cache.values, cache.value_packing),
+def _shown(number: int, cache: Any) -> LayerCache:
+    """What the arrays of *cache* show, which has stored a token."""
+    name = type(cache).__name__
+    if not isinstance(cache, KINDS):
+        return LayerCache(layer=number, class_name=name)
+    group = getattr(cache, "group_size", 0)
+    groups = group if isinstance(group, tuple) else (group, group)
+    # Values that are not quantized are no tuple in mlx-lm's own caches.
+    k, v = (
+        each if isinstance(each, (tuple, list)) else (each,) for each in cache.state[:2]
     )
-    for (side, packed, packing), size in zip(
-        sides, cache.bytes_per_token(), strict=True
-    ):
-        told[side] = _type_of(packed, packing)
-        told[f"{side}_group_size"] = packing.group_size if packing.is_quantized else 0
-        told[f"{side}_bytes_per_token"] = size
-    told["tokens"] = getattr(cache, "max_size", None)
-    return told
+    return LayerCache(
+        layer=number,
+        class_name=name,
+        k=_type_of(k, groups[0]),
+        v=_type_of(v, groups[1]),
+        k_group_size=groups[0] if len(k) > 1 else 0,
+        v_group_size=groups[1] if len(v) > 1 else 0,
+        k_bytes_per_token=sum(array.nbytes / array.shape[2] for array in k),
+        v_bytes_per_token=sum(array.nbytes / array.shape[2] for array in v),
+        tokens=getattr(cache, "max_size", None),
+    )
 
 
-def _type_of(packed: Any, packing: Packing) -> str:
+def _type_of(arrays: Sequence[Any], group_size: int) -> str:
     """The type that the arrays show: of packed values, from their widths."""
-    if len(packed) == 1:
-        return _NAMES.get(packed[0].dtype, str(packed[0].dtype))
-    words, scales = packed[0].shape[-1], packed[1].shape[-1]
-    return f"kv{32 * words // (scales * packing.group_size)}"
+    if len(arrays) == 1:
+        return _NAMES.get(arrays[0].dtype, str(arrays[0].dtype))
+    words, scales = arrays[0].shape[-1], arrays[1].shape[-1]
+    return f"kv{WORD_BITS * words // (scales * group_size)}"
 
 
 def speeds(
     session: Session, *, depth: int, prompt: int, generated: int, repetitions: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Speed]:
     """
     Reading and writing speed at *depth*, one repetition after the other.
 
     The caches hold *depth* tokens before each test, as of llama-bench; a first
-    repetition, which is not told, warms up.
+    repetition, which is not reported, warms up.
 
-    Yields:
-        ``pp`` and ``tg``, in tokens per second, and the peak memory in bytes.
+    The peak of memory includes reading the first *depth* tokens.
     """
     text = [1 + at % (session.vocabulary - 1) for at in range(max(depth, prompt, 1))]
+    mx.reset_peak_memory()
     for repetition in range(repetitions + 1):
-        mx.reset_peak_memory()
         pp = _timed(session, text[:depth], lambda: session.fill(text[:prompt]), prompt)
 
         def write() -> None:
@@ -348,7 +271,7 @@ def speeds(
 
         tg = _timed(session, text[:depth], write, generated)
         if repetition:
-            yield {"pp": pp, "tg": tg, "peak_bytes": int(mx.get_peak_memory())}
+            yield Speed(pp=pp, tg=tg, peak_bytes=peak_bytes())
 
 
 def _timed(
@@ -368,6 +291,6 @@ def versions() -> str:
     return f"mlx {mx.__version__}, mlx-lm {mlx_lm.__version__}, {device}"
 
 
-def memory() -> dict[str, int]:
-    """What MLX has allocated, now and at most, in bytes."""
-    return {"active_bytes": mx.get_active_memory(), "peak_bytes": mx.get_peak_memory()}
+def peak_bytes() -> int:
+    """The most that MLX has allocated so far."""
+    return int(mx.get_peak_memory())

@@ -1,16 +1,17 @@
 """
-Divergence of two distributions, as llama-perplexity defines it: the reference's rows
-rounded to 16 bits, and the statistics of rows compared. Pure.
+Divergence of two distributions, as llama-perplexity defines it: the chunks of a text,
+the reference's rows rounded to 16 bits, and the statistics of rows compared. Pure.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from codeneedle.engines.base_file import row_values
+from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""
@@ -23,6 +24,22 @@ SCALE_VALUES = 4
 
 FEW = 10
 """With so few tokens, no errors are stated."""
+
+
+def chunks(
+    ids: Sequence[int], *, context: int, beginning: Sequence[int]
+) -> list[list[int]]:
+    """
+    The chunks of a text; where prompts begin with a token, each begins with it.
+
+    Source:
+        ``kl_divergence`` in ``perplexity.cpp`` of llama.cpp b11434.
+    """
+    first = list(beginning[:1])
+    return [
+        [*first, *ids[at + len(first) : at + context]]
+        for at in range(0, len(ids) - context + 1, context)
+    ]
 
 
 def encoded(row: Row) -> npt.NDArray[np.uint16]:
@@ -90,70 +107,67 @@ class Sums:
     def __len__(self) -> int:
         return len(self.nll)
 
-    def chunk(self, start: int) -> dict[str, float]:
-        """Means over the tokens from *start* on, as of `engine.ChunkValues`."""
-        return {
-            "logp": -_mean(self.nll[start:]),
-            "kld": _mean(self.kld[start:]),
-            "same_top": 100 * _mean(self.same[start:]),
-        }
+    def chunk(self, start: int) -> ChunkValues:
+        """Means over the tokens from *start* on."""
+        return ChunkValues(
+            logp=-_mean(self.nll[start:]),
+            kld=_mean(self.kld[start:]),
+            same_top=100 * _mean(self.same[start:]),
+        )
 
-    def statistics(self) -> dict[str, Any]:
-        """As of `engine.Statistics`; estimates are pairs of a value and its error."""
+    def statistics(self) -> Statistics:
+        """Of all tokens; there must be one."""
         nll, base = np.array(self.nll), np.array(self.nll_base)
         kld, dp = np.array(self.kld), np.array(self.dp)
         mean, base_mean = estimate(nll), estimate(base)
-        ratio = math.exp(mean[0] - base_mean[0])
+        ratio = math.exp(mean.value - base_mean.value)
         same = _mean(self.same)
-        return {
-            "ppl": _exponential(mean),
-            "ppl_base": _exponential(base_mean),
-            "ppl_ratio": (ratio, ratio * _ratio_error(nll, base)),
-            "kld": estimate(kld),
-            "kld_max": float(kld.max()),
-            **{
-                f"kld_{name}": float(np.quantile(kld, share))
-                for name, share in QUANTILES.items()
-            },
-            "kld_min": float(kld.min()),
-            "dp_mean": _percent(estimate(dp)),
-            "dp_rms": _percent(_root(dp)),
-            "same_top": _percent((same, _share_error(same, len(kld)))),
-        }
+        return Statistics(
+            ppl=_exponential(mean),
+            ppl_base=_exponential(base_mean),
+            # The two vary together.
+            ppl_ratio=Estimate(ratio, ratio * _error(nll - base)),
+            kld=estimate(kld),
+            kld_max=float(kld.max()),
+            kld_999=float(np.quantile(kld, 0.999)),
+            kld_99=float(np.quantile(kld, 0.99)),
+            kld_95=float(np.quantile(kld, 0.95)),
+            kld_90=float(np.quantile(kld, 0.9)),
+            kld_median=float(np.quantile(kld, 0.5)),
+            kld_min=float(kld.min()),
+            dp_mean=_percent(estimate(dp)),
+            dp_rms=_percent(_root(dp)),
+            same_top=_percent(Estimate(same, _share_error(same, len(kld)))),
+        )
 
 
-QUANTILES = {"999": 0.999, "99": 0.99, "95": 0.95, "90": 0.9, "median": 0.5}
-
-
-def estimate(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+def estimate(values: npt.NDArray[np.float64]) -> Estimate:
     """Mean and its standard error. Source: ``mean_and_uncertainty``."""
-    mean, variance = float(values.mean()), float(values.var())
+    return Estimate(float(values.mean()), _error(values))
+
+
+def _error(values: npt.NDArray[np.float64]) -> float:
     count = len(values)
-    return mean, math.sqrt(variance / (count - 1)) if count > FEW else 0.0
+    return math.sqrt(float(values.var()) / (count - 1)) if count > FEW else 0.0
 
 
-def _exponential(found: tuple[float, float]) -> tuple[float, float]:
-    value = math.exp(found[0])
-    return value, value * found[1]
+def _exponential(mean: Estimate) -> Estimate:
+    value = math.exp(mean.value)
+    return Estimate(value, value * (mean.error or 0.0))
 
 
-def _ratio_error(nll: npt.NDArray[np.float64], base: npt.NDArray[np.float64]) -> float:
-    """Standard error of the logarithm of the ratio: the two vary together."""
-    return estimate(nll - base)[1]
-
-
-def _root(dp: npt.NDArray[np.float64]) -> tuple[float, float]:
-    square, error = estimate(dp**2)
-    root = math.sqrt(square)
-    return root, error / (2 * root) if root else 0.0
+def _root(dp: npt.NDArray[np.float64]) -> Estimate:
+    square = estimate(dp**2)
+    root = math.sqrt(square.value)
+    return Estimate(root, (square.error or 0.0) / (2 * root) if root else 0.0)
 
 
 def _share_error(share: float, count: int) -> float:
     return math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else 0.0
 
 
-def _percent(found: tuple[float, float]) -> tuple[float, float]:
-    return 100 * found[0], 100 * found[1]
+def _percent(found: Estimate) -> Estimate:
+    return Estimate(100 * found.value, 100 * (found.error or 0.0))
 
 
 def _mean(values: list[float] | list[bool]) -> float:

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from codeneedle.errors import ToolMissing
+
 NAME = "mlx"
 
 DEFAULT_GROUP_SIZE = 64
@@ -54,6 +56,17 @@ class MlxSettings(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "auto"
 
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Group sizes of K and of V."""
+        return self.group_size[0], self.group_size[-1]
+
+
+def missing(package: str) -> ToolMissing:
+    """The error for a package that the engine needs and that is not installed."""
+    hint = "Install it: pip install 'codeneedle[mlx]'"
+    return ToolMissing(tool=package, reason="is not installed", hint=hint)
+
 
 def is_of_known_size(arguments: Sequence[str]) -> bool:
     """
@@ -63,6 +76,8 @@ def is_of_known_size(arguments: Sequence[str]) -> bool:
         arguments: Of an engine's identity, or stored in a setup; those of other engines
             have no such options.
     """
-    told = dict(each.partition(" ")[::2] for each in arguments)
+    stated = dict(each.partition(" ")[::2] for each in arguments)
     usual = str(DEFAULT_GROUP_SIZE)
-    return "--max-kv-size" not in told and told.get("--kv-group-size", usual) == usual
+    return (
+        "--max-kv-size" not in stated and stated.get("--kv-group-size", usual) == usual
+    )

@@ -8,18 +8,26 @@ mx = pytest.importorskip(
 pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 
 from mlx_lm.models import base  # noqa: E402 - only where it is installed
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache  # noqa: E402
+from mlx_lm.models.cache import (  # noqa: E402
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 
+from codeneedle.engines.mlx import cache as caches  # noqa: E402
 from codeneedle.engines.mlx.cache import (  # noqa: E402
+    PLAIN_BITS,
     Packing,
-    RotatingQuantizedKVCache,
-    SplitQuantizedKVCache,
+    SplitKVCache,
     attention,
     quantized,
 )
 from codeneedle.engines.mlx.convert import converted  # noqa: E402
-from codeneedle.engines.mlx.model import Session, Settings  # noqa: E402
-from codeneedle.engines.mlx.tokens import read_text_model  # noqa: E402
+from codeneedle.engines.mlx.model import Session  # noqa: E402
+from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
+from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
+from codeneedle.grid import Pair  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
 HEAD = 64
@@ -37,8 +45,9 @@ def beta(value):
 """
 ANSWER = "    quokka = 'plmokn'\n"
 
-EXACT = (16, 16)
-"""Bits that change nothing."""
+PLAIN = Packing(PLAIN_BITS)
+EIGHT = Packing(8)
+FOUR = Packing(4)
 
 
 def values(tokens, seed=0, heads=2):
@@ -47,21 +56,38 @@ def values(tokens, seed=0, heads=2):
 
 
 def numbered(first, count):
-    """K whose values are the numbers of the tokens."""
+    """K whose values are the numbers of the tokens, however they are packed."""
     numbers = mx.arange(first, first + count, dtype=mx.float32)
     return mx.broadcast_to(numbers[None, None, :, None], (1, 1, count, HEAD))
 
 
-def numbers_in(packed):
-    """The numbers that `numbered` put into plain K."""
-    return [round(each) for each in packed[0][0, 0, :, 0].tolist()]
+def unpacked(packed, packing):
+    """The values that *packed* stands for."""
+    if len(packed) == 1:
+        return packed[0]
+    return mx.dequantize(*packed, group_size=packing.group_size, bits=packing.bits)
+
+
+def numbers_in(packed, packing):
+    """The numbers that `numbered` put into K."""
+    return [round(each) for each in unpacked(packed, packing)[0, 0, :, 0].tolist()]
 
 
 def same(left, right):
-    """Whether two nested tuples hold equal arrays."""
+    """Whether two nested tuples hold equal arrays and numbers."""
     if isinstance(left, (tuple, list)):
         return len(left) == len(right) and all(map(same, left, right))
     return bool(mx.array_equal(left, right))
+
+
+def split(key=EIGHT, value=FOUR):
+    """An empty cache that grows."""
+    return SplitKVCache(KVCache(), key, value)
+
+
+def bounded(max_size, keep=4, key=EIGHT, value=FOUR):
+    """An empty cache of bounded size."""
+    return SplitKVCache(RotatingKVCache(max_size, keep=keep), key, value)
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +98,13 @@ def folder(nano):
 
 @pytest.fixture(scope="module")
 def text_model(folder):
-    return read_text_model(folder)
+    return TextModel(folder)
 
 
-def answer(folder, text_model, **settings):
+def answer(folder, text_model, k, v, **settings):
     """What the built-in model repeats with these settings, and its caches."""
-    session = Session.load(folder, Settings(compute="float32", **settings))
+    settings = MlxSettings(compute="float32", **settings)
+    session = Session.load(folder, Pair(k, v), settings)
     row = session.read(text_model.ids(TEXT))
     said = []
     while len(said) < len(ANSWER):
@@ -87,191 +114,203 @@ def answer(folder, text_model, **settings):
 
 
 @pytest.mark.parametrize(
-    ("k", "v"),
+    ("k", "v", "kind"),
     [
-        ("bf16", "bf16"),
-        ("kv4", "kv4"),
-        ("kv8", "kv8"),
-        ("kv8", "kv4"),
-        ("kv4", "kv2"),
-        ("f16", "kv3"),
-        ("kv6", "kv5"),
+        ("f16", "f16", KVCache),
+        ("bf16", "bf16", KVCache),
+        ("kv8", "kv8", QuantizedKVCache),
+        ("kv4", "kv4", QuantizedKVCache),
+        ("kv8", "kv4", SplitKVCache),
+        ("kv4", "kv2", SplitKVCache),
+        ("f16", "kv3", SplitKVCache),
+        ("f16", "bf16", SplitKVCache),
+        ("kv6", "kv5", SplitKVCache),
+        ("kv5", "kv5", SplitKVCache),
     ],
 )
-def test_a_model_repeats_its_text_with_every_kind_of_cache(folder, text_model, k, v):
-    """
-    Plain, quantized alike, and quantized apart; types of odd widths, too.
-    """
-    said, caches = answer(folder, text_model, k=k, v=v)
+def test_a_model_repeats_its_text_with_every_kind_of_cache(
+    folder, text_model, k, v, kind
+):
+    """mlx-lm's own where K and V are alike, and the width divides a word."""
+    said, held = answer(folder, text_model, k=k, v=v)
 
     assert ANSWER == said
-    assert {SplitQuantizedKVCache} == {type(each) for each in caches}
+    assert {kind} == {type(each) for each in held}
 
 
 @pytest.mark.parametrize("pair", [("f16", "f16"), ("kv4", "kv4"), ("kv8", "kv4")])
 def test_a_model_repeats_its_text_with_a_cache_of_bounded_size(
     folder, text_model, pair
 ):
-    """
-    As mlx-lm cannot: its rotating cache refuses to be quantized.
-    """
-    said, caches = answer(folder, text_model, k=pair[0], v=pair[1], max_kv_size=128)
+    """As mlx-lm cannot: its rotating cache refuses to be quantized."""
+    said, held = answer(folder, text_model, k=pair[0], v=pair[1], max_kv_size=128)
 
     assert ANSWER == said
-    assert {RotatingQuantizedKVCache} == {type(each) for each in caches}
-    assert {128} == {each.max_size for each in caches}
+    assert {(SplitKVCache, 128)} == {(type(each), each.max_size) for each in held}
 
 
 def test_text_behind_a_bounded_cache_is_forgotten(folder, text_model):
-    """
-    The bound binds: with fewer tokens than lie between, the answer is lost.
-    """
+    """The bound binds: with fewer tokens than lie between, the answer is lost."""
     said, _ = answer(folder, text_model, k="kv8", v="kv8", max_kv_size=32)
 
     assert ANSWER != said
 
 
+@pytest.mark.parametrize(("kind", "bits"), [("f16", 0), ("kv8", 8), ("kv4", 4)])
+def test_alike_k_and_v_give_what_mlx_lm_gives(
+    folder, text_model, monkeypatch, kind, bits
+):
+    """Plain and quantized, to the last digit, with nothing of mlx-lm replaced."""
+    settings = MlxSettings(compute="model")
+    session = Session.load(folder, Pair(kind, kind), settings)
+    session.model.set_dtype(mx.float16)
+    prompt = text_model.ids(TEXT)
+    found = session.read(prompt)
+    monkeypatch.setattr(
+        base, "quantized_scaled_dot_product_attention", caches._attention_of_mlx_lm
+    )
+
+    held = make_prompt_cache(session.model)
+    if bits:
+        held = [each.to_quantized(group_size=64, bits=bits) for each in held]
+    session.model(mx.array([prompt[:-1]]), cache=held)
+    logits = session.model(mx.array([prompt[-1:]]), cache=held)[0, -1]
+    logits = logits.astype(mx.float32)
+
+    assert (found == (logits - mx.logsumexp(logits))).all()
+
+
 def test_tokens_stay_as_they_are_until_quantization_starts(folder, text_model):
-    """
-    ``--quantized-kv-start`` beyond the text leaves mlx-lm's own caches in place.
-    """
+    """``--quantized-kv-start`` beyond the text leaves plain caches in place."""
     _, before = answer(folder, text_model, k="kv4", v="kv4", quantized_kv_start=500)
-    _, after = answer(folder, text_model, k="kv4", v="kv4", quantized_kv_start=100)
+    _, alike = answer(folder, text_model, k="kv4", v="kv4", quantized_kv_start=100)
+    _, apart = answer(folder, text_model, k="kv8", v="kv4", quantized_kv_start=100)
 
-    assert {KVCache} == {type(each) for each in before}
-    assert {SplitQuantizedKVCache} == {type(each) for each in after}
+    assert [{KVCache}, {QuantizedKVCache}, {SplitKVCache}] == [
+        {type(each) for each in held} for held in (before, alike, apart)
+    ]
 
 
-def test_a_prompt_behind_a_long_one_starts_unquantized(folder, text_model):
-    """
-    Its first tokens are not added to caches that the other one had quantized.
-    """
-    settings = Settings(compute="float32", k="kv2", v="kv2", quantized_kv_start=60)
-    session = Session.load(folder, settings)
-    prompt = text_model.ids(TEXT)[:40]
-    fresh = session.read(prompt)
+@pytest.mark.parametrize("v", ["kv2", "kv4"])
+def test_a_prompt_behind_a_long_one_starts_unquantized(folder, text_model, v):
+    """Its first tokens are not added to caches that the other one had quantized."""
+    settings = MlxSettings(compute="float32", quantized_kv_start=60)
+    session = Session.load(folder, Pair("kv2", v), settings)
+    prompt = text_model.ids(TEXT)[:20] * 2
 
     session.read(text_model.ids(TEXT))
-    again = session.read(prompt[:20] + prompt[:20])
+    again = session.read(prompt)
     session.clear()
 
-    assert (session.read(prompt[:20] + prompt[:20]) == again).all()
-    assert fresh.shape == again.shape
+    assert (session.read(prompt) == again).all()
 
 
-@pytest.mark.parametrize("heads", [1, 4])
-def test_a_mask_of_heads_is_applied_to_its_heads(heads):
-    """
-    Two of K and V, four of the queries, two texts at once.
-    """
-    cache = SplitQuantizedKVCache(64, (8, 4))
+def test_a_mask_of_a_text_is_applied_to_all_its_heads():
+    """Two of K and V, four of the queries, two texts at once."""
+    cache = split()
     key, value, queries, noise = (
         mx.random.normal((2, count, length, width), key=mx.random.key(seed))
         for seed, (count, length, width) in enumerate(
-            [(2, 10, HEAD), (2, 10, HEAD), (4, 3, HEAD), (heads, 3, 10)]
+            [(2, 10, HEAD), (2, 10, HEAD), (4, 3, HEAD), (1, 3, 10)]
         )
     )
     keys, held = cache.update_and_fetch(key, value)
     mask = noise > -0.5
 
-    found = attention(queries, keys, held, cache=cache, scale=0.1, mask=mask)
+    found = base.scaled_dot_product_attention(
+        queries, keys, held, cache=cache, scale=0.1, mask=mask
+    )
 
-    unpacked = cache.key_packing.unpack(keys), cache.value_packing.unpack(held)
     right = mx.fast.scaled_dot_product_attention(
-        queries, *unpacked, scale=0.1, mask=mask
+        queries, unpacked(keys, EIGHT), unpacked(held, FOUR), scale=0.1, mask=mask
     )
     assert mx.allclose(found, right, atol=1e-4)
 
 
-def test_a_state_does_not_change_with_what_is_written_later():
-    """
-    A full cache of bounded size writes over its oldest token.
-    """
-    cache = RotatingQuantizedKVCache(8, bits=EXACT)
-    for at in range(8):
-        cache.update_and_fetch(numbered(at, 1), numbered(at, 1))
-    kept = RotatingQuantizedKVCache.from_state(cache.state, cache.meta_state)
-
-    cache.update_and_fetch(numbered(99, 1), numbered(99, 1))
-
-    assert list(range(8)) == numbers_in(kept.keys)
-
-
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_equal_bits_give_what_mlx_lm_gives(bits):
-    """
-    Packed values and attention are mlx-lm's own, where that can do it.
-    """
-    ours, theirs = SplitQuantizedKVCache(bits=bits), QuantizedKVCache(bits=bits)
+    """Packed values and attention are mlx-lm's own, where that can do it."""
+    ours, theirs = split(Packing(bits), Packing(bits)), QuantizedKVCache(bits=bits)
     queries = values(5, seed=9, heads=4)
     packed = ours.update_and_fetch(values(5, 1), values(5, 2))
     others = theirs.update_and_fetch(values(5, 1), values(5, 2))
 
-    expected = base.quantized_scaled_dot_product_attention(
-        queries * 1.0, *others, scale=0.125, mask="causal", bits=bits
+    expected = base.scaled_dot_product_attention(
+        queries * 1.0, *others, cache=theirs, scale=0.125, mask="causal"
     )
-    found = attention(queries, *packed, cache=ours, scale=0.125, mask="causal")
+    found = base.scaled_dot_product_attention(
+        queries * 1.0, *packed, cache=ours, scale=0.125, mask="causal"
+    )
 
     assert same(others, packed)
     assert mx.allclose(expected, found, atol=1e-6)
 
 
 def test_attention_uses_the_bits_of_each_side():
-    """
-    With different bits, it is attention on what each side has kept.
-    """
-    cache = SplitQuantizedKVCache(bits=(8, 3), group_size=(64, 32))
+    """With different bits, it is attention on what each side has kept."""
+    key, value = Packing(8, 64), Packing(3, 32)
+    cache = split(key, value)
     queries = values(4, seed=9, heads=4)
     keys, kept = cache.update_and_fetch(values(4, 1), values(4, 2))
 
     expected = mx.fast.scaled_dot_product_attention(
-        queries,
-        Packing(8, 64).unpack(keys),
-        Packing(3, 32).unpack(kept),
-        scale=0.125,
-        mask="causal",
+        queries, unpacked(keys, key), unpacked(kept, value), scale=0.125, mask="causal"
     )
-    found = attention(queries, keys, kept, cache=cache, scale=0.125, mask="causal")
+    found = attention(
+        queries, keys, kept, 0.125, "causal", group_size=(64, 32), bits=(8, 3)
+    )
 
     assert mx.allclose(expected, found, atol=1e-5)
 
 
 def test_memory_is_what_the_bits_say():
-    """
-    By token and head: the packed values, and a scale and a bias for each group.
-    """
-    cache = SplitQuantizedKVCache(bits=(8, 4), group_size=(64, 32))
-    cache.update_and_fetch(values(10).astype(mx.float16), values(10).astype(mx.float16))
+    """By token and head: the packed values, a scale and a bias for each group."""
+    cache = split(Packing(8, 64, mx.float16), Packing(4, 32, mx.float16))
+    cache.update_and_fetch(values(10), values(10))
 
-    assert (2 * (64 + 4), 2 * (32 + 2 * 4)) == cache.bytes_per_token()
-    assert 256 * sum(cache.bytes_per_token()) == cache.nbytes
+    assert 256 * 2 * ((64 + 4) + (32 + 2 * 4)) == cache.nbytes
 
 
-def test_old_states_of_three_fields_are_read():
-    """
-    mlx-lm 0.31 has one group size and one number of bits; 0.32 has all in the state.
-    """
+def test_a_state_has_the_five_fields_of_mlx_lm_s():
+    """K, V, offset, group sizes, bits; where K and V differ, the last two are pairs."""
+    cache = split(Packing(8, 64), Packing(4, 32))
+    keys, held = cache.update_and_fetch(values(7, 1), values(7, 2))
+
+    found_keys, found_values, offset, group_size, bits = cache.state
+
+    assert (7, (64, 32), (8, 4)) == (offset, group_size, bits)
+    assert same(keys, [array[..., :7, :] for array in found_keys])
+    assert same(held, [array[..., :7, :] for array in found_values])
+    place = bounded(16, keep=4).state[2:]
+    assert (0, 4, 16, 0, (64, 64), (8, 4)) == place
+
+
+def test_states_of_mlx_lm_are_read():
+    """mlx-lm 0.31 has three fields beside K and V; 0.32 has all in the state."""
     cache = QuantizedKVCache(group_size=32, bits=4)
     packed = cache.update_and_fetch(values(7, 1), values(7, 2))
+    more = values(1, 3), values(1, 4)
 
-    old = SplitQuantizedKVCache.from_state(packed, ("7", "32", "4"))
-    newer = SplitQuantizedKVCache.from_state((*packed, 7, 32, 4))
+    old = SplitKVCache.from_state(packed, ("7", "32", "4"))
+    newer = SplitKVCache.from_state(cache.state)
 
+    expected = cache.update_and_fetch(*more)
     for each in (old, newer):
-        assert (7, 4, 32) == (each.offset, each.bits, each.group_size)
-        assert same(packed, each.state)
+        assert (7, (4, 4), (32, 32)) == (each.offset, each.bits, each.group_size)
+        assert same(expected, each.update_and_fetch(*more))
 
 
-@pytest.mark.parametrize("bits", [4, (8, 4), (16, 4)])
-def test_a_state_survives_a_round_trip(bits, tmp_path):
-    """
-    Through a file, too; what is appended afterwards is the same.
-    """
-    cache = SplitQuantizedKVCache(bits=bits, group_size=(64, 32))
-    cache.update_and_fetch(values(300, 1), values(300, 2))
+@pytest.mark.parametrize("key", [FOUR, EIGHT, PLAIN])
+@pytest.mark.parametrize("make", [split, lambda *each: bounded(16, 4, *each)])
+def test_a_state_survives_a_round_trip(key, make, tmp_path):
+    """Through a file, after it has wrapped; what is appended then is the same."""
+    cache = make(key, Packing(4, 32))
+    for at in range(40):
+        cache.update_and_fetch(values(1, at), values(1, 100 + at))
+    keys, held, *rest = cache.state
     arrays = {
         f"{side}.{at}": array
-        for side, packed in zip("kv", cache.state, strict=True)
+        for side, packed in (("k", keys), ("v", held))
         for at, array in enumerate(packed)
     }
     file = str(tmp_path / "state.safetensors")
@@ -279,140 +318,113 @@ def test_a_state_survives_a_round_trip(bits, tmp_path):
     read = mx.load(file)
     state = [[read[name] for name in sorted(read) if name[0] == side] for side in "kv"]
 
-    again = SplitQuantizedKVCache.from_state(state, cache.meta_state)
+    again = SplitKVCache.from_state((*state, *rest))
 
-    assert cache.meta_state == again.meta_state
-    assert same(cache.state, again.state)
+    assert rest == list(again.state[2:])
     more = values(1, 3), values(1, 4)
     assert same(cache.update_and_fetch(*more), again.update_and_fetch(*more))
 
 
 def test_trimming_drops_the_last_tokens():
-    """
-    What is written behind them takes their place.
-    """
-    cache = SplitQuantizedKVCache(bits=(8, 4))
+    """What is written behind them takes their place."""
+    cache, fresh = split(), split()
     cache.update_and_fetch(values(20, 1), values(20, 2))
 
     assert cache.is_trimmable()
     assert 5 == cache.trim(5)
     found = cache.update_and_fetch(values(1, 3), values(1, 4))
 
-    fresh = SplitQuantizedKVCache(bits=(8, 4))
     fresh.update_and_fetch(values(20, 1)[..., :15, :], values(20, 2)[..., :15, :])
     assert same(fresh.update_and_fetch(values(1, 3), values(1, 4)), found)
     assert 16 == cache.trim(99)
 
 
-def test_a_hundred_steps_past_its_size_keep_the_first_and_the_last():
-    """
-    The first four tokens, and the latest of the others, in a ring.
-    """
-    cache = RotatingQuantizedKVCache(16, keep=4, bits=EXACT)
+@pytest.mark.parametrize("key", [PLAIN, EIGHT, Packing(3), Packing(2)])
+def test_a_hundred_steps_past_its_size_keep_the_first_and_the_last(key):
+    """The first four tokens, and the latest of the others, in a ring."""
+    cache = bounded(16, keep=4, key=key)
     cache.update_and_fetch(numbered(0, 10), numbered(0, 10))
     for at in range(10, 116):
         keys, _ = cache.update_and_fetch(numbered(at, 1), numbered(at, 1))
 
         oldest = max(4, at + 1 - 12)
-        expected = [*range(min(4, at + 1)), *range(oldest, at + 1)]
-        assert expected == sorted(numbers_in(keys))
-        assert expected == numbers_in(cache.in_order()[0])
-    assert (116, 16) == (cache.offset, cache.size())
+        assert [*range(4), *range(oldest, at + 1)] == sorted(numbers_in(keys, key))
+    assert 116 == cache.offset
 
 
-@pytest.mark.parametrize("bits", [8, (8, 4)])
-def test_a_rotating_cache_holds_what_mlx_lm_s_holds(bits):
-    """
-    Of prompts, single tokens and prompts again, at the same places.
-    """
-    ours = RotatingQuantizedKVCache(16, keep=4, bits=bits)
-    theirs = RotatingKVCache(16, keep=4)
-    for seed, count in enumerate((10, *[1] * 20, 7, 1, 1, 40, *[1] * 30)):
-        new = values(count, seed), values(count, 100 + seed)
+@pytest.mark.parametrize("key", [PLAIN, EIGHT, FOUR])
+def test_a_rotating_cache_holds_what_mlx_lm_s_holds(key):
+    """Of prompts, single tokens and prompts again, at the same places."""
+    ours, theirs = bounded(16, keep=4, key=key), RotatingKVCache(16, keep=4)
+    for seed, count in enumerate((10, *[1] * 110, 7, 1, 1, 40, *[1] * 30)):
+        new = values(count, seed), values(count, 1000 + seed)
         packed, plain = ours.update_and_fetch(*new), theirs.update_and_fetch(*new)
 
-        packing = (ours.key_packing, ours.value_packing)
-        for each, one, expected in zip(packing, packed, plain, strict=True):
-            assert same(each.pack(expected), one)
+        for packing, one, expected in zip((key, FOUR), packed, plain, strict=True):
+            assert same(packing.pack(expected), one)
 
 
 def test_several_tokens_at_once_see_the_first_ones_and_a_full_window():
-    """
-    Behind a wrapped cache, the mask shows each its own window and what is kept.
-    """
-    cache = RotatingQuantizedKVCache(8, keep=2, bits=EXACT)
+    """Behind a wrapped cache, the mask shows each its own window and what is kept."""
+    cache = bounded(8, keep=2)
     for at in range(20):
         cache.update_and_fetch(numbered(at, 1), numbered(at, 1))
     mask = cache.make_mask(3, return_array=True)
     keys, _ = cache.update_and_fetch(numbered(20, 3), numbered(20, 3))
 
     seen = [
-        [number for number, shown in zip(numbers_in(keys), row, strict=True) if shown]
+        [at for at, shown in zip(numbers_in(keys, EIGHT), row, strict=True) if shown]
         for row in mask.tolist()
     ]
-    assert {0, 1} == set(seen[-1][:2])
-    assert [22, 21, 20] == [row[-1] for row in reversed(seen)]
-    assert all(len(row) >= 8 for row in seen)
-
-
-def test_a_bounded_cache_survives_a_round_trip_after_it_has_wrapped():
-    """
-    Keep, size, offset and place are in its meta state.
-    """
-    cache = RotatingQuantizedKVCache(16, keep=4, bits=(8, 4))
-    for at in range(40):
-        cache.update_and_fetch(values(1, at), values(1, 100 + at))
-
-    again = RotatingQuantizedKVCache.from_state(cache.state, cache.meta_state)
-
-    assert cache.meta_state == again.meta_state
-    more = values(1, 7), values(1, 8)
-    assert same(cache.update_and_fetch(*more), again.update_and_fetch(*more))
+    assert [[0, 1], [0, 1], [0, 1]] == [row[:2] for row in seen]
+    assert [20, 21, 22] == [row[-1] for row in seen]
+    assert [8, 9, 10] == [len(row) for row in seen]
 
 
 def test_a_bounded_cache_is_trimmed_until_it_is_full():
-    """
-    Afterwards, what the last tokens have overwritten is gone.
-    """
-    cache = RotatingQuantizedKVCache(16, keep=4, bits=EXACT)
+    """Afterwards, what the last tokens have overwritten is gone."""
+    cache = bounded(16)
     cache.update_and_fetch(numbered(0, 10), numbered(0, 10))
 
     assert 3 == cache.trim(3)
     keys, _ = cache.update_and_fetch(numbered(50, 1), numbered(50, 1))
-    assert [*range(7), 50] == numbers_in(keys)
+    assert [*range(7), 50] == numbers_in(keys, EIGHT)
     for at in range(20):
         cache.update_and_fetch(numbered(at, 1), numbered(at, 1))
     assert not cache.is_trimmable()
-    assert 0 == cache.trim(1)
 
 
 @pytest.mark.parametrize("count", [7, 16, 40])
 def test_a_plain_rotating_cache_can_be_quantized_after_it_has_wrapped(count):
-    """
-    Offset and place stay as they are, and the next token goes where it would have gone.
-    """
+    """The next token goes where it would have gone."""
     plain = RotatingKVCache(16, keep=4)
     for at in range(count):
         plain.update_and_fetch(values(1, at), values(1, 100 + at))
-    key, value = Packing(8), Packing(4)
 
-    made = quantized(plain, key, value)
+    made = quantized(plain, EIGHT, FOUR)
 
-    assert (plain.offset, plain._idx) == (made.offset, made._next)
+    assert plain.offset == made.offset
     more = values(1, 7), values(1, 8)
     packed, expected = made.update_and_fetch(*more), plain.update_and_fetch(*more)
-    assert same((key.pack(expected[0]), value.pack(expected[1])), packed)
+    assert same((EIGHT.pack(expected[0]), FOUR.pack(expected[1])), packed)
 
 
-def test_converting_again_changes_nothing():
-    """
-    A quantized cache is its own conversion, by either way.
-    """
-    grown = quantized(KVCache(), Packing(8), Packing(4))
-    bounded = quantized(RotatingKVCache(16, keep=4), Packing(8), Packing(4))
-    for made in (grown, bounded):
-        made.update_and_fetch(values(3, 1), values(3, 2))
+@pytest.mark.parametrize("plain", [KVCache, lambda: RotatingKVCache(16, keep=4)])
+@pytest.mark.parametrize("key", [FOUR, EIGHT])
+def test_converting_again_changes_nothing(plain, key):
+    """A quantized cache is its own conversion."""
+    made = quantized(plain(), key, FOUR)
+    made.update_and_fetch(values(3, 1), values(3, 2))
 
-        assert quantized(made, Packing(2), Packing(2)) is made
-        assert made.to_quantized(group_size=32, bits=2) is made
-        assert (8, 4) == made.bits
+    assert quantized(made, Packing(2), Packing(2)) is made
+
+
+def test_a_window_of_the_model_s_own_is_left_to_mlx_lm_until_it_is_quantized():
+    """Layers with a window keep no first tokens, so mlx-lm's mask is right for them."""
+    windows = [RotatingKVCache(16, keep=0) for _ in range(3)]
+    pairs = [(PLAIN, PLAIN), (EIGHT, EIGHT), (PLAIN, FOUR)]
+
+    assert [RotatingKVCache, SplitKVCache, SplitKVCache] == [
+        type(quantized(window, *pair))
+        for window, pair in zip(windows, pairs, strict=True)
+    ]

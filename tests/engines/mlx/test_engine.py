@@ -26,7 +26,6 @@ from codeneedle.engines.messages import (
     PromptTooLong,
 )
 from codeneedle.engines.mlx.engine import Mlx, find
-from codeneedle.engines.mlx.log import environment
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
@@ -66,9 +65,7 @@ def served(engine, tmp_path_factory):
 
 
 def test_a_served_model_writes_what_it_reads(served):
-    """
-    By completion; probabilities and counts come with it, and the prompt is reused.
-    """
+    """Probabilities and counts come with it, and the prompt is reused."""
     question = Completion(prompt=PROMPT, max_tokens=60)
     first = served.client.complete(question, enough=lambda text: "\n" in text)
     again = served.client.complete(question, enough=lambda text: "\n" in text)
@@ -80,9 +77,7 @@ def test_a_served_model_writes_what_it_reads(served):
 
 
 def test_a_chat_goes_through_the_template(served):
-    """
-    The built-in model's template makes a completion of a question.
-    """
+    """The built-in model's template makes a completion of a question."""
     asked = f"{TEXT}---\nRepeat `def beta(value):`"
     reply = served.client.chat(
         Chat(messages=(Message("user", asked),), max_tokens=30),
@@ -93,9 +88,7 @@ def test_a_chat_goes_through_the_template(served):
 
 
 def test_forced_tokens_are_scored_as_written_ones_are(served):
-    """
-    In one pass over all of them, with the same probabilities.
-    """
+    """In one pass over all of them, with the same probabilities."""
     question = Completion(prompt=PROMPT, max_tokens=len(ANSWER))
     written = served.client.complete(question)
     right = served.client.force(question, ANSWER)
@@ -108,9 +101,7 @@ def test_forced_tokens_are_scored_as_written_ones_are(served):
 
 
 def test_a_prompt_that_does_not_fit_is_refused(served):
-    """
-    With its length, before it is read.
-    """
+    """With its length, before it is read."""
     with pytest.raises(PromptTooLong) as caught:
         served.client.complete(Completion(prompt="a" * 600, max_tokens=1))
 
@@ -118,9 +109,7 @@ def test_a_prompt_that_does_not_fit_is_refused(served):
 
 
 def test_nobody_else_is_answered(served):
-    """
-    The key is in the child's environment and in our requests only.
-    """
+    """The key is in the child's environment and in our requests only."""
     url = str(served.client._http.base_url)
 
     assert 401 == httpx.post(f"{url}/tokenize", json={"content": "a"}).status_code
@@ -129,14 +118,12 @@ def test_nobody_else_is_answered(served):
 
 
 def test_what_runs_is_read_from_the_arrays(served):
-    """
-    Class, types, group sizes and bytes per token of each layer, as they are in memory.
-    """
+    """Class, types, group sizes and bytes per token of each layer."""
     found = served.effective()
     (cache,) = found.kv
 
     assert () == served.verify(SPLIT)
-    assert ("SplitQuantizedKVCache", "kv8", "kv4") == (
+    assert ("SplitKVCache", "kv8", "kv4") == (
         cache.class_name,
         cache.k_type,
         cache.v_type,
@@ -147,9 +134,7 @@ def test_what_runs_is_read_from_the_arrays(served):
 
 
 def test_what_was_not_asked_for_is_a_mismatch(served):
-    """
-    Another pair, another context.
-    """
+    """Another pair, another context."""
     asked = CellSpec(Pair("kv4", "kv4"), 1024)
 
     assert (
@@ -159,9 +144,7 @@ def test_what_was_not_asked_for_is_a_mismatch(served):
 
 
 def test_a_child_that_is_killed_is_named(engine, tmp_path):
-    """
-    Its cell fails with the reason, and no note of it stays.
-    """
+    """Its cell fails with the reason, and no note of it stays."""
 
     def ask_a_killed_one():
         with engine.serving(SPLIT, log=tmp_path / "child.log") as server:
@@ -176,9 +159,7 @@ def test_a_child_that_is_killed_is_named(engine, tmp_path):
 
 
 def test_tokens_are_counted_without_weights(engine, tmp_path):
-    """
-    As llama-server counts them: the token that begins a prompt is one more.
-    """
+    """As llama-server counts them: the token that begins a prompt is one more."""
     with engine.tokenizing(log=tmp_path / "counting.log") as tokenizer:
         assert 4 == tokenizer.count_tokens("abc")
         assert [1, 0, 5] == tokenizer.counts(["a", "", "<|eos"])
@@ -202,9 +183,7 @@ def task(tmp_path, pair, *, chunks=2):
 
 
 def test_distributions_are_compared_with_the_reference(engine, tmp_path):
-    """
-    The reference differs from itself by rounding alone, coarse types by more.
-    """
+    """The reference differs from itself by rounding alone, coarse types by more."""
     tool = engine.divergence_tool()
     rest = {"log": tmp_path / "tool.log", "note": ignore, "progress": ignore}
     runs = []
@@ -227,9 +206,7 @@ def test_distributions_are_compared_with_the_reference(engine, tmp_path):
 
 
 def test_a_text_that_turns_out_too_short_is_refused(engine, tmp_path):
-    """
-    Before anything is kept.
-    """
+    """Before anything is kept."""
     tool = engine.divergence_tool()
     asked = replace(task(tmp_path, Pair("f16", "f16")), text=TEXT.encode())
 
@@ -241,9 +218,7 @@ def test_a_text_that_turns_out_too_short_is_refused(engine, tmp_path):
 
 
 def test_speed_is_measured_at_a_depth(engine, tmp_path):
-    """
-    Each repetition alone, with the memory that it took at most.
-    """
+    """Each repetition alone, with the memory that it took at most."""
     found = engine.speed_tool().measure(
         SpeedTask(
             pair=Pair("kv4", "kv4"),
@@ -265,28 +240,13 @@ def test_speed_is_measured_at_a_depth(engine, tmp_path):
 
 @pytest.mark.parametrize("sizes", [(), (64, 64, 64), (48,), (128,)])
 def test_a_group_size_that_cannot_be_is_refused(engine, sizes):
-    """
-    Heads of the built-in model have 64 values.
-    """
+    """Heads of the built-in model have 64 values."""
     with pytest.raises(BadInput, match="--kv-group-size"):
         replace(engine, settings=MlxSettings(group_size=sizes)).refuse_arguments()
 
 
-def test_a_child_may_compute_with_another_blas(monkeypatch):
-    """
-    And inherits nothing else that could change it.
-    """
-    monkeypatch.setenv("LD_PRELOAD", "libopenblas.so.0")
-    monkeypatch.setenv("HF_TOKEN", "hf-of-the-user")
-
-    assert "libopenblas.so.0" == environment()["LD_PRELOAD"]
-    assert "HF_TOKEN" not in environment()
-
-
 def test_a_start_that_no_context_reaches_is_refused(engine):
-    """
-    Nothing would be quantized, and the record would say that it was.
-    """
+    """Nothing would be quantized, and the record would say that it was."""
     late = replace(engine, settings=MlxSettings(quantized_kv_start=512))
 
     with pytest.raises(CellError, match="no token of a context of 512"):
@@ -295,19 +255,24 @@ def test_a_start_that_no_context_reaches_is_refused(engine):
 
 
 def test_arguments_of_llama_server_are_refused(engine):
-    """
-    They would change nothing, and look as if they did.
-    """
+    """They would change nothing, and look as if they did."""
     model = replace(engine.model, arguments=("-t", "1"))
 
     with pytest.raises(BadInput, match="takes none"):
         replace(engine, model=model).refuse_arguments()
 
 
+def test_a_rotation_that_is_switched_off_is_refused(engine):
+    """The arithmetic would be the same, and the record would say otherwise."""
+    model = replace(engine.model, rotation=False)
+
+    with pytest.raises(BadInput, match="never rotates") as caught:
+        replace(engine, model=model).refuse_arguments()
+    assert "--engine llama.cpp" in caught.value.hint
+
+
 def test_a_choice_of_devices_is_refused(engine):
-    """
-    Two cells on one GPU would share it.
-    """
+    """Two cells on one GPU would share it."""
     model = replace(engine.model, device="1")
 
     with pytest.raises(BadInput, match="one device"):
@@ -315,9 +280,7 @@ def test_a_choice_of_devices_is_refused(engine):
 
 
 def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
-    """
-    Group sizes, where quantization starts, the size of a cache, the type of compute.
-    """
+    """Groups, where quantization starts, the size of a cache, the type of compute."""
     settings = MlxSettings(group_size=(64, 32), max_kv_size=128, compute="model")
 
     assert (

@@ -1,29 +1,37 @@
 """What the child says, read; MLX need not be installed."""
 
-from dataclasses import replace
+import pytest
 
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.mlx.log import (
-    Asked,
-    comparison,
+    LayerCache,
+    Listening,
+    Memory,
+    Running,
+    died,
     effective,
-    line,
+    environment,
+    last,
+    last_lines,
+    lines,
     mismatches,
+    read_log,
+    tell,
     trouble,
 )
+from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
 
-ASKED = Asked(
-    cell=CellSpec(Pair("kv8", "kv4"), 512), group_size=(64, 32), quantized_kv_start=0
-)
+CELL = CellSpec(Pair("kv8", "kv4"), 512)
+SETTINGS = MlxSettings(group_size=(64, 32))
 
 
 def layer(number=0, **changes):
-    """A layer that is what `ASKED` asks for."""
-    told = {
+    """A layer that is what `CELL` and `SETTINGS` ask for."""
+    facts = {
         "layer": number,
-        "class_name": "SplitQuantizedKVCache",
+        "class_name": "SplitKVCache",
         "k": "kv8",
         "v": "kv4",
         "k_group_size": 64,
@@ -31,29 +39,31 @@ def layer(number=0, **changes):
         "k_bytes_per_token": 72.0,
         "v_bytes_per_token": 48.0,
     }
-    return told | changes
+    return LayerCache(**(facts | changes))
 
 
-def said(*layers, **changes):
+@pytest.fixture
+def said(capsys):
     """A log in which a child says what runs."""
-    facts = {"build": "mlx 1, cpu", "context": 512, "layers": layers} | changes
-    return f"a library's line\n{line('effective', facts)}\nanother\n"
+
+    def write(*layers, **changes):
+        facts = {"build": "mlx 1, cpu", "context": 512, "quantized_kv_start": 0}
+        tell(Running(layers=layers, **(facts | changes)))
+        return f"a library's line\n{capsys.readouterr().out}another\n"
+
+    return write
 
 
-def test_what_was_asked_for_is_no_mismatch():
-    """
-    Layers that keep a state instead of K and V change nothing, and are named.
-    """
-    log = said(layer(), {"layer": 1, "class_name": "ArraysCache"})
+def test_what_was_asked_for_is_no_mismatch(said):
+    """Layers that keep a state instead of K and V change nothing, and are named."""
+    log = said(layer(), LayerCache(layer=1, class_name="ArraysCache"))
 
-    assert () == mismatches(ASKED, log)
+    assert () == mismatches(CELL, SETTINGS, log)
     assert ("layer 1: ArraysCache",) == effective(log).unquantized
 
 
-def test_each_difference_is_named_once():
-    """
-    However many layers have it.
-    """
+def test_each_difference_is_named_once(said):
+    """However many layers have it."""
     log = said(
         layer(0, v="kv8", v_group_size=64),
         layer(1, v="kv8", v_group_size=64),
@@ -66,44 +76,40 @@ def test_each_difference_is_named_once():
         "quantized from token 5000 on instead of 0",
         "K kv8, V kv8 instead of kv8/kv4",
         "group size 64 instead of 32",
-    ) == mismatches(ASKED, log)
+    ) == mismatches(CELL, SETTINGS, log)
 
 
-def test_a_cache_that_could_not_be_quantized_is_a_mismatch():
-    """
-    A layer with K and V that stay as they are does not run the pair.
-    """
-    log = said(layer(), {"layer": 1, "class_name": "ChunkedKVCache"})
+def test_a_cache_that_could_not_be_quantized_is_a_mismatch(said):
+    """A layer with K and V that stay as they are does not run the pair."""
+    log = said(layer(), LayerCache(layer=1, class_name="ChunkedKVCache"))
 
-    assert ("layer 1 keeps a ChunkedKVCache, not quantized",) == mismatches(ASKED, log)
+    assert ("layer 1 keeps a ChunkedKVCache, not quantized",) == mismatches(
+        CELL, SETTINGS, log
+    )
 
 
-def test_a_cache_without_the_bound_asked_for_is_a_mismatch():
-    """
-    Most models make their own caches, and ignore a size.
-    """
-    asked = replace(ASKED, max_kv_size=128)
+def test_a_cache_without_the_bound_asked_for_is_a_mismatch(said):
+    """Most models make their own caches, and ignore a size."""
+    settings = MlxSettings(group_size=(64, 32), max_kv_size=128)
 
     assert ("a cache of any size instead of 128 tokens",) == mismatches(
-        asked, said(layer())
+        CELL, settings, said(layer())
     )
-    assert () == mismatches(asked, said(layer(tokens=128)))
+    assert () == mismatches(CELL, settings, said(layer(tokens=128)))
 
 
-def test_a_child_that_says_nothing_is_a_mismatch():
-    """
-    What cannot be read is not believed.
-    """
-    assert ("it does not say what its caches are",) == mismatches(ASKED, "hello\n")
+def test_a_child_that_says_nothing_is_a_mismatch(said):
+    """What cannot be read is not believed."""
     assert ("it does not say what its caches are",) == mismatches(
-        ASKED, said(layer(), context="many")
+        CELL, SETTINGS, "hello\n"
+    )
+    assert ("it does not say what its caches are",) == mismatches(
+        CELL, SETTINGS, said(layer(), context="many")
     )
 
 
-def test_memory_is_counted_by_layers_and_cells():
-    """
-    A cache of bounded size holds no more than its bound.
-    """
+def test_memory_is_counted_by_layers_and_cells(said):
+    """A cache of bounded size holds no more than its bound."""
     log = said(layer(0), layer(1), layer(2, tokens=128))
 
     found = effective(log)
@@ -115,18 +121,48 @@ def test_memory_is_counted_by_layers_and_cells():
     assert round((2 * 512 + 128) * 120 / mib, 3) == round(found.kv_mib, 3)
 
 
-def test_statistics_that_are_not_whole_are_none():
-    """
-    A child that was cut short has no result.
-    """
-    assert None is comparison(line("statistics", {"tokens": 3, "values": {"kld": 1}}))
-    assert None is comparison("")
+def test_damaged_lines_and_those_of_libraries_are_left_out(capsys):
+    tell(Memory(peak_bytes=1))
+    tell(Listening(port=4))
+    tell(Memory(peak_bytes=2))
+    whole = capsys.readouterr().out
+    log = f"{whole}codeneedle-mlx: [[[\n{whole[:25]}\nMemory 3\n"
+
+    assert [Memory(peak_bytes=1), Memory(peak_bytes=2)] == lines(log, Memory)
+    assert Listening(port=4) == last(log, Listening)
+    assert None is last(log, Running)
+    assert ("Memory 3",) == last_lines(log)
+
+
+def test_a_log_that_is_not_there_is_empty(tmp_path):
+    assert "" == read_log(tmp_path / "none.log")
+
+
+def test_a_child_gets_no_more_than_it_needs(monkeypatch):
+    """Another BLAS may be preloaded; models are not looked for on the network."""
+    monkeypatch.setenv("LD_PRELOAD", "libopenblas.so.0")
+    monkeypatch.setenv("HF_TOKEN", "hf-of-the-user")
+
+    found = environment()
+
+    assert ("libopenblas.so.0", "1") == (found["LD_PRELOAD"], found["HF_HUB_OFFLINE"])
+    assert "HF_TOKEN" not in found
+
+
+def test_the_error_of_a_child_that_ended_has_the_end_of_its_log(tmp_path):
+    log = tmp_path / "child.log"
+    log.write_bytes(b"one\nMemoryError: \xff\x07 no room\n")
+
+    error = died(1, log)
+
+    assert Status.OUT_OF_MEMORY == error.status
+    assert 2 == len(error.log_excerpt)
+    assert "no room" in str(error)
+    assert str(log) in error.hint
 
 
 def test_a_failure_has_the_reason_of_its_last_exception():
-    """
-    And a status by its kind.
-    """
+    """And a status by its kind."""
     oom = "Traceback\nRuntimeError: [malloc] Unable to allocate 9 bytes.\n"
     group = (
         "ValueError: [quantize] The last dimension of the matrix needs to be divisible "
@@ -135,5 +171,7 @@ def test_a_failure_has_the_reason_of_its_last_exception():
 
     assert Status.OUT_OF_MEMORY is trouble(oom, 1).status
     assert Status.UNSUPPORTED is trouble(group, 1).status
+    sinks = "ValueError: Quantized SDPA does not support attention sinks.\n"
+    assert Status.UNSUPPORTED is trouble(sinks, 1).status
     assert Status.CRASHED is trouble("KeyError: 'x'\n", 1).status
     assert "SIGSEGV" in trouble("", -11).reason

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from codeneedle.engines.mlx.scoring import Sums, decoded, encoded
+from codeneedle.engines.mlx.scoring import Sums, chunks, decoded, encoded
 
 VOCABULARY = 51
 
@@ -16,9 +16,7 @@ def rows(count, seed, spread=3.0):
 
 
 def test_a_row_is_kept_to_five_digits():
-    """
-    16 bits over 16 nats, as llama-perplexity keeps it.
-    """
+    """16 bits over 16 nats, as llama-perplexity keeps it."""
     (row,) = rows(1, seed=1)
 
     found = decoded(encoded(row), VOCABULARY)
@@ -28,9 +26,7 @@ def test_a_row_is_kept_to_five_digits():
 
 
 def test_what_is_far_below_the_first_choice_has_one_value():
-    """
-    Beyond 16 nats nothing is told apart.
-    """
+    """Beyond 16 nats nothing is told apart."""
     (row,) = rows(1, seed=1)
     row[3] = row.max() - 30
 
@@ -40,9 +36,7 @@ def test_what_is_far_below_the_first_choice_has_one_value():
 
 
 def test_statistics_are_those_of_the_definitions():
-    """
-    Sums over the vocabulary, means over tokens, perplexity from the right ones.
-    """
+    """Sums over the vocabulary, means over tokens, perplexity from the right ones."""
     base, found = rows(40, seed=1), rows(40, seed=2)
     right = np.random.default_rng(3).integers(0, VOCABULARY, 40)
     sums = Sums()
@@ -52,15 +46,33 @@ def test_statistics_are_those_of_the_definitions():
 
     at = np.arange(40)
     kld = (np.exp(base) * (base - found)).sum(axis=1)
-    assert pytest.approx(kld.mean(), rel=1e-4) == told["kld"][0]
-    assert pytest.approx(kld.std(ddof=1) / np.sqrt(40), rel=1e-4) == told["kld"][1]
-    assert pytest.approx(np.exp(-found[at, right].mean()), rel=1e-4) == told["ppl"][0]
-    assert pytest.approx(np.median(kld), rel=1e-4) == told["kld_median"]
-    change = np.exp(found[at, right]) - np.exp(base[at, right])
-    assert (
-        pytest.approx(100 * np.sqrt((change**2).mean()), rel=1e-4)
-        == (told["dp_rms"][0])
-    )
+    change = 100 * (np.exp(found[at, right]) - np.exp(base[at, right]))
     same = (found.argmax(axis=1) == base.argmax(axis=1)).mean()
-    assert pytest.approx(100 * same) == told["same_top"][0]
-    assert pytest.approx(told["ppl"][0] / told["ppl_base"][0]) == told["ppl_ratio"][0]
+    expected = {
+        "kld": kld.mean(),
+        "dp_mean": change.mean(),
+        "dp_rms": np.sqrt((change**2).mean()),
+        "same_top": 100 * same,
+        "ppl": np.exp(-found[at, right].mean()),
+        "ppl_ratio": told.ppl.value / told.ppl_base.value,
+    }
+    assert {name: getattr(told, name).value for name in expected} == pytest.approx(
+        expected, rel=1e-4
+    )
+    assert pytest.approx(kld.std(ddof=1) / np.sqrt(40), rel=1e-4) == told.kld.error
+    assert pytest.approx(np.median(kld), rel=1e-4) == told.kld_median
+    assert pytest.approx(kld[30:].mean(), rel=1e-4) == sums.chunk(30).kld
+
+
+def test_of_few_tokens_no_errors_are_stated():
+    sums = Sums()
+    for row, base in zip(rows(10, seed=1), rows(10, seed=2), strict=True):
+        sums.add(row, base, 3)
+
+    assert 0 == sums.statistics().kld.error
+
+
+def test_chunks_begin_as_prompts_do():
+    """Where a token begins prompts, it takes the place of the first one."""
+    assert [[9, 1], [9, 3]] == chunks(range(5), context=2, beginning=[9])
+    assert [[0, 1], [2, 3]] == chunks(range(5), context=2, beginning=[])

@@ -1,0 +1,203 @@
+"""Model folders as mlx_lm.convert makes them: checked, and their facts read."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from codeneedle.engines.mlx.settings import missing
+from codeneedle.errors import WeightsUnusable
+from codeneedle.models.gguf import MOST_LAYERS, Weights
+from codeneedle.models.weights import FOLDER_FILE, UNFINISHED, identity_of
+from codeneedle.system.files import reason_of
+
+INDEX = "model.safetensors.index.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+
+MOST_JSON_BYTES = 64 << 20
+"""Of one file; tokenizers of 256,000 tokens have 35 MB."""
+
+
+def is_folder_of_mlx(path: Path) -> bool:
+    """Whether *path* is such a folder, or the file that stands for one."""
+    file = path if path.name == FOLDER_FILE else path / FOLDER_FILE
+    return file.is_file()
+
+
+def read_folder(path: Path) -> Weights:
+    """
+    The facts of a model folder, its files found to be complete.
+
+    Args:
+        path: The folder, or the ``config.json`` in it.
+
+    Raises:
+        WeightsUnusable: If a file is missing, cut short, or says too little.
+    """
+    folder = path.parent if path.name == FOLDER_FILE else path
+    config = read_json(folder / FOLDER_FILE)
+    parts = _tensor_files(folder)
+    for part in parts:
+        _refuse_damaged(part)
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.is_file():
+        raise WeightsUnusable(
+            path=folder,
+            reason=f"has no {TOKENIZER}",
+            hint="Download all files of the model, not its weights alone.",
+        )
+    files = (folder / FOLDER_FILE, *_beside(folder), *parts)
+    return _weights(folder, files, _text_part(config))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """
+    The JSON object in the file at *path*.
+
+    Raises:
+        WeightsUnusable: If it holds anything else.
+    """
+    try:
+        if path.stat().st_size > MOST_JSON_BYTES:
+            raise WeightsUnusable(
+                path=path,
+                reason=f"is larger than {MOST_JSON_BYTES >> 20} MiB",
+                hint="Is it the file of a model? Download it again.",
+            )
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise WeightsUnusable(
+            path=path,
+            reason=f"cannot be read: {reason_of(error)}",
+            hint="Give the folder of a model for MLX, with all its files.",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(found, dict):
+        raise _damaged(path, "it holds no object")
+    return found
+
+
+def template_of(folder: Path) -> str | None:
+    """The chat template of the model in *folder*; None if it has none."""
+    file = folder / TEMPLATE
+    if file.is_file():
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise _damaged(file, str(error)) from error
+    if not (folder / TOKENIZER_CONFIG).is_file():
+        return None
+    found = read_json(folder / TOKENIZER_CONFIG).get("chat_template")
+    if isinstance(found, list):  # several, by name
+        named = {each.get("name"): each for each in found if isinstance(each, dict)}
+        found = named.get("default", {}).get("template")
+    return found if isinstance(found, str) else None
+
+
+def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> Weights:
+    keys = _Config(folder / FOLDER_FILE, config)
+    layers = keys.least("num_hidden_layers")
+    if layers > MOST_LAYERS:
+        raise _damaged(keys.file, f"it claims to have {layers} layers")
+    embedding, heads = keys.least("hidden_size"), keys.least("num_attention_heads")
+    head_size = keys.whole("head_dim") or embedding // heads
+    bits = config.get("quantization")
+    window = keys.whole("sliding_window") if config.get("sliding_window") else None
+    return Weights(
+        files=files,
+        size_bytes=sum(file.stat().st_size for file in files),
+        architecture=str(config.get("model_type", "")),
+        name=folder.name,
+        file_type=f"{bits.get('bits')} bits" if isinstance(bits, dict) else "",
+        layers=layers,
+        embedding=embedding,
+        heads=(heads,) * layers,
+        kv_heads=(keys.whole("num_key_value_heads") or heads,) * layers,
+        key_length=head_size,
+        value_length=head_size,
+        key_length_swa=head_size,
+        value_length_swa=head_size,
+        is_mla="kv_lora_rank" in config,
+        shared_kv_layers=keys.whole("num_kv_shared_layers"),
+        sliding_window=window,
+        training_context=keys.whole("max_position_embeddings"),
+        vocabulary=keys.least("vocab_size"),
+        chat_template=template_of(folder),
+        identity=identity_of(files),
+    )
+
+
+class _Config:
+    """Whole numbers of a ``config.json``."""
+
+    def __init__(self, file: Path, values: Mapping[str, Any]) -> None:
+        self.file = file
+        self._values = values
+
+    def whole(self, key: str) -> int:
+        """The value of *key*; 0 where there is none, or no whole number above 0."""
+        value = self._values.get(key)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return max(0, value) if is_whole and value is not None else 0
+
+    def least(self, key: str) -> int:
+        if not self.whole(key):
+            raise _damaged(self.file, f"its key '{key}' is missing")
+        return self.whole(key)
+
+
+def _text_part(config: dict[str, Any]) -> dict[str, Any]:
+    """The keys of the language model; those with a vision part nest them."""
+    nested = config.get("text_config")
+    return {**config, **nested} if isinstance(nested, dict) else config
+
+
+def _beside(folder: Path) -> Iterator[Path]:
+    """The files that decide what is computed, beside configuration and weights."""
+    for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, "generation_config.json"):
+        if (folder / name).is_file():
+            yield folder / name
+
+
+def _tensor_files(folder: Path) -> tuple[Path, ...]:
+    names: set[str] = set()
+    if (folder / INDEX).is_file():
+        listed = read_json(folder / INDEX).get("weight_map")
+        if isinstance(listed, dict):
+            names = {name for name in listed.values() if isinstance(name, str)}
+    missing = sorted(name for name in names if not (folder / name).is_file())
+    parts = tuple(sorted(folder.glob("model*.safetensors")))
+    if missing or not parts:
+        named = ", ".join(missing[:5]) or "model.safetensors"
+        raise WeightsUnusable(
+            path=folder,
+            reason=f"lacks {named}",
+            hint=UNFINISHED,
+        )
+    return parts
+
+
+def _refuse_damaged(path: Path) -> None:
+    """Stop at a safetensors file whose length is not what its header says."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise missing("safetensors") from error
+    try:
+        with safe_open(path, framework="np"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise WeightsUnusable(
+            path=path, reason=f"is cut short or damaged: {error}", hint=UNFINISHED
+        ) from error
+
+
+def _damaged(path: Path, reason: str) -> WeightsUnusable:
+    return WeightsUnusable(
+        path=path,
+        reason=f"cannot be used: {reason}",
+        hint="Give the folder of a model for MLX, as mlx_lm.convert makes it.",
+    )

@@ -1,0 +1,169 @@
+"""The child as a server, in this process, with a session that follows a script."""
+
+import json
+import threading
+
+import httpx
+import pytest
+
+pytest.importorskip("transformers", reason="mlx-lm, which brings it, is not installed")
+
+import numpy as np
+
+from codeneedle.engines.mlx import child
+from codeneedle.engines.mlx.child import Handler, Server, parser
+from codeneedle.engines.mlx.convert import converted
+from codeneedle.engines.mlx.log import Memory
+from codeneedle.engines.mlx.tokens import TextModel
+from codeneedle.models.weights import read_header
+
+END = 257
+"""The token of the built-in model that ends a reply; bytes are their own tokens."""
+
+
+class Script:
+    """A session whose most probable tokens are those of *reply*, in order."""
+
+    def __init__(self, reply):
+        self.reply, self.reused = [*reply], 0
+
+    def read(self, prompt, progress):
+        progress(len(prompt))
+        return self.step(prompt[-1])
+
+    def step(self, _token):
+        row = np.full(260, -9.0, dtype=np.float32)
+        row[self.reply.pop(0)] = -0.5
+        return row
+
+    def score(self, _before, tokens, progress):
+        progress(1)
+        return [self.step(None) for _ in tokens]
+
+
+@pytest.fixture(scope="module")
+def text(nano):
+    return TextModel(converted(read_header(nano)))
+
+
+@pytest.fixture
+def serving(text, monkeypatch):
+    """Starts a server that replies with a script; what posts to it."""
+    monkeypatch.setattr(child, "_memory", lambda: Memory(peak_bytes=1))
+    servers = []
+
+    def start(reply=()):
+        server = Server(("127.0.0.1", 0), Handler)
+        server.text, server.session = text, None if reply is None else Script(reply)
+        server.alias, server.key, server.context = "alias", "key", 16
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        servers.append((server, thread))
+        url = f"http://127.0.0.1:{server.server_port}"
+
+        def post(path, body, **more):
+            headers = {"Authorization": "Bearer key"}
+            content = body if isinstance(body, bytes) else json.dumps(body)
+            return httpx.post(f"{url}{path}", content=content, headers=headers, **more)
+
+        return post
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def events(answer):
+    """What a streamed answer says, one event after the other."""
+    return [json.loads(each) for each in answer.text.split("data: ")[1:]]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/nowhere", {}, 404),
+        ("/tokenize", b"", 413),
+        ("/tokenize", b"[1]", 400),
+        ("/tokenize", b"{", 400),
+        ("/tokenize", {}, 400),
+        ("/apply-template", {"messages": 3}, 400),
+        ("/completion", {"prompt": "a" * 16}, 400),
+        ("/completion", {"prompt": []}, 400),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_refused(serving, path, body, code):
+    assert code == serving()(path, body).status_code
+
+
+def test_a_body_larger_than_any_prompt_is_not_read(serving, monkeypatch):
+    monkeypatch.setattr(child, "MOST_BODY_BYTES", 10)
+
+    assert 413 == serving()("/tokenize", {"content": "a"}).status_code
+
+
+def test_a_server_that_only_counts_makes_no_replies(serving):
+    post = serving(None)
+
+    assert 501 == post("/completion", {"prompt": "a"}).status_code
+    assert [97] == post("/tokenize", {"content": "a"}).json()["tokens"]
+
+
+def test_a_reply_ends_at_a_token_that_ends_it(serving):
+    """While the prompt is read, events without text show that it goes on."""
+    stream = events(serving([97, END])("/completion", {"prompt": "x", "n_predict": 9}))
+
+    assert ["", "a", ""] == [each["content"] for each in stream]
+    assert ("eos", 2) == (
+        stream[-1]["stop_type"],
+        stream[-1]["timings"]["predicted_n"],
+    )
+
+
+def test_a_reply_ends_where_it_is_long_enough(serving):
+    """Or where the context is full."""
+    short = events(serving(b"a" * 20)("/completion", {"prompt": "x", "n_predict": 3}))
+    full = events(serving(b"a" * 20)("/completion", {"prompt": "x", "n_predict": 99}))
+
+    assert ["limit", "limit"] == [each[-1]["stop_type"] for each in (short, full)]
+    assert ["aaa", "a" * 14] == [
+        "".join(event["content"] for event in each) for each in (short, full)
+    ]
+
+
+def test_a_letter_of_several_tokens_comes_when_it_is_whole(serving):
+    reply = "a\u00e4".encode()
+    told = events(serving(reply)("/completion", {"prompt": "x", "n_predict": 3}))
+
+    assert ["", "a", "", "\u00e4"] == [each["content"] for each in told]
+
+
+@pytest.mark.parametrize(
+    "way", [{"grammar": "root ::= <[98]> <[99]>"}, {"logit_bias": [[98, 1e6]]}]
+)
+def test_forced_tokens_come_whatever_is_more_probable(serving, way):
+    """With their own probability, and the first choices beside it."""
+    body = {"prompt": "x", "n_predict": 2, "n_probs": 2} | way
+    told = events(serving([97, END])("/completion", body))[1:]
+    (first, *_) = told[0]["completion_probabilities"]
+
+    assert "bc"[: len(told)] == "".join(each["content"] for each in told)
+    assert (98, -9.0) == (first["id"], first["logprob"])
+    assert {"id": 97, "logprob": -0.5} == first["top_logprobs"][0]
+    assert 2 == len(first["top_logprobs"])
+
+
+def test_a_chat_is_answered_as_openai_s_api_has_it(serving):
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
+    told = events(serving([97, END])("/v1/chat/completions", body))
+
+    assert ["", "a", ""] == [each["choices"][0]["delta"]["content"] for each in told]
+    assert "stop" == told[-1]["choices"][0]["finish_reason"]
+
+
+def test_group_sizes_of_k_and_v_are_read_from_the_arguments():
+    words = ["serve", "--model", "m", "--context", "9", "--kv-group-size"]
+
+    assert (64, 32) == parser().parse_args([*words, "64,32"]).kv_group_size
+    assert (32,) == parser().parse_args([*words, "32"]).kv_group_size

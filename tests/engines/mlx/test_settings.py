@@ -1,0 +1,33 @@
+"""What a user may choose of the engine, without MLX."""
+
+import pytest
+from msgspec import ValidationError, convert
+
+from codeneedle.engines.mlx.settings import MlxSettings, is_of_known_size
+
+
+@pytest.mark.parametrize(
+    ("chosen", "groups"), [((64,), (64, 64)), ((64, 32), (64, 32))]
+)
+def test_one_group_size_stands_for_k_and_v(chosen, groups):
+    assert groups == MlxSettings(group_size=chosen).groups
+
+
+def test_a_bound_has_room_for_what_is_kept_and_for_some_that_rotate():
+    assert 8 == convert({"max_kv_size": 8}, type=MlxSettings).max_kv_size
+    with pytest.raises(ValidationError):
+        convert({"max_kv_size": 7}, type=MlxSettings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (("--kv-group-size 64", "--quantized-kv-start 0"), True),
+        ((), True),
+        (("--kv-group-size 32",), False),
+        (("--kv-group-size 64,32",), False),
+        (("--max-kv-size 128",), False),
+    ],
+)
+def test_memory_is_predicted_for_usual_groups_without_a_bound(arguments, known):
+    assert known is is_of_known_size(arguments)
