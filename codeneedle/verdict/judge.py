@@ -85,6 +85,17 @@ class Limits:
             return CHANGE_BY_LOSS * self.max_loss
         return self.max_loss
 
+    def phrase(self, kind: LossKind, loss: float) -> str:
+        """
+        A loss of this *kind*: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` of a change.
+
+        Smaller limits have more digits.
+        """
+        digits = 1 - math.floor(math.log10(self.of(kind)))
+        if kind is LossKind.CHANGE:
+            return f"{loss:.{max(4, digits + 1)}f} nats"
+        return f"{100 * loss:z.{max(1, digits - 2)}f} %"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -344,14 +355,15 @@ class _Scores:
         able = self.loss.able(self.records[reference], self.run.setup)
         if able < ABLE:
             return (
-                f"the model itself has {able:.0%} right with {reference}, so little "
-                "can be lost"
+                f"the model itself has {able:.0%} right with {reference}, so there is "
+                "little to lose"
             )
-        repeated, limit = self.repetition(), limits.of(self.loss.kind)
-        if repeated is not None and repeated > limit:
+        repeated, kind = self.repetition(), self.loss.kind
+        if repeated is not None and repeated > limits.of(kind):
             return (
-                f"{reference}, measured twice, differs from itself by {repeated:.1%}, "
-                f"more than the limit of {limit:.1%}: this engine does not repeat "
+                f"{reference}, measured twice, differs from itself by "
+                f"{limits.phrase(kind, repeated)}, more than the limit of "
+                f"{limits.phrase(kind, limits.of(kind))}: this engine does not repeat "
                 "itself so closely"
             )
         return ""
