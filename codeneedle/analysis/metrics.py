@@ -122,8 +122,9 @@ class Metric:
             return self.loss.by_unit(record, setup)
         facts = (record, setup, reading)
         values = (self.units(*facts) if self.units else ()) or self.values(*facts)
+        # Where nothing was answered, there are names and no values.
         numbers = [str(at) for at in range(len(values))]
-        names = self.names(record, setup) if self.names else numbers
+        names = self.names(record, setup) if self.names and values else numbers
         found: dict[str, list[float]] = {}
         for name, value in zip(names, values, strict=True):
             found.setdefault(name, []).append(value)

@@ -17,12 +17,23 @@ from codeneedle.analysis.divergence import NAME as DIVERGENCE
 from codeneedle.analysis.divergence import Compared, Divergence
 from codeneedle.engines.engine import ChunkValues
 from codeneedle.grid import Pair
-from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status, as_json
+from codeneedle.records.record import (
+    AGAIN,
+    CellRecord,
+    ForcedRound,
+    Run,
+    Setup,
+    Status,
+    as_json,
+)
 
 REFERENCE = "bf16/bf16"
 
 KEPT = 0.6
-"""Probability of a right token of the first function with the reference."""
+"""
+Probability of a right token of the first function with the reference; of each further
+one it is a little higher.
+"""
 
 WITHIN = tuple(0.002 * (-1) ** at for at in range(16))
 """Losses of 16 functions that show that a pair is within 1 %."""
@@ -57,37 +68,40 @@ def losing_setup(
 
 
 def losing(
+    setup: Setup, pair: str, losses: Sequence[float | None], **facts: object
+) -> CellRecord:
+    """A record of forced recall alone, of `losing_rounds`."""
+    rounds = losing_rounds(setup, losses, **facts)
+    return sized(made_record(pair, [], forced=rounds))
+
+
+def losing_rounds(
     setup: Setup,
-    pair: str,
     losses: Sequence[float | None],
     *,
-    kept: float = KEPT,
     bounds: int = 0,
     behind: Sequence[int] = (),
-) -> CellRecord:
+) -> list[ForcedRound]:
     """
-    A record of forced recall whose right tokens have so much less probability.
+    Forced lines whose right tokens have so much less probability than the reference's.
 
     Args:
         setup: Has the functions.
-        pair: The cache types.
         losses: Of the first functions; None for one without an answer.
-        kept: Probability of the reference's tokens in the first function; in each
-            further one it is a little higher.
         bounds: Tokens of each function of which a bound alone is known.
         behind: Lines of each function that are no first choice.
     """
     rounds = []
     for at, (needle, loss) in enumerate(zip(setup.forced, losses, strict=False)):
-        chance = kept + 0.001 * at - (loss or 0.0)
-        made = made_forced(needle, logprob=math.log(chance), behind=behind)
+        made = made_forced(
+            needle, logprob=math.log(KEPT + 0.001 * at - (loss or 0.0)), behind=behind
+        )
         made = replace(made, bounds=tuple(range(bounds)))
         if loss is None:
-            made = replace(
-                made, logprobs=(), leads=(), ends=(), bounds=(), error="no answer"
-            )
+            none = {"logprobs": (), "leads": (), "ends": (), "bounds": ()}
+            made = replace(made, **none, error="no answer")
         rounds.append(made)
-    return sized(made_record(pair, [], forced=rounds))
+    return rounds
 
 
 def losing_run(

@@ -12,11 +12,18 @@ from made_losses import (
     WITHIN,
     diverging,
     losing,
+    losing_rounds,
     losing_run,
     losing_setup,
     repeated,
 )
-from made_records import failed_record, made_run, made_setup
+from made_records import (
+    failed_record,
+    made_record,
+    made_round,
+    made_run,
+    made_setup,
+)
 from made_retrieval import made_frozen, made_texts, retrieval_record
 
 from codeneedle.grid import Pair
@@ -584,6 +591,23 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
     )
     assert "beyond" == words(lossy)[GOOD]
     assert "matched" == of(lossy, GOOD).leading.metric.name
+
+
+def test_a_pair_without_a_written_answer_is_judged_by_its_forced_lines():
+    """A model that thinks until its tokens are spent."""
+    setup = made_setup(types_k=("bf16", "q8_0"), types_v=("bf16",))
+    silent = [
+        replace(made_round(each), reply="", error="empty") for each in setup.needles
+    ]
+    records = tuple(
+        made_record(pair, silent, forced=losing_rounds(setup, losses))
+        for pair, losses in ((REFERENCE, [0.0] * 16), ("q8_0/bf16", WITHIN))
+    )
+
+    found = judge(Run(name="made", setup=setup, records=records))
+
+    assert {"q8_0/bf16": "within"} == words(found)
+    assert {"recall-logp"} == set(found.units)
 
 
 def test_written_recall_of_a_model_that_writes_nothing_has_no_say():
