@@ -34,7 +34,7 @@ llama: setup ## Build llama.cpp into the cache folder, unless there is one
 
 sweep: llama ## Sweep the 6x6 grid on a small language model, show grid and heatmap
 	@if $(BIN)/codeneedle fetch smollm2 >/dev/null; then \
-	  asked=gradient; run=random-bodies-mini/smollm2; \
+	  asked=gradient; run=random-bodies-short/smollm2; \
 	else \
 	  echo "make sweep: without that model, the built-in one is swept" >&2; \
 	  asked='--corpus random-bodies-mini'; run=random-bodies-mini/needle-nano; \

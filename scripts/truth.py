@@ -38,13 +38,14 @@ DESIGNS = (
     (6, 10),
     (8, 5),
     (12, 5),
-    (14, 5),
     (16, 4),
     (16, 5),
-    (16, 20),
+    (20, 4),
+    (20, 5),
     (32, 5),
+    (32, 20),
 )
-"""Functions and lines of each; the published protocol is (16, 20)."""
+"""Functions and lines of each: make sweep asks (20, 4), other sweeps (32, 5)."""
 
 K_LOSS = dict(zip(DEFAULT_TYPES, (0.0, 0.001, 0.01, 0.02, 0.06, 0.11), strict=True))
 V_LOSS = dict(zip(DEFAULT_TYPES, (0.0, 0.001, 0.002, 0.003, 0.006, 0.008), strict=True))
