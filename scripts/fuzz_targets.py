@@ -13,19 +13,19 @@ import httpx
 
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function
-from codeneedle.engines.base_file import BaseFile, Identity
-from codeneedle.engines.client import Client
 from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log
+from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import (
     differences,
     is_unknown_type,
     last_phase,
 )
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
 from codeneedle.engines.llama_cpp.log import (
-    Asked,
+    Expected,
     chunks_done,
     ends_early,
     failure,
@@ -286,7 +286,7 @@ def read_server_log(data: bytes) -> None:
     """The log of a server, and all that is concluded from it."""
     text = data.decode(errors="replace")
     effective = log.read(text)
-    asked = Asked(pair=PAIR, context=4096, all_layers=True)
+    asked = Expected(pair=PAIR, context=4096, all_layers=True)
     phrases = mismatches(asked, effective)
     troubles = [log.trouble(text), log.fallback(text)]
     lines = (*phrases, *log.evidence(text), *log.last_lines(text))

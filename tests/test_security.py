@@ -23,13 +23,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from injections import put_corpus
 from made_records import failed_record, made_run
+from made_servers import made_launch
 from started_sweeps import controls, on_terminal
 
 import codeneedle as package
 from codeneedle.cli import app
 from codeneedle.corpora import registry
 from codeneedle.engines.llama_cpp import build, installation
-from codeneedle.engines.llama_cpp.arguments import HOST, Launch
+from codeneedle.engines.llama_cpp.arguments import HOST
 from codeneedle.engines.llama_cpp.build import environment_of
 from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.errors import BadInput, RequestError
@@ -168,15 +169,8 @@ def test_a_server_wants_its_key(llama_server, nano, tmp_path):
     """
     Who does not know the key learns from it that it is there, and nothing else.
     """
-    launch = Launch(
-        binary=llama_server,
-        weights=nano,
-        alias="x",
-        context=512,
-        pair=Pair("f16", "f16"),
-        threads=1,
-        options=installation.ask(llama_server).options,
-    )
+    options = installation.ask(llama_server).options
+    launch = made_launch(llama_server, nano, context=512, threads=1, options=options)
     with serving(launch, log=tmp_path / "log") as served:
         url = str(served.client._http.base_url).rstrip("/")
         asked = [("POST", "/completion"), ("POST", "/tokenize"), ("GET", "/v1/models")]

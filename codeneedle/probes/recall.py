@@ -280,8 +280,7 @@ def conditions(settings: RecallSettings, setup: Setup | None) -> RecallCondition
 
 def stored_conditions(run: RunContext) -> Json:
     """
-    What is asked, with as many forced functions as the text as sent has, and how the
-    corpus drafts its own recall: that decides which kernels run.
+    What is asked, with as many forced functions as the text as sent has.
 
     Lines are forced alone where none are to be written and nothing else was chosen.
     """
@@ -291,8 +290,7 @@ def stored_conditions(run: RunContext) -> Json:
         chosen = replace(chosen, ask=Ask.FORCED)
     if setup.forced:
         chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
-    speculation = run.engine.speculation
-    return as_json(chosen) | ({"speculation": speculation} if speculation else {})
+    return as_json(chosen)
 
 
 def remarks(run: Run) -> tuple[str, ...]:
@@ -381,7 +379,7 @@ class Asker:
         with self.context.asking():
             reply = self._retried(lambda: self._reply(question, needle))
         asked = _round(needle, _sha256(question), reply)
-        if self.context.run.engine.speculation or reply.drafted:
+        if reply.drafted:
             # Of drafted tokens the server tells no probabilities: some are missing.
             asked = replace(asked, logprobs=(), gaps=(), lengths=())
         return replace(asked, retries=tuple(self._retries))

@@ -381,6 +381,8 @@ class Setup:
         weights: The model.
         llama: Build of llama-server, or version of another engine, as it states it.
         machine: Processor, memory, devices and system, as a phrase.
+        cpu_features: What the engine uses of the processor: ``AVX AVX2 FMA``; kernels,
+            and so the last digits, depend on it. Empty where it does not tell.
         context: Context size, in tokens.
         rotation: Whether quantized values were rotated, if possible.
         server_args: Further arguments of the user's for llama-server.
@@ -417,6 +419,7 @@ class Setup:
     rotation: bool = True
     engine: str = ENGINE
     lengths: str = ""
+    cpu_features: str = ""
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
     words: tuple[str, ...] = ()

@@ -237,7 +237,6 @@ def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
         rotation=request.rotation,
         # A completion has no thinking to switch off.
         thinking=form is PromptForm.COMPLETION,
-        speculate=request.speculate,
         is_tiny=request.model is None,
     )
 

@@ -127,35 +127,16 @@ def test_probabilities_are_stored_where_each_token_has_one(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        FakeEngine(speculation="ngram-simple, n 12, m 64"),
-        FakeEngine(reply=lambda asked: reply_to(asked, drafted=3, accepted=2)),
-    ],
-    ids=["ours", "the user's"],
-)
-def test_a_server_that_drafts_gives_no_margins(engine, tmp_path):
+def test_a_server_that_drafts_gives_no_margins(tmp_path):
     """
     It tells no probabilities of drafted tokens: those of the others are not all.
     """
-    found = measured(tmp_path, engine)
+    drafting = FakeEngine(reply=lambda asked: reply_to(asked, drafted=3, accepted=2))
+    found = measured(tmp_path, drafting)
 
     for asked in found.rounds:
         assert ((), (), ()) == (asked.logprobs, asked.gaps, asked.lengths)
         assert asked.reply
-
-
-def test_speculation_is_a_condition(tmp_path):
-    """
-    It decides which kernels run.
-    """
-    plain = made_context(tmp_path, FakeEngine()).run
-    drafting = made_context(tmp_path, FakeEngine(speculation="ngram")).run
-
-    told = PROBE.conditions(plain)
-    assert "speculation" not in told
-    assert {**told, "speculation": "ngram"} == PROBE.conditions(drafting)
 
 
 @pytest.mark.parametrize(

@@ -252,21 +252,6 @@ def test_other_conditions_of_a_probe_are_refused():
     assert "throughput depths: [0, 256], now [0, 512]" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "option"),
-    [("ngram", "", "--speculate"), ("", "ngram", "--no-speculate")],
-)
-def test_a_run_that_speculates_and_one_that_does_not_never_mix(before, now, option):
-    """
-    It decides which kernels run; the hint says how the run goes on.
-    """
-    prepare(planned(recall.PROBE, engine=FakeEngine(speculation=before)))
-
-    with pytest.raises(OtherSetup, match="another recall speculation") as caught:
-        prepare(planned(recall.PROBE, engine=FakeEngine(speculation=now)))
-    assert f"Go on with {option}," in caught.value.hint
-
-
 def asking(corpus="tiny", *, engine=None, contexts=(8192,), out="sweeps", **chosen):
     """A plan in which recall is asked so."""
     settings = {"recall": msgspec.convert(chosen, type=recall.RecallSettings)}
@@ -572,6 +557,10 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
         (
             {"engine": FakeEngine(version="0.7.0")},
             "another llama: '0.6.0 (build 11434)', now '0.7.0'",
+        ),
+        (
+            {"engine": FakeEngine(cpu_features="AVX2")},
+            "another cpu_features: '', now 'AVX2'",
         ),
     ],
 )

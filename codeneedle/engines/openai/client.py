@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from codeneedle.engines.client import SHORT_S, Connection, never
-from codeneedle.engines.forced import score_of
+from codeneedle.engines.http import SHORT_S, Connection, never
 from codeneedle.engines.messages import (
     TOP_TOKENS,
     BadReply,
@@ -29,6 +28,7 @@ from codeneedle.engines.messages import (
     Timings,
     Token,
     reply_of,
+    score_of,
     shaped,
 )
 from codeneedle.records.record import Finish, Forced, Json

@@ -12,17 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from codeneedle.engines.client import SHORT_S, redacting
 from codeneedle.engines.engine import (
-    Ability,
     CacheTypes,
     CellSpec,
-    DivergenceTool,
+    Engine,
     EngineIdentity,
     ModelSpec,
-    SpeedTool,
     Tokenizer,
 )
+from codeneedle.engines.http import SHORT_S, redacting
 from codeneedle.engines.messages import Readiness, Refused, ServerGone
 from codeneedle.engines.openai.client import WANTS_KEY, OpenAi, advised, is_listed
 from codeneedle.engines.openai.server import (
@@ -47,7 +45,7 @@ from codeneedle.engines.openai.settings import (
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.records.record import Proof, Trouble
+from codeneedle.records.record import Proof
 from codeneedle.system import processes
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import free_port, is_secret
@@ -83,69 +81,12 @@ LENGTHS = "estimated from the server's own counts of prompts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenAiEngine:
-    """What both engines have in common."""
-
-    name: ClassVar[str] = ""
-    abilities: ClassVar[frozenset[Ability]] = frozenset()
-    thinking_off: ClassVar[str] = ""
-    speculation: ClassVar[str] = ""
-    stretches_context: ClassVar[bool] = False
-    model: ModelSpec
-
-    def require(self, ability: Ability) -> None:
-        """As of `engine.Engine`."""
-        raise ToolMissing(
-            tool=f"the engine {self.name}",
-            reason=f"has no tool for {ability}",
-            hint="Use --probe recall or --probe retrieval.",
-        )
-
-    def refuse_arguments(self) -> None:
-        """As of `engine.Engine`: it takes none, and nothing that is llama-server's."""
-        asked = {
-            f"-- {' '.join(self.model.arguments)}": bool(self.model.arguments),
-            "--rotation off": not self.model.rotation,
-            "--speculate": self.model.speculate,
-        }
-        for source, is_asked in asked.items():
-            if is_asked:
-                raise BadInput(
-                    source=source,
-                    reason=f"the engine {self.name} cannot pass it on",
-                    hint="Leave it out; arguments of a server go into --command.",
-                )
-
-    def needs_preflight(self, pair: Pair) -> bool:  # noqa: ARG002 - of a protocol
-        """As of `engine.Engine`: nothing would be told."""
-        return False
-
-    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:  # noqa: ARG002 - of a protocol
-        """As of `engine.Engine`."""
-        return None
-
-    def divergence_tool(self) -> DivergenceTool:
-        """As of `engine.Engine`: there is none."""
-        raise self._missing(Ability.DIVERGENCE)
-
-    def speed_tool(self) -> SpeedTool:
-        """As of `engine.Engine`: there is none."""
-        raise self._missing(Ability.SPEED)
-
-    def _missing(self, ability: Ability) -> MachineError:
-        try:
-            self.require(ability)
-        except MachineError as error:
-            return error
-        raise AssertionError(ability)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command(_OpenAiEngine):
+class Command(Engine):
     """
-    The engine that starts the user's command for each cell. Implements `engine.Engine`.
+    The engine that starts the user's command for each cell.
 
     Attributes:
+        model: What is served.
         settings: What the user chose.
         template: The command.
         program: Path of its program.
@@ -156,6 +97,7 @@ class Command(_OpenAiEngine):
     """
 
     name: ClassVar[str] = COMMAND
+    model: ModelSpec
     settings: CommandSettings
     template: Template
     program: str
@@ -320,11 +262,12 @@ def _held(server: Server, cell: CellSpec) -> tuple[tuple[int, int], ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(_OpenAiEngine):
+class Endpoint(Engine):
     """
-    The engine that asks a server which is running. Implements `engine.Engine`.
+    The engine that asks a server which is running.
 
     Attributes:
+        model: What is served.
         settings: What the user says of it.
         pair: What it runs with, as the user says.
         key: For the server; empty for none.
@@ -332,6 +275,7 @@ class Endpoint(_OpenAiEngine):
     """
 
     name: ClassVar[str] = ENDPOINT
+    model: ModelSpec
     settings: EndpointSettings
     pair: Pair
     key: str = ""

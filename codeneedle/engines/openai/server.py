@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle.engines.engine import CellSpec, Tokenizer
+from codeneedle.engines.engine import Served, Tokenizer
 from codeneedle.engines.messages import (
     Chat,
     Completion,
@@ -21,9 +21,9 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.engines.openai.client import NOT_FOUND, REFUSES_FIELDS, OpenAi
 from codeneedle.errors import CellError
-from codeneedle.records.record import Effective, Print, Proof, Status, Trouble
+from codeneedle.records.record import Effective, Print, Proof, Status
 from codeneedle.system import machine
-from codeneedle.system.processes import AwakeClock, Child, ends_within
+from codeneedle.system.processes import AwakeClock
 
 LOAD_TIMEOUT_S = 3600.0
 """How long a server may take until it is ready: some compile kernels for half of it."""
@@ -177,22 +177,17 @@ def _print(client: OpenAi, fixed: str) -> Print:
 
 
 @dataclass(slots=True, kw_only=True)
-class Server:
+class Server(Served):
     """
-    A server that is ready. Implements `engine.Served`.
+    A server that is ready.
 
     Attributes:
         client: Sends requests to it.
-        command: Its arguments, or its address; never a secret.
-        child: Its process; None if it is not ours.
         proof: Evidence of its cache.
     """
 
     client: OpenAi
-    command: tuple[str, ...]
-    child: Child | None = None
     proof: Proof = field(default_factory=Proof)
-    _peak_bytes: int | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -203,24 +198,9 @@ class Server:
         """As of `engine.Served`: evidence, for the server tells nothing."""
         return Effective(proof=self.proof, left_out=self.client.left_out)
 
-    def verify(self, cell: CellSpec) -> tuple[str, ...]:  # noqa: ARG002 - of a protocol
-        """As of `engine.Served`: evidence is compared with that of other cells."""
-        return ()
-
-    def fallback(self) -> Trouble | None:
-        """As of `engine.Served`: nothing is told."""
-        return None
-
-    def ends_within(self, limit_s: float) -> bool:
-        """As of `engine.Served`."""
-        return self.child is not None and ends_within(self.child, limit_s)
-
-    def peak_rss_bytes(self) -> int | None:
-        """As of `engine.Served`: of its process group, whenever it was looked at."""
-        seen = machine.group_rss_bytes(self.child.pid) if self.child else None
-        if seen is not None:
-            self._peak_bytes = max(seen, self._peak_bytes or 0)
-        return self._peak_bytes
+    def _resident_bytes(self) -> int | None:
+        """As of `engine.Served`: of its process group."""
+        return machine.group_rss_bytes(self.child.pid) if self.child else None
 
     def device_bytes(self) -> int | None:
         """As of `engine.Served`: of its process group."""

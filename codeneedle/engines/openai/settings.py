@@ -226,7 +226,7 @@ def checked_url(url: str) -> str:
 
 
 def _can_be_asked(url: str) -> bool:
-    from codeneedle.engines.client import can_be_asked  # takes long to import
+    from codeneedle.engines.http import can_be_asked  # takes long to import
 
     return can_be_asked(url)
 

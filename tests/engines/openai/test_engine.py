@@ -239,7 +239,6 @@ def test_the_identity_repeats_the_command():
     [
         ModelSpec(weights=made_weights(), name="made", arguments=("-ngl", "9")),
         ModelSpec(weights=made_weights(), name="made", rotation=False),
-        ModelSpec(weights=made_weights(), name="made", speculate=True),
     ],
 )
 def test_what_is_meant_for_llama_server_is_refused(spec):

@@ -1,10 +1,9 @@
-"""The HTTP client: requests with bounds on time and size; llama-server's endpoints."""
+"""The HTTP client: requests with bounds on time and size, whatever the server."""
 
 import contextlib
-import json
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,26 +11,13 @@ from typing import Any, Self, TypeVar
 import httpcore
 import httpx
 
-from codeneedle.engines.forced import NextTokens, right_ends, scored
 from codeneedle.engines.messages import (
     BadReply,
-    Chat,
-    Completion,
-    Message,
-    Pieces,
-    Readiness,
     Refused,
-    Rendered,
     Reply,
     ServerGone,
     ServerSilent,
     StreamEvent,
-    Token,
-    TokenPiece,
-    Tokens,
-    chat_event,
-    completion_event,
-    conversation,
     parsed,
     refusal,
     refuse_beyond,
@@ -39,7 +25,7 @@ from codeneedle.engines.messages import (
     shaped,
 )
 from codeneedle.errors import CellError
-from codeneedle.records.record import Forced, Json
+from codeneedle.records.record import Json
 from codeneedle.system.processes import AwakeClock
 from codeneedle.text import harmless
 
@@ -180,19 +166,17 @@ class Connection:
     def _reply(
         self,
         path: str,
-        question: Chat | Completion | NextTokens,
+        body: Json,
         read: Callable[[Json], StreamEvent],
         enough: Callable[[str], bool],
+        *,
+        max_tokens: int,
     ) -> Reply:
+        """The streamed answer to *body*, as of `messages.reply_of`."""
         started = time.perf_counter()
-        with self._sent(
-            "POST", path, question.body(), limit_s=self._silence_s
-        ) as response:
+        with self._sent("POST", path, body, limit_s=self._silence_s) as response:
             reply = reply_of(
-                self._events(response),
-                read=read,
-                enough=enough,
-                max_tokens=question.max_tokens,
+                self._events(response), read=read, enough=enough, max_tokens=max_tokens
             )
         return replace(reply, wall_s=round(time.perf_counter() - started, 4))
 
@@ -272,169 +256,6 @@ def _refusal(answer: httpx.Response) -> Refused:
     error = refusal(stated, code=answer.status_code)
     error.retry_after = answer.headers.get("retry-after", "")
     return error
-
-
-class Client(Connection):
-    """Talks to one llama-server, one request at a time."""
-
-    def readiness(self, alias: str, *, limit_s: float = SHORT_S) -> Readiness:
-        """
-        State of the server; one that answers with another name is a stranger.
-
-        Args:
-            alias: The name that ours was given.
-            limit_s: Time limit for each of two questions, in seconds.
-        """
-        try:
-            self._ask("GET", "/health", limit_s=limit_s)
-            models = self._ask("GET", "/v1/models", limit_s=limit_s)
-        except Refused as error:
-            is_loading = error.code == httpx.codes.SERVICE_UNAVAILABLE
-            return Readiness.LOADING if is_loading else Readiness.STRANGER
-        except (ServerGone, ServerSilent):
-            return Readiness.SILENT
-        except BadReply:
-            return Readiness.STRANGER
-        # Searched as text: a foreign server may answer with anything.
-        is_ours = json.dumps(alias) in json.dumps(models)
-        return Readiness.READY if is_ours else Readiness.STRANGER
-
-    def count_tokens(self, text: str, *, add_special: bool = True) -> int:
-        """
-        Length of *text* by the server's own tokenizer, in tokens.
-
-        Args:
-            text: Read as a prompt is: special tokens in it count as one.
-            add_special: Whether the one that begins a prompt is counted.
-        """
-        return len(self._tokens(text, add_special=add_special))
-
-    def _tokens(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
-        body = _tokenizing(text, add_special=add_special)
-        return self._answer("POST", "/tokenize", Tokens, body).tokens
-
-    def counts(self, texts: Sequence[str]) -> list[int]:
-        """The lengths of *texts*, in tokens, without a token that begins a prompt."""
-        return [self.count_tokens(text, add_special=False) for text in texts]
-
-    def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
-        """As of `engine.Tokenizer`: words that look like special tokens are text."""
-        body = {
-            "content": text,
-            "add_special": add_special,
-            "parse_special": False,
-            "with_pieces": True,
-        }
-        return self._answer("POST", "/tokenize", Pieces, body).tokens
-
-    def render(
-        self,
-        messages: tuple[Message, ...],
-        template_args: Mapping[str, object] | None = None,
-    ) -> str:
-        """The prompt that the chat template makes of *messages*."""
-        body = conversation(messages, template_args or {})
-        return self._answer("POST", "/apply-template", Rendered, body).prompt
-
-    def complete(
-        self, question: Completion, *, enough: Callable[[str], bool] = never
-    ) -> Reply:
-        """
-        Continue a text, until the model ends or the reply is long *enough*.
-
-        Args:
-            question: What to ask.
-            enough: Called with the reply so far at each line break.
-
-        Raises:
-            PromptTooLong: If the context is too small for the prompt.
-            Refused: If the server answers with another error.
-            ServerSilent: If no event comes for too long.
-            ServerGone: If there is no connection, or it breaks before the last event.
-            BadReply: If what comes is no event, or has no end.
-        """
-        return self._reply("/completion", question, completion_event, enough)
-
-    def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
-        """Answer a conversation; errors are those of `complete`."""
-        return self._reply("/v1/chat/completions", question, chat_event, enough)
-
-    def force(self, question: Completion | Chat, right: str) -> Forced:
-        """
-        Score *right* as the answer to *question*, token by token.
-
-        Its tokens are those of prompt and answer as one text, from the first that
-        the prompt alone does not have.
-
-        Args:
-            question: What to ask; a chat as its template renders it.
-            right: The answer, verbatim; not empty.
-
-        Raises:
-            CellError: As of `complete`; and if tokens were drafted, which have no
-                probabilities.
-        """
-        started = time.perf_counter()
-        prompt = (
-            question.prompt
-            if isinstance(question, Completion)
-            else self.render(question.messages, question.template_args)
-        )
-        body = _tokenizing(prompt + right) | {"with_pieces": True}
-        whole = self._answer("POST", "/tokenize", Pieces, body).tokens
-        ends = right_ends(self._tokens(prompt), whole, right)
-        ids = tuple(token.id for token in whole)
-        at = min(ends)
-        is_plain = all(isinstance(token.piece, str) for token in whole[at:])
-        reply, scores = scored(
-            NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed),
-            self._told,
-            at_once=is_plain and not self._has_special(right),
-            other=lambda: self._tokens("a", add_special=False)[-1],
-        )
-        return Forced(
-            logprobs=tuple(score.logprob for score in scores),
-            bounds=tuple(at for at, score in enumerate(scores) if score.is_bound),
-            leads=tuple(score.lead for score in scores),
-            ends=tuple(ends.values()),
-            prompt_tokens=reply.prompt_tokens,
-            cached_tokens=reply.cached_tokens,
-            wall_s=round(time.perf_counter() - started, 4),
-        )
-
-    def _has_special(self, text: str) -> bool:
-        """Whether *text* has special tokens where it is read as a prompt is."""
-        body = _tokenizing(text) | {"parse_special": False}
-        return self._answer("POST", "/tokenize", Tokens, body).tokens != (
-            self._tokens(text)
-        )
-
-    def _told(self, asked: NextTokens) -> tuple[Reply, list[Token]]:
-        """The reply to *asked*, and the tokens that it has, with what is listed."""
-        told: list[Token] = []
-
-        def read(event: Json) -> StreamEvent:
-            found = completion_event(event)
-            told.extend(found.tokens)
-            return found
-
-        return self._reply("/completion", asked, read, never), told
-
-    def wait_idle(self) -> None:
-        """
-        Wait until the server has ended a reply that was cut.
-
-        It computes its current batch to the end; and llama-server b11434, told to
-        shut down at that moment, hangs in one of forty tries.
-
-        Raises:
-            CellError: As of `complete`.
-        """
-        self.complete(Completion(prompt="\n", max_tokens=1))
-
-
-def _tokenizing(content: str, *, add_special: bool = True) -> Json:
-    return {"content": content, "add_special": add_special, "parse_special": True}
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -528,7 +349,7 @@ class _Deadline:
         self._polled_s = now_s
         if self._left_since_s is None and self._is_leaving():
             self._left_since_s = now_s
-        # llama-server may neither complete a reply nor exit after SIGTERM.
+        # A server may neither complete a reply nor exit after SIGTERM.
         if self._left_since_s is not None and now_s > self._left_since_s + SHUTDOWN_S:
             raise httpcore.ReadError("the server was told to shut down")
 
