@@ -47,6 +47,7 @@ MODULES = (
     "scoring/alignment",
     "scoring/rounds",
     "scoring/tasks",
+    "sweep/decide",
     "sweep/fallbacks",
     "sweep/runner",
     "verdict/judge",

@@ -183,7 +183,7 @@ class Verdict:
         chosen: The pair to set; None where the reference is to be kept.
         units: How many units each metric has, by its name; of the reference.
         silent: Metrics that have no say, by name, and why.
-        repeats: By metric, what the reference loses against its own repetition.
+        repeats: By metric, how far the reference is from its own repetition.
     """
 
     run: Run
@@ -341,10 +341,18 @@ class _Scores:
         return [name for name in self.of_reference if name in units]
 
     def repetition(self) -> float | None:
-        """What the reference loses against its own repetition; None without one."""
+        """How far the reference is from its own repetition; None without one."""
         if self.again is None:
             return None
-        losses = self.losses(self.metric.by_unit(self.again, self.run.setup, Reading()))
+        again = self.metric.by_unit(self.again, self.run.setup, Reading())
+        if self.loss.kind is LossKind.ANSWERS:
+            least = self.loss.lost_from
+            gaps = [
+                again[name] - self.of_reference[name] for name in self._shared(again)
+            ]
+            losses = [float(abs(gap) >= least) for gap in gaps]
+        else:
+            losses = self.losses(again)
         return abs(math.fsum(losses)) / len(losses) if losses else None
 
     def silence(self, limits: Limits) -> str:

@@ -388,6 +388,27 @@ def test_an_engine_that_does_not_repeat_itself_has_no_verdict(loss):
     assert ({}, {GOOD: "within"}) == (loose.silent, words(loose))
 
 
+@pytest.mark.parametrize("again", [20, 10])
+def test_answers_that_come_and_go_are_no_evidence(again):
+    """More of them the second time show as little repetition as fewer."""
+    run = written(0)
+    first = made_run(
+        lambda pair, at: 30 - again if at < 3 else 20, setup=run.setup
+    ).records
+    (second,) = (
+        repeated(record)
+        for record in made_run(
+            lambda pair, at: again if at < 3 else 20, setup=run.setup
+        ).records
+        if str(record.pair) == REFERENCE
+    )
+
+    found = judge(replace(run, records=(*first, second)))
+
+    assert "does not repeat itself" in found.silent["matched"]
+    assert 3 / 16 == found.repeats["matched"]
+
+
 # Several metrics
 
 

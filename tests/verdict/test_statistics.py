@@ -257,6 +257,14 @@ def test_the_units_needed_are_the_fewest_that_decide(losses, limit, look, pairs)
         assert expected == found
 
 
+def test_two_units_are_enough_to_say_how_many_are_needed():
+    losses = [0.0, 0.004]
+
+    expected = decided_at(losses, 0.01, look=1, pairs=1, most=400)
+
+    assert expected == units_needed(losses, 0.01, look=1, pairs=1)
+
+
 def test_what_lies_at_the_limit_is_never_decided():
     losses = [0.0, 0.02] * 8
 
