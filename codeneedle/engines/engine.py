@@ -32,6 +32,7 @@ class Ability(StrEnum):
     """What a probe may need of an engine, beside answers."""
 
     LOG_PROBABILITIES = "log-probabilities"
+    FORCED = "forced recall"
     DIVERGENCE = "divergence"
     SPEED = "speed"
 
@@ -47,6 +48,7 @@ class ModelSpec:
         arguments: Further arguments of the user's for the engine.
         rotation: Whether quantized values are rotated, where the engine can do that.
         thinking: Whether the model may think before it answers.
+        is_chat: Whether it is asked in chats, rather than to continue texts.
         is_tiny: Whether the model is so small that threads cost more than they save.
         device: The one accelerator to use, by number or name of its driver; empty for
             all. An engine that cannot choose refuses it with the arguments.
@@ -59,6 +61,7 @@ class ModelSpec:
     arguments: tuple[str, ...] = ()
     rotation: bool = True
     thinking: bool = True
+    is_chat: bool = False
     is_tiny: bool = False
     device: str = ""
     threads: int | None = None
@@ -292,7 +295,8 @@ class Engine(ABC):
         Raise the error that says why *ability* is missing and how to get it.
 
         Raises:
-            MachineError: If it is missing.
+            BadInput: If it is missing, and another request would not need it.
+            MachineError: If it is missing otherwise.
         """
         if ability not in self.abilities:
             raise ToolMissing(

@@ -1,6 +1,7 @@
 """The HTTP client: requests with bounds on time and size, whatever the server."""
 
 import contextlib
+import http.cookiejar
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +42,9 @@ LINE_LIMIT_BYTES = 8 << 20
 
 REPLY_LIMIT_BYTES = 256 << 20
 """A token is an event of 700 bytes, so this is more than 300,000 of them."""
+
+ANSWER_LIMIT_BYTES = 4 << 20
+"""Of an answer without tokens, such as a list of models: the longest take 1 MiB."""
 
 ERROR_LIMIT_BYTES = 64 << 10
 """What is read of an error that a server states."""
@@ -149,6 +153,9 @@ class Connection:
             headers={**key, "Accept-Encoding": "identity"},
             trust_env=False,
             follow_redirects=False,
+            cookies=_NoCookies(),
+            # Raised here, before httpx reads where a redirect leads.
+            event_hooks={"response": [_refuse_error]},
             transport=transport or _Transport(self._deadline, is_tls=is_tls),
         )
 
@@ -180,20 +187,26 @@ class Connection:
             )
         return replace(reply, wall_s=round(time.perf_counter() - started, 4))
 
-    def _events(self, response: httpx.Response) -> Iterator[Json]:
-        """The events of a stream; comments, which servers send as pings, are none."""
+    def _events(
+        self, response: httpx.Response, *, limit_bytes: int = REPLY_LIMIT_BYTES
+    ) -> Iterator[Json]:
+        """
+        The events of a stream, up to ``[DONE]``.
+
+        Comments, which servers send as pings, are none.
+        """
         self._deadline.extend()
-        for line in lines(response.iter_raw()):
+        for line in lines(response.iter_raw(), limit_bytes=limit_bytes):
             kind, _, data = line.partition(b":")
             if kind in _NO_EVENTS:
                 continue
             if kind not in {b"data", b"error"}:
                 found = line.decode(errors="replace")
                 raise BadReply(expected="events", found=found)
+            if data.strip() == b"[DONE]":
+                return
             # Pings do not count: a server whose computation hangs sends them, too.
             self._deadline.extend()
-            if data.strip() == b"[DONE]":
-                continue
             event = parsed(data, expected="an event")
             if kind == b"error" or event.get("error"):
                 raise refusal(data, code=response.status_code)
@@ -202,16 +215,28 @@ class Connection:
     def _answer(
         self, method: str, path: str, layout: type[_Layout], body: Json | None = None
     ) -> _Layout:
-        answer = self._ask(method, path, body, limit_s=self._silence_s)
+        answer = self._ask(
+            method,
+            path,
+            body,
+            limit_s=self._silence_s,
+            limit_bytes=REPLY_LIMIT_BYTES,
+        )
         with redacting(self._api_key):
             return shaped(answer, layout, expected=f"what {path} should say")
 
     def _ask(
-        self, method: str, path: str, body: Json | None = None, *, limit_s: float
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        limit_s: float,
+        limit_bytes: int = ANSWER_LIMIT_BYTES,
     ) -> Json:
-        """The whole answer to a request for which no tokens are generated."""
+        """The whole answer to a request that is not answered by a stream."""
         with self._sent(method, path, body, limit_s=limit_s) as response:
-            data = whole(response.iter_raw())
+            data = whole(response.iter_raw(), limit_bytes=limit_bytes)
             return parsed(data, expected=f"what {path} should say")
 
     @contextlib.contextmanager
@@ -236,8 +261,6 @@ class Connection:
                 redacting(self._api_key),
                 self._http.stream(method, path, json=body, timeout=timeout) as answer,
             ):
-                if not answer.is_success:
-                    raise _refusal(answer)
                 yield answer
         except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
             raise ServerSilent(silence_s=limit_s) from error
@@ -245,25 +268,39 @@ class Connection:
             raise ServerGone(reason=str(error) or type(error).__name__) from error
 
 
-def _refusal(answer: httpx.Response) -> Refused:
-    """The error that *answer* states."""
-    stated = beginning(answer.iter_raw())
+def _refuse_error(answer: httpx.Response) -> None:
+    """
+    Stop at an answer that is no success.
+
+    Raises:
+        Refused: What it states.
+    """
+    if answer.is_success:
+        return
     if answer.is_redirect:
         where = answer.headers.get("location", "nowhere")
-        return Refused(
-            code=answer.status_code, kind="redirect", message=harmless(where)
-        )
-    error = refusal(stated, code=answer.status_code)
+        raise Refused(code=answer.status_code, kind="redirect", message=harmless(where))
+    error = refusal(beginning(answer.iter_raw()), code=answer.status_code)
     error.retry_after = answer.headers.get("retry-after", "")
-    return error
+    raise error
 
 
-def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+class _NoCookies(http.cookiejar.CookieJar):
+    """Keeps none: those of a server are not even read."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        """As of `CookieJar`."""
+
+
+def lines(
+    chunks: Iterable[bytes], *, limit_bytes: int = REPLY_LIMIT_BYTES
+) -> Iterator[bytes]:
     """
     The lines of a stream, as soon as each is complete.
 
     Args:
         chunks: The stream, cut anywhere.
+        limit_bytes: What all of them may have together.
 
     Raises:
         BadReply: If a line, or all of them, are longer than any real reply.
@@ -282,20 +319,20 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         for line in complete:
             yield line.rstrip(b"\r")
         refuse_beyond(LINE_LIMIT_BYTES, pending_bytes)
-        refuse_beyond(REPLY_LIMIT_BYTES, total)
+        refuse_beyond(limit_bytes, total)
 
 
-def whole(chunks: Iterable[bytes]) -> bytes:
+def whole(chunks: Iterable[bytes], *, limit_bytes: int) -> bytes:
     """
     All *chunks* of an answer, joined.
 
     Raises:
-        BadReply: If they are longer than any real answer.
+        BadReply: If they have more than *limit_bytes*.
     """
     data = bytearray()
     for chunk in chunks:
         data += chunk
-        refuse_beyond(REPLY_LIMIT_BYTES, len(data))
+        refuse_beyond(limit_bytes, len(data))
     return bytes(data)
 
 

@@ -59,6 +59,9 @@ class Chat:
     template_args: Mapping[str, object] = field(default_factory=dict)
 
 
+CODES = range(100, 600)
+"""Of HTTP; a server may state any number in an error."""
+
 QUOTE_CHARACTERS = 200
 """What an error quotes of an answer that cannot be read."""
 
@@ -220,8 +223,9 @@ def refusal(data: bytes, *, code: int) -> Refused:
         text = data[: 4 * QUOTE_CHARACTERS].decode(errors="replace")
         return Refused(code=code, kind="answer", message=text)
     # An error in the middle of a stream comes after a 200, and has its own code.
-    code = stated.code if isinstance(stated.code, int) else code
-    kind, message = harmless(stated.type), harmless(stated.message)
+    if isinstance(stated.code, int) and stated.code in CODES:
+        code = stated.code
+    kind, message = harmless(stated.type[:QUOTE_CHARACTERS]), harmless(stated.message)
     numbers = {key: n for key, n in answer["error"].items() if isinstance(n, int)}
     return Refused(code=code, kind=kind, message=message, counts=numbers)
 
@@ -236,7 +240,8 @@ def shaped(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
     try:
         return msgspec.convert(answer, type=layout)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        raise BadReply(expected=expected, found=f"{error} in {answer}") from error
+        # Not the answer itself: its text may be far longer than its bytes were.
+        raise BadReply(expected=expected, found=str(error)) from error
 
 
 def quoted(text: str) -> str:

@@ -115,6 +115,7 @@ class Effective:
         quantized_kv_start: Tokens of a context that stay as they are at first.
         proof: Evidence of its cache, where it does not tell.
         left_out: Fields of requests that it refuses, and that were left out.
+        unscored: Why log-probabilities of its replies were not used; empty if all were.
     """
 
     build: str | None = None
@@ -133,6 +134,7 @@ class Effective:
     quantized_kv_start: int | None = None
     proof: Proof | None = None
     left_out: tuple[str, ...] = ()
+    unscored: str = ""
 
     @property
     def kv_mib(self) -> float | None:

@@ -518,11 +518,12 @@ def _refuse_lost_text(
     missing = [
         needle.name for needle in needles if "\n".join(needle.lines) not in prompt
     ]
-    if length >= tokens and not missing:
-        return
-    what = f"the text of {missing[0]} is not in it" if missing else ""
     if length < tokens:
         what = f"it has {length:,} tokens, the corpus alone has {tokens:,}"
+    elif missing:
+        what = f"the text of {missing[0]} is not in it"
+    else:
+        return
     raise lost_text(f"the corpus: {what}")
 
 

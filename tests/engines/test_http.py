@@ -76,23 +76,25 @@ def test_lines_do_not_depend_on_how_the_stream_was_cut(size):
     assert [b"data: 1", b"", b":", b"data: 2", b""] == list(lines(chunks))
 
 
-@pytest.mark.parametrize(
-    ("limit", "read", "chunk"),
-    [
-        ("LINE_LIMIT_BYTES", lines, b"x" * 100),
-        ("REPLY_LIMIT_BYTES", lines, b"data: x\n" * 10),
-        ("REPLY_LIMIT_BYTES", whole, b"x" * 100),
-    ],
-)
-def test_an_answer_without_end_is_refused(limit, read, chunk, monkeypatch):
-    """
-    A line of megabytes, or more lines than an answer has; just the limit is read.
-    """
-    monkeypatch.setattr(http, limit, 10 * len(chunk))
+def test_a_line_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(http, "LINE_LIMIT_BYTES", 1000)
 
-    list(read([chunk] * 10))
+    list(lines([b"x" * 100] * 10))
     with pytest.raises(BadReply, match="longer than"):
-        list(read([chunk] * 11))
+        list(lines([b"x" * 100] * 11))
+
+
+@pytest.mark.parametrize("read", [lines, whole])
+def test_an_answer_without_end_is_refused(read):
+    """
+    Just the limit is read.
+    """
+    chunks = iter([b"data: x\n" * 10] * 100)
+
+    list(read([b"data: x\n" * 10] * 10, limit_bytes=800))
+    with pytest.raises(BadReply, match="longer than 800 B"):
+        list(read(chunks, limit_bytes=800))
+    assert 89 == len(list(chunks))
 
 
 def test_of_an_error_only_the_beginning_is_read():

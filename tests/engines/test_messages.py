@@ -18,6 +18,7 @@ from codeneedle.engines.messages import (
     refusal,
     reply_of,
     score_of,
+    shaped,
 )
 
 LAST = {"content": "", "stop": True, "stop_type": "eos"}
@@ -190,6 +191,14 @@ def test_an_error_in_a_stream_has_its_own_code():
     assert (500, "server", "Compute error.") == (found.code, found.kind, found.message)
 
 
+def test_an_error_with_absurd_words_is_told_in_few():
+    data = b'{"error": {"code": 1%b, "type": "%b"}}' % (b"0" * 400, b"x" * 5000)
+    found = refusal(data, code=400)
+
+    assert 400 == found.code
+    assert len(str(found)) < 300
+
+
 def test_an_error_that_is_a_page_is_quoted_in_one_line():
     """
     Without control characters; of ten megabytes, 200 characters are shown.
@@ -247,3 +256,14 @@ def test_probabilities_that_name_no_tokens_are_refused(silent):
     """
     with pytest.raises(BadReply):
         score(1, silent)
+
+
+def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():
+    """
+    Its text as objects may be far longer than its bytes were.
+    """
+    with pytest.raises(BadReply) as caught:
+        shaped({"tokens": [{}] * 9}, dict[str, list[int]], expected="tokens")
+
+    assert "Expected `int`, got `object` - at `$[...][0]`" in str(caught.value)
+    assert "{}" not in str(caught.value)

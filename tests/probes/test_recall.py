@@ -10,14 +10,16 @@ from made_records import (
     made_forced,
     made_needle,
     made_record,
+    made_round,
     made_run,
     made_setup,
 )
 
 from codeneedle.analysis.recall import Ask
 from codeneedle.corpora.corpus import load
+from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Chat, ServerGone
-from codeneedle.errors import CellError
+from codeneedle.errors import CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.probes import recall
 from codeneedle.probes.probe import ProbeContext
@@ -32,7 +34,13 @@ from codeneedle.probes.recall import (
     enough_for,
     measure,
 )
-from codeneedle.records.record import CellRecord, Recall, Status, from_json
+from codeneedle.records.record import (
+    CellRecord,
+    Effective,
+    Recall,
+    Status,
+    from_json,
+)
 from codeneedle.records.store import Store
 from codeneedle.scoring.rounds import recall_of
 
@@ -238,8 +246,43 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
 
     assert 3 == len(found.rounds)
     assert all("did not answer with probabilities" in r.error for r in found.forced)
-    with pytest.raises(CellError, match="no round has an answer"):
+    with pytest.raises(CellError, match="--ask written needs none") as caught:
         measured(tmp_path, engine, conditions={"ask": "forced"})
+    assert Status.UNSUPPORTED == caught.value.status
+
+
+@pytest.mark.parametrize(
+    ("ask", "abilities", "suited"),
+    [
+        (None, {Ability.FORCED}, None),
+        (None, (), Ask.WRITTEN),
+        (Ask.WRITTEN, (), Ask.WRITTEN),
+        (Ask.FORCED, {Ability.FORCED}, Ask.FORCED),
+    ],
+)
+def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
+    ask, abilities, suited
+):
+    """
+    Unless scores are asked for: that is refused.
+    """
+    engine = FakeEngine(abilities=frozenset(abilities))
+
+    assert RecallSettings(suited) == PROBE.suited(RecallSettings(ask), engine)
+    for more in (Ask.FORCED, Ask.BOTH):
+        if not abilities:
+            with pytest.raises(ToolMissing, match="no tool for forced recall"):
+                PROBE.suited(RecallSettings(more), engine)
+
+
+def test_why_there_are_no_margins_is_said():
+    asked = replace(made_round(NEEDLE), logprobs=(), gaps=())
+    record = made_record("f16/f16", [asked])
+    telling = replace(record, effective=Effective(unscored="a log-probability of 5"))
+
+    for one, told in ((record, "no probabilities"), (telling, "a log-probability of")):
+        run = replace(made_run(), setup=made_setup(), records=(one,))
+        assert f"no margins: the server tells {told}" in " ".join(PROBE.remarks(run))
 
 
 def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):

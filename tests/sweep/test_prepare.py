@@ -356,7 +356,7 @@ def test_a_text_without_long_functions_is_forced_alone_and_says_so():
     for ask in ("written", "both"):
         with pytest.raises(BadInput, match=f"--ask {ask}: no function of") as caught:
             asking("short", ask=ask)
-        assert "Use --ask forced, or another --corpus." == caught.value.hint
+        assert "Use another --corpus, or --ask forced." == caught.value.hint
 
 
 def test_more_lines_than_a_function_has_are_refused_with_the_most():
@@ -634,6 +634,19 @@ def test_a_template_that_drops_the_text_is_refused(template, words):
     assert "chat template" in str(caught.value)
     assert "--prompt-form completion" in caught.value.hint
     assert None is plan.store.setup()
+
+
+def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
+    """
+    Though all that is asked for is in it: a server may count badly.
+    """
+
+    class Odd(ByteTokenizer):
+        def count_tokens(self, text, *, add_special=True):
+            return 10**6 // len(text)
+
+    with pytest.raises(BadInput, match="the corpus alone has"):
+        prepare(planned(engine=FakeEngine(tokenizer=Odd())))
 
 
 def test_a_chat_is_counted_as_the_template_renders_it():

@@ -94,7 +94,7 @@ class LlamaCpp(Engine):
             Ability.SPEED: self.tools.bench,
         }
         has = (ability for ability, tool in tools.items() if tool)
-        return frozenset({Ability.LOG_PROBABILITIES, *has})
+        return frozenset({Ability.LOG_PROBABILITIES, Ability.FORCED, *has})
 
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""

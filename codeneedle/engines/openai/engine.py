@@ -9,10 +9,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from codeneedle.engines.engine import (
+    Ability,
     CacheTypes,
     CellSpec,
     Engine,
@@ -30,6 +32,7 @@ from codeneedle.engines.openai.server import (
     last_lines,
     missed,
     prints,
+    stops_flood,
     wait,
 )
 from codeneedle.engines.openai.settings import (
@@ -41,6 +44,7 @@ from codeneedle.engines.openai.settings import (
     checked_pair,
     checked_url,
     key_of,
+    secret_in,
     template_of,
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
@@ -62,7 +66,7 @@ PORT_ATTEMPTS = 3
 """Another program may take the port before the server binds it."""
 
 FILE_LIMIT_BYTES = 64 << 30
-"""Size that a file of the server's may have: it may download weights."""
+"""Of a file of the server's, but for its log: it may download weights."""
 
 COUNTING_CONTEXT = 4096
 """Context of a server that only counts tokens."""
@@ -80,8 +84,40 @@ LENGTHS = "estimated from the server's own counts of prompts"
 # --- engines
 
 
+class OpenAiEngine(Engine):
+    """What both engines have in common: this API scores texts, and no chats."""
+
+    __slots__ = ()
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """As of `engine.Engine`; whether a server echoes texts is seen when asked."""
+        return frozenset() if self.model.is_chat else frozenset({Ability.FORCED})
+
+    def require(self, ability: Ability) -> None:
+        """As of `engine.Engine`."""
+        if ability is Ability.FORCED and self.model.is_chat:
+            raise BadInput(
+                source=f"--engine {self.name}",
+                reason="chats cannot be forced: this API scores given text in "
+                "completions alone",
+                hint="Use --prompt-form completion, or --ask written.",
+            )
+        super().require(ability)
+
+    def notes(self) -> tuple[str, ...]:
+        """As of `engine.Engine`."""
+        scoring = (
+            "recall is written alone: this API does not score answers in chats"
+            if self.model.is_chat
+            else "right lines are scored if the server echoes prompts with their "
+            "log-probabilities, as vLLM does and others do not"
+        )
+        return UNTOLD, scoring
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command(Engine):
+class Command(OpenAiEngine):
     """
     The engine that starts the user's command for each cell.
 
@@ -130,7 +166,7 @@ class Command(Engine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        found = [UNTOLD]
+        found = [*OpenAiEngine.notes(self)]
         if self.is_diagonal:
             side = "--v-types" if "k" in self.template.placeholders else "--k-types"
             alone = "K" if side == "--v-types" else "V"
@@ -193,15 +229,22 @@ class Command(Engine):
                 server.peak_rss_bytes()
 
     def _secrets(self) -> list[str]:
-        """What the server knows, and may write into its log."""
-        names = (name for name in self.template.env if is_secret(name))
-        return [self.key, *(os.environ.get(name, "") for name in names)]
+        """What the server knows, and may say or write into its log."""
+        passed_on = {name: os.environ.get(name, "") for name in self.template.env}
+        return [
+            self.key,
+            *(
+                text
+                for name, text in passed_on.items()
+                if is_secret(name) or secret_in(f"{name}={text}")
+            ),
+        ]
 
     def _ready(self, cell: CellSpec, log: Path, stack: contextlib.ExitStack) -> Server:
         """Start it, again where its port was taken."""
         for attempt in range(1, PORT_ATTEMPTS + 1):
             server = self._launched(cell, log, stack)
-            seen = wait(server, health=self.settings.health)
+            seen = wait(server, log, health=self.settings.health)
             if seen is Readiness.READY:
                 return server
             if server.child is None or server.child.poll() is None:
@@ -230,12 +273,18 @@ class Command(Engine):
                 env=processes.clean(os.environ) | env,
                 log=log,
                 file_limit_bytes=FILE_LIMIT_BYTES,
+                port=port,
             )
         )
         client = stack.enter_context(
-            OpenAi(f"http://{HOST}:{port}/v1", api_key=self.key)
+            OpenAi(
+                f"http://{HOST}:{port}/v1",
+                api_key=self.key,
+                is_leaving=partial(stops_flood, child, log),
+            )
         )
         client.model = self.settings.served_name
+        client.secrets = tuple(self._secrets())
         own = (name for name, text in self.template.env.items() if text is not None)
         command = (*(f"{name}={env[name]}" for name in own), *argv)
         return Server(client=client, command=command, child=child)
@@ -262,7 +311,7 @@ def _held(server: Server, cell: CellSpec) -> tuple[tuple[int, int], ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(Engine):
+class Endpoint(OpenAiEngine):
     """
     The engine that asks a server which is running.
 
@@ -297,7 +346,8 @@ class Endpoint(Engine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        return (f"only you say that {self.settings.url} runs {self.pair}", UNTOLD)
+        said = f"only you say that {self.settings.url} runs {self.pair}"
+        return (said, *OpenAiEngine.notes(self))
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:  # noqa: ARG002 - of a protocol

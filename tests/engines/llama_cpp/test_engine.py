@@ -247,8 +247,9 @@ def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path)
     engine = fake_llama_cpp()
     whole = replace(engine, tools=replace(engine.tools, bench=tmp_path))
 
-    assert {Ability.LOG_PROBABILITIES} == engine.abilities
-    assert {Ability.LOG_PROBABILITIES, Ability.SPEED} == whole.abilities
+    served = {Ability.LOG_PROBABILITIES, Ability.FORCED}
+    assert served == engine.abilities
+    assert {*served, Ability.SPEED} == whole.abilities
     whole.require(Ability.SPEED)
     with pytest.raises(ToolMissing, match="llama-bench is not beside") as caught:
         engine.require(Ability.SPEED)
