@@ -38,7 +38,6 @@ LEAST_LIMIT_S = 120.0
 """A mutant is caught by time after so many times what its tests take, or this."""
 
 MODULES = (
-    "analysis/verdict",
     "corpora/needles",
     "engines/llama_cpp/log",
     "models/kv_cache",
@@ -48,8 +47,11 @@ MODULES = (
     "scoring/alignment",
     "scoring/rounds",
     "scoring/tasks",
+    "sweep/decide",
     "sweep/fallbacks",
     "sweep/runner",
+    "verdict/judge",
+    "verdict/statistics",
 )
 """
 Modules that start no server. Their tests are ``tests/FOLDER/test_MODULE*.py``, or all

@@ -134,7 +134,8 @@ def drawn(
     noise = lines.residuals[every[..., np.newaxis], which[..., np.newaxis], at].mean(2)
     mean = scenario.losses[:, np.newaxis]
     if scenario.shape:
-        mean, deviations = mean * scenario.shape(chance, functions), 0.0
+        mean = mean * scenario.shape(chance, functions)
+        deviations = np.zeros_like(deviations)
     found: Numbers = mean + scenario.noise * (deviations + noise)
     return found
 

@@ -542,6 +542,9 @@ def hostile(tmp_path, monkeypatch, capsys):
         ("show", "random-bodies", "q8_0/q8_0"),
         ("show", "random-bodies", "q8_0/q8_0", "f_a"),
         ("memory", "random-bodies"),
+        ("verdict", "random-bodies"),
+        ("verdict", "random-bodies", "--markdown"),
+        ("compare", "random-bodies", "random-bodies"),
     ],
     ids=" ".join,
 )
@@ -594,7 +597,7 @@ def test_csv_holds_no_formulas(hostile, command):
     )
 
 
-@pytest.mark.parametrize("command", ["grid", "table"])
+@pytest.mark.parametrize("command", ["grid", "table", "verdict"])
 def test_markdown_holds_no_markup_of_others(hostile, command):
     """
     Brackets, backticks and angle brackets are escaped.
@@ -606,7 +609,7 @@ def test_markdown_holds_no_markup_of_others(hostile, command):
     assert not re.search(r"(?<!\\)\[.*(?<!\\)\]\(", shown)
 
 
-@pytest.mark.parametrize("command", ["grid", "table"])
+@pytest.mark.parametrize("command", ["grid", "table", "verdict"])
 def test_json_is_strict(hostile, command):
     """
     It parses, and holds no NaN.

@@ -43,8 +43,7 @@ class Loss:
 
     Attributes:
         kind: What the loss of a unit is.
-        values: What losses are computed of, one for each unit with a value; None for
-            the values of the metric.
+        by_unit: What losses are computed of; None for the values of the metric.
         lost_from: Of answers: a unit is lost that has this much less.
         units: Names of all units of a record, those without a value included; None
             where each has one.
@@ -55,7 +54,7 @@ class Loss:
     """
 
     kind: LossKind
-    values: Values | None = None
+    by_unit: Callable[[CellRecord, Setup], dict[str, float]] | None = None
     lost_from: float = 0.0
     units: Callable[[CellRecord, Setup], Sequence[str]] | None = None
     bounded: Callable[[CellRecord], float] = lambda _record: 0.0
@@ -119,11 +118,13 @@ class Metric:
         Values of the same name are averaged: questions of one text share what makes
         the text hard. Units without names are numbered.
         """
+        if self.loss and self.loss.by_unit:
+            return self.loss.by_unit(record, setup)
         facts = (record, setup, reading)
-        of_units = self.loss.values if self.loss and self.loss.values else self.units
-        values = (of_units(*facts) if of_units else ()) or self.values(*facts)
+        values = (self.units(*facts) if self.units else ()) or self.values(*facts)
+        # Where nothing was answered, there are names and no values.
         numbers = [str(at) for at in range(len(values))]
-        names = self.names(record, setup) if self.names else numbers
+        names = self.names(record, setup) if self.names and values else numbers
         found: dict[str, list[float]] = {}
         for name, value in zip(names, values, strict=True):
             found.setdefault(name, []).append(value)

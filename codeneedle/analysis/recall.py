@@ -1,16 +1,25 @@
 """Metrics of the recall probe."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Annotated
+
+from msgspec import Meta
 
 from codeneedle.analysis.metrics import METRICS as MEMORY
 from codeneedle.analysis.metrics import Loss, LossKind, Metric, Values, of_cell
 from codeneedle.corpora.corpus import FUNCTIONS
 from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES
-from codeneedle.records.record import CellRecord, Round, Setup, from_json
+from codeneedle.records.record import (
+    CellRecord,
+    ForcedRound,
+    Round,
+    Setup,
+    from_json,
+)
 from codeneedle.scoring.rounds import (
     PASS_LINES,
     Counts,
@@ -59,8 +68,8 @@ class RecallConditions:
     """
 
     ask: Ask = Ask.BOTH
-    functions: int = FUNCTIONS
-    lines: int = FORCED_LINES
+    functions: Annotated[int, Meta(ge=1)] = FUNCTIONS
+    lines: Annotated[int, Meta(ge=1, le=ASKED_LINES)] = FORCED_LINES
 
 
 def conditions_of(setup: Setup) -> RecallConditions:
@@ -174,26 +183,47 @@ def _of_gaps(number: Callable[[Margins], float]) -> Values:
 
 
 def _of_forced(number: Callable[[ForcedAnswer], float]) -> Values:
-    """One value for each needle whose right lines have scores."""
+    """One value for each function of every sweep whose right lines have scores."""
 
     def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
-        return [float(number(each)) for each in forced_answers(record, setup)]
+        names = set(_names_of_all_pairs(record, setup))
+        answers = forced_answers(record, setup)
+        return [float(number(each)) for each in answers if each.needle.name in names]
 
     return values
 
 
-def _forced_names(record: CellRecord, _setup: Setup) -> list[str]:
-    return [each.needle for each in recall_of(record).forced if each.logprobs]
+def _of_all_pairs(record: CellRecord, setup: Setup) -> Sequence[ForcedRound]:
+    """
+    What every pair is asked for: without further functions of open pairs.
+
+    A mean over others could not be compared with that of another pair.
+    """
+    return recall_of(record).forced[: conditions_of(setup).functions]
+
+
+def _names_of_all_pairs(record: CellRecord, setup: Setup) -> list[str]:
+    return [each.needle for each in _of_all_pairs(record, setup)]
+
+
+def _forced_names(record: CellRecord, setup: Setup) -> list[str]:
+    return [each.needle for each in _of_all_pairs(record, setup) if each.logprobs]
 
 
 def _breaks_at(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
     """Right lines of every needle, 0 of one without scores where any has some."""
     found = {each.needle.name: each.breaks_at for each in forced_answers(record, setup)}
-    rounds = recall_of(record).forced if found else ()
+    rounds = _of_all_pairs(record, setup) if found else ()
     return [float(found.get(each.needle, 0)) for each in rounds]
 
 
-def _all_forced_names(record: CellRecord, _setup: Setup) -> list[str]:
+def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
+    """Mean probability of the right tokens of each function, further ones included."""
+    answers = forced_answers(record, setup)
+    return {each.needle.name: each.probability for each in answers}
+
+
+def _every_name(record: CellRecord, _setup: Setup) -> list[str]:
     return [each.needle for each in recall_of(record).forced]
 
 
@@ -376,8 +406,8 @@ FORCED: tuple[Metric, ...] = (
         in_table=True,
         loss=Loss(
             kind=LossKind.PROBABILITY,
-            values=_of_forced(lambda answer: answer.probability),
-            units=_all_forced_names,
+            by_unit=_probabilities,
+            units=_every_name,
             bounded=_bounded,
             able=_first_choices,
         ),
@@ -398,7 +428,7 @@ FORCED: tuple[Metric, ...] = (
         bounds=(0, None),
         digits=2,
         values=_breaks_at,
-        names=_all_forced_names,
+        names=_names_of_all_pairs,
     ),
     _forced(
         name="lead",

@@ -60,7 +60,7 @@ corpora = typer.Typer(
 )
 app.add_typer(corpora, name="corpus")
 submit = typer.Typer(
-    help="Hand a sweep to a scheduler: a share of the grid for each task.",
+    help="Hand a sweep to a scheduler, a share for each task.",
     rich_markup_mode=None,
 )
 app.add_typer(submit, name="submit")
@@ -324,7 +324,7 @@ def verdict(
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> None:
-    """Say which pair to set, what it loses at most, and what is open."""
+    """Say which pair to set, and what it loses at most."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import read_runs
     from codeneedle.report.verdict import verdict_json, verdict_markdown, verdict_view

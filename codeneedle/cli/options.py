@@ -551,7 +551,11 @@ class SweepCommand(TyperCommand):
 
     def _lasting(self, words: Iterable[str]) -> Iterator[str]:
         """Those of *words* that do not belong to the command's own options."""
-        own = {name: param for param in self.params for name in param.opts}
+        own = {
+            name: param
+            for param in self.params
+            for name in (*param.opts, *param.secondary_opts)
+        }
         left = iter(words)
         for each in left:
             name, equals, _ = each.partition("=")

@@ -252,7 +252,9 @@ class _Page:
         chosen = set(finalists(replace(run, records=records), self.wish.limits))
         pairs = tuple(pair for pair in self.plan.pairs if pair in chosen)
         names = ", ".join(visible(str(pair)) for pair in pairs)
-        say(self.console, f"worth measuring further, by memory and divergence: {names}")
+        none = "none: all smaller caches are beyond the limit"
+        line = f"worth measuring further, by memory and divergence: {names or none}"
+        say(self.console, line)
         return pairs
 
     def _is_spent(self) -> bool:
@@ -300,7 +302,9 @@ class _Page:
                 mended = f"it is kept as {damaged}, and made anew"
                 note_lines(self.console, [f"the setup could not be read: {mended}"])
             with working(self.console, "fitting the corpus to the context"):
-                return prepare(plan, self.counts)
+                run = prepare(plan, self.counts)
+            note_lines(self.console, run.notes)
+            return run
 
     def _swept_twice(
         self, runner: Runner, probe: Probe, pairs: Sequence[Pair], user: StopRequest

@@ -105,9 +105,10 @@ class Corpus:
             cuts=self.cuts[:cuts],
         )
 
-    def shortest(self, lines: int) -> str:
-        """The shortest text that it may be cut to with a function of *lines* lines."""
-        end = min((function.end for function in self.of_length(lines)), default=0)
+    def shortest(self, lines: int, functions: int = 1) -> str:
+        """The shortest text that it may be cut to with *functions* of *lines* lines."""
+        ends = sorted(function.end for function in self.of_length(lines))
+        end = ends[functions - 1]
         cut = next((cut for cut in self.cuts if cut >= end), self.line_count)
         return "\n".join([*self.text.split("\n")[:cut], ""])
 

@@ -8,8 +8,9 @@ else.
 
 import hashlib
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ from codeneedle.analysis.divergence import COPY_METRICS, more_metrics
 from codeneedle.analysis.metrics import Metric
 from codeneedle.analysis.recall import FORCED
 from codeneedle.analysis.recall import NAME as RECALL
+from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.random_bodies import ALPHABET, random_bytes
 from codeneedle.engines.engine import Ability, Engine, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
@@ -57,6 +59,9 @@ SEPARATOR = "\n"
 
 WORD_LENGTH = 8
 """Of words of random characters."""
+
+ALPHA = 0.05
+"""Share of runs in which some pair is wrongly said to be read and written unlike."""
 
 TRIES = 200
 """Places in a text at which a passage may begin, before the tokenizer is given up."""
@@ -165,7 +170,7 @@ class Conditions:
     ignored: tuple[str, ...]
 
 
-def check(settings: CopySettings, _corpus_bytes: int | None) -> None:
+def check(settings: CopySettings, _corpus: Corpus | None) -> None:
     """
     Stop at settings that no model can satisfy.
 
@@ -307,9 +312,10 @@ def _differences(
 
     The mean over the chunks or needles of both, and half of its interval.
     """
-    from codeneedle.analysis import frames, verdict
+    from codeneedle.analysis import frames
 
-    (metric,) = (each for each in metrics if each.name == f"{probe}-logp")
+    (found,) = (each for each in metrics if each.name == f"{probe}-logp")
+    metric = replace(found, loss=None)  # in nats, not what losses are computed of
     narrowed = frames.of_probe(run, probe)
     reference = frames.reference(frames.cells_frame(narrowed, metric, Reading()))
     named = {
@@ -318,16 +324,23 @@ def _differences(
         if record.has_numbers
     }
     exact = named.pop(reference, {}) if reference else {}
-    alpha = verdict.ALPHA / max(2 * len(named), 1)
+    share = ALPHA / max(2 * len(named), 1)
     gaps = {
         pair: [value - exact[name] for name, value in values.items() if name in exact]
         for pair, values in named.items()
     }
-    return {
-        pair: verdict.mean_interval(each, alpha=alpha)
-        for pair, each in gaps.items()
-        if each
-    }
+    return {pair: _interval(each, share) for pair, each in gaps.items() if each}
+
+
+def _interval(values: Sequence[float], share: float) -> tuple[float, float]:
+    """Mean of *values* and half of its two-sided interval, by Student's t."""
+    from scipy.special import stdtrit
+
+    mean, count = statistics.fmean(values), len(values)
+    if count < 2:  # noqa: PLR2004 - one value has no spread
+        return mean, math.inf
+    error = statistics.stdev(values) / math.sqrt(count)
+    return mean, float(stdtrit(count - 1, 1 - share / 2)) * error
 
 
 def _exceeds(one: tuple[float, float], other: tuple[float, float]) -> bool:

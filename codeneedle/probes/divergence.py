@@ -17,6 +17,7 @@ from codeneedle.analysis.divergence import (
     divergence_of,
     more_metrics,
 )
+from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import (
     Ability,
     DivergenceTask,
@@ -87,20 +88,22 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-def check(settings: DivergenceSettings, corpus_bytes: int | None) -> None:
+def check(settings: DivergenceSettings, corpus: Corpus | None) -> None:
     """
     Stop at settings that no model can satisfy.
 
     Args:
         settings: What the user chose.
-        corpus_bytes: Length of the whole corpus; None if it has not been read yet.
+        corpus: The whole corpus; None if it has not been read yet.
 
     Raises:
         BadInput: If ``--text`` is not a file of text, or too large; or if the text has
             fewer bytes than the chunks would have tokens.
     """
     text = settings.text
-    size = len(file_bytes(text, option="--text")) if text else corpus_bytes
+    size = corpus.size_bytes if corpus else None
+    if text:
+        size = len(file_bytes(text, option="--text"))
     if size is None or settings.chunks is None:
         return
     longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from codeneedle.analysis.metrics import Metric
+from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import (
     Ability,
     CellSpec,
@@ -53,6 +54,7 @@ class RunContext:
         folder: The run folder.
         prefill_no_think: Whether to begin answers with an empty thought.
         skip_fallback: Whether a cell that falls back ends before it is measured.
+        notes: What a user should know before the first cell, one sentence each.
     """
 
     engine: Engine
@@ -64,6 +66,7 @@ class RunContext:
     folder: Path
     prefill_no_think: bool = False
     skip_fallback: bool = False
+    notes: tuple[str, ...] = ()
 
     def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
         """What the user chose for the probe *name*, whose settings are a *kind*."""
@@ -292,7 +295,7 @@ class Probe:
             names.
         suited: Settings as an engine can do them. Raises if it cannot.
         check: Raises what is wrong with settings. Called before anything is loaded,
-            and again with the length of the whole corpus, in bytes.
+            and again with the whole corpus.
         check_context: Raises if settings do not go with a context, in tokens, or with
             what the weights were trained for; None where that does not bind.
         notes: What a user should know before it starts: of the settings, the weights,
@@ -325,7 +328,7 @@ class Probe:
     reads_corpus: Callable[[Any], bool] = lambda _settings: True
     settings: type[Struct] = NoSettings
     suited: Callable[[Any, Engine], Struct] = lambda settings, _engine: settings
-    check: Callable[[Any, int | None], None] = lambda _settings, _corpus_bytes: None
+    check: Callable[[Any, Corpus | None], None] = lambda _settings, _corpus: None
     check_context: Callable[[Any, int, int | None], None] = (
         lambda _settings, _context, _trained: None
     )

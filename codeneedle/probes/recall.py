@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
@@ -23,7 +23,6 @@ from codeneedle.corpora.corpus import FUNCTIONS, LIMIT, Corpus
 from codeneedle.corpora.needles import (
     ASKED_LINES,
     FORCED_LINES,
-    Function,
     block_ends,
     depth_of,
     forced_needle,
@@ -113,17 +112,12 @@ def needles(
 
     Both in asking order; the latter with those that open pairs may be asked for. The
     budgets of replies are not counted yet.
-
-    Raises:
-        BadInput: If there is none of one that is asked for.
     """
-    written, forced = [], []
-    if Ask.WRITTEN in chosen.ask.parts:
-        written = corpus.written()
-        _refuse_none(written, corpus, lines=ASKED_LINES, hint="Use --ask forced.")
-    if Ask.FORCED in chosen.ask.parts:
-        forced = corpus.forced(chosen.functions, chosen.lines)
-        _refuse_none(forced, corpus, lines=chosen.lines, hint="Use fewer --lines.")
+    parts = chosen.ask.parts
+    written = corpus.written() if Ask.WRITTEN in parts else []
+    forced = (
+        corpus.forced(chosen.functions, chosen.lines) if Ask.FORCED in parts else []
+    )
     depth = {
         each.line: round(depth_of(each, line_count=corpus.line_count), 4)
         for each in (*written, *forced)
@@ -140,17 +134,6 @@ def needles(
             for each in forced
         ),
     )
-
-
-def _refuse_none(
-    functions: Sequence[Function], corpus: Corpus, *, lines: int, hint: str
-) -> None:
-    if not functions:
-        raise BadInput(
-            source=f"corpus {corpus.name}",
-            reason=f"no function of it has {plural(lines, 'line')} that are not blank",
-            hint=hint,
-        )
 
 
 def measure(context: ProbeContext) -> Json:
@@ -264,6 +247,44 @@ def suited(settings: RecallSettings, engine: Engine) -> RecallSettings:
     return settings
 
 
+def check(settings: RecallSettings, corpus: Corpus | None) -> None:
+    """
+    Stop at settings that contradict each other, or ask what *corpus* does not have.
+
+    Args:
+        settings: What the user chose.
+        corpus: The whole corpus; None if it has not been read yet.
+
+    Raises:
+        BadInput: With a setting that works.
+    """
+    for name in ("functions", "lines"):
+        value = getattr(settings, name)
+        if settings.ask is Ask.WRITTEN and value is not None:
+            raise BadInput(
+                source=f"--{name} {value}",
+                reason="is of lines that are forced; --ask written forces none",
+                hint="Leave it out, or use --ask both.",
+            )
+    if corpus is None:
+        return
+    longest = max(function.content_lines for function in corpus.functions)
+    if settings.ask in {Ask.WRITTEN, Ask.BOTH} and longest < ASKED_LINES:
+        raise BadInput(
+            source=f"--ask {settings.ask}",
+            reason=f"no function of corpus {corpus.name} has {ASKED_LINES} lines to "
+            f"write; the longest has {longest} that are not blank",
+            hint="Use another --corpus, or --ask forced.",
+        )
+    if settings.lines and longest < settings.lines:
+        raise BadInput(
+            source=f"--lines {settings.lines}",
+            reason=f"no function of corpus {corpus.name} has so many; the longest has "
+            f"{longest} that are not blank",
+            hint=f"Use --lines {longest} or less, or another --corpus.",
+        )
+
+
 def conditions(settings: RecallSettings, setup: Setup | None) -> RecallConditions:
     """What is chosen, else what the run folder of *setup* holds, else the default."""
     stored = conditions_of(setup) if setup else RecallConditions()
@@ -273,10 +294,18 @@ def conditions(settings: RecallSettings, setup: Setup | None) -> RecallCondition
 
 
 def stored_conditions(run: RunContext) -> Json:
-    """What is asked, with as many forced functions as the text as sent has."""
-    setup = run.setup
-    chosen = conditions(run.settings_of(RecallSettings, NAME), setup)
-    return as_json(replace(chosen, functions=min(chosen.functions, len(setup.forced))))
+    """
+    What is asked, with as many forced functions as the text as sent has.
+
+    Lines are forced alone where none are to be written and nothing else was chosen.
+    """
+    setup, settings = run.setup, run.settings_of(RecallSettings, NAME)
+    chosen = conditions(settings, setup)
+    if settings.ask is None and not setup.needles:
+        chosen = replace(chosen, ask=Ask.FORCED)
+    if setup.forced:
+        chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
+    return as_json(chosen)
 
 
 def remarks(run: Run) -> tuple[str, ...]:
@@ -324,6 +353,7 @@ PROBE = Probe(
     measure=measure,
     settings=RecallSettings,
     suited=suited,
+    check=check,
     conditions=stored_conditions,
     more_metrics=forced_metrics,
     headline=headline,

@@ -19,6 +19,7 @@ from codeneedle.analysis.retrieval import (
     Frozen,
     LeftOut,
 )
+from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.corpora.tasks import Question, TaskText
 from codeneedle.engines.engine import Ability
@@ -184,7 +185,7 @@ def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
     return found
 
 
-def check(settings: RetrievalSettings, _corpus_bytes: int | None) -> None:
+def check(settings: RetrievalSettings, _corpus: Corpus | None) -> None:
     """
     Stop at settings that no model can satisfy.
 

@@ -68,8 +68,7 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
 
 def _counted(stored: Setup, wanted: Setup) -> Setup:
     """*stored*, with what *wanted* has counted or chosen for the first time."""
-    if not (stored.needles or stored.forced):
-        stored = replace(stored, needles=wanted.needles, forced=wanted.forced)
+    stored = _with_functions(stored, wanted)
     if stored.corpus.is_counted:
         return stored
     counted = replace(
@@ -79,6 +78,13 @@ def _counted(stored: Setup, wanted: Setup) -> Setup:
         sample_seed=stored.corpus.sample_seed,
     )
     return replace(stored, corpus=counted)
+
+
+def _with_functions(setup: Setup, other: Setup) -> Setup:
+    """*setup*, with the functions of *other* where no probe has asked for any yet."""
+    if setup.needles or setup.forced:
+        return setup
+    return replace(setup, needles=other.needles, forced=other.forced)
 
 
 def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
@@ -99,6 +105,7 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
     Of nested facts the first that differs is named; types, dates and probes that one
     of them lacks are left out.
     """
+    ours, theirs = _with_functions(ours, theirs), _with_functions(theirs, ours)
     for name, was in _compared(ours).items():
         if was != (now := getattr(theirs, name)):
             yield _first_difference(name, was, now)
@@ -122,7 +129,8 @@ def identity(setup: Setup) -> str:
     """
     A hash of what must not differ in *setup*.
 
-    Without the settings of probes, and the origin of the text, which is a phrase.
+    Without the settings of probes, the functions that follow from them and from the
+    text, and the origin of the text, which is a phrase.
     """
     facts = {
         name: value
@@ -130,7 +138,8 @@ def identity(setup: Setup) -> str:
         # Older setups do not have these fields, and keep their name.
         if value != _LATER.get(name)
     }
-    return _hash({**facts, "corpus": replace(setup.corpus, origin="")})
+    chosen = {"corpus": replace(setup.corpus, origin=""), "needles": (), "forced": ()}
+    return _hash(facts | chosen)
 
 
 def stamp(setup: Setup, probe: str) -> str:
@@ -165,10 +174,12 @@ def refuse_foreign(
         raise ForeignRecord(file=file, of="another setup")
 
 
-_CHANGING = re.compile(r"(?:.*_)?(?:ms|s|seconds|retries|tokens|drafted|accepted)$")
+_CHANGING = re.compile(
+    r"(?:.*_)?(?:ms|s|seconds|starts|retries|tokens|drafted|accepted)$"
+)
 """
 Names of what differs from time to time in observations: durations, and counts that
-depend on when a connection broke or a cache was filled.
+depend on when a server or a connection ended, or a cache was filled.
 """
 
 
@@ -177,6 +188,7 @@ def first_other(ours: CellRecord, theirs: CellRecord) -> str:
     Where the observations of two records of one cell begin to differ; empty if nowhere.
 
     Times are left out: ``rounds 3 reply`` for what was said and how probable it was.
+    Answers are compared as far as both records have them: one may have been asked more.
     """
     found = _first_other(ours.observation, theirs.observation)
     return "" if found is None else found or "the beginning"
@@ -190,7 +202,8 @@ def _first_other(ours: object, theirs: object) -> str | None:
         parts = ((key, ours.get(key), theirs.get(key)) for key in keys)
     elif isinstance(ours, list) and isinstance(theirs, list):
         parts = zip(itertools.count(1), ours, theirs, strict=False)
-        if len(ours) != len(theirs):
+        are_answers = all(isinstance(each, dict) for each in (*ours[:1], *theirs[:1]))
+        if len(ours) != len(theirs) and not are_answers:
             return "length"
     elif ours != theirs:
         return ""

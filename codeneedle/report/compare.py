@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import retrieval
-from codeneedle.analysis.metrics import Metric
+from codeneedle.analysis import recall, retrieval
+from codeneedle.analysis.metrics import LossKind, Metric
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
-from codeneedle.report.captions import number, text_table
+from codeneedle.report.captions import NO_VALUE_WORD, number, text_table
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.scoring.rounds import Reading
 from codeneedle.text import json_text, or_null, visible
@@ -34,8 +34,6 @@ class Change:
         metric: The metric.
         values: By pair, its value in the first and in the second run.
         refused: Why the two must not be compared; empty if they may.
-        untested: Why they are shown and not tested; empty if they are, or if their
-            units differ.
         bounds: Mean change over units, each averaged over the pairs, with its
             interval, 5 % of error shared among the metrics; None where the units are
             not the same. Of forced recall, the change of the probability of a token.
@@ -44,16 +42,19 @@ class Change:
     metric: Metric
     values: Mapping[Pair, tuple[float, float]]
     refused: str = ""
-    untested: str = ""
     bounds: Bounds | None = None
+
+    @property
+    def is_share(self) -> bool:
+        """Whether its bounds are of a share of the right tokens, not of its values."""
+        loss = self.metric.loss
+        return loss is not None and loss.kind is LossKind.PROBABILITY
 
     @property
     def words(self) -> str:
         """``better``, ``worse``, ``no difference shown``, or why nothing is said."""
         if self.refused:
             return self.refused
-        if self.untested:
-            return self.untested
         if self.bounds is None:
             unpaired = "not tested: the two do not share needles or chunks"
             return unpaired if self.metric.loss else "not tested"
@@ -139,12 +140,7 @@ def _gaps(
     """What each unit that all *pairs* of both runs have gains, averaged over pairs."""
     gains: list[dict[str, float]] = []
     for pair in pairs:
-        before, after = (
-            column.metric.by_unit(
-                table.records[pair, column.probe], table.run.setup, table.reading
-            )
-            for table in tables
-        )
+        before, after = (_answered(column, table, pair) for table in tables)
         gains.append(
             {name: after[name] - before[name] for name in before if name in after}
         )
@@ -152,6 +148,21 @@ def _gaps(
     return [
         math.fsum(gain[name] for gain in gains) / len(gains) for name in sorted(shared)
     ]
+
+
+def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
+    """
+    What a pair has, by unit, without functions that it gave no answer of.
+
+    A server that broke is no change of a type's quality.
+    """
+    record, setup = table.records[pair, column.probe], table.run.setup
+    units = column.metric.by_unit(record, setup, table.reading)
+    silent: frozenset[str] = frozenset()
+    if column.probe == recall.NAME:
+        part = recall.part_of(column.metric.name)
+        silent = recall.unanswered(record, setup, part)
+    return {name: value for name, value in units.items() if name not in silent}
 
 
 def _refused(metric: Metric, setups: tuple[Setup, Setup]) -> str:
@@ -230,7 +241,7 @@ def compare_json(found: Comparison) -> str:
 
     Keys: ``first``, ``second``, ``setups`` (``name``, ``first``, ``second``) and
     ``metrics`` (``name``, ``unit``, ``refused``, ``change``, ``low``, ``high``,
-    ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
+    ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
     """
     return json_text(
         {
@@ -253,6 +264,7 @@ def _change_object(each: Change) -> dict[str, Any]:
         "change": each.bounds.mean if each.bounds else None,
         "low": or_null(each.bounds.low) if each.bounds else None,
         "high": or_null(each.bounds.high) if each.bounds else None,
+        "unit_of_change": "probability" if each.is_share else each.metric.unit,
         "words": each.words,
         "pairs": [
             {"k": pair.k, "v": pair.v, "first": first, "second": second}
@@ -275,14 +287,18 @@ def setup_rows(found: Comparison) -> list[list[str]]:
 def change_rows(found: Comparison) -> Iterator[list[str]]:
     """What changed, a row per metric, or why it is not compared."""
     for each in found.changes:
-        digits = max(each.metric.digits, 2)
         bounds = each.bounds
         ends = (bounds.mean, bounds.low, bounds.high) if bounds else (math.nan,) * 3
-        yield [
-            each.metric.name,
-            *(number(end, digits=digits, sign=True) for end in ends),
-            each.words,
-        ]
+        yield [each.metric.name, *(_change_text(each, end) for end in ends), each.words]
+
+
+def _change_text(change: Change, value: float) -> str:
+    """``-0.31``; ``-2.5 %`` of the right tokens."""
+    if not math.isfinite(value):
+        return NO_VALUE_WORD
+    if change.is_share:
+        return f"{number(100 * value, digits=1, sign=True)} %"
+    return number(value, digits=max(change.metric.digits, 2), sign=True)
 
 
 def _pair_rows(change: Change) -> Iterator[list[str]]:

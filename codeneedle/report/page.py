@@ -15,7 +15,6 @@ from msgspec.structs import fields
 from plotly.offline import get_plotlyjs
 
 from codeneedle.analysis import retrieval
-from codeneedle.analysis.metrics import LossKind
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.grid import ENGINE, Pair
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
@@ -36,7 +35,6 @@ from codeneedle.report.verdict import (
     Spell,
     front,
     headline,
-    percent,
     sentences,
     table_rows,
 )
@@ -152,7 +150,8 @@ def _cell(column: Column, pair: Pair, found: Verdict) -> dict[str, Any]:
     row = standing.row(column.metric.name) if standing else None
     interval = ""
     if row and math.isfinite(row.bounds.high):
-        interval = " .. ".join(_ends(row))
+        ends = (row.bounds.low, row.bounds.high)
+        interval = " .. ".join(found.limits.phrase(row.kind, end) for end in ends)
     return {
         "value": cell.value if cell.has_value else None,
         "n": cell.n,
@@ -189,15 +188,6 @@ def _graded(standing: Standing) -> Row | None:
     """What decides *standing*, if that is a loss."""
     row = standing.leading
     return row if row and row.kind.is_graded else None
-
-
-def _ends(row: Row) -> tuple[str, str]:
-    ends = (row.bounds.low, row.bounds.high)
-    if row.kind is LossKind.CHANGE:
-        low, high = (f"{end:.4f}" for end in ends)
-    else:
-        low, high = map(percent, ends)
-    return low, high
 
 
 def _recall_maps(run: Run, reading: Reading) -> Iterator[dict[str, Any]]:

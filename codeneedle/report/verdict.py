@@ -14,10 +14,18 @@ from codeneedle.grid import RUNS, Pair
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import NO_VALUE_WORD, REFERENCE_MARK, named_pairs
-from codeneedle.sweep.decide import further, time_s
+from codeneedle.sweep.decide import PROBE, SCREENS, further, time_s
 from codeneedle.text import duration, json_text, or_null, plain, plural, size, visible
 from codeneedle.text import table_lines as markdown_table
-from codeneedle.verdict.judge import FEWEST_UNITS, Row, Standing, Verdict, cache_size
+from codeneedle.verdict.judge import (
+    FEWEST_UNITS,
+    MAX_LOSS,
+    MAX_LOST,
+    Row,
+    Standing,
+    Verdict,
+    cache_size,
+)
 from codeneedle.verdict.statistics import ALPHA, Word
 
 Spell = Callable[[Pair], str]
@@ -31,8 +39,8 @@ INSTRUMENT = (
 ENOUGH_UNITS = 12
 """Units that a sweep should have: with fewer, most pairs stay open."""
 
-STYLES = {Word.WITHIN: "green", Word.BEYOND: "red", Word.OPEN: "yellow"}
-"""Of the words, on a terminal."""
+MORE_UNITS = {"functions": "--functions", "chunks": "--chunks", "texts": "--questions"}
+"""Options that ask for more of each unit."""
 
 
 def verdict_view(found: Verdict, spell: Spell) -> RenderableType:
@@ -56,9 +64,9 @@ def brief_view(found: Verdict, spell: Spell) -> RenderableType:
         parts += [Text(), _table(found, rows)]
         left = len(found.standings) - len(rows)
         if left:
-            name = shlex.quote(found.run.name)
-            more = f"{plural(left, 'more pair')}: codeneedle verdict {name}"
-            parts.append(Text(more, style="dim"))
+            words = ["codeneedle", "verdict", found.run.name, *_options(found)]
+            command = visible(shlex.join(words))
+            parts.append(Text(f"{plural(left, 'more pair')}: {command}", style="dim"))
     return Group(*parts, Text(), *map(Text, sentences(found)))
 
 
@@ -88,9 +96,11 @@ def headline(found: Verdict, spell: Spell) -> list[str]:
         return [INSTRUMENT]
     chosen = found.standing(found.chosen) if found.chosen else None
     if chosen and chosen.leading:
+        loses = _loss_sentence(found, chosen.leading)
+        word = "" if chosen.word is Word.WITHIN else f": {chosen.word}"
         return [
             f"Set: {spell(chosen.pair)}   ({_saving(found, chosen)})",
-            f"     {_loss_sentence(chosen.leading)}",
+            f"     {loses}{word}",
             *_reference_line(found),
         ]
     return [*_keep(found, spell), *_reference_line(found)]
@@ -112,32 +122,25 @@ def _saving(found: Verdict, standing: Standing) -> str:
     return ", ".join(parts)
 
 
-def _loss_sentence(row: Row) -> str:
+def _loss_sentence(found: Verdict, row: Row) -> str:
     """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
-    limit = f"(limit {_amount(row, row.limit)})"
+    high = row.bounds.high
+    most = f", at most {_amount(found, row, high)}" if math.isfinite(high) else ""
+    limit = f"(limit {_amount(found, row, row.limit)})"
     if row.kind is LossKind.ANSWERS:
         what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
-        return f"{what}, at most {_amount(row, row.bounds.high)} {limit}"
-    mean, most = _amount(row, row.bounds.mean), _amount(row, row.bounds.high)
-    if row.kind is LossKind.CHANGE:
-        return f"changes by {mean}, at most {most} {limit}"
-    if not math.isfinite(row.bounds.high):
-        return f"loses {mean} of the right tokens of one of the {row.metric.noun}"
-    return f"loses {mean} of the right tokens, at most {most} {limit}"
+    elif row.kind is LossKind.CHANGE:
+        what = f"changes by {_amount(found, row, row.bounds.mean)}"
+    else:
+        what = f"loses {_amount(found, row, row.bounds.mean)} of the right tokens"
+    return f"{what}{most} {limit}"
 
 
-def _amount(row: Row, value: float) -> str:
-    """A loss as reports show it: ``0.9 %``, ``0.012 nats``."""
+def _amount(found: Verdict, row: Row, value: float) -> str:
+    """A loss as reports show it: ``0.9 %``, ``0.0120 nats``."""
     if not math.isfinite(value):
         return NO_VALUE_WORD
-    if row.kind is LossKind.CHANGE:
-        return f"{value:.4f} nats"
-    return percent(value)
-
-
-def percent(share: float) -> str:
-    """``0.9 %``; never ``-0.0 %``."""
-    return f"{100 * share:z.1f} %"
+    return found.limits.phrase(row.kind, value)
 
 
 def _reference_line(found: Verdict) -> Iterator[str]:
@@ -157,27 +160,34 @@ def _keep(found: Verdict, spell: Spell) -> Iterator[str]:
         yield from _unfitting(found, kept)
         return
     if not found.compared:
-        yield f"Keep: {kept}. No other pair can be compared with it yet."
+        none = "no other pair can be compared with it yet"
+        silent = "nothing that was measured has a say"
+        yield f"Keep: {kept}. No verdict: {silent if found.silent else none}."
         return
     if not found.graded:
         yield from _ungraded(found, kept)
         return
-    loss = percent(limits.max_loss)
+    loss = limits.phrase(LossKind.PROBABILITY, limits.max_loss)
     yield f"Keep: {kept}. No smaller cache is shown to lose less than {loss}."
-    units = min((row.bounds.units for row in _rows(found)), default=0)
+    rows = _main_rows(found)
+    units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     if units < FEWEST_UNITS:
-        noun = next((row.metric.noun for row in _rows(found)), "functions")
+        is_open = all(row.word is Word.OPEN for row in rows)
         yield (
-            f"{units} {noun} can show nothing: ask {ENOUGH_UNITS} or more "
-            "(--functions)."
+            f"{units} {noun} can show {'nothing' if is_open else 'little'}: ask "
+            f"{ENOUGH_UNITS} or more ({MORE_UNITS[noun]})."
         )
         return
     yield from _nearest(found)
 
 
-def _rows(found: Verdict) -> list[Row]:
-    """What decides each pair."""
-    return [row for each in found.compared if (row := each.leading)]
+def _main_rows(found: Verdict) -> list[Row]:
+    """What the first graded metric says of each pair; without one, another metric."""
+    rows = [row for each in found.compared for row in each.rows]
+    graded = [row for row in rows if row.kind.is_graded]
+    answers = [row for row in rows if row.kind is LossKind.ANSWERS]
+    names = [row.metric.name for row in (*graded, *answers, *rows)]
+    return [row for row in rows if row.metric.name == names[0]]
 
 
 def _ungraded(found: Verdict, kept: str) -> Iterator[str]:
@@ -189,20 +199,29 @@ def _ungraded(found: Verdict, kept: str) -> Iterator[str]:
         if row.kind is LossKind.ANSWERS
     ]
     if answers:
-        lost, noun = percent(found.limits.max_lost), answers[0].metric.noun
+        lost = found.limits.phrase(LossKind.ANSWERS, found.limits.max_lost)
+        noun = answers[0].metric.noun
         yield (
             f"Keep: {kept}. No smaller cache is shown to lose fewer than {lost} of "
             f"{noun}."
         )
         return
-    candidates = [
+    yield f"Keep: {kept}. Recall was not measured; {_candidates(found)}."
+
+
+def _candidates(found: Verdict) -> str:
+    """What divergence alone proposes, of the pairs that fit."""
+    most = found.limits.max_memory_bytes
+    pairs = [
         each.pair
         for each in front(found)
         if each.rows and all(row.word is Word.WITHIN for row in each.rows)
+        if most is None or (each.memory_bytes or math.inf) <= most
     ]
-    named = f"candidates by divergence: {named_pairs(candidates)}" * bool(candidates)
-    none = "no smaller cache is within the limit of divergence"
-    yield f"Keep: {kept}. Recall was not measured; {named or none}."
+    if pairs:
+        return f"candidates by divergence: {named_pairs(pairs)}"
+    fitting = "smaller cache" if most is None else "cache that fits"
+    return f"no {fitting} is within the limit of divergence"
 
 
 def _unfitting(found: Verdict, kept: str) -> Iterator[str]:
@@ -223,6 +242,8 @@ def _unfitting(found: Verdict, kept: str) -> Iterator[str]:
         least = min(sizes, key=lambda pair: sizes[pair])
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
+    elif not found.graded and found.compared:
+        yield f"Nothing to set: recall was not measured; {_candidates(found)}."
     else:
         yield f"No pair that fits into {where} was compared with the reference."
 
@@ -239,7 +260,7 @@ def _nearest(found: Verdict) -> Iterator[str]:
         return
     needed, standing, row = min(near, key=lambda entry: entry[0])
     more = needed - row.bounds.units
-    loses = _loss_sentence(row).rpartition(" (")[0]
+    loses = _loss_sentence(found, row).rpartition(" (")[0]
     start = f"Nearest: {visible(str(standing.pair))} {loses}"
     noun = row.metric.noun
     yield f"{start}: about {more:,} more {noun} would decide it."
@@ -251,17 +272,14 @@ def _way_on(
 ) -> Iterator[str]:
     """The command that asks further units, or what would make that possible."""
     setup = found.run.setup
-    if noun == "texts":
-        yield "More texts: the same sweep with more --questions."
-        return
-    if noun == "chunks":
-        yield "More chunks: the same sweep with more --chunks."
+    if noun != "functions":
+        yield f"That takes a new run with more {MORE_UNITS[noun]}."
         return
     goals = further(found)
     if standing.pair in goals:
         time = time_s(found.run, goals)
         about = f" (about {duration(time)})" if math.isfinite(time) else ""
-        yield f"{more_command(found.run)}{about}"
+        yield f"{more_command(found)}{about}"
         return
     if needed > LIMIT:
         yield f"A sweep asks {LIMIT} functions at most."
@@ -277,15 +295,35 @@ def _way_on(
         yield f"The text has {functions} functions: use a longer --corpus."
 
 
-def more_command(run: Run) -> str:
-    """The command that asks the open pairs of *run* for further functions."""
-    words = list(run.setup.words)
-    at = words.index("--") if "--" in words else len(words)
-    out = ["--out", str(run.root)] if run.root not in {None, RUNS} else []
-    every = [*words[:at], *out, "--more", *words[at:]]
+def more_command(found: Verdict) -> str:
+    """The command that asks the open pairs of a run for further functions."""
+    run, words = found.run, list(found.run.setup.words)
     if not words:
         return "the command that made this run, with --more"
+    at = words.index("--") if "--" in words else len(words)
+    decide = ["--decide"] if _is_screened(run) else []
+    every = [*words[:at], *_options(found), *decide, "--more", *words[at:]]
     return visible(shlex.join(["codeneedle", "sweep", *every]))
+
+
+def _is_screened(run: Run) -> bool:
+    """Whether recall was measured of some pairs alone, that a screening chose."""
+    screened = {each.pair for each in run.records if each.probe in SCREENS}
+    recalled = {each.pair for each in run.records if each.probe == PROBE.name}
+    return bool(recalled) and bool(screened - recalled)
+
+
+def _options(found: Verdict) -> list[str]:
+    """Where the run is, and the limits that it is held against, if not the default."""
+    limits, root = found.limits, found.run.root
+    options = ["--out", str(root)] if root not in {None, RUNS} else []
+    for flag, limit, default in (
+        ("--max-loss", limits.max_loss, MAX_LOSS),
+        ("--max-lost", limits.max_lost, MAX_LOST),
+    ):
+        if limit != default:
+            options += [flag, f"{100 * limit:.6g}%"]
+    return options
 
 
 # --- the table
@@ -294,16 +332,13 @@ def more_command(run: Run) -> str:
 def front(found: Verdict) -> list[Standing]:
     """The reference, and pairs of which no other is smaller and loses less."""
     best, chosen = math.inf, []
-    by_size = sorted(found.standings, key=lambda each: (cache_size(each), str(each)))
+    by_size = sorted(found.standings, key=lambda s: (cache_size(s), str(s.pair)))
     for each in by_size:
         row = each.leading
-        if each.pair == found.reference:
+        loss = row.bounds.mean / row.limit if row else math.inf
+        if each.pair in {found.reference, found.chosen} or loss < best:
             chosen.append(each)
-        elif each.word and row and row.bounds.mean < best:
-            best = row.bounds.mean
-            chosen.append(each)
-        elif each.pair == found.chosen:
-            chosen.append(each)
+            best = min(best, loss)
     return chosen[::-1]
 
 
@@ -316,10 +351,11 @@ def table_rows(found: Verdict, standings: Sequence[Standing]) -> list[list[str]]
     ordered = sorted(standings, key=cache_size, reverse=True)
     rows = [_table_row(found, each) for each in ordered]
     filled = [at for at, _ in enumerate(HEADING) if any(row[at] for row in rows)]
-    noun = next((row.metric.noun for row in _rows(found)), "units")
-    units = max((row.bounds.units for row in _rows(found)), default=0)
+    main = _main_rows(found)
+    units = sorted({row.bounds.units for row in main})
+    several = f"{units[0]} to {units[-1]}" if len(units) > 1 else f"{units[0]}"
     heading = [*HEADING]
-    heading[6] = f"of {units} {noun}"
+    heading[6] = f"of {several} {main[0].metric.noun}"
     return [[row[at] for at in filled] for row in (heading, *rows)]
 
 
@@ -332,17 +368,20 @@ def _table_row(found: Verdict, each: Standing) -> list[str]:
         return [*start, "", "", "", f"reference {REFERENCE_MARK}", ""]
     row = each.leading
     if each.trouble or row is None or each.word is None:
-        return [*start, "", "", "", visible(each.trouble) or "not compared", ""]
-    main = next((r for r in _rows(found) if r.kind.is_graded), row)
-    by = "" if row.metric.name == main.metric.name else row.metric.name
-    return [
-        *start,
-        _amount(row, row.bounds.mean),
-        _amount(row, row.bounds.low),
-        _amount(row, row.bounds.high),
-        word_phrase(each, row),
-        by,
-    ]
+        # The reason stands below the table.
+        return [
+            *start,
+            "",
+            "",
+            "",
+            each.trouble.partition(":")[0] or "not compared",
+            "",
+        ]
+    main = _main_rows(found)[0].metric.name
+    by = "" if row.metric.name == main else row.metric.name
+    ends = (row.bounds.mean, row.bounds.low, row.bounds.high)
+    amounts = (_amount(found, row, end) for end in ends)
+    return [*start, *amounts, word_phrase(each, row), by]
 
 
 def word_phrase(standing: Standing, row: Row) -> str:
@@ -379,20 +418,21 @@ def metric_entries(found: Verdict, metric: str) -> list[tuple[str, str]]:
             if found.word(each.pair, metric) == word
         ]
         if pairs:
-            entries.append(
-                (str(word), f"{named_pairs(pairs)}: {_meaning(found, word, metric)}")
-            )
+            meaning = _meaning(found, word, metric)
+            entries.append((str(word), f"{named_pairs(pairs)}: {meaning}"))
     return entries
 
 
 def _meaning(found: Verdict, word: Word, metric: str) -> str:
-    """What a word says of a pair, with the limit."""
+    """What a word says of pairs, with the limit: ``loss at most 1.0 %``."""
+    if word is Word.OPEN:
+        return "neither is shown"
     row = next(row for each in found.compared if (row := each.row(metric)))
-    limit = _amount(row, row.limit)
-    what = "changes by" if row.kind is LossKind.CHANGE else "loses"
-    if word is Word.WITHIN:
-        return f"{what} {limit} at most"
-    return f"{what} more than {limit}" if word is Word.BEYOND else "neither is shown"
+    what = "change" if row.kind is LossKind.CHANGE else "loss"
+    if row.kind is LossKind.ANSWERS:
+        what = f"lost {row.metric.noun}"
+    how = "at most" if word is Word.WITHIN else "more than"
+    return f"{what} {how} {_amount(found, row, row.limit)}"
 
 
 def beyond_phrase(found: Verdict, metric: str) -> str:
@@ -426,14 +466,13 @@ def sentences(found: Verdict) -> list[str]:
 def _axes(found: Verdict) -> Iterator[str]:
     """A sentence on K and one on V, where every pair of a type has the same word."""
     for axis, other in (("K", "V"), ("V", "K")):
-        phrases = []
-        for word, says in (
-            (Word.BEYOND, "the loss is beyond the limit"),
-            (Word.WITHIN, "it is within"),
-        ):
+        phrases: list[str] = []
+        for word in (Word.BEYOND, Word.WITHIN):
             types = found.types_all(word, axis.lower())
             if types:
-                phrases.append(f"with {axis} {_either(types)} {says}")
+                says = "it is" if phrases else "the loss is"
+                limit = "" if phrases else " the limit"
+                phrases.append(f"with {axis} {_either(types)} {says} {word}{limit}")
         if phrases:
             sentence = "; ".join(phrases)
             yield f"{sentence[0].upper()}{sentence[1:]}, with every {other} measured."
@@ -451,17 +490,17 @@ def _warnings(found: Verdict) -> Iterator[str]:
     for name, loss in found.repeats.items():
         if name not in found.silent and loss:
             reference = visible(str(found.reference))
-            by = percent(loss) if not name.endswith("kld") else f"{loss:.4f} nats"
+            change = LossKind.CHANGE if name.endswith("kld") else LossKind.PROBABILITY
+            by = found.limits.phrase(change, loss)
             yield f"{reference}, measured twice, differs from itself by {by} ({name})."
 
 
 def _population(found: Verdict) -> Iterator[str]:
     """What the numbers are about, and what so few units may not have shown."""
-    rows = _rows(found)
-    if not rows:
+    if not found.compared:
         return
-    units = min(row.bounds.units for row in rows)
-    noun = rows[0].metric.noun
+    rows = _main_rows(found)
+    units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     yield (
         f"About {noun} like these {units}, in this text; another text can differ by "
         "more (--corpus)."
@@ -469,8 +508,8 @@ def _population(found: Verdict) -> Iterator[str]:
     if units > 1:
         unseen = 1 - ALPHA ** (1 / units)
         yield (
-            f"A trouble that hits fewer than {unseen:.0%} of {noun} may not have been "
-            "seen."
+            f"A trouble that hits fewer than {100 * unseen:.0f} % of {noun} may not "
+            "have been seen."
         )
 
 

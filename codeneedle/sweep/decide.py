@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
-from codeneedle.records.record import CellRecord, Run
+from codeneedle.records.record import CellRecord, Recall, Run, Setup
 from codeneedle.scoring.rounds import recall_of
 from codeneedle.sweep.runner import Event, Runner
 from codeneedle.verdict.judge import Limits, Standing, Verdict, cache_size, judge
@@ -96,7 +96,7 @@ def decide(
     while True:
         found = judge(runner.read(), limits)
         asked = {p: goal for p, goal in further(found).items() if p not in failed}
-        if not asked or found.reference in failed or is_over(found.run):
+        if not asked or is_over(found.run):
             return list(failed.values())
         with show(asked) as tell:
             for pair, goal in asked.items():
@@ -104,21 +104,29 @@ def decide(
                 # Another process may be measuring it now.
                 if not record.has_numbers or PROBE.units(record) < goal:
                     failed[pair] = record
-                if is_over(runner.read()):
+                # Without the reference, what others answer is compared with nothing.
+                if found.reference in failed or is_over(runner.read()):
                     return list(failed.values())
 
 
 def spent_share(run: Run) -> float:
     """Time that further functions took, by the time of all else that was measured."""
-    first, more = 0.0, 0.0
-    for record in run.records:
-        total = record.phases.total_s
-        starts = 1
-        if record.probe == PROBE.name and record.has_numbers:
-            starts = max(recall_of(record).starts, 1)
-        first += total / starts
-        more += total - total / starts
-    return more / first if first else 0.0
+    whole = math.fsum(record.phases.total_s for record in run.records)
+    more = math.fsum(_further_s(record, run.setup) for record in run.records)
+    return more / (whole - more) if whole > more else 0.0
+
+
+def _further_s(record: CellRecord, setup: Setup) -> float:
+    """Seconds that further functions of *record* took, with their servers."""
+    looks = 0
+    if record.probe == PROBE.name and record.has_numbers:
+        looks = PROBE.look(record, setup)
+    if not looks:
+        return 0.0
+    found, first = recall_of(record), PROBE.unit_ends(setup)[0]
+    asking = math.fsum(each.wall_s for each in found.forced[first:])
+    # A reference may pass over a look.
+    return asking + min(looks, found.starts - 1) * _reading_s(record, found)
 
 
 def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
@@ -133,10 +141,14 @@ def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
 def _cell_s(record: CellRecord, goal: int) -> float:
     """Seconds of one more server of *record*, until it has *goal* functions."""
     found = recall_of(record)
-    asking = math.fsum(each.wall_s for each in found.answers)
     forced = math.fsum(each.wall_s for each in found.forced) / max(len(found.forced), 1)
-    reading = max(record.phases.total_s - asking, 0.0) / max(found.starts, 1)
-    return reading + (goal - len(found.forced)) * forced
+    return _reading_s(record, found) + (goal - len(found.forced)) * forced
+
+
+def _reading_s(record: CellRecord, found: Recall) -> float:
+    """Seconds of one server of *record* in which nothing was asked."""
+    asking = math.fsum(each.wall_s for each in found.answers)
+    return max(record.phases.total_s - asking, 0.0) / max(found.starts, 1)
 
 
 def finalists(run: Run, limits: Limits) -> list[Pair]:
@@ -144,15 +156,14 @@ def finalists(run: Run, limits: Limits) -> list[Pair]:
     The reference and the pairs that are worth to be measured, by a screening alone.
 
     Of the pairs that are not beyond the limit, those of which no other has a smaller
-    cache and a smaller divergence; of more than `FINALISTS`, evenly spread ones.
+    cache and a smaller divergence; of more than `FINALISTS`, evenly spread ones. Empty
+    where there is none of them.
 
     Args:
         run: With the records of the probes that screen alone.
         limits: What the pairs are held against.
     """
     found = judge(run, limits)
-    if found.reference is None:
-        return []
     front: list[Standing] = []
     for each in sorted(found.compared, key=lambda s: (cache_size(s), str(s.pair))):
         is_smaller = cache_size(each) < 1 and each.word is not Word.BEYOND
@@ -163,9 +174,10 @@ def finalists(run: Run, limits: Limits) -> list[Pair]:
     chosen = dict.fromkeys(
         front[round(at * step)].pair for at in range(min(FINALISTS, len(front)))
     )
-    return [found.reference, *chosen]
+    return [found.reference, *chosen] if found.reference and chosen else []
 
 
 def _loss(standing: Standing) -> float:
+    """What was measured, by the limit of its metric."""
     row = standing.leading
-    return row.bounds.mean if row else math.inf
+    return row.bounds.mean / row.limit if row else math.inf

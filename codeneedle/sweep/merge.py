@@ -153,6 +153,8 @@ def _take(found: Merged, store: Store, record: CellRecord) -> bool:
     """
     Note where *record* is; whether another folder has it, too, and says the same.
 
+    Of two that say the same, the one with more answers is taken.
+
     Raises:
         BadInput: If it says something else.
     """
@@ -178,6 +180,9 @@ def _take(found: Merged, store: Store, record: CellRecord) -> bool:
             f"differs from {place} on",
             hint="Leave one of them out, and look at both with: codeneedle compare.",
         )
+    units = PROBES[record.probe].units
+    if former is not None and units(record) > units(former):
+        found.cells[key] = store
     found.compared[key] = found.compared.get(key, 1) + 1
     return True
 

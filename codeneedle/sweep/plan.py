@@ -117,7 +117,7 @@ def plan(
         MachineError: If this machine cannot do it.
     """
     probes = probes_named(request.probes)
-    _check_settings(request, probes, corpus_bytes=None)
+    _check_settings(request, probes, None)
     header = weights_at(request.model or nano.built_in_model())
     form = request.prompt_form or default_form(request, header)
     _refuse_prefill(request, form)
@@ -130,7 +130,7 @@ def plan(
     pairs = _pairs(request, engine.cache_types())
     context = _checked_context(request, header, engine, probes)
     corpus = read(chosen_corpus(request))
-    _check_settings(request, probes, corpus_bytes=len(corpus.text.encode()))
+    _check_settings(request, probes, corpus)
     store = _store(request, corpus.name, spec.name)
     said = (
         probe.notes(
@@ -224,10 +224,10 @@ def notes(request: Request, corpus: Corpus) -> list[str]:
 
 
 def _check_settings(
-    request: Request, probes: Sequence[Probe], *, corpus_bytes: int | None
+    request: Request, probes: Sequence[Probe], corpus: Corpus | None
 ) -> None:
     for probe in probes:
-        probe.check(request.chosen(probe.name, probe.settings), corpus_bytes)
+        probe.check(request.chosen(probe.name, probe.settings), corpus)
 
 
 def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:

@@ -3,13 +3,14 @@ From a plan to a run: the corpus counted in tokens and fitted to the context, ne
 chosen, the setup stored.
 """
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.analysis.recall import Ask, RecallConditions
-from codeneedle.corpora.corpus import Corpus, longest
+from codeneedle.corpora.corpus import Corpus, load, longest
 from codeneedle.corpora.needles import ASKED_LINES, Function
 from codeneedle.corpora.registry import SMALL_CORPORA
 from codeneedle.engines.engine import Engine, Tokenizer
@@ -30,6 +31,7 @@ from codeneedle.records.record import CorpusFacts, NeedleFacts, Setup, WeightsFa
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.system.processes import now
+from codeneedle.text import plural
 
 BUDGET_FACTOR = 1.5
 BUDGET_EXTRA_TOKENS = 64
@@ -42,14 +44,31 @@ that one line without end costs seconds.
 CANDIDATES = 8
 """The longest functions, by bytes; the longest in tokens is taken to be among them."""
 
-Counts = dict[
-    tuple[object, ...],
-    tuple[CorpusFacts, tuple[NeedleFacts, ...], tuple[NeedleFacts, ...], str],
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """
+    A corpus as it is sent.
+
+    Attributes:
+        facts: What is stored of it.
+        text: The text.
+        needles: Functions to be written.
+        forced: Functions whose lines are forced.
+        notes: What a user should know of these.
+    """
+
+    facts: CorpusFacts
+    text: str
+    needles: tuple[NeedleFacts, ...] = ()
+    forced: tuple[NeedleFacts, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+Counts = dict[tuple[object, ...], Fitted]
 """
-What was counted by this process, by what decides the number of tokens: facts of the
-fitted corpus, what is written and what is forced of it, its text. Pages of a sweep
-share it.
+What was counted by this process, by what decides the number of tokens. Pages of a
+sweep share it.
 """
 
 
@@ -71,18 +90,20 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
             drops it, or the engine does not take the user's arguments.
         CodeneedleError: If counting fails, or a probe finds that it cannot run.
     """
-    setup, text = _fitted_setup(plan, {} if counts is None else counts)
+    fitted = _fitted(plan, {} if counts is None else counts)
+    setup = _setup(plan, fitted)
     stored = plan.store.compare(setup)
     run = RunContext(
         engine=plan.engine,
         weights=plan.weights,
         is_built_in=plan.is_built_in,
         setup=replace(setup, probes=stored.probes) if stored else setup,
-        text=text,
+        text=fitted.text,
         settings=plan.request.settings,
         folder=plan.store.folder,
         prefill_no_think=plan.request.prefill_no_think,
         skip_fallback=plan.request.skip_fallback,
+        notes=fitted.notes,
     )
     conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
     try:
@@ -109,7 +130,7 @@ def refuse_other_setup(plan: Plan) -> None:
     stored = plan.store.intact_setup()
     if stored is None:
         return
-    plan.store.compare(_renewed(plan, stored))
+    plan.store.compare(_setup(plan, _stored(plan, stored)))
     if stored.corpus.is_trimmed and not plan.request.fit:
         raise BadInput(
             source="--no-fit",
@@ -157,42 +178,71 @@ def machine_phrase(engine: Engine) -> str:
     return f"{machine.facts().phrase()}{f'; {devices}' if devices else ''}"
 
 
-def _fitted_setup(plan: Plan, counts: Counts) -> tuple[Setup, str]:
+def _fitted(plan: Plan, counts: Counts) -> Fitted:
     stored, reads = plan.store.setup(), plan.reads_corpus
     if stored is not None and (stored.corpus.is_counted or not reads):
-        text = plan.corpus.text[: stored.corpus.characters]
-        renewed = _renewed(plan, stored)
+        known = _stored(plan, stored)
         if stored.needles or stored.forced or not _asks_functions(plan):
-            return renewed, text
+            return known
         with tokenizing(plan.engine, plan.store.folder) as tokenizer:
-            sent = _sent(plan.corpus, text)
-            needles, forced = PromptCounter(tokenizer, plan).needles(sent)
-        return replace(renewed, needles=needles, forced=forced), text
+            return _counted_further(PromptCounter(tokenizer, plan), known)
     if not reads:
-        return _setup(plan, corpus=_facts(plan, plan.corpus)), ""
+        return Fitted(facts=_facts(plan, plan.corpus), text="")
     key = _count_key(plan)
     if key not in counts:
         with tokenizing(plan.engine, plan.store.folder) as tokenizer:
-            counts[key] = _counted(plan, PromptCounter(tokenizer, plan))
-    facts, needles, forced, text = counts[key]
-    return _setup(plan, corpus=facts, needles=needles, forced=forced), text
+            counts[key] = _counted(PromptCounter(tokenizer, plan))
+    return counts[key]
+
+
+def _stored(plan: Plan, stored: Setup) -> Fitted:
+    """
+    What would be counted now, taken from the *stored* setup.
+
+    If the text, the tokenizer or the wording is another, some other field differs
+    and the folder is refused for that. Where the same text comes from is no
+    difference: generated, or read from the file that it was written to.
+    """
+    facts = replace(
+        stored.corpus,
+        source_sha256=plan.corpus.sha256,
+        sample_k=plan.corpus.sample_k,
+        sample_seed=plan.corpus.sample_seed,
+    )
+    text = plan.corpus.text[: facts.characters]
+    return Fitted(facts=facts, text=text, needles=stored.needles, forced=stored.forced)
 
 
 def _asks_functions(plan: Plan) -> bool:
     return RECALL in {probe.name for probe in plan.probes}
 
 
-def _chosen(plan: Plan) -> RecallConditions:
-    """What recall is to ask, by what the user chose."""
-    settings = plan.request.chosen(RECALL, recall.RecallSettings)
-    return recall.conditions(settings, None)
+def _settings(plan: Plan) -> recall.RecallSettings:
+    return plan.request.chosen(RECALL, recall.RecallSettings)
+
+
+def _ways(plan: Plan, corpus: Corpus) -> list[RecallConditions]:
+    """
+    What recall can ask of *corpus*, the preferred first.
+
+    Lines are forced alone where none can be written, unless ``--ask`` was given.
+    """
+    settings = _settings(plan)
+    chosen = recall.conditions(settings, None)
+    ways = [chosen] if settings.ask else [chosen, replace(chosen, ask=Ask.FORCED)]
+    return [way for way in ways if corpus.of_length(_lines_needed(way))]
+
+
+def _lines_needed(chosen: RecallConditions) -> int:
+    """Lines that are not blank of a function that can be asked for."""
+    return ASKED_LINES if Ask.WRITTEN in chosen.ask.parts else chosen.lines
 
 
 def _count_key(plan: Plan) -> tuple[object, ...]:
     """All that the counts of *plan* depend on."""
     request = plan.request
     asked = (plan.context, plan.prompt_form, request.prefill_no_think, request.fit)
-    functions = (_asks_functions(plan), _chosen(plan))
+    functions = (_asks_functions(plan), _settings(plan))
     weights_path, text = plan.weights.path, plan.corpus.sha256
     return (weights_path, text, asked, functions, request.server_args)
 
@@ -225,19 +275,6 @@ class PromptCounter:
         """Tokens of that prompt."""
         return self.tokenizer.count_tokens(self.rendered(text, needle))
 
-    def needles(
-        self, corpus: Corpus
-    ) -> tuple[tuple[NeedleFacts, ...], tuple[NeedleFacts, ...]]:
-        """
-        Functions of *corpus* to be written, with budgets, and to be forced.
-
-        None where recall is not measured.
-        """
-        if not _asks_functions(self.plan):
-            return (), ()
-        written, forced = recall.needles(corpus, _chosen(self.plan))
-        return self.budgeted(written), forced
-
     def budgeted(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
         """*needles*, each with the tokens that its reply may have."""
         truths = ["\n".join(needle.lines) for needle in needles]
@@ -249,12 +286,21 @@ class PromptCounter:
             for needle, size in zip(needles, sizes, strict=True)
         )
 
-    def hardest(self, functions: Sequence[Function]) -> NeedleFacts:
-        """
-        What takes most tokens to ask of one of *functions*, signature and reply.
+    def room(self, corpus: Corpus, chosen: RecallConditions) -> Callable[[str], int]:
+        """Tokens of a text of *corpus* with the longest question and answer."""
+        functions = sorted(corpus.of_length(_lines_needed(chosen)), key=_asked_bytes)
+        hardest = self.hardest(functions[-CANDIDATES:], chosen)
+        return lambda text: self.prompt(text, hardest) + hardest.budget
 
-        The budget is that of written lines; where lines are forced alone, the tokens
-        of the first 20 lines, the most that stands behind a signature.
+    def hardest(
+        self, functions: Sequence[Function], chosen: RecallConditions
+    ) -> NeedleFacts:
+        """
+        What takes most tokens to ask of one of *functions*, signature and answer.
+
+        The budget of lines that are written is that of their reply. That of forced
+        lines is the first 20, the most that stands behind a signature, and the reply
+        to the question that makes a server read the text.
         """
         whole = [
             NeedleFacts(
@@ -266,12 +312,12 @@ class PromptCounter:
             )
             for each in functions
         ]
-        if Ask.WRITTEN in _chosen(self.plan).ask.parts:
+        if Ask.WRITTEN in chosen.ask.parts:
             needles: Sequence[NeedleFacts] = self.budgeted(whole)
         else:
             sizes = self.tokenizer.counts(["\n".join(each.lines) for each in whole])
             needles = [
-                replace(each, budget=size + 1)
+                replace(each, budget=size + recall.PRIMING_TOKENS)
                 for each, size in zip(whole, sizes, strict=True)
             ]
         asked = self.tokenizer.counts([needle.signature for needle in needles])
@@ -279,68 +325,161 @@ class PromptCounter:
         return max(sized, key=lambda each: each[0].budget + each[1])[0]
 
 
-def fitted_corpus(plan: Plan, counter: PromptCounter) -> Corpus:
+def fitted_corpus(counter: PromptCounter) -> tuple[Corpus, RecallConditions]:
     """
-    The whole corpus if it fits the context, else as many whole functions as fit.
+    As many whole functions of the corpus as fit the context, and what to ask of them.
 
     Raises:
         BadInput: If it does not fit and must not be trimmed, or if no function fits.
     """
-    corpus, context = plan.corpus, plan.context
-    lines = _lines_needed(plan)
-    candidates = sorted(corpus.of_length(lines) or corpus.functions, key=_asked_bytes)
-    hardest = counter.hardest(candidates[-CANDIDATES:])
-
-    def whole(text: str) -> int:
-        return counter.prompt(text, hardest) + hardest.budget
-
-    if plan.request.fit:
-        shorter = longest(corpus, lambda text: whole(text) <= context, lines=lines)
-        if shorter is None:
-            raise _nothing_fits(plan, whole(corpus.shortest(lines)))
-        return shorter
-    needed = whole(corpus.text)
-    if needed > context:
-        raise BadInput(
-            source=f"corpus {corpus.name}",
-            reason=f"it needs {needed:,} tokens with question and answer, the "
-            f"context has {context:,}",
-            hint=f"Use --context {_rounded_up(needed)}, or drop --no-fit to "
-            "have it trimmed to whole functions.",
-        )
-    return corpus
+    plan, corpus = counter.plan, counter.plan.corpus
+    # Where recall is not measured, what was chosen for it may be anything.
+    ways = _ways(plan, corpus) or [RecallConditions(ask=Ask.FORCED)]
+    if not plan.request.fit:
+        needed = counter.room(corpus, ways[0])(corpus.text)
+        if needed > plan.context:
+            raise _too_long(plan, needed)
+        return corpus, ways[0]
+    for chosen in ways:
+        shorter = _longest(counter, chosen)
+        if shorter is not None:
+            return shorter, chosen
+    raise _nothing_fits(counter, ways[-1])
 
 
-def _lines_needed(plan: Plan) -> int:
-    """Lines that are not blank of a function that can be asked for."""
-    chosen = _chosen(plan)
-    return ASKED_LINES if Ask.WRITTEN in chosen.ask.parts else chosen.lines
+def _longest(counter: PromptCounter, chosen: RecallConditions) -> Corpus | None:
+    plan = counter.plan
+    room = counter.room(plan.corpus, chosen)
+    lines = _lines_needed(chosen)
+    return longest(plan.corpus, lambda text: room(text) <= plan.context, lines=lines)
 
 
-def _nothing_fits(plan: Plan, needed: int) -> BadInput:
-    smaller = [name for name in SMALL_CORPORA if name != plan.corpus.name]
+def _too_long(plan: Plan, needed: int) -> BadInput:
+    larger = _larger_context(plan, needed)
+    option = f"Use --context {larger}, or drop" if larger else "Drop"
+    return BadInput(
+        source=f"corpus {plan.corpus.name}",
+        reason=f"it needs {needed:,} tokens with question and answer, the "
+        f"context has {plan.context:,}",
+        hint=f"{option} --no-fit to have it trimmed to whole functions.",
+    )
+
+
+def _nothing_fits(counter: PromptCounter, chosen: RecallConditions) -> BadInput:
+    """The error that names the smallest context that works, and a text that fits."""
+    plan = counter.plan
+    shortest = plan.corpus.shortest(_lines_needed(chosen))
+    needed = counter.room(plan.corpus, chosen)(shortest)
+    larger = _larger_context(plan, needed)
+    smaller = (name for name in SMALL_CORPORA if _fits_whole(counter, name))
+    options = [
+        *([f"--context {larger}"] if larger else []),
+        *(f"--corpus {name}" for name in itertools.islice(smaller, 1)),
+    ]
     return BadInput(
         source=f"corpus {plan.corpus.name}",
         reason=f"its shortest part with a function to ask for needs {needed:,} tokens "
         f"with question and answer, the context has {plan.context:,}",
-        hint=f"Use --context {_rounded_up(needed)}, or --corpus {smaller[0]}.",
+        hint=f"Use {', or '.join(options) or 'a --corpus with shorter functions'}.",
     )
 
 
-def _rounded_up(tokens: int) -> int:
-    """The context that holds *tokens*: a multiple of 256, as engines round it."""
-    return -(-tokens // 256) * 256
+def _fits_whole(counter: PromptCounter, name: str) -> bool:
+    corpus = load(name)
+    ways = _ways(counter.plan, corpus)
+    return any(
+        counter.room(corpus, chosen)(corpus.text) <= counter.plan.context
+        for chosen in ways
+    )
 
 
-def _counted(
-    plan: Plan, counter: PromptCounter
-) -> tuple[CorpusFacts, tuple[NeedleFacts, ...], tuple[NeedleFacts, ...], str]:
-    """The corpus as it is sent, in facts; what is asked of it; and its text."""
-    corpus = fitted_corpus(plan, counter)
-    needles, forced = counter.needles(corpus)
+def _larger_context(plan: Plan, tokens: int) -> int | None:
+    """
+    The context that holds *tokens*: a multiple of 256, as engines round it.
+
+    None if the weights were not trained for it.
+    """
+    context = -(-tokens // 256) * 256
+    trained = plan.weights.training_context
+    if not trained or plan.engine.stretches_context:
+        return context
+    return min(context, trained) if tokens <= trained else None
+
+
+def _counted(counter: PromptCounter) -> Fitted:
+    """The corpus fitted to the context, and what is asked of it."""
+    corpus, chosen = fitted_corpus(counter)
     tokens = counter.tokenizer.count_tokens(corpus.text)
-    _refuse_lost_text(counter, corpus, tokens, (*needles, *forced))
-    return _facts(plan, corpus, tokens=tokens), needles, forced, corpus.text
+    facts = _facts(counter.plan, corpus, tokens=tokens)
+    fitted = Fitted(facts=facts, text=corpus.text)
+    if not _asks_functions(counter.plan):
+        _refuse_lost_text(
+            counter, fitted, [counter.hardest(corpus.functions[-1:], chosen)]
+        )
+        return fitted
+    fitted = _with_functions(counter, fitted, corpus, chosen)
+    _refuse_lost_text(counter, fitted, (*fitted.needles, *fitted.forced))
+    return fitted
+
+
+def _counted_further(counter: PromptCounter, fitted: Fitted) -> Fitted:
+    """
+    *fitted*, whose functions no probe has asked for yet, with what is asked of it.
+
+    Raises:
+        BadInput: If none of them can be asked for.
+    """
+    plan = counter.plan
+    corpus = _sent(plan.corpus, fitted.text)
+    for chosen in _ways(plan, corpus):
+        if counter.room(corpus, chosen)(corpus.text) <= plan.context:
+            return _with_functions(counter, fitted, corpus, chosen)
+    raise BadInput(
+        source=plan.store.folder,
+        reason="it was begun with a text that has no function to ask for so, or no "
+        "room for its answer",
+        hint="Use --ask forced without --lines, or a larger --context and another "
+        "folder with --out.",
+    )
+
+
+def _with_functions(
+    counter: PromptCounter, fitted: Fitted, corpus: Corpus, chosen: RecallConditions
+) -> Fitted:
+    needles, forced = recall.needles(corpus, chosen)
+    return replace(
+        fitted,
+        needles=counter.budgeted(needles),
+        forced=forced,
+        notes=tuple(_notes(counter, chosen, len(forced))),
+    )
+
+
+def _notes(
+    counter: PromptCounter, chosen: RecallConditions, forced: int
+) -> Iterator[str]:
+    """Why fewer functions are asked for than a user may expect: *forced* of them."""
+    plan = counter.plan
+    if chosen.ask is Ask.FORCED and _settings(plan).ask is None:
+        has_long = plan.corpus.of_length(ASKED_LINES)
+        what = "fits the context" if has_long else "is in the text"
+        yield f"lines are forced alone: no function of {ASKED_LINES} lines {what}"
+    if Ask.FORCED not in chosen.ask.parts or forced >= chosen.functions:
+        return
+    functions = plural(forced, "function")
+    of_text = len(plan.corpus.of_length(chosen.lines))
+    if of_text <= forced:
+        yield f"{functions} to force, not {chosen.functions}: the text has {of_text}"
+        return
+    more = min(chosen.functions, of_text)
+    room = counter.room(plan.corpus, chosen)
+    larger = _larger_context(plan, room(plan.corpus.shortest(chosen.lines, more)))
+    hint = (
+        f"--context {larger} holds {more}"
+        if larger
+        else f"these weights were not trained for the context that holds {more}"
+    )
+    yield f"{functions} to force fit the context; {hint}"
 
 
 def _facts(plan: Plan, sent: Corpus, *, tokens: int = 0) -> CorpusFacts:
@@ -361,23 +500,21 @@ def _facts(plan: Plan, sent: Corpus, *, tokens: int = 0) -> CorpusFacts:
 
 
 def _refuse_lost_text(
-    counter: PromptCounter, corpus: Corpus, tokens: int, needles: Sequence[NeedleFacts]
+    counter: PromptCounter, fitted: Fitted, needles: Sequence[NeedleFacts]
 ) -> None:
     """
     Stop at a chat template that does not render the text: no model could recall it.
 
     Args:
         counter: Renders and counts prompts.
-        corpus: As it is sent.
-        tokens: Its length, in tokens.
-        needles: What will be asked; may be empty.
+        fitted: The corpus as it is sent.
+        needles: What will be asked, at least one.
 
     Raises:
         BadInput: If a prompt is shorter than the text, or a needle is not in it.
     """
-    asked = needles[-1] if needles else counter.hardest(corpus.functions[-1:])
-    prompt = counter.rendered(corpus.text, asked)
-    length = counter.tokenizer.count_tokens(prompt)
+    prompt = counter.rendered(fitted.text, needles[-1])
+    length, tokens = counter.tokenizer.count_tokens(prompt), fitted.facts.tokens
     missing = [
         needle.name for needle in needles if "\n".join(needle.lines) not in prompt
     ]
@@ -390,21 +527,15 @@ def _refuse_lost_text(
     raise lost_text(f"the corpus: {what}")
 
 
-def _setup(
-    plan: Plan,
-    *,
-    corpus: CorpusFacts,
-    needles: tuple[NeedleFacts, ...] = (),
-    forced: tuple[NeedleFacts, ...] = (),
-) -> Setup:
+def _setup(plan: Plan, fitted: Fitted) -> Setup:
     identity = plan.engine.identity()
     return Setup(
         prompt_version=PROMPT_VERSION,
         prompt_form=plan.prompt_form.value,
         thinking=thinking_phrase(plan),
-        corpus=corpus,
-        needles=needles,
-        forced=forced,
+        corpus=fitted.facts,
+        needles=fitted.needles,
+        forced=fitted.forced,
         weights=WeightsFacts(
             name=plan.model,
             sha256=weights.sha256(plan.weights),
@@ -424,23 +555,6 @@ def _setup(
         created=now(),
         words=plan.request.words,
     )
-
-
-def _renewed(plan: Plan, stored: Setup) -> Setup:
-    """
-    What the setup would be now, taking what was counted from the stored one.
-
-    If the text, the tokenizer or the wording is another, some other field differs
-    and the folder is refused for that. Where the same text comes from is no
-    difference: generated, or read from the file that it was written to.
-    """
-    corpus = replace(
-        stored.corpus,
-        source_sha256=plan.corpus.sha256,
-        sample_k=plan.corpus.sample_k,
-        sample_seed=plan.corpus.sample_seed,
-    )
-    return _setup(plan, corpus=corpus, needles=stored.needles, forced=stored.forced)
 
 
 def _asked_bytes(function: Function) -> int:

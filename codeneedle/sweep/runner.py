@@ -260,21 +260,31 @@ class Runner:
         walk.tell(CellStarted(pair))
         cell = self._context(worker, pair, walk, goal)
         started = now()
-        kept: list[Json] = []
+        kept = cell.former.observation if cell.former else None
 
         def made(record: CellRecord) -> CellRecord:
-            return replace(
+            record = replace(
                 record,
                 position=cell.former.position if cell.former else position,
                 started=cell.former.started if cell.former else started,
                 device=worker.device,
-                observation=record.observation or next(iter(kept), None),
             )
+            partial = replace(record, observation=record.observation or kept)
+            return partial if partial.is_partial else record
 
         def keep(observation: Json) -> None:
-            kept[:] = [observation]
+            nonlocal kept
+            # Answers of a server that fell back are of something else; suspended for
+            # long, another process may have measured the cell meanwhile.
+            if cell.fallback or not claim.is_mine():
+                return
+            self._refuse_replaced_weights(cell)
+            kept = observation
             status = Status.FINISHED if goal else Status.INTERRUPTED
-            self.store.add(made(_record(probe, cell, status, reason=STOPPED)))
+            record = _record(
+                probe, cell, status, reason=STOPPED, observation=observation
+            )
+            self.store.add(made(record))
 
         cell.keep = keep
         try:
@@ -291,7 +301,6 @@ class Runner:
             worker.previous_end = cell.previous_end
         record = made(record)
         self._refuse_full_disk(record)
-        # Suspended for long, another process may have measured the cell meanwhile.
         if not claim.is_mine():
             walk.put_back(pair)
             return record

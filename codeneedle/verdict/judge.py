@@ -85,6 +85,17 @@ class Limits:
             return CHANGE_BY_LOSS * self.max_loss
         return self.max_loss
 
+    def phrase(self, kind: LossKind, loss: float) -> str:
+        """
+        A loss of this *kind*: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` of a change.
+
+        Smaller limits have more digits.
+        """
+        digits = 1 - math.floor(math.log10(self.of(kind)))
+        if kind is LossKind.CHANGE:
+            return f"{loss:.{max(4, digits + 1)}f} nats"
+        return f"{100 * loss:z.{max(1, digits - 2)}f} %"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -172,7 +183,7 @@ class Verdict:
         chosen: The pair to set; None where the reference is to be kept.
         units: How many units each metric has, by its name; of the reference.
         silent: Metrics that have no say, by name, and why.
-        repeats: By metric, what the reference loses against its own repetition.
+        repeats: By metric, how far the reference is from its own repetition.
     """
 
     run: Run
@@ -276,6 +287,14 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
 # --- metrics, unit by unit
 
 
+_ENDS = {
+    LossKind.PROBABILITY: (-1.0, 1.0),
+    LossKind.NATS: (-math.inf, 1.0),
+    LossKind.CHANGE: (0.0, math.inf),
+}
+"""The least and the largest loss that there can be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scores:
     """
@@ -322,10 +341,18 @@ class _Scores:
         return [name for name in self.of_reference if name in units]
 
     def repetition(self) -> float | None:
-        """What the reference loses against its own repetition; None without one."""
+        """How far the reference is from its own repetition; None without one."""
         if self.again is None:
             return None
-        losses = self.losses(self.metric.by_unit(self.again, self.run.setup, Reading()))
+        again = self.metric.by_unit(self.again, self.run.setup, Reading())
+        if self.loss.kind is LossKind.ANSWERS:
+            least = self.loss.lost_from
+            gaps = [
+                again[name] - self.of_reference[name] for name in self._shared(again)
+            ]
+            losses = [float(abs(gap) >= least) for gap in gaps]
+        else:
+            losses = self.losses(again)
         return abs(math.fsum(losses)) / len(losses) if losses else None
 
     def silence(self, limits: Limits) -> str:
@@ -336,14 +363,15 @@ class _Scores:
         able = self.loss.able(self.records[reference], self.run.setup)
         if able < ABLE:
             return (
-                f"the model itself has {able:.0%} right with {reference}, so little "
-                "can be lost"
+                f"the model itself has {able:.0%} right with {reference}, so there is "
+                "little to lose"
             )
-        repeated, limit = self.repetition(), limits.of(self.loss.kind)
-        if repeated is not None and repeated > limit:
+        repeated, kind = self.repetition(), self.loss.kind
+        if repeated is not None and repeated > limits.of(kind):
             return (
-                f"{reference}, measured twice, differs from itself by {repeated:.1%}, "
-                f"more than the limit of {limit:.1%}: this engine does not repeat "
+                f"{reference}, measured twice, differs from itself by "
+                f"{limits.phrase(kind, repeated)}, more than the limit of "
+                f"{limits.phrase(kind, limits.of(kind))}: this engine does not repeat "
                 "itself so closely"
             )
         return ""
@@ -361,10 +389,7 @@ class _Scores:
             lost = sum(loss > 0 for loss in losses)
             bounds = lost_share(lost, len(losses), share)
         else:
-            bounds = interval(losses, share).clipped(
-                0.0 if self.loss.kind is LossKind.CHANGE else -1.0,
-                math.inf if self.loss.kind is LossKind.CHANGE else 1.0,
-            )
+            bounds = interval(losses, share).clipped(*_ENDS[self.loss.kind])
         word = bounds.word(limit)
         remark, word = self._remark(pair, losses, word)
         needed = None
@@ -384,16 +409,16 @@ class _Scores:
         self, pair: Pair, losses: Sequence[float], word: Word
     ) -> tuple[str, Word]:
         """Why *word* is not to be believed as it stands, and what it is then."""
+        reference = self.records[self.reference or pair]
+        if self.loss.bounded(reference) > BOUNDED and word is Word.BEYOND:
+            words = "of some tokens of the reference only a bound is known"
+            return f"{words}: it may lose less", Word.OPEN
         missing, of = self._missing(pair)
         if missing:
             words = f"answers missing: {missing} of {of} {self.metric.noun}"
             return words, Word.OPEN if word is Word.WITHIN else word
         if self.loss.bounded(self.records[pair]) > BOUNDED and word is Word.WITHIN:
             return "of some tokens only a bound is known: it may lose more", Word.OPEN
-        reference = self.records[self.reference or pair]
-        if self.loss.bounded(reference) > BOUNDED and word is Word.BEYOND:
-            words = "of some tokens of the reference only a bound is known"
-            return f"{words}: it may lose less", Word.OPEN
         is_answers = self.loss.kind is LossKind.ANSWERS
         if not is_answers and not any(losses):
             return "the same to the last digit: is this cache what it claims?", word
@@ -573,13 +598,21 @@ def _chosen(found: Verdict) -> Pair | None:
     ]
     if any(each.pair == found.reference for each in fitting):
         return None
-    judged = [each for each in fitting if each.word and each.leading]
-    return min(judged, key=_loss_at_most).pair if judged else None
+    # By divergence alone nothing is recommended.
+    judged = [
+        each
+        for each in fitting
+        if any(row.kind is not LossKind.CHANGE for row in each.rows)
+    ]
+    return min(judged, key=_at_most).pair if judged else None
 
 
-def _loss_at_most(standing: Standing) -> tuple[float, float]:
+def _at_most(standing: Standing) -> tuple[float, float]:
+    """What a pair loses at most, and what was measured, by the limit of its metric."""
     row = standing.leading
-    return (row.bounds.high, row.bounds.mean) if row else (math.inf, math.inf)
+    if row is None:
+        return (math.inf, math.inf)
+    return (row.bounds.high / row.limit, row.bounds.mean / row.limit)
 
 
 def cache_size(standing: Standing) -> float:

@@ -152,10 +152,13 @@ class _Spread:
 
 def _spread(values: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> _Spread:
     deviations = values - values.mean()
-    sd = float(deviations.std(ddof=1))
-    variance = float((deviations**2).mean())
-    skewness = float((deviations**3).mean()) / variance**1.5 if variance > 0 else 0.0
-    return _Spread(sd, skewness)
+    sd, largest = float(deviations.std(ddof=1)), float(np.abs(deviations).max())
+    if not largest:
+        return _Spread(sd=0.0, skewness=0.0)
+    # By the largest: cubes of what impossible tokens differ by are 0 by rounding.
+    scaled = deviations / largest
+    variance = float((scaled**2).mean())
+    return _Spread(sd=sd, skewness=float((scaled**3).mean()) / variance**1.5)
 
 
 def _half_widths(spread: _Spread, count: int, share: float) -> tuple[float, float]:

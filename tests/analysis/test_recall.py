@@ -1,5 +1,6 @@
 """The metrics of the recall probe."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,13 +15,18 @@ from made_records import (
 )
 
 from codeneedle.analysis.recall import (
+    FORCED,
     METRICS,
+    NAME,
     Ask,
+    RecallConditions,
+    asked_of,
+    conditions_of,
     forced_metrics,
     headline,
     unanswered,
 )
-from codeneedle.records.record import NeedleFacts, Round
+from codeneedle.records.record import BadRecord, NeedleFacts, Round, Setup
 from codeneedle.scoring.rounds import Reading
 
 SETUP = made_setup(needles=3)
@@ -126,48 +132,114 @@ def test_the_cell_itself_is_one_value() -> None:
     assert [pytest.approx(10.7)] == values("time", rounds)
 
 
-FORCED_SETUP = replace(SETUP, probes={"recall": {"ask": "both"}})
-
-
-def test_forced_lines_have_a_value_for_each_needle_that_was_scored() -> None:
+def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     """
     Paired by its name; a round with an error has none, but breaks at once.
     """
-    lost = replace(made_forced(SECOND), error="no probabilities", logprobs=(), leads=())
-    rounds = [made_forced(FIRST, behind=[3]), lost, made_forced(THIRD, logprob=-0.25)]
+    first, second, third = SETUP.forced
+    lost = replace(made_forced(second), error="no probabilities", logprobs=(), leads=())
+    rounds = [made_forced(first, behind=[3]), lost, made_forced(third, logprob=-0.25)]
     record = made_record("q8_0/q4_0", [], forced=rounds)
-    metrics = {metric.name: metric for metric in forced_metrics(FORCED_SETUP)}
+    metrics = {metric.name: metric for metric in forced_metrics(SETUP)}
 
     found = {
-        name: metric.values(record, FORCED_SETUP, Reading())
+        name: metric.values(record, SETUP, Reading())
         for name, metric in metrics.items()
     }
 
     assert [-0.5, -0.25] == found["recall-logp"]
-    assert [95, 100] == found["recall-right"]
-    assert [3, 0, 20] == found["breaks-at"]
-    assert [pytest.approx(2.8), 3.0] == found["lead"]
-    assert {FIRST.name: -0.5, THIRD.name: -0.25} == (
-        metrics["recall-logp"].by_unit(record, FORCED_SETUP, Reading())
+    assert [80, 100] == found["recall-right"]
+    assert [3, 0, 5] == found["breaks-at"]
+    assert [pytest.approx(2.2), 3.0] == found["lead"]
+    logp = metrics["recall-logp"]
+    assert {first.name: math.exp(-0.5), third.name: math.exp(-0.25)} == (
+        logp.by_unit(record, SETUP, Reading())
     )
+    assert [each.name for each in SETUP.forced] == logp.loss.units(record, SETUP)
+    assert 0.9 == pytest.approx(logp.loss.able(record, SETUP))
+
+
+def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_show() -> (
+    None
+):
+    """Means over other functions than those of the other pairs compare with none."""
+    setup = replace(SETUP, probes={NAME: {"functions": 2}})
+    logprobs = (-0.5, -0.25, -0.125)
+    rounds = [
+        made_forced(each, logprob=logprob)
+        for each, logprob in zip(SETUP.forced, logprobs, strict=True)
+    ]
+    record = made_record("q8_0/q4_0", [], forced=rounds)
+
+    logp, *others = FORCED
+
+    assert [-0.5, -0.25] == logp.values(record, setup, Reading())
+    assert {each.name for each in SETUP.forced} == {
+        *logp.by_unit(record, setup, Reading())
+    }
+    for each in (logp, *others):
+        assert 2 == len(each.values(record, setup, Reading()))
+        assert 2 == len(each.names(record, setup))
+
+
+def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
+    """
+    Not of the probability of the mean: one token that is lost costs 1 at most.
+    """
+    scored = replace(made_forced(SETUP.forced[0]), logprobs=(0.0, 0.0, 0.0, 0.0, -99.0))
+    record = made_record("q8_0/q4_0", [], forced=[scored])
+
+    (value,) = FORCED[0].by_unit(record, SETUP, Reading()).values()
+
+    assert 0.8 == pytest.approx(value)
+
+
+def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
+    """An engine that lists few tokens tells of others how probable they are at most."""
+    rounds = [replace(made_forced(each), bounds=(0, 4)) for each in SETUP.forced[:1]]
+    record = made_record(
+        "q8_0/q4_0", [], forced=[*rounds, made_forced(SETUP.forced[1])]
+    )
+
+    assert 0.2 == FORCED[0].loss.bounded(record)
+    assert 0.0 == FORCED[0].loss.bounded(made_record("q8_0/q4_0", []))
+
+
+def of_recall(**conditions: object) -> Setup:
+    """A setup that says this of recall."""
+    return replace(SETUP, probes={NAME: conditions})
+
+
+def test_a_setup_that_says_nothing_of_recall_has_the_defaults() -> None:
+    """32 functions of five lines are forced, beside those that are written."""
+    expected = RecallConditions(ask=Ask.BOTH, functions=32, lines=5)
+
+    assert expected == conditions_of(SETUP) == conditions_of(of_recall())
+    assert Ask.FORCED is asked_of(of_recall(ask="forced"))
 
 
 @pytest.mark.parametrize(
-    ("probes", "expected"),
-    [
-        ({}, "matched"),
-        ({"recall": {}}, "matched"),
-        ({"recall": {"ask": "both"}}, "recall-logp"),
-        ({"recall": {"ask": "forced"}}, "recall-logp"),
-    ],
+    "conditions", [{"ask": "x"}, {"functions": "x"}, {"functions": 0}, {"lines": 0}]
+)
+def test_conditions_that_are_none_are_a_bad_setup(
+    conditions: dict[str, object],
+) -> None:
+    """A file that was edited, or written by something else."""
+    with pytest.raises(BadRecord, match=r"setup\.json"):
+        conditions_of(of_recall(**conditions))
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [("written", "matched"), ("both", "recall-logp"), ("forced", "recall-logp")],
 )
 def test_forced_recall_is_the_headline_where_it_was_asked(
-    probes: dict[str, dict[str, str]], expected: str
+    ask: str, expected: str
 ) -> None:
     """
     And its metrics exist nowhere else.
     """
-    setup = replace(SETUP, probes=probes)
+    setup = of_recall(ask=ask)
 
     assert expected == headline(setup)
     assert (expected == "matched") == (forced_metrics(setup) == ())

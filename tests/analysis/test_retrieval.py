@@ -21,11 +21,7 @@ from codeneedle.analysis.retrieval import (
     remarks,
     survival,
 )
-from codeneedle.grid import Pair
-from codeneedle.probes.retrieval import PROBE
 from codeneedle.records.record import BadRecord, Run
-from codeneedle.report.table import pair_table
-from codeneedle.report.units import scored_metrics
 from codeneedle.scoring.rounds import Reading
 from codeneedle.scoring.tasks import Mode
 
@@ -186,24 +182,16 @@ def test_tasks_that_are_none_are_a_bad_setup():
         more_metrics(setup_of(lengths=("long",)))
 
 
-def test_pairs_are_compared_text_by_text():
+def test_units_are_texts_whatever_they_are_asked():
     """
-    Two texts lose two of six answers each: questions of one text share what makes it
-    hard, so there are two losses of a third, not four of one.
+    Questions of one text share what makes it hard: two texts that lose two of six
+    answers each are two units, not twelve.
     """
-    run = Run(
-        name="x/y",
-        setup=replace(setup_of(), types_k=("f16", "q4_0"), types_v=("f16",)),
-        records=(
-            retrieval_record("f16/f16", made_texts(questions=4)),
-            retrieval_record("q4_0/f16", made_texts(questions=4, answer=wrong_at(0.5))),
-        ),
-    )
-    scored = scored_metrics(pair_table(run, [PROBE], Reading()))["retrieval"]
+    record = retrieval_record("q4_0/f16", made_texts(questions=4, answer=wrong_at(0.5)))
 
-    losses = scored.losses(Pair("q4_0", "f16"))
+    units = BY_NAME["retrieval"].by_unit(record, setup_of(), Reading())
 
-    assert [pytest.approx(1 / 3)] * 2 == list(losses)
+    assert [pytest.approx(2 / 3)] * 2 == list(units.values())
 
 
 # In words

@@ -4,7 +4,6 @@ import hashlib
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -307,39 +306,6 @@ def test_a_reader_that_has_gone_is_no_traceback(tmp_path):
     os.close(writer)
 
     assert (1, "") == (done.returncode, done.stderr)
-
-
-OLD_RUN = Path(__file__).parents[1] / "helpers" / "run_of_0_1"
-"""Half of a run of an early version: a setup with a trial, rounds with places."""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "lines"),
-    [
-        (
-            ("grid", "tiny"),
-            [
-                "q8_0 20.00* 20.00",
-                "q4_0 . .",
-                "recall speculation ngram-simple, n 12, m 64",
-            ],
-        ),
-        (("table", "tiny"), ["q8_0/q8_0* 20.00 1.9", "q8_0/q4_0 20.00 1.4 76%"]),
-        (("show", "tiny", "q8_0/q4_0"), ["TD5 13% 4 20 0 0 0 2 - cut"]),
-    ],
-    ids=["grid", "table", "show"],
-)
-def test_a_run_of_version_0_1_is_still_read(codeneedle, tmp_path, arguments, lines):
-    """
-    It drafted by speculation: matched lines count, margins do not. What it stored that
-    nothing shows any more is passed over.
-    """
-    shutil.copytree(OLD_RUN, tmp_path / "sweeps")
-    shown = codeneedle(*arguments)
-
-    assert 0 == shown.returncode, shown.stderr
-    told = {" ".join(line.split()) for line in shown.stdout.splitlines()}
-    assert set(lines) <= told
 
 
 # --- imports of each command

@@ -11,12 +11,20 @@ from typer.main import get_command
 
 from codeneedle.cli.app import USAGE_ERROR, app
 from codeneedle.cli.engines import ENGINES
-from codeneedle.cli.options import SweepCommand
+from codeneedle.cli.options import (
+    SweepCommand,
+    limits_of,
+    memory_size,
+    percent,
+    time_span,
+    token_count,
+)
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.models.pretrained import NAMES, SMOLLM2
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.sweep.request import Request
+from codeneedle.verdict.judge import Limits
 
 
 @pytest.fixture
@@ -156,7 +164,8 @@ def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
 @pytest.mark.parametrize(
     ("command", "own"),
     [
-        (("sweep",), "--decide --budget 2h --settle=q8_0/q4_0 --retry-failed"),
+        (("sweep",), "--decide --budget 2h --more --max-loss=2% --retry-failed"),
+        (("sweep",), "--no-more --max-lost 5% --max-memory 2GiB --at 32K"),
         (("plan",), "--decide"),
         (("submit", "slurm"), "--tasks 3 --gpus=0 --sbatch -x --submit --script a.sh"),
     ],
@@ -285,3 +294,99 @@ def test_a_model_by_name_is_a_path_in_the_cache(parse):
     assert (SMOLLM2.path,) == parse("--model", "smollm2").models
     with pytest.raises(RequestError, match="--model smolm: is neither the name"):
         parse("--model", "smolm")
+
+
+# What pairs are held against
+
+
+@pytest.mark.parametrize(("text", "share"), [("1%", 0.01), (" 0.5% ", 0.005)])
+def test_a_limit_is_a_percentage(text, share):
+    assert share == pytest.approx(percent("--max-loss", text))
+
+
+@pytest.mark.parametrize(
+    "text", ["0%", "-1%", "100%", "200%", "nan%", "inf%", "1", "0.01", "%", "one%", ""]
+)
+def test_what_is_no_percentage_is_refused(text):
+    """Also a share without the sign: 1 might mean all."""
+    with pytest.raises(BadInput, match="between 0% and 100%") as caught:
+        percent("--max-loss", text)
+    assert "--max-loss 1%" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "command", ["sweep", "verdict x", "grid x", "table x", "heatmap x", "page x"]
+)
+@pytest.mark.parametrize("option", ["--max-loss", "--max-lost"])
+def test_every_command_with_a_verdict_takes_its_limits(codeneedle, command, option):
+    refused = codeneedle(*command.split(), option, "2")
+
+    assert 2 == refused.returncode
+    assert f"{option}: '2' is not a percentage between 0% and 100%" in refused.stderr
+    assert f"for example {option} 1%" in refused.stderr
+
+
+def test_limits_are_those_that_were_given_and_defaults():
+    assert Limits() == limits_of(None, None)
+    assert Limits(max_loss=0.02, max_lost=0.2) == limits_of(0.02, 0.2)
+    assert Limits(max_memory_bytes=7, at=9) == limits_of(None, None, 7, 9)
+    with pytest.raises(BadInput, match="is the context of --max-memory") as caught:
+        limits_of(None, None, at=9)
+    assert "--max-memory 2GiB --at 32K" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GiB", 2 << 30), ("512mib", 512 << 20), ("1.5 KiB", 1536)]
+)
+def test_a_size_of_memory_has_a_unit(text, size):
+    assert size == memory_size("--max-memory", text)
+
+
+@pytest.mark.parametrize("text", ["2", "2GB", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
+def test_what_is_no_size_of_memory_is_refused(text):
+    with pytest.raises(BadInput, match="--max-memory"):
+        memory_size("--max-memory", text)
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("32768", 32768), ("32K", 32768)])
+def test_tokens_are_counted_or_in_thousands(text, tokens):
+    assert tokens == token_count("--at", text)
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "1.5K", "K", "many", "", "²"])
+def test_what_is_no_number_of_tokens_is_refused(text):
+    with pytest.raises(BadInput, match="--at"):
+        token_count("--at", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("90m", 5400), ("1.5h", 5400), (" 2H ", 7200)]
+)
+def test_a_time_has_a_unit(text, seconds):
+    assert seconds == time_span("--budget", text)
+
+
+@pytest.mark.parametrize("text", ["2", "h", "-1h", "0s", "soon", "infh", ""])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(BadInput, match="--budget"):
+        time_span("--budget", text)
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        ("sweep --settle q8_0/q4_0", "--more"),
+        ("sweep --settle=q8_0/q4_0", "--more"),
+        ("verdict x --max-changed 2%", "--max-loss"),
+        ("sweep --max-kld 0.01", "--max-loss"),
+        ("page x --max-kld 0.01", "--max-loss"),
+    ],
+)
+def test_options_that_are_no_more_name_those_to_use_instead(
+    codeneedle, command, instead
+):
+    refused = codeneedle(*command.split())
+
+    assert 2 == refused.returncode
+    assert "No such option" in refused.stderr
+    assert f"hint: Use {instead}" in refused.stderr

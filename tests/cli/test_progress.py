@@ -3,7 +3,13 @@
 import io
 
 import pytest
-from made_records import failed_record, made_record, made_round, made_setup
+from made_records import (
+    failed_record,
+    made_forced,
+    made_record,
+    made_round,
+    made_setup,
+)
 from printing import printed
 from rich.console import Console
 
@@ -37,8 +43,12 @@ def progress():
 
 
 def finished(pair):
-    """A perfect cell."""
-    return made_record(pair, [made_round(needle) for needle in SETUP.needles])
+    """A cell without failures."""
+    return made_record(
+        pair,
+        [made_round(needle) for needle in SETUP.needles],
+        forced=[made_forced(needle) for needle in SETUP.forced],
+    )
 
 
 def test_the_current_cell_tells_its_round(progress):
@@ -71,7 +81,7 @@ def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
 
     shown = printed(live_view(progress), width=90)
 
-    assert 1 == shown.count("20.00")
+    assert 1 == shown.count("-0.500")
     assert 1 == shown.count("oom")
     assert "2 done, 1 without numbers" in shown
     assert progress.left_s() == pytest.approx(34 * 10.7)

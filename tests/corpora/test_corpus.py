@@ -3,10 +3,9 @@
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from outcomes import outcome
 from source_files import ODD_FILES, names_of, put, python
 
-from codeneedle.corpora.corpus import fitted, load
+from codeneedle.corpora.corpus import LIMIT, load, longest
 from codeneedle.errors import BadInput, UnknownName
 
 # --- names and paths
@@ -87,9 +86,9 @@ def test_a_path_to_no_file_says_what_it_is_and_what_to_do(here, kind, reason, hi
     ("text", "said", "hint"),
     [
         (
-            python("one", lines=3) + python("two", lines=7) + "\n",
-            "of 2 found, the longest has 7 body lines",
-            "20",
+            python("one", lines=3) + python("two", lines=4) + "\n",
+            "of 2 found, the longest has 4 body lines",
+            "5 such lines or more",
         ),
         (python("one") + "if x:\n pass\n" + python("one"), "20 body", "signature"),
         ("x = 1\ndef f(:\n", "of 0 found", "line 2"),
@@ -108,6 +107,36 @@ def test_where_nothing_can_be_asked_the_hint_says_why(here, text, said, hint):
     assert hint in caught.value.hint
 
 
+# --- what is asked for
+
+
+def test_functions_of_five_lines_are_forced_and_those_of_twenty_written(here):
+    lengths = {"long": 20, "longer": 25, "short": 5, "shorter": 4}
+    put(here / "a.py", "".join(python(n, lines=nr) for n, nr in lengths.items()))
+
+    corpus = load("a.py")
+
+    assert ["long", "longer", "short"] == names_of(corpus.functions)
+    assert ["long", "longer"] == names_of(corpus.written())
+    assert ["long", "longer", "short"] == names_of(corpus.forced(32, 5))
+    assert ["long", "longer"] == names_of(corpus.forced(32, 6))
+    assert [] == corpus.forced(32, 26)
+
+
+def test_a_pair_can_be_asked_for_more_functions_than_any_sweep_asks(here):
+    """As many as the limit; the first ones reach from top to end, and so do others."""
+    corpus = load("random-bodies")
+
+    chosen = corpus.forced(32, 5)
+
+    assert LIMIT == len({function.name for function in chosen})
+    for block in (chosen[:32], chosen[32:64], chosen[64:]):
+        lines = [function.line for function in block]
+        assert lines == sorted(lines)
+        assert lines[0] < corpus.line_count * 0.1
+        assert lines[-1] > corpus.line_count * 0.9
+
+
 # --- fitting
 
 
@@ -121,7 +150,7 @@ def test_fitting_asks_little(here):
         asked.append(text)
         return len(text) < 100_000
 
-    fitted(load("random-bodies"), fits=fits)
+    longest(load("random-bodies"), fits)
 
     assert len(asked) <= 9
 
@@ -132,15 +161,16 @@ def test_fitting_asks_little(here):
     last=st.integers(20, 30),
     gap=st.integers(0, 3),
     limit=st.integers(0, 8_000),
+    wanted=st.integers(5, 20),
 )
-@example(lengths=[], last=20, gap=0, limit=30).via("nothing fits")
-@example(lengths=[1], last=20, gap=0, limit=40).via("without a function to ask for")
+@example(lengths=[], last=20, gap=0, limit=30, wanted=5).via("nothing fits")
+@example(lengths=[1], last=20, gap=0, limit=40, wanted=5).via("nothing to ask for fits")
 def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(
-    here, lengths, last, gap, limit
+    here, lengths, last, gap, limit, wanted
 ):
     """
     It is the whole text, or its longest beginning that fits and ends with a function;
-    nothing to ask for is left out of it, and where nothing is left, that is an error.
+    it holds one of as many lines as wanted. The shortest such text is known.
     """
     functions = [python(f"f{at}", lines=nr) for at, nr in enumerate([*lengths, last])]
     put(here / "a.py", "".join(function + "# -\n" * gap for function in functions))
@@ -149,15 +179,16 @@ def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(
     beginnings = [
         "".join(f"{line}\n" for line in lines[:cut])
         for cut in corpus.cuts
-        if any(each.end <= cut for each in corpus.functions)
+        if any(each.end <= cut for each in corpus.of_length(wanted))
     ]
     fitting = [text for text in (*beginnings, corpus.text) if len(text) <= limit]
-    shorter = outcome(fitted, corpus, fits=lambda text: len(text) <= limit)
-    if isinstance(shorter, BadInput):
-        assert not fitting
-        assert "--context" in shorter.hint
-        return
 
+    shorter = longest(corpus, lambda text: len(text) <= limit, lines=wanted)
+
+    assert beginnings[0] == corpus.shortest(wanted)
+    if shorter is None:
+        assert not fitting
+        return
     assert max(fitting, key=len) == shorter.text
     put(here / "b.py", shorter.text)
     assert load("b.py").functions == shorter.functions

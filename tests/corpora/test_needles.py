@@ -1,4 +1,4 @@
-"""Needles: which functions are asked for, and with what truth."""
+"""Needles: which functions are asked for, in what order, and which of their lines."""
 
 import pytest
 from hypothesis import given
@@ -9,12 +9,15 @@ from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import (
     ASKED_LINES,
     Function,
+    block_ends,
     choose,
     cut_points,
     depth_of,
     eligible,
-    needle_facts,
+    forced_needle,
+    in_blocks,
     occurring_once,
+    written_needle,
 )
 
 
@@ -41,7 +44,7 @@ def made(line, *, end=None, name=None):
     )
 
 
-BLANK = [*written("f", lines=19), "", "   ", "\t", "    \x0c", "    return 1"]
+BLANK = [*written("f", lines=4), "", "   ", "\t", "    \x0c", "    return 1"]
 IN_A_CLASS = [
     ["class A:"],
     written("size", signature="def {}(self):", indent="  "),
@@ -60,7 +63,7 @@ WITHIN = [
 @pytest.mark.parametrize(
     ("parts", "names"),
     [
-        ([written("long"), written("short", lines=19)], ["long"]),
+        ([written("long", lines=5), written("short", lines=4)], ["long"]),
         ([BLANK], ["f"]),
         ([BLANK[:-1], ["    # after"]], []),
         ([written("f"), written("g"), ["class A:"], written("f", indent=" ")], ["g"]),
@@ -72,7 +75,7 @@ WITHIN = [
         (IN_A_CLASS, ["A.size:2", "A.size:23", "A.other"]),
     ],
     ids=[
-        "twenty lines are enough",
+        "five lines are enough",
         "blank lines are never credited",
         "and make no function long",
         "a repeated signature has two answers",
@@ -173,19 +176,32 @@ def test_another_seed_chooses_others():
     assert ours != theirs
 
 
-@given(blanks=st.lists(st.integers(0, 3), min_size=20, max_size=40))
-def test_a_needle_ends_with_its_twentieth_line_that_is_not_blank(blanks):
+def bodies(least):
+    """Functions of *least* to 40 lines that are not blank, with blank ones between."""
+
+    def function(blanks):
+        lines = ([*[" "] * n, f"    x = {at}"] for at, n in enumerate(blanks))
+        body = tuple(line for part in lines for line in part)
+        return Function(name="f", signature="def f():", line=7, body=body)
+
+    return st.lists(st.integers(0, 3), min_size=least, max_size=40).map(function)
+
+
+def not_blank(lines):
+    """How many of *lines* are not blank."""
+    return sum(bool(line.strip()) for line in lines)
+
+
+@given(function=bodies(20))
+def test_a_needle_ends_with_its_twentieth_line_that_is_not_blank(function):
     """
     Its lines are the body's first, verbatim, and the few after them follow.
     """
-    body = tuple(
-        line for at, n in enumerate(blanks) for line in [*[" "] * n, f"    x = {at}"]
-    )
-    function = Function(name="f", signature="def f():", line=7, body=body)
-    needle = needle_facts(function, depth=0.25)
+    needle = written_needle(function, depth=0.25)
 
+    body = function.body
     assert body == (*needle.lines, *needle.more, *body[len(needle.lines) + 5 :])
-    assert ASKED_LINES == sum(bool(line.strip()) for line in needle.lines)
+    assert ASKED_LINES == not_blank(needle.lines)
     assert "    x = 19" == needle.lines[-1]
     assert min(5, len(body) - len(needle.lines)) == len(needle.more)
     assert ("f", "def f():", 7, 0.25) == (
@@ -194,6 +210,104 @@ def test_a_needle_ends_with_its_twentieth_line_that_is_not_blank(blanks):
         needle.line,
         needle.depth,
     )
+
+
+# --- forced lines
+
+
+@given(function=bodies(5), lines=st.integers(1, 5), seed=st.integers())
+def test_forced_lines_and_those_before_them_are_the_beginning_of_the_body(
+    function, lines, seed
+):
+    """
+    As many as wanted that are not blank, from such a line to such a line, within the
+    first 20 of them.
+    """
+    needle = forced_needle(function, depth=0.25, lines=lines, seed=seed)
+
+    begun = (*needle.before, *needle.lines)
+    assert function.body[: len(begun)] == begun
+    assert lines == not_blank(needle.lines)
+    assert needle.lines[0].strip()
+    assert needle.lines[-1].strip()
+    assert not_blank(begun) <= ASKED_LINES
+    assert () == needle.more
+    assert needle == forced_needle(function, depth=0.25, lines=lines, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "starts"),
+    [
+        (5, 5, {0}),
+        (8, 5, {0, 1, 2, 3}),
+        (20, 5, set(range(16))),
+        (60, 5, set(range(16))),
+        (60, 20, {0}),
+        (60, 1, set(range(20))),
+    ],
+)
+def test_forced_lines_begin_at_any_line_within_the_first_twenty(content, lines, starts):
+    """The seed decides; a function of no more lines than wanted is forced whole."""
+    function = made(7, end=7 + content)
+
+    assert starts == {
+        len(forced_needle(function, depth=0, lines=lines, seed=seed).before)
+        for seed in range(500)
+    }
+
+
+def test_functions_of_one_text_begin_at_different_lines():
+    starts = {
+        len(forced_needle(made(line), depth=0, lines=5, seed=42).before)
+        for line in range(1, 1_000, 25)
+    }
+
+    assert len(starts) > 8
+
+
+@pytest.mark.parametrize(
+    ("first", "limit", "ends"),
+    [
+        (32, 96, [32, 64, 96]),
+        (16, 96, [16, 32, 64, 96]),
+        (5, 12, [5, 10, 12]),
+        (32, 20, [20]),
+        (96, 96, [96]),
+    ],
+)
+def test_each_block_ends_at_twice_the_functions_of_those_before_it(first, limit, ends):
+    assert ends == block_ends(first, limit)
+
+
+@given(
+    lines=LINES, first=st.integers(1, 9), limit=st.integers(1, 70), seed=st.integers()
+)
+def test_each_block_is_spread_over_the_functions_that_those_before_it_left(
+    lines, first, limit, seed
+):
+    """In order of lines, none twice, and all functions where there are no more."""
+    found = [made(line) for line in lines]
+
+    chosen = in_blocks(found, first=first, limit=limit, seed=seed, line_count=2_000)
+
+    assert min(limit, len(found)) == len(chosen)
+    begin = 0
+    for end in block_ends(first, limit):
+        left = [function for function in found if function not in chosen[:begin]]
+        block = choose(left, k=end - begin, seed=seed, line_count=2_000)
+        assert block == chosen[begin:end]
+        begin = end
+
+
+def test_fewer_functions_are_the_first_of_more():
+    found = [made(line) for line in range(1, 2_000, 30)]
+
+    few, many = (
+        in_blocks(found, first=8, limit=limit, seed=42, line_count=2_000)
+        for limit in (16, 64)
+    )
+
+    assert few == many[:16]
 
 
 def test_depth_runs_from_the_first_line_to_the_last():

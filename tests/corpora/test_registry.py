@@ -9,7 +9,7 @@ from source_files import assert_verbatim, names_of, put, python
 
 from codeneedle.corpora.corpus import load, names
 from codeneedle.corpora.random_bodies import MINI, Knobs, text_of
-from codeneedle.corpora.registry import BUILT_IN, generated_path, slug
+from codeneedle.corpora.registry import BUILT_IN, SMALL_CORPORA, generated_path, slug
 from codeneedle.errors import BadInput, RequestError
 
 # --- built in
@@ -25,7 +25,16 @@ def test_the_default_corpus_is_200_random_bodies(here):
     assert text_of(Knobs()) == corpus.text
     assert 200 == len(corpus.functions) == len(corpus.cuts)
     assert f"generated, {Knobs()}" == corpus.origin
-    assert 16 == len(corpus.chosen())
+    assert 16 == len(corpus.written())
+
+
+def test_the_small_corpora_have_16_functions_or_more_of_which_one_s_are_long(here):
+    """They are what an error offers where a larger text does not fit."""
+    mini, short = map(load, SMALL_CORPORA)
+
+    assert 16 == len(mini.written()) == len(mini.forced(16, 5))
+    assert 0 == len(short.written())
+    assert 20 == len(short.forced(20, 5))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +145,7 @@ def test_a_corpus_file_names_files_and_patterns_relative_to_itself(here):
     assert ["two", "one"] == names_of(corpus.functions)
     assert corpus.text.startswith("# deep/b.py\n")
     assert (1, 7, "memorised") == (corpus.sample_k, corpus.sample_seed, corpus.kind)
-    assert 1 == len(corpus.chosen())
+    assert 1 == len(corpus.written())
     assert "corpora/mine.toml: ../src/a/../deep/b.py, ../src/**/*" == corpus.origin
 
 
@@ -245,7 +254,7 @@ def test_the_corpus_file_of_this_package_reads_its_own_source():
 
     assert "unseen" == corpus.kind
     assert () == corpus.skipped
-    assert 16 == len(corpus.chosen())
+    assert 16 == len(corpus.written())
     assert "# corpora/corpus.py\n" in corpus.text
 
 

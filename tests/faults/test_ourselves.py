@@ -28,6 +28,7 @@ from started_sweeps import (
     ended,
     going,
     is_clean,
+    record,
     run,
     running_child,
     signal_at,
@@ -40,6 +41,9 @@ from codeneedle.system.files import cache_folder
 from codeneedle.system.orphans import VARIABLE, this_host
 
 pytestmark = pytest.mark.real
+
+SLUGS = ("q8_0-q8_0", "q8_0-q4_0")
+"""Of the cells."""
 
 LONGEST_S = 2.0
 """From the start of a sweep to the end of its second cell, and some."""
@@ -100,6 +104,34 @@ def test_killed_in_each_write_the_same_command_goes_on(folder, series, ledger, t
         said = series.complete()
         ledger.add(series.injection("SIGKILL around a write or a start", said))
     assert call > 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_stopped_between_two_answers_only_what_is_missing_is_asked(
+    series, ledger, number
+):
+    """
+    What is on disk stays as it is; the next server goes on behind it.
+    """
+    faults = [signal_at("write a record", 3, number)]
+    code, said = ended(series.path, *series.arguments, faults=faults)
+    assert code in {-signal.SIGKILL, 130}, said
+    series.note()
+    (pair,) = [name for name in SLUGS if record(series.path, name)]
+    early = record(series.path, pair)
+    ledger.add(series.injection(f"{number.name} between two answers", said))
+
+    series.complete()
+
+    late = record(series.path, pair)
+    before, after = early["observation"], late["observation"]
+    assert "interrupted" == early["status"]
+    assert 2 <= len(before["rounds"]) + len(before["forced"]) < 4
+    for part in ("rounds", "forced"):
+        assert 2 == len(after[part])
+        assert before[part] == after[part][: len(before[part])]
+    assert (1, 2) == (before["starts"], after["starts"])
+    assert early["started"] == late["started"]
 
 
 def killed_beside(series, child_pid):
@@ -310,7 +342,7 @@ def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
         fault = f"{ending} while {phase}"
         ledger.note(fault, told(said), of=series.folder)
         assert 130 == code, (fault, said)
-        assert "the same command goes on" in said, (fault, said)
+        assert "run the same command to resume" in said, (fault, said)
         assert set(statuses(series.path)) <= {"finished", "interrupted"}, fault
         if "interrupted" in statuses(series.path) and ending == "SIGTERM":
             memory = run(series.path, "memory", "tiny").stdout

@@ -115,8 +115,8 @@ def _wrong(folder, ledger, cells):
         _, status, words = FAULTS.get(name, ("", "finished", ""))
         stored = record(folder.path, cell)
         is_told = status == stored["status"] and words in stored["reason"]
-        is_result = stored.get("observation") is not None
-        if not is_told or is_result != (status == "finished"):
+        is_empty = status == "finished" and stored.get("observation") is None
+        if not is_told or is_empty:
             yield name, problem(stored)
         ledger.note(f"a server {name}", problem(stored), of=folder)
 
@@ -184,6 +184,31 @@ def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
     assert times_broken == len(retries)
     assert all("connection" in why for why in retries)
     ledger.note("a server breaks a connection once or twice", of=folder)
+
+
+@pytest.mark.parametrize("fault", ["die-between=4", "signal=between/9"])
+def test_a_server_that_ends_between_answers_costs_those_that_it_did_not_give(
+    fault, folder, ledger
+):
+    """
+    The next one, where the cell is tried again, is asked for these alone.
+    """
+    binary = server(folder.path, {"q8_0-q8_0": [fault]})
+    command = (*SWEEP, "--types", "q8_0", "--llama-server", binary)
+    told = impatient(folder.path, *command, silence_s=60, load_s=60)
+    early = record(folder.path, "q8_0-q8_0")
+    misbehave(folder.path, {})
+    retried = impatient(folder.path, *command, "--retry-failed")
+    late = record(folder.path, "q8_0-q8_0")
+
+    assert (1, 0) == (told.returncode, retried.returncode), retried.stderr
+    before, after = early["observation"], late["observation"]
+    assert 1 == len(before["rounds"])
+    assert before["rounds"] == after["rounds"][:1]
+    assert (1, 2) == (before["starts"], after["starts"])
+    assert before["priming"] == after["priming"]
+    assert (3, 3) == (len(after["rounds"]), len(after["forced"]))
+    ledger.note("a server ends between two answers", problem(early), of=folder)
 
 
 @pytest.mark.parametrize("at", ["counting", "cells"])

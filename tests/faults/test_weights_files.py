@@ -286,8 +286,9 @@ REPLACED = {
 def changed_meanwhile(folder, change, *, code):
     """What a sweep said that ended with *code*: *change* came after its first cell."""
     with going(folder.path, "sweep", *FOUR, *SMALL, *CALM) as sweep:
-        while not list(folder.path.glob("sweeps/*/*/cells/*.json")):
+        while not folder.finished:
             assert sweep.poll() is None
+            folder.look()
         change()
         said, _ = sweep.communicate()
     folder.look()

@@ -47,7 +47,7 @@ def run_of_copies(copy_loss, recall_loss):
                 [],
                 forced=[
                     made_forced(needle, logprob=-1 - 0.1 * at - by * recall_loss)
-                    for at, needle in enumerate(setup.needles)
+                    for at, needle in enumerate(setup.forced)
                 ],
             ),
         )

@@ -1,4 +1,4 @@
-"""Makes synthetic runs: sixteen needles, any grid, replies as broken as wished."""
+"""Makes synthetic runs: sixteen functions, any grid, replies as broken as wished."""
 
 import itertools
 import string
@@ -31,9 +31,10 @@ LETTERS = string.ascii_letters
 def made_needle(at: int = 0, *, of: int = 16) -> NeedleFacts:
     """A function of 20 distinct lines and two more."""
     lines = [f'    v{at}_{line:02} = "{at * 31 + line:08x}"' for line in range(22)]
+    name = f"f_{LETTERS[at % 52] * (1 + at // 52)}"
     return NeedleFacts(
-        name=f"f_{LETTERS[at]}",
-        signature=f"def f_{LETTERS[at]}():",
+        name=name,
+        signature=f"def {name}():",
         line=1 + at * 24,
         depth=at / of,
         lines=tuple(lines[:20]),
@@ -41,13 +42,35 @@ def made_needle(at: int = 0, *, of: int = 16) -> NeedleFacts:
     )
 
 
+def made_forced_needle(at: int = 0, *, of: int = 16) -> NeedleFacts:
+    """Five lines of the same function, those before them in the prompt."""
+    whole = made_needle(at, of=of)
+    begin = at % 16
+    return replace(
+        whole,
+        lines=whole.lines[begin : begin + 5],
+        before=whole.lines[:begin],
+        more=(),
+    )
+
+
 def made_setup(
     *,
     needles: int = 16,
+    forced: int | None = None,
     types_k: Sequence[str] = DEFAULT_TYPES,
     types_v: Sequence[str] = DEFAULT_TYPES,
 ) -> Setup:
-    """The facts of a run on made-up weights."""
+    """
+    The facts of a run on made-up weights.
+
+    Args:
+        needles: Functions to be written.
+        forced: Functions whose lines are forced; as many as *needles* if None.
+        types_k: Of the grid.
+        types_v: Likewise.
+    """
+    forced = needles if forced is None else forced
     return Setup(
         prompt_version=1,
         prompt_form="completion",
@@ -66,6 +89,7 @@ def made_setup(
             functions_before=200,
         ),
         needles=tuple(made_needle(at, of=needles) for at in range(needles)),
+        forced=tuple(made_forced_needle(at, of=forced) for at in range(forced)),
         weights=WeightsFacts(name="made-model", sha256="ab" * 32, size_bytes=1_700_000),
         llama="b11434-abcdef0",
         machine="Xeon, 2 cores, 8 GiB, Linux",

@@ -10,7 +10,7 @@ import pytest
 from made_servers import made_launch
 
 from codeneedle.corpora.languages.python import functions
-from codeneedle.corpora.needles import choose, needle_facts
+from codeneedle.corpora.needles import choose, written_needle
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.server import serving
@@ -247,7 +247,7 @@ def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
     corpus = text_of(knobs)
     found = functions(corpus)
     chosen = choose(found, k=3, line_count=corpus.count("\n"))
-    asked = [needle_facts(function, depth=0.0) for function in chosen]
+    asked = [written_needle(function, depth=0.0) for function in chosen]
 
     matched = [
         score(needle, recalled(client, corpus, needle)).matched for needle in asked
@@ -276,7 +276,7 @@ def test_twins_break_it_where_they_share_its_window_and_nowhere_else(
         seed=UNSEEN_SEED,
     )
     corpus = text_of(knobs)
-    needles = [needle_facts(each, depth=0.0) for each in functions(corpus)]
+    needles = [written_needle(each, depth=0.0) for each in functions(corpus)]
     scores = [score(each, recalled(client, corpus, each)) for each in needles]
     wrong = [
         row.produced

@@ -12,6 +12,7 @@ from made_records import failed_record, made_setup
 from programs import script
 
 from codeneedle.analysis.divergence import Divergence, divergence_of
+from codeneedle.corpora.corpus import load
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair
@@ -228,14 +229,16 @@ def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
     in_file = DivergenceSettings(text=file, contexts=(400, 500), chunks=10)
     PROBE.check(in_file, None)
     PROBE.check(DivergenceSettings(chunks=99_999_999), None)
-    PROBE.check(DivergenceSettings(contexts=(500,), chunks=10), 5000)
+    corpus = load("random-bodies-mini")
+    fitting = corpus.size_bytes // 500
+    PROBE.check(DivergenceSettings(contexts=(500,), chunks=fitting), corpus)
 
     with pytest.raises(BadInput) as caught:
         PROBE.check(msgspec.structs.replace(in_file, chunks=11), None)
     assert "Use --chunks 10 or less, or a longer --text." == caught.value.hint
-    with pytest.raises(BadInput, match="--chunks 99999999: the corpus has") as caught:
-        PROBE.check(DivergenceSettings(chunks=99_999_999), 512_000)
-    assert "Use --chunks 2000 or less, or a longer --text." == caught.value.hint
+    with pytest.raises(BadInput, match=r"--chunks \d+: the corpus has at") as caught:
+        PROBE.check(DivergenceSettings(contexts=(500,), chunks=fitting + 1), corpus)
+    assert f"Use --chunks {fitting} or less, or a longer" in caught.value.hint
 
 
 @pytest.mark.real

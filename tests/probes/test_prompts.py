@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from made_records import made_needle
+from made_records import made_forced_needle, made_needle
 
 from codeneedle.probes.prompts import chat_messages, completion_prompt, question
 
@@ -32,6 +32,28 @@ def test_a_question_quotes_the_real_signature_and_counts_blank_lines():
     assert f"`{NEEDLE.signature}`" in question(spaced)
     assert "first 21 lines" in question(spaced)
     assert "```\ndef f(\n    a,\n):\n```" in question(long)
+
+
+FORCED = made_forced_needle(3)
+BEGUN = "".join(f"{line}\n" for line in FORCED.before)
+
+
+def test_a_completion_goes_on_behind_the_lines_before_those_that_are_asked():
+    assert 3 == len(FORCED.before)
+    assert completion_prompt("CORPUS", FORCED).endswith(
+        f"\n{FORCED.signature}\n{BEGUN}"
+    )
+
+
+def test_a_chat_s_answer_is_begun_with_the_lines_before_those_that_are_asked():
+    """After an empty thought where that is wanted; the question counts them, too."""
+    asked, answer = chat_messages("x", FORCED)
+    _, thoughtful = chat_messages("x", FORCED, prefill_no_think=True)
+
+    assert "first 8 lines of its body" in asked.content
+    assert ("assistant", BEGUN) == (answer.role, answer.content)
+    assert f"<think>\n\n</think>\n\n{BEGUN}" == thoughtful.content
+    assert 1 == len(chat_messages("x", replace(FORCED, before=())))
 
 
 def test_a_prefilled_thought_is_the_assistants():

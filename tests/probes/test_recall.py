@@ -1,20 +1,29 @@
 """The recall probe: what is asked, what is stored, when a reply is enough."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to, is_for, reply_to
 from made_contexts import run_context
-from made_records import made_needle, made_record, made_round, made_run, made_setup
+from made_records import (
+    made_forced,
+    made_needle,
+    made_record,
+    made_round,
+    made_run,
+    made_setup,
+)
 
 from codeneedle.analysis.recall import Ask
+from codeneedle.corpora.corpus import load
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Chat, ServerGone
 from codeneedle.errors import CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.probes import recall
 from codeneedle.probes.probe import ProbeContext
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, chat_messages
 from codeneedle.probes.recall import (
     PRIMING_TOKENS,
     PROBE,
@@ -32,6 +41,8 @@ from codeneedle.records.record import (
     Status,
     from_json,
 )
+from codeneedle.records.store import Store
+from codeneedle.scoring.rounds import recall_of
 
 NEEDLE = made_needle()
 BODY = "\n".join(NEEDLE.lines) + "\n"
@@ -44,11 +55,18 @@ def short_waits(monkeypatch):
     monkeypatch.setattr(recall, "BACK_OFF_S", (0.01, 0.02, 0.03))
 
 
-def made_context(folder, engine, *, form=PromptForm.COMPLETION, **changes):
-    """A cell of a run with three needles."""
-    setup = made_setup(needles=3)
+def made_context(
+    folder, engine, *, form=PromptForm.COMPLETION, conditions=None, **changes
+):
+    """A cell of a run with three functions to be written and five to be forced."""
+    setup = made_setup(needles=3, forced=5)
     needles = tuple(replace(each, budget=50) for each in setup.needles)
-    setup = replace(setup, needles=needles, prompt_form=form)
+    setup = replace(
+        setup,
+        needles=needles,
+        prompt_form=form,
+        probes={"recall": conditions or {"functions": 4}},
+    )
     run = run_context(folder, engine, setup=setup, text="CORPUS", **changes)
     return ProbeContext(run=run, pair=Pair("q8_0", "q4_0"), logs=folder)
 
@@ -132,61 +150,90 @@ def test_a_server_that_drafts_gives_no_margins(tmp_path):
 @pytest.mark.parametrize(
     ("chosen", "stored", "expected"),
     [
-        (None, {}, {"ask": "both"}),
-        (None, {"recall": {}}, {}),
-        (None, {"recall": {"ask": "forced"}}, {"ask": "forced"}),
-        (None, {"divergence": {}}, {"ask": "both"}),
-        (Ask.WRITTEN, {"recall": {"ask": "both"}}, {}),
-        (Ask.FORCED, {"recall": {}}, {"ask": "forced"}),
+        ({}, {}, ("both", 16, 5)),
+        ({}, {"divergence": {}}, ("both", 16, 5)),
+        ({"functions": 8, "lines": 3}, {}, ("both", 8, 3)),
+        ({"functions": 90}, {}, ("both", 16, 5)),
+        ({}, {"recall": {"ask": "forced", "functions": 7}}, ("forced", 7, 5)),
+        ({"lines": 3}, {"recall": {"functions": 7}}, ("both", 7, 3)),
+        ({"ask": Ask.WRITTEN}, {"recall": {"ask": "both"}}, ("written", 16, 5)),
     ],
 )
-def test_a_folder_goes_on_with_what_it_was_asked(chosen, stored, expected, tmp_path):
-    """
-    Both where nothing was asked yet; a setup that does not say is one of lines that
-    were written, as is one of the published protocol.
-    """
+def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
+    chosen, stored, expected, tmp_path
+):
+    """No more functions than the text as sent has."""
     setup = replace(made_setup(), probes=stored)
+    settings = {"recall": RecallSettings(**chosen)}
+
+    told = PROBE.conditions(run_context(tmp_path, setup=setup, settings=settings))
+
+    assert expected == (told["ask"], told["functions"], told["lines"])
+
+
+@pytest.mark.parametrize(
+    ("needles", "forced", "chosen", "ask"),
+    [(0, 9, None, "forced"), (0, 9, Ask.BOTH, "both"), (9, 0, Ask.WRITTEN, "written")],
+)
+def test_lines_are_forced_alone_where_none_can_be_written(
+    needles, forced, chosen, ask, tmp_path
+):
+    """Unless something else was chosen, which is another run."""
+    setup = made_setup(needles=needles, forced=forced)
     settings = {"recall": RecallSettings(ask=chosen)}
 
-    assert expected == PROBE.conditions(
-        run_context(tmp_path, setup=setup, settings=settings)
-    )
+    told = PROBE.conditions(run_context(tmp_path, setup=setup, settings=settings))
+
+    assert ask == told["ask"]
 
 
 # Forced recall
 
 
-def of_setup(ask):
-    """What `made_context` takes to ask so."""
-    setup = made_setup(needles=3)
-    needles = tuple(replace(each, budget=50) for each in setup.needles)
-    return replace(setup, needles=needles, probes={"recall": {"ask": ask}})
-
-
 @pytest.mark.parametrize(
-    ("ask", "written", "forced"), [("forced", 0, 3), ("both", 3, 3)]
+    ("ask", "written", "forced"),
+    [("forced", 0, 4), ("both", 3, 4), ("written", 3, 0)],
 )
 def test_right_lines_are_scored_after_what_was_written(ask, written, forced, tmp_path):
     """
-    Each needle's, joined as they stand in the text, with the same question.
+    Each function's, joined as they stand in the text. One round comes before all,
+    that is not scored.
     """
     engine = FakeEngine(force=lambda *asked: forced_to(*asked, bounds=(0,)))
-    engine.server = FakeServer(engine)
-    context = made_context(tmp_path, engine)
-    context.run = replace(context.run, setup=of_setup(ask))
+    conditions = {"ask": ask, "functions": 4}
 
-    found = from_json(measure(context), Recall, file="x")
+    found = measured(tmp_path, engine, conditions=conditions)
 
-    needles = made_setup(needles=3).needles
+    functions = made_setup(forced=5).forced[:forced]
     assert (written, forced) == (len(found.rounds), len(found.forced))
-    assert ["\n".join(needle.lines) for needle in needles] == engine.server.forced
-    assert [needle.name for needle in needles] == [r.needle for r in found.forced]
-    assert {(0,)} == {asked.bounds for asked in found.forced}
+    assert ["\n".join(each.lines) for each in functions] == engine.server.forced
+    assert [each.name for each in functions] == [r.needle for r in found.forced]
+    assert all((0,) == asked.bounds for asked in found.forced)
     assert 1 + written == len(engine.server.questions)
-    if written:
-        assert [r.prompt_sha256 for r in found.rounds] == [
-            r.prompt_sha256 for r in found.forced
-        ]
+
+
+@pytest.mark.parametrize("form", PromptForm)
+def test_the_lines_before_forced_ones_are_in_their_prompt(form, tmp_path):
+    """A chat's answer is begun with them; a completion goes on behind them."""
+    asked = []
+
+    def force(question, right):
+        asked.append((question, right))
+        return forced_to(question, right)
+
+    measured(tmp_path, FakeEngine(force=force), form=form, conditions={"ask": "forced"})
+
+    for needle, (question, right) in zip(made_setup().forced, asked, strict=False):
+        begun = "".join(f"{line}\n" for line in needle.before)
+        if isinstance(question, Chat):
+            user, *answer = (said.content for said in question.messages)
+            prompt = "".join(answer)
+            assert f"first {len(needle.before) + 5} lines" in user
+            assert begun == prompt
+        else:
+            assert question.prompt.endswith(f"{needle.signature}\n{begun}")
+        assert "\n".join(needle.lines) == right
+    assert 5 == len(asked)
 
 
 def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
@@ -194,17 +241,13 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
     A server may tell no probabilities; the rounds say so.
     """
     engine = FakeEngine(force=lambda *_: BadReply(expected="probabilities"))
-    engine.server = FakeServer(engine)
-    context = made_context(tmp_path, engine)
-    context.run = replace(context.run, setup=of_setup("both"))
 
-    found = from_json(measure(context), Recall, file="x")
+    found = measured(tmp_path, engine)
 
     assert 3 == len(found.rounds)
     assert all("did not answer with probabilities" in r.error for r in found.forced)
-    context.run = replace(context.run, setup=of_setup("forced"))
     with pytest.raises(CellError, match="--ask written needs none") as caught:
-        measure(context)
+        measured(tmp_path, engine, conditions={"ask": "forced"})
     assert Status.UNSUPPORTED == caught.value.status
 
 
@@ -291,7 +334,7 @@ def test_a_cell_without_any_answer_fails_and_says_why(changes, words, tmp_path):
     engine = FakeEngine(reply=lambda asked: reply_to(asked, **changes))
 
     with pytest.raises(CellError, match=f"no round has an answer: {words}") as caught:
-        measured(tmp_path, engine)
+        measured(tmp_path, engine, conditions={"ask": "written"})
     assert "--prefill-no-think" in caught.value.hint
 
 
@@ -395,34 +438,207 @@ def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
     assert 1 == len(looks)
 
 
-def test_a_further_server_adds_to_what_was_answered_before(tmp_path):
+# What was answered before
+
+
+def names_of(context):
+    """Of the functions that any sweep asks, in asking order."""
+    setup = context.run.setup
+    return [each.name for each in (*setup.needles, *setup.forced[:4])]
+
+
+def answers_of(observation):
+    """Functions that have an answer, in order."""
+    return [each.needle for each in from_json(observation, Recall, file="x").answers]
+
+
+def record_of(context, observation, status=Status.INTERRUPTED):
+    """The record of a cell that an earlier server has answered so far."""
+    return CellRecord(
+        pair=context.pair,
+        probe="recall",
+        status=status,
+        started="",
+        observation=observation,
+    )
+
+
+def test_each_answer_is_kept_at_once(tmp_path):
+    """With all that were given before."""
+    engine, kept = FakeEngine(), []
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    context.keep = kept.append
+
+    found = measure(context)
+
+    names = names_of(context)
+    assert [names[: n + 1] for n in range(7)] == [answers_of(each) for each in kept]
+    assert found == kept[-1]
+
+
+def test_nothing_is_kept_until_there_is_an_answer(tmp_path):
+    """A cell without any is a failure, whatever it was asked."""
+    first = made_setup(needles=3).needles[0]
+    engine, kept = FakeEngine(), []
+    engine.reply = lambda asked: reply_to(
+        asked, text="" if is_for(first, asked) else "an answer\n"
+    )
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    context.keep = kept.append
+
+    measure(context)
+
+    assert names_of(context)[:2] == answers_of(kept[0])
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_a_cell_goes_on_from_what_was_answered(after, tmp_path):
     """
-    It reads the text once more and asks what is new alone; each answer is told at once.
+    Another server reads the text once more, and is asked what is missing; what there
+    is of the answers is as if one server had given all.
     """
+    engine, kept = FakeEngine(), []
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    context.keep = kept.append
+    whole = from_json(measure(context), Recall, file="x")
+
+    engine.server = FakeServer(engine)
+    context.former = record_of(context, kept[after - 1])
+    found = from_json(measure(context), Recall, file="x")
+
+    assert replace(whole, starts=2) == replace(found, forced=whole.forced)
+    assert [r.needle for r in whole.forced] == [r.needle for r in found.forced]
+    asked = len(engine.server.questions) - 1 + len(engine.server.forced)
+    assert 7 - after == asked
+
+
+def test_further_functions_are_forced_and_nothing_is_written_again(tmp_path):
     engine = FakeEngine()
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
-    first, *rest = context.run.setup.needles
-    told = []
+    first = measure(context)
 
-    short = replace(context.run.setup, needles=(first,))
-    context.run = replace(context.run, setup=short)
-    former = CellRecord(
-        pair=context.pair,
-        probe="recall",
-        status=Status.FINISHED,
-        started="",
-        observation=recall.measure_blocks(context, iter(["matched"])),
+    engine.server = FakeServer(engine)
+    context.former, context.goal = record_of(context, first, Status.FINISHED), 5
+    found = measure(context)
+
+    assert [*names_of(context), context.run.setup.forced[4].name] == answers_of(found)
+    assert (1, 1) == (len(engine.server.questions), len(engine.server.forced))
+
+
+def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
+    """The first is of every sweep; a record tells how many it has answered."""
+    setup = replace(
+        made_setup(needles=0, forced=40), probes={"recall": {"functions": 16}}
     )
-    longer = replace(short, further=tuple(rest))
-    context.run = replace(context.run, setup=longer)
-    both = recall.measure_blocks(context, iter(["matched"]), former, told.append)
-    before = from_json(former.observation, Recall, file="x")
-    found = from_json(both, Recall, file="x")
+    written = made_setup(needles=3, forced=0)
 
-    assert (1, 2) == (before.starts, found.starts)
-    assert before.priming == found.priming
-    assert [each.name for each in (first, *rest)] == [r.needle for r in found.rounds]
-    assert () == found.forced
-    assert list(range(2, len(rest) + 2)) == [len(each.rounds) for each in told]
-    assert len(rest) + 3 == len(engine.server.questions)
+    assert [16, 32, 40] == PROBE.unit_ends(setup)
+    assert [] == PROBE.unit_ends(written)
+    looks = {
+        units: PROBE.look(
+            made_record("q8_0/q8_0", [], forced=map(made_forced, setup.forced[:units])),
+            setup,
+        )
+        for units in (16, 17, 32, 40)
+    }
+    assert {16: 0, 17: 1, 32: 1, 40: 2} == looks
+
+
+@pytest.mark.parametrize(
+    ("settings", "stored", "expected"),
+    [
+        (
+            {},
+            None,
+            "20 lines of each function written; 5 lines of 32 functions forced",
+        ),
+        ({"ask": Ask.FORCED, "functions": 1}, None, "5 lines of 1 function forced"),
+        ({"ask": Ask.WRITTEN}, None, "20 lines of each function written"),
+        (
+            {},
+            {"functions": 4},
+            (
+                "20 lines of 3 functions written, at most 150 tokens; 5 lines of 4 "
+                "functions forced"
+            ),
+        ),
+        ({}, {"ask": "forced", "lines": 3}, "3 lines of 32 functions forced"),
+    ],
+)
+def test_the_price_of_a_pair_is_what_it_is_asked(settings, stored, expected, tmp_path):
+    """In a new folder, and in one that holds what is asked."""
+    setup = made_context(tmp_path, FakeEngine(), conditions=stored).run.setup
+
+    assert expected == PROBE.price(RecallSettings(**settings), stored and setup)
+
+
+# The real server
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("form", PromptForm)
+def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_text_s(
+    codeneedle, tmp_path, form
+):
+    """
+    With the built-in model a token is a byte: each prompt is as long as text, question
+    and lines before, and each byte of the lines, as they stand in the text, is scored.
+    """
+    template = ("--", "--chat-template", "chatml") if form is PromptForm.CHAT else ()
+    said = codeneedle(
+        *("sweep", "--corpus", "random-bodies-short", "--types", "q8_0"),
+        *("--ask", "forced", "--lines", "3", "--prompt-form", form, *template),
+    )
+
+    assert 0 == said.returncode, said.stderr
+    (folder,) = (tmp_path / "sweeps").glob("*/*")
+    store = Store(folder)
+    setup, text = store.setup(), load("random-bodies-short").text
+    body = text.split("\n")
+    (record,) = store.records("recall")
+    found = recall_of(record).forced
+    starts = set()
+    for needle, scored in zip(setup.forced, found, strict=True):
+        begun = "".join(f"{line}\n" for line in needle.before)
+        right = "\n".join(needle.lines)
+        first = needle.line + len(needle.before)
+        assert list(needle.lines) == body[first : first + 3]
+        prompt = f"{text}\n\n# recall\n{needle.signature}\n{begun}"
+        if form is PromptForm.CHAT:
+            asked = chat_messages(text, needle)[0].content
+            prompt = f"<|im_start|>user\n{asked}<|im_end|>\n"
+            prompt += f"<|im_start|>assistant\n{begun}"
+        assert 1 + len(prompt) == scored.prompt_tokens
+        assert len(right) == len(scored.logprobs) == scored.ends[-1]
+        starts.add(len(needle.before))
+    assert 20 == len(found)
+    assert {0, 1, 2} == starts
+
+
+@pytest.mark.real
+def test_contexts_that_errors_and_notes_name_do_with_the_real_server(codeneedle):
+    """A function needs so much, and all 20 of them so much more."""
+
+    def sweep(context):
+        said = codeneedle(
+            *("sweep", "--corpus", "random-bodies-short", "--types", "q8_0"),
+            *("--ask", "forced", "--context", str(context), "--out", f"at {context}"),
+        )
+        return said.returncode, said.stderr
+
+    def named(words):
+        return int(re.search(r"--context (\d+)", words)[1])
+
+    code, refused = sweep(256)
+    assert (2, 512) == (code, named(refused))
+    code, noted = sweep(512)
+    assert 0 == code, noted
+    assert "functions to force fit the context; --context" in noted
+    code, whole = sweep(named(noted))
+    assert 0 == code, whole
+    assert "5 lines of 20 functions forced" in whole
+    assert "functions to force fit" not in whole

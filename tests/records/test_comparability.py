@@ -4,11 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_records import made_record, made_round, made_setup
+from made_records import made_forced, made_record, made_round, made_setup
 
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import (
     OtherSetup,
+    differences,
+    first_other,
     identity,
     refuse_difference,
     refuse_foreign,
@@ -60,7 +62,7 @@ def test_the_first_difference_is_named_with_both_values(changes, said):
         {"created": "later"},
         {"probes": {}},
         {"probes": {"divergence": {"chunks": 4}}},
-        {"finalists": ("q8_0/q8_0",), "further": SETUP.needles[:1], "words": ("x",)},
+        {"words": ("x",)},
     ],
 )
 def test_types_dates_and_further_probes_do_not_differ(changes):
@@ -74,9 +76,68 @@ def test_types_dates_and_further_probes_do_not_differ(changes):
     assert {*SETUP.types_k, *wanted.types_k} == set(both.types_k)
     assert {*SETUP.types_v, *wanted.types_v} == set(both.types_v)
     assert {**SETUP.probes, **wanted.probes} == both.probes
-    grown = (both.further, both.finalists, both.words)
-    assert (wanted.further, wanted.finalists, wanted.words) == grown
-    assert grown[:2] == (widened(both, SETUP).further, widened(both, SETUP).finalists)
+    assert wanted.words == both.words
+
+
+BARE = replace(SETUP, needles=(), forced=())
+
+
+def test_a_setup_gets_the_functions_of_the_first_probe_that_asks_for_some():
+    """And keeps them where a probe that asks for none comes back."""
+    refuse_difference(BARE, SETUP, folder=Path("runs"))
+    refuse_difference(SETUP, BARE, folder=Path("runs"))
+
+    assert SETUP == widened(BARE, SETUP) == widened(SETUP, BARE)
+    assert [] == list(differences(BARE, SETUP)) == list(differences(SETUP, BARE))
+
+
+def test_what_is_asked_of_a_text_is_no_part_of_its_identity():
+    """A folder that was begun without functions keeps its records; texts differ."""
+    assert identity(SETUP) == identity(BARE)
+    other = replace(SETUP, corpus=replace(SETUP.corpus, sample_seed=7))
+    assert identity(SETUP) != identity(other)
+
+
+ANSWERS = made_record(
+    "q8_0/q4_0",
+    [made_round(FIRST), made_round(SECOND)],
+    forced=map(made_forced, SETUP.forced),
+)
+
+
+def changed(**answers):
+    """The same record, with other answers."""
+    return replace(ANSWERS, observation=ANSWERS.observation | answers)
+
+
+@pytest.mark.parametrize(
+    ("answers", "place"),
+    [
+        ({}, ""),
+        ({"starts": 3}, ""),
+        ({"forced": ANSWERS.observation["forced"][:1]}, ""),
+        ({"rounds": []}, ""),
+        ({"rounds": ANSWERS.observation["rounds"][1:]}, "rounds 1 needle"),
+        ({"priming": {"reply": "x"}}, "priming"),
+    ],
+)
+def test_two_records_of_one_cell_agree_as_far_as_both_were_asked(answers, place):
+    """
+    By however many servers: a cell that was stopped goes on with another one, and an
+    open pair is asked for further functions.
+    """
+    assert place == first_other(ANSWERS, changed(**answers))
+    assert place == first_other(changed(**answers), ANSWERS)
+
+
+def test_answers_that_begin_alike_differ_where_one_ends():
+    """A list of numbers is one observation, and has one length."""
+    (first, *others) = ANSWERS.observation["forced"]
+    shorter = {**first, "logprobs": first["logprobs"][1:]}
+
+    told = first_other(ANSWERS, changed(forced=[shorter, *others]))
+
+    assert "forced 1 logprobs length" == told
 
 
 PAIR = Pair("q8_0", "q4_0")

@@ -300,8 +300,8 @@ def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
     """
     text = printed(overview(tiny), width=200)
 
-    assert "6 functions of 20 lines or more" in text
-    assert "6 would be asked for" in text
+    assert "6 functions of 5 lines or more" in text
+    assert "20 lines of 6 would be written and 5 of 6 forced" in text
     for function in tiny.functions:
         assert f" {function.line} " in text
         assert function.signature in text
@@ -437,8 +437,9 @@ def test_forced_lines_are_shown_by_needle():
     Where writing would leave the truth, beside what was written or without it.
     """
     setup = replace(made_setup(needles=2), probes={"recall": {"ask": "both"}})
-    first, second = setup.needles
-    forced = [made_forced(first, behind=[7]), made_forced(second)]
+    first, _ = setup.needles
+    scored, other = setup.forced
+    forced = [made_forced(scored, behind=[3]), made_forced(other)]
     run = made_run(setup=setup)
 
     for rounds in ([], [made_round(first)]):
@@ -447,5 +448,5 @@ def test_forced_lines_are_shown_by_needle():
         assert "right lines of 2 needles scored token by token" in text
         assert bool(rounds) == ("1 of 1 round answered" in text)
         rows = [line.split() for line in text.splitlines()[-2:]]
-        assert ["f_a", "0%", "1", "7", "-0.500", "95.0", "-1.00"] == rows[0]
-        assert "20" == rows[1][3]
+        assert ["f_a", "0%", "1", "3", "-0.500", "80.0", "-1.00"] == rows[0]
+        assert "5" == rows[1][3]

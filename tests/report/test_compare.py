@@ -1,14 +1,13 @@
-"""Two runs side by side: setups, judged metrics, and what must not be compared."""
+"""Two runs side by side: setups, tested metrics, and what must not be compared."""
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
+from made_losses import BEYOND, losing_run
 from made_records import (
-    made_needle,
+    made_forced,
     made_record,
-    made_reply,
     made_round,
     made_run,
     made_setup,
@@ -18,6 +17,7 @@ from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 from printing import printed
 
 from codeneedle.errors import BadInput
+from codeneedle.records.record import Run
 from codeneedle.report.compare import compare, compare_json, compare_view
 from codeneedle.report.selection import one_run
 from codeneedle.scoring.rounds import Reading
@@ -45,8 +45,8 @@ def test_a_loss_is_worse_and_the_setting_behind_it_is_named():
 
     assert (("rotation", "True", "False"),) == found.setups
     matched = change(found, "matched")
-    assert ("worse", -2.0) == (matched.words, matched.mean)
-    assert matched.p < 0.001
+    assert ("worse", -2.0) == (matched.words, matched.bounds.mean)
+    assert matched.bounds.high < 0
     assert "better" == change(compared(18, 20), "matched").words
 
 
@@ -71,7 +71,7 @@ def test_what_must_not_be_compared_says_why():
 
     refused = change(speeds, "decode")
     assert "not compared: speeds of different machines" == refused.words
-    assert math.isnan(refused.mean)
+    assert refused.bounds is None
     assert "K/V" not in printed(compare_view(replace(speeds, changes=(refused,))))
     assert "" == change(compared(), "decode").refused
     assert "memory of different contexts" in change(memory, "kv").words
@@ -87,33 +87,35 @@ def test_other_needles_are_not_paired():
     assert "not tested" in change(compared(other=other), "matched").words
 
 
-def answered(missing, *, further=0):
-    """A run of one pair that lacks the answer of one function, asked for more."""
-    setup = made_setup(types_k=("bf16",), types_v=("bf16",))
-    more = tuple(made_needle(16 + at) for at in range(further))
-    rounds = [
-        replace(made_round(n), reply="", error="timed out")
+def answered(missing, *, functions):
+    """A run of one pair that lacks the answer of one of so many functions."""
+    setup = made_setup(needles=0, forced=24, types_k=("bf16",), types_v=("bf16",))
+    setup = replace(setup, probes={"recall": {"ask": "forced", "functions": 16}})
+    forced = [
+        replace(made_forced(n), logprobs=(), leads=(), error="timed out")
         if at == missing
-        else made_round(n, reply=made_reply(n, matched=4 + at % 16))
-        for at, n in enumerate((*setup.needles, *more))
+        else made_forced(n, logprob=-0.1 - 0.01 * at)
+        for at, n in enumerate(setup.forced[:functions])
     ]
-    record = made_record("bf16/bf16", rounds)
-    return replace(made_run(setup=setup), setup=replace(setup, further=more)), record
+    record = made_record("bf16/bf16", [], forced=forced)
+    return Run(name="made", setup=setup, records=(record,))
 
 
-@pytest.mark.parametrize("further", [0, 3])
-def test_functions_are_paired_by_name(further):
+@pytest.mark.parametrize("functions", [16, 20])
+def test_functions_are_paired_by_name(functions):
     """
-    Two runs answer alike, but each lacks another function: nothing has changed.
+    Two runs answer alike, but each lacks another function, and one was asked for more:
+    nothing has changed.
     """
-    runs = [
-        replace(run, records=(record,))
-        for run, record in (answered(0), answered(15, further=further))
-    ]
+    runs = [answered(0, functions=16), answered(15, functions=functions)]
 
-    matched = change(compare(*runs, Reading()), "matched")
+    recalled = change(compare(*runs, Reading()), "recall-logp")
 
-    assert ("no difference shown", 0.0) == (matched.words, matched.mean)
+    assert ("no difference shown", 0.0, 14) == (
+        recalled.words,
+        recalled.bounds.mean,
+        recalled.bounds.units,
+    )
 
 
 def test_pairs_without_enough_answers_are_not_compared():
@@ -129,7 +131,7 @@ def test_pairs_without_enough_answers_are_not_compared():
 
     matched = change(compare(made_run(setup=setup), broken, Reading()), "matched")
 
-    assert ("no difference shown", 0.0) == (matched.words, matched.mean)
+    assert ("no difference shown", 0.0) == (matched.words, matched.bounds.mean)
 
 
 def test_other_settings_of_a_probe_are_not_compared():
@@ -174,14 +176,29 @@ def test_tasks_of_another_difficulty_are_not_compared():
     }
 
 
-def test_a_metric_that_has_no_say_is_not_tested():
+def test_forced_recall_changes_by_a_share_of_the_right_tokens():
     """
-    The reference recalls next to nothing: there is nothing to lose.
+    Not by nats, which its pairs are shown in; a gain is better.
     """
-    found = change(compared(1, 1), "matched")
+    before, after = (
+        losing_run({"q8_0/q8_0": losses}) for losses in (BEYOND, [0.05] * 16)
+    )
+    before = replace(before, name="first")
 
-    assert found.words.startswith("not tested: the reference itself has")
-    assert math.isnan(found.p)
+    found = compare(before, after, Reading())
+
+    recalled = change(found, "recall-logp")
+    # The reference is the same in both: half of what the other pair gains.
+    assert ("better", 0.025) == (recalled.words, pytest.approx(recalled.bounds.mean))
+    text = printed(compare_view(found), width=80)
+    (row,) = (line for line in text.splitlines() if line.startswith("recall-logp  "))
+    assert row.split()[1:3] == ["+2.5", "%"]
+    (metric,) = (
+        each
+        for each in json.loads(compare_json(found))["metrics"]
+        if each["name"] == "recall-logp"
+    )
+    assert ("nats", "probability") == (metric["unit"], metric["unit_of_change"])
 
 
 def test_the_json_keeps_its_keys():
@@ -193,10 +210,12 @@ def test_the_json_keeps_its_keys():
     assert {"first", "second", "setups", "metrics"} == set(found)
     [matched] = [each for each in found["metrics"] if each["name"] == "matched"]
     assert (-2.0, "worse", 4) == (
-        matched["mean"],
+        matched["change"],
         matched["words"],
         len(matched["pairs"]),
     )
+    assert matched["low"] <= matched["change"] <= matched["high"] < 0
+    assert "lines" == matched["unit"] == matched["unit_of_change"]
 
 
 def test_a_run_is_named_by_its_folder_or_by_a_name_that_is_its_alone(tmp_path):

@@ -12,7 +12,6 @@ import pytest
 from made_records import (
     failed_record,
     made_forced,
-    made_needle,
     made_record,
     made_round,
     made_run,
@@ -44,8 +43,8 @@ from codeneedle.report.grid import (
     text_colour,
     value_scale,
 )
-from codeneedle.report.judgement import Verdict, judge
 from codeneedle.scoring.rounds import Reading
+from codeneedle.verdict.judge import Verdict, judge
 
 METRIC = {metric.name: metric for metric in METRICS}
 MATCHED, PASS = METRIC["matched"], METRIC["pass"]
@@ -55,7 +54,7 @@ SMALL = made_setup(needles=2, types_k=["bf16", "q4_0"], types_v=["bf16", "q8_0"]
 
 def judged(run: Run) -> Verdict:
     """The verdict on *run*."""
-    return judge(run, READING, with_power=False)
+    return judge(run)
 
 
 def lines_of(run: Run, metric: Metric = MATCHED) -> list[str]:
@@ -78,7 +77,7 @@ def test_the_summary_has_the_published_form() -> None:
         "pass /16 (mean +/- sd)",
         "avg matched /20 (mean +/- sd)",
         "matched range",
-        "gradient?",
+        "beyond the limit",
     ] == summary_headings([run], MATCHED, [PASS])
     assert [
         "random-bodies/made-model",
@@ -86,7 +85,7 @@ def test_the_summary_has_the_published_form() -> None:
         "16.00 +/- 0.00",
         "19.86 +/- 0.82",
         "15.00 - 20.00",
-        "none",
+        "1 pair",
     ] == summary_row(run, MATCHED, [PASS], READING, judged(run))
     assert ["run", "pairs", "pass /2 (mean +/- sd)", "pass range"] == (
         summary_headings([small], PASS, [PASS])[:4]
@@ -123,7 +122,7 @@ def test_the_grid_has_k_down_and_v_across() -> None:
         "bf16   20.00*  19.00",
         "q4_0   12.00   11.00",
     ] == lines[2:5]
-    assert "*        the reference, bf16/bf16" in lines
+    assert "*     the reference, bf16/bf16" in lines
 
 
 def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
@@ -186,20 +185,17 @@ def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has
     None
 ):
     """
-    Of 4 functions that a pair was asked for, not of the 2 of the setup; forced rounds
-    of an engine that cannot score are not missing.
+    Of 4 functions that a pair was asked for, not of the 2 of every pair; written ones
+    of an engine that answers none are not missing.
     """
-    needles = [made_needle(at) for at in range(4)]
     setup = replace(
-        made_setup(needles=2, types_k=("bf16",), types_v=("bf16",)),
-        further=tuple(needles[2:]),
-        probes={"recall": {"ask": "both"}},
+        made_setup(needles=4, types_k=("bf16",), types_v=("bf16",)),
+        probes={"recall": {"ask": "both", "functions": 2}},
     )
-    lost = [replace(made_round(each), reply="", error="timeout") for each in needles]
-    unscored = [replace(made_forced(n), error="x", logprobs=()) for n in needles]
-    record = made_record(
-        "bf16/bf16", [*lost[:3], made_round(needles[3])], forced=unscored
-    )
+    silent = [replace(made_round(each), reply="", error="x") for each in setup.needles]
+    scored = [made_forced(each) for each in setup.forced]
+    lost = [replace(each, error="timeout", logprobs=(), leads=()) for each in scored]
+    record = made_record("bf16/bf16", silent, forced=[*lost[:3], scored[3]])
 
     lines = lines_of(made_run(setup=setup, failed=[record]))
 
@@ -215,12 +211,13 @@ def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
     setup = replace(SMALL, weights=replace(SMALL.weights, name="needle-nano"))
     unseen = replace(setup, corpus=replace(setup.corpus, kind="unseen"))
 
-    assert "built-in model" not in printed(
-        grid(made_run(setup=setup), MATCHED, READING, judged(made_run(setup=setup)))
+    said, warned = (
+        printed(report([run], [MATCHED], [PASS], READING, [judged(run)]))
+        for run in (made_run(setup=setup), made_run(setup=unseen))
     )
-    assert "built-in model can only recall" in printed(
-        grid(made_run(setup=unseen), MATCHED, READING, judged(made_run(setup=unseen)))
-    )
+
+    assert "built-in model" not in said
+    assert "built-in model can only recall" in warned
 
 
 def test_each_run_has_its_row_and_its_grid() -> None:
@@ -233,7 +230,7 @@ def test_each_run_has_its_row_and_its_grid() -> None:
     runs = [renamed(wide, name) for name in ("b/x", "a/y")]
     found = [judged(run) for run in runs]
 
-    view = report(runs, MATCHED, [PASS], READING, found)
+    view = report(runs, [MATCHED], [PASS], READING, found)
     text = printed(view, width=40)
     rows = [line for line in text.splitlines() if line.startswith("type_")]
 
@@ -244,7 +241,7 @@ def test_each_run_has_its_row_and_its_grid() -> None:
         "20.00 - 20.00"
     )
     assert "\x1b" not in text
-    alone = report(runs[:1], MATCHED, [PASS], READING, found[:1])
+    alone = report(runs[:1], [MATCHED], [PASS], READING, found[:1])
     assert "\x1b[" in printed(alone, colour=True)
 
 
@@ -255,9 +252,9 @@ def test_the_mark_is_on_the_pair_that_records_name() -> None:
     metric = replace(MATCHED, reference=lambda _: "q4_0/q8_0", floor=True)
     lines = lines_of(made_run(setup=SMALL), metric)
 
-    assert "*        the reference, q4_0/q8_0" in lines
+    assert "*     the reference, q4_0/q8_0" in lines
     assert "q4_0   20.00   20.00*" in lines
-    said = "*        noise floor 20.00: the reference compared with itself"
+    said = "*     noise floor 20.00: the reference compared with itself"
     assert said in lines
     assert said not in lines_of(made_run(setup=SMALL))
 
@@ -440,7 +437,7 @@ def test_a_reference_that_was_measured_twice_is_the_floor():
     alone = replace(narrowed, records=run.records[1:])
 
     assert (first.pair, run.records) == (second.pair, narrowed.records)
-    said = "floor    0.50: q8_0/q8_0, measured twice"
+    said = "floor  0.50: q8_0/q8_0, measured twice"
     assert said in "\n".join(lines_of(narrowed))
     assert "floor" not in "\n".join(lines_of(alone))
 
@@ -484,7 +481,8 @@ def test_a_grid_as_json_is_strict_and_complete():
     assert ["f_a", "f_b"] == run["setup"]["needles"]
     assert {"strict_indent": False} == run["reading"]
     assert list(METRIC) == [metric["name"] for metric in run["metrics"]]
-    assert ("none", None) == (run["gradient"]["matched"], run["gradient"]["pass"])
+    assert {"bf16/q8_0": "open"} == run["words"]["matched"]
+    assert {} == run["words"]["pass"]
     assert [20.0, 20.0, None, None] == [
         cell["values"]["matched"] for cell in run["cells"]
     ]
@@ -496,7 +494,7 @@ def test_a_grid_as_markdown_has_the_summary_and_the_legend():
     GitHub tables, K down and V across; a bar in a reason starts no column.
     """
     found = [judged(BROKEN)]
-    text = grid_markdown([BROKEN], MATCHED, [PASS], READING, found)
+    text = grid_markdown([BROKEN], [MATCHED], [PASS], READING, found)
     lines = text.split("\n")
 
     assert lines[0].startswith("| run | pairs | pass /2 (mean +/- sd) |")

@@ -24,8 +24,8 @@ from codeneedle.report.heatmap import (
     paint,
     picture_of,
 )
-from codeneedle.report.judgement import Verdict, judge
 from codeneedle.scoring.rounds import Reading
+from codeneedle.verdict.judge import Limits, Verdict, judge
 
 METRIC = {metric.name: metric for metric in METRICS}
 MATCHED = METRIC["matched"]
@@ -38,7 +38,7 @@ RUN = made_run(
     untried=["q4_0/bf16"],
 )
 
-UNJUDGED = Verdict(run=RUN, reference=None)
+UNJUDGED = Verdict(run=RUN, limits=Limits())
 
 
 def picture(run=RUN, metric=MATCHED, found=UNJUDGED, **options) -> Picture:
@@ -102,10 +102,10 @@ def test_cells_hold_their_number_or_their_status() -> None:
 
 def test_differences_are_signed_and_centred() -> None:
     """
-    The reference is zero, the worst pair at the end of the scale; what costs by the
-    verdict is bold, in the values too, and a note says so.
+    The reference is zero, the worst pair at the end of the scale; what is beyond the
+    limit is bold, in the values too, and a note says so.
     """
-    found = judge(RUN, READING, with_power=False)
+    found = judge(RUN)
     shown = picture(found=found, difference=True)
     values = picture(found=found)
     squares = [square for row in shown.squares for square in row]
@@ -118,7 +118,7 @@ def test_differences_are_signed_and_centred() -> None:
     assert [squares[-1]] == [square for square in squares if square.is_bold]
     assert [False, True] == [values.squares[at][-1].is_bold for at in (0, 1)]
     for each in (shown, values):
-        assert each.notes[-1].startswith("Bold: the pair costs, as codeneedle verdict")
+        assert "Beyond (bold): q4_0/q4_0: lost functions more than 10.0 %" in each.notes
 
 
 def test_the_picture_says_what_it_shows_and_on_what() -> None:

@@ -25,7 +25,6 @@ from printing import printed
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
-from codeneedle.report.judgement import words_of
 from codeneedle.report.table import (
     pair_table,
     table_csv,
@@ -34,6 +33,7 @@ from codeneedle.report.table import (
     table_view,
 )
 from codeneedle.scoring.rounds import Reading
+from codeneedle.verdict.judge import judge
 
 READING = Reading()
 
@@ -361,26 +361,27 @@ def test_several_tables_and_a_column_wider_than_the_terminal():
     text = printed(table_view([table_of(probes=[DIVERGENCE])] * 2), width=20)
 
     assert 2 == text.count("all metrics")
-    assert 2 == " ".join(text.split()).count("4 rounds")
+    assert 2 == " ".join(text.split()).count("4 functions written")
     assert {"8.0000", "(16x)"} <= set(row(text.splitlines(), "q8_0/bf16"))
 
 
 def test_the_verdict_on_each_pair_is_its_last_column_and_the_legend_explains_it():
     """
-    K at q4_0 loses five lines of every function: these pairs cost, also in Markdown;
-    a run without a verdict has no such column.
+    K at q4_0 loses five lines of every function; a run without a verdict has no such
+    column.
     """
     run = made_run(
         lambda pair, at: 18 + at % 2 - 5 * (pair.k == "q4_0"),
         setup=made_setup(types_k=TYPES, types_v=TYPES),
     )
-    table = table_of(run)
-    said = replace(table, words=words_of(table))
+    found = judge(run)
+    words = {each.pair: found.word(each.pair) for each in found.compared}
+    said = replace(table_of(run), words=words)
     lines = printed(table_view([said]), width=120).splitlines()
 
-    assert "costs" == row(lines, "q4_0/bf16")[-1]
-    assert "undecided" == row(lines, "q8_0/q8_0")[-1]
-    assert any(line.startswith("costs ") for line in lines)
+    assert "beyond" == row(lines, "q4_0/bf16")[-1]
+    assert "open" == row(lines, "q8_0/q8_0")[-1]
+    assert any(line.startswith("beyond ") for line in lines)
     assert "verdict" in lines[2].split()
     assert "verdict" not in " ".join(lines_of(run))
 
@@ -434,7 +435,7 @@ def test_a_table_as_json_has_values_ratios_and_noise_floors():
     """
     A list of runs, each with its setup, metrics and rows, and their verdicts.
     """
-    words = {Pair("bf16", "q8_0"): "free"}
+    words = {Pair("bf16", "q8_0"): "within"}
     [found] = json.loads(table_json([replace(table_of(sort="tg"), words=words)]))
     second = found["rows"][1]
     metrics = {metric["name"]: metric for metric in found["metrics"]}
@@ -447,7 +448,7 @@ def test_a_table_as_json_has_values_ratios_and_noise_floors():
     assert ["f_a", "f_b", "f_c", "f_d"] == found["setup"]["needles"]
     assert (0.5, "bf16/bf16") == (metrics["kld"]["floor"], metrics["kld"]["against"])
     assert (None, 200.0) == (metrics["tg"]["floor"], metrics["tg"]["reference"])
-    assert "free" == second["verdict"]
+    assert "within" == second["verdict"]
 
 
 @pytest.mark.parametrize("floor", [0, 0.5])

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_records import made_record, made_round, made_setup
+from made_records import made_forced, made_record, made_round, made_setup
 
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
@@ -66,6 +66,40 @@ def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
     again, store = merged(tmp_path, a, b)
     assert 3 == len(list(store.records()))
     assert (found.folder, *found.sources) == again.sources
+
+
+def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
+    """
+    One share has asked it for further functions, the other went on after a stop.
+    """
+    setup = made_setup(needles=0, forced=4, types_k=TYPES, types_v=TYPES)
+
+    def asked(functions, starts):
+        record = made_record(F16, [], forced=map(made_forced, setup.forced[:functions]))
+        return replace(record, observation=record.observation | {"starts": starts})
+
+    few = share(tmp_path / "few", asked(2, 2), setup=setup)
+    many = share(tmp_path / "many", asked(4, 1), setup=setup)
+
+    for folders in ((few, many), (many, few)):
+        (found,) = merge(folders, tmp_path / folders[0].name / "all")
+        (record,) = Store(found.folder).records()
+        assert asked(4, 1).observation == record.observation
+        assert {(F16, "recall"): 2} == found.compared
+
+
+def test_a_share_without_recall_joins_one_with_it(tmp_path):
+    """In either order: the functions are those that were asked for."""
+    bare = replace(SETUP, needles=(), forced=())
+    screening = replace(finished(F16), probe="divergence", observation={})
+    a = share(tmp_path / "a", screening, finished(F16))
+    b = share(tmp_path / "b", screening, setup=bare)
+
+    for folders in ((a, b), (b, a)):
+        (found,) = merge(folders, tmp_path / folders[0].name / "all")
+        store = Store(found.folder)
+        assert SETUP.needles == store.setup().needles
+        assert {"recall", "divergence"} == {each.probe for each in store.records()}
 
 
 def proved(pair, number):

@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine
 from gguf_files import SHAPE, write_gguf
@@ -11,8 +12,14 @@ from made_metrics import made_probe
 from made_plans import CORPUS, made_world
 from made_plans import planned as plan_of
 from made_records import made_needle
+from source_files import put, python
 
-from codeneedle.analysis.recall import Ask, asked_of
+from codeneedle.analysis.recall import (
+    Ask,
+    RecallConditions,
+    asked_of,
+    conditions_of,
+)
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES, recall
 from codeneedle.probes.divergence import DivergenceSettings
@@ -26,7 +33,6 @@ from codeneedle.sweep.prepare import (
     refuse_other_setup,
     refuse_shared_folders,
     thinking_phrase,
-    with_further,
 )
 
 RECALL = made_probe("recall")
@@ -92,8 +98,7 @@ def test_a_long_corpus_is_trimmed_to_whole_functions():
 
 def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     """
-    The hint names a context that would do; nothing is left of the try but logs. Where
-    no function fits, there is nothing to ask for.
+    The hint names a context that would do; nothing is left of the try but logs.
     """
     plan = planned(contexts=(3000,), fit=False)
 
@@ -105,8 +110,16 @@ def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     assert None is plan.store.setup()
     ready = prepare(planned(contexts=(context,), fit=False))
     assert not ready.setup.corpus.is_trimmed
-    with pytest.raises(RequestError):
-        prepare(planned(contexts=(256,), out=Path("other")))
+
+
+def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
+    """These weights were trained for 8,192 tokens."""
+    put_corpus("many", functions=60)
+
+    with pytest.raises(BadInput) as caught:
+        prepare(planned(corpus="many", fit=False))
+
+    assert "Drop --no-fit to have it trimmed to whole functions." == caught.value.hint
 
 
 def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
@@ -239,25 +252,295 @@ def test_other_conditions_of_a_probe_are_refused():
     assert "throughput depths: [0, 256], now [0, 512]" in str(caught.value)
 
 
+def asking(corpus="tiny", *, engine=None, contexts=(8192,), out="sweeps", **chosen):
+    """A plan in which recall is asked so."""
+    settings = {"recall": msgspec.convert(chosen, type=recall.RecallSettings)}
+    return plan_of(
+        engine=engine or FakeEngine(stretches_context=True),
+        corpus=corpus,
+        contexts=contexts,
+        settings=settings,
+        out=Path(out),
+    )
+
+
+def put_corpus(name, **knobs):
+    """A generated corpus called *name*."""
+    lines = [
+        f"{knob} = {value}" for knob, value in {"value_length": 6, **knobs}.items()
+    ]
+    text = "\n".join(["[generate]", "name_length = 5", *lines])
+    Path("corpora", f"{name}.toml").write_text(text, encoding="utf-8")
+
+
 @pytest.mark.parametrize(
-    ("before", "now"), [("written", "both"), ("both", "written"), ("both", "forced")]
+    ("before", "now", "option"),
+    [
+        ({"ask": "written"}, {"ask": "both"}, "--ask written"),
+        ({"ask": "written"}, {"ask": "forced"}, "--ask written"),
+        ({"ask": "both"}, {"ask": "written"}, "--ask both"),
+        ({}, {"ask": "forced"}, "--ask both"),
+        ({"ask": "forced"}, {"ask": "both"}, "--ask forced"),
+        ({"functions": 4}, {"functions": 5}, "--functions 4"),
+        ({"functions": 4}, {"functions": 90}, "--functions 4"),
+        ({}, {"functions": 4}, "--functions 6"),
+        ({"lines": 3}, {"lines": 5}, "--lines 3"),
+        ({"ask": "forced"}, {"lines": 20}, "--lines 5"),
+    ],
 )
-def test_what_was_asked_of_recall_stays_what_it_was(before, now):
+def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
+    before, now, option
+):
     """
-    Another question is refused, with the word that goes on; none at all goes on.
+    With the same options typed again, and with none; the error names one that works.
     """
+    first = prepare(asking(**before)).setup
 
-    def asking(ask):
-        settings = {"recall": recall.RecallSettings(ask=ask and Ask(ask))}
-        return planned(recall.PROBE, settings=settings)
+    with pytest.raises(OtherSetup, match=r"another recall \w+: ") as caught:
+        prepare(asking(**now))
 
-    first = prepare(asking(before)).setup
-    with pytest.raises(OtherSetup, match="another recall ask") as caught:
-        prepare(asking(now))
+    assert f"Go on with {option}, or choose another folder" in caught.value.hint
+    name, value = option.removeprefix("--").split()
+    works = {name: value if name == "ask" else int(value)}
+    for again in ({}, before, works, {**before, **works}):
+        assert first == prepare(asking(**again)).setup
 
-    assert f"Go on with --ask {before}," in caught.value.hint
-    assert first == prepare(asking(None)).setup
-    assert Ask(before) is asked_of(first)
+
+def test_a_text_with_fewer_functions_than_wanted_is_resumed_with_the_same_words():
+    """The folder holds how many there are, the command how many were wanted."""
+    first = prepare(asking(functions=50)).setup
+
+    assert 6 == conditions_of(first).functions
+    assert first == prepare(asking(functions=50)).setup == prepare(asking()).setup
+
+
+def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
+    """And all functions that there are can be forced, where open pairs need them."""
+    put_corpus("many", functions=120)
+
+    ready = prepare(asking("many", contexts=(65536,)))
+
+    assert RecallConditions() == conditions_of(ready.setup)
+    assert (16, 96) == (len(ready.setup.needles), len(ready.setup.forced))
+    assert () == ready.notes
+    assert {5} == {len(needle.lines) for needle in ready.setup.forced}
+    assert {0} == {needle.budget for needle in ready.setup.forced}
+    assert all(needle.budget for needle in ready.setup.needles)
+
+
+@pytest.mark.parametrize(
+    ("ask", "written", "forced"),
+    [(None, 6, 6), ("both", 6, 6), ("written", 6, 0), ("forced", 0, 6)],
+)
+def test_functions_are_chosen_for_what_is_asked_alone(ask, written, forced):
+    setup = prepare(asking(ask=ask)).setup
+
+    assert (written, forced) == (len(setup.needles), len(setup.forced))
+
+
+# --- texts that have too little, contexts that hold too little
+
+
+def test_a_text_without_long_functions_is_forced_alone_and_says_so():
+    """Nobody asked for lines to be written; who does is told what works."""
+    put_corpus("short", functions=9, lines=7)
+
+    ready = prepare(asking("short", functions=9))
+
+    assert Ask.FORCED is asked_of(ready.setup)
+    assert ((), 9) == (ready.setup.needles, len(ready.setup.forced))
+    assert (
+        "lines are forced alone: no function of 20 lines is in the text",
+    ) == ready.notes
+    assert ready.setup == prepare(asking("short", ask="forced")).setup
+    for ask in ("written", "both"):
+        with pytest.raises(BadInput, match=f"--ask {ask}: no function of") as caught:
+            asking("short", ask=ask)
+        assert "Use another --corpus, or --ask forced." == caught.value.hint
+
+
+def test_more_lines_than_a_function_has_are_refused_with_the_most():
+    put_corpus("short", functions=9, lines=7)
+
+    with pytest.raises(BadInput, match="the longest has 7 that are not") as caught:
+        asking("short", lines=8)
+
+    assert "Use --lines 7 or less" in caught.value.hint
+    setup = prepare(asking("short", lines=7)).setup
+    assert {7} == {len(needle.lines) for needle in setup.forced}
+
+
+@pytest.mark.parametrize("name", ["functions", "lines"])
+def test_options_of_forced_lines_are_refused_where_none_are_forced(name):
+    with pytest.raises(BadInput, match=f"--{name} 3: is of lines that are forced"):
+        asking(ask="written", **{name: 3})
+
+
+def named_context(hint):
+    """The context that *hint* names."""
+    return int(hint.split("--context ")[1].split()[0].rstrip(",."))
+
+
+def put_mixed():
+    """A corpus of 40 functions of five lines, the 30th of 20 lines; called mixed."""
+    lengths = {at: 20 if at == 30 else 5 for at in range(40)}
+    text = "".join(python(f"f{at:02}", lines=nr) for at, nr in lengths.items())
+    put(Path("corpora", "mixed.py"), text)
+
+
+def test_a_context_that_holds_no_long_function_forces_lines_alone():
+    """A longer one writes that function, too; who asked for that is told how long."""
+    put_mixed()
+    small = {"contexts": (1536,)}
+
+    ready = prepare(asking("mixed", functions=4, **small))
+
+    assert Ask.FORCED is asked_of(ready.setup)
+    assert (
+        "lines are forced alone: no function of 20 lines fits the context",
+    ) == ready.notes
+    with pytest.raises(BadInput) as caught:
+        prepare(asking("mixed", ask="both", out="b", **small))
+    longer = {"contexts": (named_context(caught.value.hint),), "out": "b"}
+    assert 1 == len(prepare(asking("mixed", ask="both", **longer)).setup.needles)
+
+
+@pytest.mark.parametrize(("wanted", "held"), [(None, 32), (20, 20), (96, 60)])
+def test_a_context_that_holds_fewer_functions_than_wanted_says_which_holds_them(
+    wanted, held
+):
+    """That is the smallest one; of a text that has fewer, all of them."""
+    put_corpus("many", functions=60, lines=8)
+
+    few = prepare(asking("many", ask="forced", functions=wanted, contexts=(2048,)))
+
+    functions = len(few.setup.forced)
+    assert 1 < functions < held
+    (note,) = few.notes
+    assert note.startswith(f"{functions} functions to force fit the context; ")
+    assert note.endswith(f" holds {held}")
+    larger = named_context(note)
+    for context, is_enough in ((larger, True), (larger - 256, False)):
+        found = prepare(
+            asking(
+                "many",
+                ask="forced",
+                functions=wanted,
+                contexts=(context,),
+                out=f"at {context}",
+            )
+        )
+        assert is_enough == (len(found.setup.forced) >= held)
+
+
+def test_a_context_beyond_the_training_is_not_named():
+    put_corpus("many", functions=60)
+
+    ready = prepare(asking("many", engine=FakeEngine()))
+
+    (note,) = ready.notes
+    assert "these weights were not trained for the context that holds 32" in note
+
+
+def test_a_text_that_has_fewer_functions_than_wanted_says_so_once():
+    """Where it is cut, a longer context is named before."""
+    assert ("6 functions to force, not 32: the text has 6",) == prepare(asking()).notes
+    assert () == prepare(asking()).notes
+    assert () == prepare(asking(functions=6, out="b")).notes
+    assert () == prepare(asking(ask="written", out="c")).notes
+
+
+@pytest.mark.parametrize("ask", [None, "written", "forced"])
+def test_a_context_that_holds_no_function_names_the_smallest_that_does(ask):
+    with pytest.raises(BadInput, match="its shortest part with a function") as caught:
+        prepare(asking(ask=ask, contexts=(256,)))
+
+    larger = named_context(caught.value.hint)
+    assert 0 == larger % 256
+    ready = prepare(asking(ask=ask, contexts=(larger,)))
+    assert 1 <= len((*ready.setup.needles, *ready.setup.forced)) <= 2
+    with pytest.raises(BadInput):
+        prepare(asking(ask=ask, contexts=(larger - 256,), out="b"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "context", "named"),
+    [
+        ({}, 7168, "random-bodies-mini"),
+        ({}, 2048, "random-bodies-short"),
+        ({"ask": "written"}, 2048, None),
+        ({"ask": "forced", "lines": 10}, 2048, None),
+        ({}, 1024, None),
+    ],
+)
+def test_where_a_text_does_not_fit_one_that_does_is_named(chosen, context, named):
+    """One that has what is asked for; else a larger context alone."""
+    put_corpus("large", functions=9, value_length=900)
+
+    with pytest.raises(BadInput) as caught:
+        prepare(asking("large", contexts=(context,), **chosen))
+
+    assert "Use --context " in caught.value.hint
+    assert bool(named) == ("--corpus" in caught.value.hint)
+    if named:
+        assert f"or --corpus {named}." in caught.value.hint
+        ready = prepare(asking(named, contexts=(context,), **chosen))
+        assert not ready.setup.corpus.is_trimmed
+
+
+# --- folders that were begun without recall
+
+
+DIVERGENCE = made_probe("divergence")
+
+
+def test_a_folder_that_was_begun_by_divergence_gets_functions_later():
+    """
+    Of the text that it was begun with: as if recall had been measured first.
+    """
+    put_corpus("many", functions=60)
+    small = {"contexts": (4096,)}
+
+    alone = replace(asking("many", **small), probes=(DIVERGENCE,))
+    before = prepare(alone)
+    both = prepare(asking("many", **small))
+    first = prepare(asking("many", **small, out="other"))
+
+    assert ((), (), ()) == (before.setup.needles, before.setup.forced, before.notes)
+    assert first.text == both.text == before.text
+    assert first.setup.needles == both.setup.needles
+    assert first.setup.forced == both.setup.forced
+    assert first.notes == both.notes
+    assert first.setup.probes["recall"] == both.setup.probes["recall"]
+    assert both.setup.identity == before.setup.identity
+    assert both.setup == prepare(alone).setup == prepare(asking("many", **small)).setup
+
+
+def test_what_is_asked_later_is_chosen_from_the_text_of_the_folder():
+    """Which was cut so that lines could have been written, too."""
+    put_corpus("many", functions=60)
+    before = prepare(replace(asking("many", contexts=(4096,)), probes=(DIVERGENCE,)))
+
+    forced = prepare(asking("many", ask="forced", lines=20, contexts=(4096,)))
+
+    assert before.text == forced.text
+    assert before.setup.corpus.functions == len(forced.setup.forced)
+    for needle in forced.setup.forced:
+        assert "\n".join(needle.lines) in forced.text
+
+
+@pytest.mark.parametrize("chosen", [{"ask": "both"}, {"lines": 6}])
+def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
+    """What works is named; a folder has one text."""
+    put_mixed()
+    small = {"contexts": (1536,)}
+    prepare(replace(asking("mixed", **small), probes=(DIVERGENCE,)))
+
+    with pytest.raises(BadInput, match="it was begun with a text") as caught:
+        prepare(asking("mixed", **chosen, **small))
+
+    assert caught.value.hint.startswith("Use --ask forced without --lines, or ")
+    assert prepare(asking("mixed", ask="forced", **small)).setup.forced
 
 
 @pytest.mark.parametrize(
@@ -332,9 +615,9 @@ def test_devices_are_part_of_the_machine():
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        (lambda _said: "hi", "it has 2 tokens, the corpus alone has 2,"),
+        (lambda _said: "hi", "it has 4 tokens, the corpus alone has 2,"),
         (lambda said: "x" * len(said.content), "is not in it"),
-        (lambda said: said.content.replace("    ", " "), "alone has"),
+        (lambda said: said.content.replace("    ", " "), "is not in it"),
         (lambda said: said.content.replace("=", "&equals;"), "is not in it"),
     ],
     ids=["dropped", "replaced", "squeezed", "escaped"],
@@ -382,28 +665,3 @@ def test_a_chat_is_counted_as_the_template_renders_it():
 
     assert completion < plain < prefilled
     assert [NO_THINK_ARGS] * 2 == tokenizer.template_args
-
-
-def test_further_functions_are_counted_once_and_spread_over_the_text():
-    """
-    They are others than the needles; each eight of them reach from top to end.
-    """
-    text = CORPUS.replace("functions = 6", "functions = 60")
-    Path("corpora", "many.toml").write_text(text, encoding="utf-8")
-    engine = FakeEngine(stretches_context=True)
-    plan = planned(corpus="many", contexts=(65536,), engine=engine)
-    run = prepare(plan)
-
-    longer = with_further(plan, run, 40).setup
-    again = with_further(plan, prepare(plan), 40).setup
-
-    assert 24 == len(longer.further)
-    assert longer == again == plan.store.setup()
-    assert 2 == engine.counted
-    assert 40 == len({needle.name for needle in longer.every_needle})
-    assert all(needle.budget for needle in longer.further)
-    for at in range(0, 24, 8):
-        depths = [needle.depth for needle in longer.further[at : at + 8]]
-        assert min(depths) < 0.3
-        assert max(depths) > 0.7
-    assert 60 - 16 == len(with_further(plan, run, 96).setup.further)

@@ -24,6 +24,7 @@ from codeneedle.probes import PROBES, recall
 from codeneedle.probes.probe import Probe, Step
 from codeneedle.records.record import (
     Effective,
+    Phases,
     Print,
     Proof,
     Recall,
@@ -254,6 +255,24 @@ def test_weights_that_are_replaced_meanwhile_end_the_sweep(store, tmp_path):
 
     with pytest.raises(CodeneedleError, match="replaced"):
         made.sweep(Script().probe, PAIRS)
+
+    assert [] == list(store.records())
+
+
+def test_answers_of_weights_that_are_replaced_meanwhile_are_not_kept(store, tmp_path):
+    path = write_gguf(tmp_path / "w.gguf")
+    found = read_header(path)
+    made = made_runner(store)
+    facts = replace(made.run.setup.weights, sha256=sha256(found))
+    setup = replace(made.run.setup, weights=facts)
+    made.run = replace(made.run, weights=found, setup=setup)
+
+    def outcome(cell):
+        write_gguf(path, tensors=2)
+        cell.keep({"answers": ["of either file"]})
+
+    with pytest.raises(CodeneedleError, match="other weights than"):
+        made.sweep(Script(outcome).probe, PAIRS)
 
     assert [] == list(store.records())
 
@@ -519,42 +538,296 @@ def test_the_reference_is_measured_once_more_after_all_others(store):
     assert once_more(again, PAIRS, store=store) is None
 
 
-def test_a_finished_cell_is_measured_again_where_that_is_asked_for(store):
-    """
-    Its record is replaced; a sweep would not touch it.
-    """
-    walk(store, Script(), pairs=[GOOD])
-    script = Script(lambda _cell: observation(prompt_ms=1.0))
-
-    record = made_runner(store).again(script.probe, GOOD, PAIRS)
-
-    assert [GOOD] == script.measured
-    assert store.record(GOOD, "recall") == record
-    assert 1.0 == record.observation["priming"]["prompt_ms"]
+# --- answers that are kept
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), fails])
-def test_numbers_are_not_replaced_by_what_ended_their_next_measurement(store, error):
+class Killed(BaseException):
+    """What ends a process at once: nothing of ours runs after it."""
+
+
+def answering(answers, error=None):
     """
-    A Ctrl-C or a failure before the first answer: what was answered before stays, and
-    whoever asked is told of the failure.
+    A probe's outcome: it keeps one answer after the other, behind those it is given.
+
+    *error* ends it before the last one.
     """
-    walk(store, Script(), pairs=PAIRS[:2])
-    before, told = store.record(PAIRS[0], "recall"), []
 
     def outcome(cell):
-        if isinstance(error, KeyboardInterrupt):
-            raise error
+        former = cell.former.observation["answers"] if cell.former else []
+        new = [each for each in answers if each not in former]
+        for at, answer in enumerate(new, start=1):
+            if error and at == len(new):
+                raise error
+            former = [*former, answer]
+            cell.keep({"answers": former})
+        return {"answers": former}
+
+    return outcome
+
+
+def broken(status):
+    """What a cell may end with."""
+    return CellError("it broke", hint="Look.", status=status)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (KeyboardInterrupt(), Status.INTERRUPTED),
+        (Killed(), Status.INTERRUPTED),
+        (broken(Status.CRASHED), Status.CRASHED),
+        (broken(Status.TIMED_OUT), Status.TIMED_OUT),
+        (broken(Status.OUT_OF_MEMORY), Status.OUT_OF_MEMORY),
+    ],
+    ids=["stopped", "killed", "crashed", "timed out", "out of memory"],
+)
+def test_a_cell_that_ends_early_keeps_its_answers_and_goes_on_from_them(
+    store, error, status
+):
+    """
+    Place and time are those of its beginning; a failure goes on where it is retried.
+    """
+    with contextlib.suppress(KeyboardInterrupt, Killed):
+        walk(store, Script(answering("abc", error)), pairs=PAIRS[:2])
+    early = store.record(PAIRS[0], "recall")
+    is_failure = status is not Status.INTERRUPTED
+
+    assert (status, {"answers": ["a", "b"]}) == (early.status, early.observation)
+    assert not early.has_numbers
+    is_left = PAIRS[0] in pending(PAIRS, store=store, probe="recall")
+    assert is_left is not is_failure
+
+    given = []
+
+    def outcome(cell):
+        given.append(cell.former)
+        return answering("abc")(cell)
+
+    # The same cell, in another running order.
+    pairs = PAIRS[1::-1]
+    walk(store, Script(outcome), pairs=pairs, retry_failed=is_failure)
+
+    late = store.record(PAIRS[0], "recall")
+    assert early in given
+    assert (Status.FINISHED, "") == (late.status, late.reason)
+    assert {"answers": ["a", "b", "c"]} == late.observation
+    assert (early.position, early.started) == (late.position, late.started)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), broken(Status.CRASHED)], ids=["stopped", "crashed"]
+)
+def test_answers_stay_where_the_next_server_gives_none(store, error):
+    """It may not even get ready."""
+
+    def failing(_cell):
+        raise error
+
+    for outcome in (answering("abc", Killed()), failing):
+        with contextlib.suppress(KeyboardInterrupt, Killed):
+            walk(store, Script(outcome), pairs=PAIRS[:1])
+    assert {"answers": ["a", "b"]} == store.record(PAIRS[0], "recall").observation
+
+    script = Script(answering("abc"))
+    walk(store, script, pairs=PAIRS[:1], retry_failed=True)
+
+    found = store.record(PAIRS[0], "recall")
+    assert {"answers": ["a", "b", "c"]} == found.observation
+
+
+def test_each_answer_is_on_disk_before_the_next_question(store):
+    """As those of a cell that was interrupted."""
+
+    def outcome(cell):
+        for answers in (["a"], ["a", "b"]):
+            cell.keep({"answers": answers})
+            found = Store(store.folder).record(cell.pair, "recall")
+            assert {"answers": answers} == found.observation
+            assert Status.INTERRUPTED is found.status
+
+    walk(store, Script(outcome), pairs=PAIRS[:1])
+
+
+def test_the_time_of_all_servers_of_a_cell_is_counted(store):
+    def measured(seconds, error=None):
+        def outcome(cell):
+            result = answering("ab", error)(cell)
+            cell.phases = Phases(ready_s=1.0, measure_s=seconds)
+            return result
+
+        return outcome
+
+    def interrupted(cell):
+        cell.phases = Phases(ready_s=1.0, measure_s=2.0)
+        measured(0, KeyboardInterrupt())(cell)
+
+    with pytest.raises(KeyboardInterrupt):
+        walk(store, Script(interrupted), pairs=PAIRS[:1])
+    walk(store, Script(measured(3.0)), pairs=PAIRS[:1])
+
+    phases = store.record(PAIRS[0], "recall").phases
+    assert (2.0, 5.0) == (phases.ready_s, phases.measure_s)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [Status.UNSUPPORTED, Status.MISMATCHED, Status.FALLBACK_CPU, Status.FALLBACK_F16],
+)
+def test_a_cell_that_did_not_run_what_was_asked_is_measured_anew(store, status):
+    """Its answers are of something else."""
+
+    def fallen_back(cell):
+        cell.keep({"answers": ["of another cache"]})
+        if status in {Status.FALLBACK_CPU, Status.FALLBACK_F16}:
+            cell.fallback = Trouble(status, "it fell back")
+        else:
+            raise broken(status)
+
+    walk(store, Script(fallen_back), pairs=PAIRS[:1])
+    assert status is store.record(PAIRS[0], "recall").status
+    walk(store, Script(answering("ab")), pairs=PAIRS[:1], retry_failed=True)
+
+    found = store.record(PAIRS[0], "recall")
+    assert (Status.FINISHED, {"answers": ["a", "b"]}) == (
+        found.status,
+        found.observation,
+    )
+
+
+def test_a_probe_that_keeps_nothing_begins_anew(store):
+    given = []
+
+    def outcome(cell):
+        given.append(cell.former)
         fails()(cell)
 
-    with contextlib.suppress(KeyboardInterrupt):
-        made = made_runner(store).again(
-            Script(outcome).probe, PAIRS[0], PAIRS, tell=told.append
-        )
-        assert Status.CRASHED is made.status
+    for _ in range(2):
+        walk(store, Script(outcome), pairs=PAIRS[:1], retry_failed=True)
 
+    assert [None, None] == given
+
+
+def test_crashes_alike_end_a_sweep_whatever_was_answered_before_them(store):
+    """Three pairs that crash at their last answer are no three results."""
+    script = Script(answering("ab", broken(Status.CRASHED)))
+
+    with pytest.raises(CodeneedleError, match="first 3 cells failed alike"):
+        walk(store, script)
+
+
+def test_an_answer_that_comes_after_another_process_took_over_is_not_stored(store):
+    """Suspended for long, we do not replace what the other has measured meanwhile."""
+    theirs = made_record(PAIRS[0], [made_round(NEEDLE)])
+
+    def outcome(cell):
+        cell.keep({"answers": ["a"]})
+        take_over(store, PAIRS[0])
+        Store(store.folder).add(theirs)
+        cell.keep({"answers": ["a", "b"]})
+
+    with store.locked(is_shared=True):
+        made_runner(store).sweep(Script(outcome).probe, PAIRS[:1])
+
+    assert theirs == store.record(PAIRS[0], "recall")
+
+
+# --- further questions
+
+
+def test_a_pair_with_numbers_is_asked_for_more(store):
+    """
+    It goes on from all its answers, with the goal; a sweep would not touch it.
+    """
+    walk(store, Script(answering("ab")), pairs=[BAD, GOOD])
+    before, given, told = store.record(GOOD, "recall"), [], []
+
+    def outcome(cell):
+        given.append((cell.former, cell.goal))
+        return answering("abcd")(cell)
+
+    script = Script(outcome)
+    record = made_runner(store).extend(script.probe, GOOD, 64, tell=told.append)
+
+    assert [(before, 64)] == given
+    assert record == store.record(GOOD, "recall")
+    assert {"answers": [*"abcd"]} == record.observation
+    assert (before.position, before.started) == (record.position, record.started)
+    assert [CellStarted(GOOD), CellEnded(record)] == told
+    assert [] == walk(store, script, pairs=[BAD, GOOD])
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (KeyboardInterrupt(), "abc"),
+        (Killed(), "abc"),
+        (broken(Status.CRASHED), "abc"),
+        (broken(Status.FALLBACK_CPU), "abc"),
+    ],
+    ids=["stopped", "killed", "crashed", "fell back"],
+)
+def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
+    """
+    With the answers that came before it; whoever asked is told of the failure.
+    """
+    walk(store, Script(answering("ab")), pairs=PAIRS[:2])
+    told = []
+
+    with contextlib.suppress(KeyboardInterrupt, Killed):
+        made = made_runner(store).extend(
+            Script(answering("abcd", error)).probe, PAIRS[0], 64, tell=told.append
+        )
+        assert error.status == made.status
+    found = store.record(PAIRS[0], "recall")
+
+    assert (Status.FINISHED, "") == (found.status, found.reason)
+    assert {"answers": [*kept]} == found.observation
+    assert isinstance(error, Killed) or CellEnded(found) == told[-1]
+
+
+def test_answers_of_a_server_that_fell_back_are_not_kept(store):
+    """
+    Neither beside those that a pair has already, nor for a server that does not.
+    """
+
+    def outcome(cell):
+        cell.fallback = ON_CPU
+        return answering("abcd", Killed() if cell.pair == BAD else None)(cell)
+
+    walk(store, Script(answering("ab")), pairs=[GOOD])
+    before = store.record(GOOD, "recall")
+
+    made = made_runner(store).extend(Script(outcome).probe, GOOD, 64)
+    with pytest.raises(Killed):
+        walk(store, Script(outcome), pairs=[BAD])
+
+    assert (Status.FALLBACK_CPU, before) == (
+        made.status,
+        store.record(GOOD, "recall"),
+    )
+    assert None is store.record(BAD, "recall")
+
+
+def test_numbers_stay_where_no_further_answer_came(store):
+    walk(store, Script(answering("ab")), pairs=PAIRS[:2])
+    before = store.record(PAIRS[0], "recall")
+
+    made = made_runner(store).extend(Script(fails()).probe, PAIRS[0], 64)
+
+    assert Status.CRASHED is made.status
     assert before == store.record(PAIRS[0], "recall")
-    assert CellEnded(before) == told[-1]
+
+
+def test_a_pair_that_another_process_measures_is_not_asked_for_more(store):
+    walk(store, Script(answering("ab")), pairs=PAIRS[:1])
+    other, script = Store(store.folder), Script(answering("abc"))
+    with other.locked(is_shared=True), store.locked(is_shared=True):
+        other.claim(f"{PAIRS[0].slug}.recall")
+
+        record = made_runner(store).extend(script.probe, PAIRS[0], 64)
+
+    assert [] == script.measured
+    assert store.record(PAIRS[0], "recall") == record
 
 
 # --- several workers, several processes

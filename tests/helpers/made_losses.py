@@ -1,0 +1,158 @@
+"""Runs whose pairs lose what a test wishes, function by function or chunk by chunk."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fake_tools import made_statistics
+from made_records import (
+    failed_record,
+    made_forced,
+    made_record,
+    made_setup,
+    sized,
+)
+
+from codeneedle.analysis.divergence import NAME as DIVERGENCE
+from codeneedle.analysis.divergence import Compared, Divergence
+from codeneedle.engines.engine import ChunkValues
+from codeneedle.grid import Pair
+from codeneedle.records.record import (
+    AGAIN,
+    CellRecord,
+    ForcedRound,
+    Run,
+    Setup,
+    Status,
+    as_json,
+)
+
+REFERENCE = "bf16/bf16"
+
+KEPT = 0.6
+"""
+Probability of a right token of the first function with the reference; of each further
+one it is a little higher.
+"""
+
+WITHIN = tuple(0.002 * (-1) ** at for at in range(16))
+"""Losses of 16 functions that show that a pair is within 1 %."""
+
+OPEN = tuple(0.005 + 0.02 * (-1) ** at for at in range(16))
+"""The same of a pair that is measured below the limit, and not shown to be."""
+
+BEYOND = tuple(0.10 + 0.02 * (-1) ** at for at in range(16))
+"""The same of a pair that is beyond it."""
+
+
+def losing_setup(
+    pairs: Sequence[str], *, forced: int = 16, functions: int = 16
+) -> Setup:
+    """
+    The facts of a run that forces lines and asks for none.
+
+    Args:
+        pairs: Of the grid.
+        forced: Functions that a pair can be asked for.
+        functions: Those that every pair is asked for.
+    """
+    types = [Pair.parse(pair) for pair in pairs]
+    setup = made_setup(
+        needles=0,
+        forced=forced,
+        types_k=tuple(dict.fromkeys(pair.k for pair in types)),
+        types_v=tuple(dict.fromkeys(pair.v for pair in types)),
+    )
+    asked = {"ask": "forced", "functions": functions, "lines": 5}
+    return replace(setup, probes={"recall": asked})
+
+
+def losing(
+    setup: Setup, pair: str, losses: Sequence[float | None], **facts: object
+) -> CellRecord:
+    """A record of forced recall alone, of `losing_rounds`."""
+    rounds = losing_rounds(setup, losses, **facts)
+    return sized(made_record(pair, [], forced=rounds))
+
+
+def losing_rounds(
+    setup: Setup,
+    losses: Sequence[float | None],
+    *,
+    bounds: int = 0,
+    behind: Sequence[int] = (),
+) -> list[ForcedRound]:
+    """
+    Forced lines whose right tokens have so much less probability than the reference's.
+
+    Args:
+        setup: Has the functions.
+        losses: Of the first functions; None for one without an answer.
+        bounds: Tokens of each function of which a bound alone is known.
+        behind: Lines of each function that are no first choice.
+    """
+    rounds = []
+    for at, (needle, loss) in enumerate(zip(setup.forced, losses, strict=False)):
+        made = made_forced(
+            needle, logprob=math.log(KEPT + 0.001 * at - (loss or 0.0)), behind=behind
+        )
+        made = replace(made, bounds=tuple(range(bounds)))
+        if loss is None:
+            none = {"logprobs": (), "leads": (), "ends": (), "bounds": ()}
+            made = replace(made, **none, error="no answer")
+        rounds.append(made)
+    return rounds
+
+
+def losing_run(
+    losses: Mapping[str, Sequence[float | None]],
+    *more: CellRecord,
+    reference: str = REFERENCE,
+    setup: Setup | None = None,
+) -> Run:
+    """
+    A run of forced recall.
+
+    Args:
+        losses: By pair, those of its functions, beside the reference.
+        more: Further records.
+        reference: A pair that is added, and loses nothing; none if empty.
+        setup: One with all these pairs and functions if None.
+    """
+    functions = max((len(each) for each in losses.values()), default=16)
+    pairs = [*([reference] if reference else []), *losses]
+    setup = setup or losing_setup(pairs, forced=functions, functions=functions)
+    every = {reference: [0.0] * functions} if reference else {}
+    records = [losing(setup, pair, each) for pair, each in (every | losses).items()]
+    return Run(name="random-bodies/made-model", setup=setup, records=(*records, *more))
+
+
+def repeated(record: CellRecord) -> CellRecord:
+    """The same as the second record of a reference."""
+    return replace(record, probe=record.probe + AGAIN)
+
+
+def diverging(
+    pair: str, klds: Sequence[float], *, reference: str = REFERENCE
+) -> CellRecord:
+    """A record of the divergence probe, with a mean KL divergence for each chunk."""
+    compared = Compared(
+        context=512,
+        chunks=len(klds),
+        tokens=255 * len(klds),
+        seconds=1.0,
+        base_seconds=1.0,
+        reference_ppl=4.0,
+        statistics=made_statistics(kld=math.fsum(klds) / len(klds)),
+        by_chunk=tuple(ChunkValues(logp=-1.0, kld=kld, same_top=99.0) for kld in klds),
+    )
+    found = Divergence(reference=reference, contexts=(compared,))
+    return sized(
+        replace(
+            failed_record(pair),
+            probe=DIVERGENCE,
+            status=Status.FINISHED,
+            reason="",
+            observation=as_json(found),
+        )
+    )

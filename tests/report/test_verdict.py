@@ -1,0 +1,541 @@
+"""The verdict in words: what to set, what is open, and what may not have been seen."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_losses import (
+    BEYOND,
+    OPEN,
+    REFERENCE,
+    WITHIN,
+    diverging,
+    losing,
+    losing_run,
+    losing_setup,
+    repeated,
+)
+from made_records import failed_record, made_run, made_setup
+from printing import printed
+
+from codeneedle.grid import Pair
+from codeneedle.models.pretrained import BUILT_IN
+from codeneedle.records.record import Effective, Phases, Status
+from codeneedle.report.verdict import (
+    INSTRUMENT,
+    beyond_phrase,
+    brief_view,
+    headline,
+    metric_entries,
+    sentences,
+    table_rows,
+    verdict_json,
+    verdict_markdown,
+    verdict_view,
+)
+from codeneedle.verdict.judge import Limits, judge
+
+GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
+
+
+def spell(pair):
+    return f"-ctk {pair.k} -ctv {pair.v}"
+
+
+def said(run, limits=None):
+    """The first lines of the verdict on *run*."""
+    return headline(judge(run, limits), spell)
+
+
+def rows(run, limits=None):
+    """By pair, its row of the whole table; and the heading."""
+    found = judge(run, limits)
+    heading, *lines = table_rows(found, found.standings)
+    at = heading.index("K/V")
+    return heading, {line[at]: line for line in lines}
+
+
+def with_words(run, *words, root=None):
+    """*run* as if these had been typed after ``codeneedle sweep``."""
+    return replace(run, setup=replace(run.setup, words=words), root=root)
+
+
+def with_klds(run, klds, chunks=16):
+    """*run*, and the divergence of its pairs."""
+    made = [
+        diverging(pair, [kld, 1.01 * kld] * (chunks // 2))
+        for pair, kld in {REFERENCE: 1e-9, **klds}.items()
+    ]
+    return replace(run, records=(*run.records, *made))
+
+
+def continuing(losses, *, forced=96, **facts):
+    """A run of a text that has further functions."""
+    setup = losing_setup([REFERENCE, *losses], forced=forced)
+    return replace(losing_run(losses, setup=setup), **facts)
+
+
+# The first lines
+
+
+def test_what_to_set_has_its_memory_and_what_it_loses():
+    assert [
+        "Set: -ctk q8_0 -ctv q8_0   (53% of the KV memory of bf16/bf16)",
+        "     loses 0.0 % of the right tokens, at most 0.1 % (limit 1.0 %)",
+    ] == said(losing_run({GOOD: WITHIN, COARSE: BEYOND}))
+
+
+def test_a_small_limit_is_not_rounded_away():
+    run = losing_run({GOOD: WITHIN})
+
+    assert said(run, Limits(max_loss=0.0025))[1].endswith("(limit 0.25 %)")
+    assert "less than 0.050 %" in said(run, Limits(max_loss=0.0005))[0]
+
+
+def test_where_nothing_is_within_the_nearest_pair_and_its_command_are_named():
+    run = continuing({GOOD: OPEN, COARSE: BEYOND})
+    kept, nearest, command = said(with_words(run, "gradient", "--", "-t", "1"))
+
+    assert (
+        "Keep: -ctk bf16 -ctv bf16. No smaller cache is shown to lose less than 1.0 %."
+        == kept
+    )
+    assert nearest.startswith(
+        "Nearest: q8_0/q8_0 loses 0.5 % of the right tokens, at most 1."
+    )
+    assert nearest.endswith(" more functions would decide it.")
+    assert command.startswith("codeneedle sweep gradient --more -- -t 1 (about ")
+
+
+def test_the_command_that_continues_repeats_folder_limits_and_deciding():
+    """Else it would ask for a full grid, or nothing would be open to it."""
+    run = continuing({GOOD: OPEN})
+    limits = Limits(max_loss=0.011, max_lost=0.2)
+    elsewhere = with_words(run, "gradient", root=Path("my runs"))
+    screened = with_klds(with_words(run, "gradient"), {GOOD: 0.01, COARSE: 0.01})
+
+    assert said(elsewhere, limits)[2].startswith(
+        "codeneedle sweep gradient --out 'my runs' --max-loss 1.1% --max-lost 20% "
+        "--more"
+    )
+    assert said(screened)[2].startswith("codeneedle sweep gradient --decide --more")
+
+
+def test_a_text_without_further_functions_is_said_to_be_too_short():
+    short = losing_run({GOOD: OPEN})
+    corpus = replace(short.setup.corpus, functions=16, functions_before=16)
+    whole = replace(short, setup=replace(short.setup, corpus=corpus))
+    long = continuing({GOOD: [0.009 + each for each in OPEN]})
+
+    assert "The text has 16 functions: use a longer --corpus." == said(whole)[2]
+    assert said(short)[2].startswith("The context holds 16 functions; about --context")
+    assert "functions at most" not in " ".join(said(long))
+
+
+def test_a_pair_that_no_text_decides_says_how_many_a_sweep_asks():
+    losses = tuple(0.0085 + 0.01 * (-1) ** at for at in range(16)) * 6
+    setup = losing_setup([REFERENCE, GOOD], forced=96)
+    run = losing_run({GOOD: losses}, setup=setup)
+
+    assert "A sweep asks 96 functions at most." == said(run)[2]
+
+
+def test_few_functions_say_how_many_to_ask():
+    """In place of a nearest pair, of which so few tell nothing."""
+    open_ = losing_run({GOOD: OPEN[:3], COARSE: (0.05, 0.2, 0.1)})
+    beyond = losing_run({GOOD: OPEN[:5], COARSE: BEYOND[:5]})
+
+    assert (
+        "3 functions can show nothing: ask 12 or more (--functions)."
+        == (said(open_)[1])
+    )
+    assert (
+        "5 functions can show little: ask 12 or more (--functions)."
+        == (said(beyond)[1])
+    )
+
+
+def test_few_chunks_of_a_screening_are_not_taken_for_functions():
+    """Divergence of four chunks decides a pair; recall has 16 functions."""
+    run = with_klds(losing_run({GOOD: OPEN, COARSE: OPEN}), {COARSE: 0.2}, chunks=4)
+
+    found = judge(run)
+
+    assert "can show" not in " ".join(headline(found, spell))
+    assert "About functions like these 16," in " ".join(sentences(found))
+    assert "of 16 functions" in table_rows(found, found.standings)[0]
+
+
+def test_a_run_without_numbers_says_where_to_see_why():
+    run = losing_run({}, failed_record(GOOD), reference="")
+    (failed,) = run.records
+    timed = replace(failed, probe="throughput", status=Status.FINISHED)
+    unable = replace(run, records=(timed,))
+
+    assert [
+        "Nothing can be said: no cell of this run has numbers.",
+        "See why: codeneedle table random-bodies/made-model",
+    ] == said(run)
+    assert said(unable)[0].endswith(": nothing that was measured can show a loss.")
+
+
+def test_a_single_pair_has_nothing_to_be_compared_with():
+    (line,) = said(losing_run({}))
+
+    assert (
+        "Keep: -ctk bf16 -ctv bf16. No verdict: no other pair can be compared with it "
+        "yet." == line
+    )
+
+
+def test_where_no_metric_has_a_say_there_is_no_verdict_and_a_reason():
+    run = losing_run({GOOD: WITHIN})
+    again = repeated(losing(run.setup, REFERENCE, [0.02] * 16))
+    run = replace(run, records=(*run.records, again))
+
+    (line,) = said(run)
+
+    assert line.endswith("No verdict: nothing that was measured has a say.")
+    (reason,) = sentences(judge(run))
+    assert (
+        "recall-logp has no say: bf16/bf16, measured twice, differs from itself by "
+        "2.0 %, more than the limit of 1.0 %: this engine does not repeat itself so "
+        "closely." == reason
+    )
+
+
+def test_a_quantized_reference_is_said_to_have_an_unknown_loss():
+    for losses in (WITHIN, OPEN):
+        lines = said(losing_run({"q5_1/q5_1": losses}, reference=GOOD))
+
+        assert (
+            "     All this is beside q8_0/q8_0, whose own loss is unknown: no pair "
+            "without quantization has numbers." == lines[-1]
+        )
+
+
+def test_the_built_in_model_recommends_nothing():
+    run = losing_run({GOOD: WITHIN})
+    weights = replace(run.setup.weights, name=BUILT_IN)
+
+    assert [INSTRUMENT] == said(replace(run, setup=replace(run.setup, weights=weights)))
+
+
+def test_divergence_alone_names_candidates():
+    """Recall was not measured, so nothing is set, with a size of memory neither."""
+    run = with_klds(replace(losing_run({}), records=()), {GOOD: 0.001, COARSE: 0.2})
+    none = with_klds(replace(losing_run({}), records=()), {COARSE: 0.2})
+    size = int(judge(run).standing(Pair.parse(GOOD)).memory_bytes)
+
+    (line,) = said(run)
+    assert line.endswith(
+        "Recall was not measured; candidates by divergence: q8_0/q8_0."
+    )
+    assert said(none)[0].endswith("no smaller cache is within the limit of divergence.")
+    assert [
+        "Nothing to set: recall was not measured; candidates by divergence: q8_0/q8_0."
+    ] == said(run, Limits(max_memory_bytes=size))
+    (line,) = said(run, Limits(max_memory_bytes=size - 1))
+    assert line.endswith("no cache that fits is within the limit of divergence.")
+
+
+def test_written_answers_alone_are_counted():
+    def run(functions, lost):
+        types = ("bf16", "q8_0")
+        setup = made_setup(needles=functions, forced=0, types_k=types, types_v=types)
+        return made_run(
+            lambda pair, at: 9 if str(pair) == GOOD and at < lost else 20,
+            setup=replace(setup, probes={"recall": {"ask": "written"}}),
+        )
+
+    assert said(run(16, 0))[0].endswith(
+        "No smaller cache is shown to lose fewer than 10.0 % of functions."
+    )
+    few = sized_to_types(run(60, 0))
+    assert "     loses 0 of 60 functions, at most 7.7 % (limit 10.0 %)" == said(few)[1]
+
+
+def sized_to_types(run):
+    """*run* without logs: caches are as large as their types."""
+    bare = (replace(record, effective=Effective()) for record in run.records)
+    return replace(run, records=tuple(bare))
+
+
+def test_a_size_of_memory_names_what_fits_and_says_how_it_stands():
+    run = losing_run({GOOD: OPEN, COARSE: BEYOND})
+    size = {str(e.pair): int(e.memory_bytes) for e in judge(run).standings}
+
+    def lines(limit):
+        return said(run, Limits(max_memory_bytes=limit))
+
+    fits, small = lines(size[GOOD]), lines(size[COARSE])
+    assert fits[0].startswith("Set: -ctk q8_0 -ctv q8_0   (2.1 MiB at 12,288 tokens, ")
+    assert fits[1].endswith("(limit 1.0 %): open")
+    assert small[1].endswith("(limit 1.0 %): beyond")
+    assert ["Keep: -ctk bf16 -ctv bf16. It fits into 4.0 MiB at 12,288 tokens."] == (
+        lines(size[REFERENCE])
+    )
+    assert lines(100)[0].startswith(
+        "Nothing fits into 100 B at 12,288 tokens: the smallest, q4_0/q4_0 takes 1.1"
+    )
+    bare = sized_to_types(run)
+    assert (
+        "No log of this run tells the size of a cache."
+        in (said(bare, Limits(max_memory_bytes=100))[0])
+    )
+
+
+# The table
+
+
+def test_a_row_has_the_loss_its_bounds_and_the_word():
+    heading, found = rows(losing_run({GOOD: WITHIN, COARSE: BEYOND, "q8_0/q4_0": OPEN}))
+
+    assert ["memory", "K/V", "loss", "from", "to", "of 16 functions"] == heading
+    assert ["100%", REFERENCE, "", "", "", "reference *"] == found[REFERENCE]
+    assert ["53%", GOOD, "0.0 %", "-0.1 %", "0.1 %", "within"] == found[GOOD]
+    assert "beyond" == found[COARSE][-1]
+    assert found["q8_0/q4_0"][-1].startswith("open: about ")
+    assert found["q8_0/q4_0"][-1].endswith(" functions would decide it")
+    assert [REFERENCE, GOOD, "q8_0/q4_0", COARSE] == list(found)
+
+
+def test_pairs_of_more_functions_are_said_to_have_more():
+    setup = losing_setup([REFERENCE, GOOD, COARSE], forced=96)
+    run = losing_run({GOOD: WITHIN * 4, COARSE: BEYOND}, setup=setup)
+
+    heading, _ = rows(run)
+
+    assert "of 16 to 64 functions" in heading
+
+
+def test_a_pair_beyond_by_another_metric_names_it():
+    run = with_klds(losing_run({GOOD: WITHIN, COARSE: WITHIN}), {COARSE: 0.2})
+
+    heading, found = rows(run)
+
+    assert "by" == heading[-1]
+    assert ["0.2010 nats", "beyond", "kld"] == [found[COARSE][at] for at in (2, -2, -1)]
+    assert "" == found[GOOD][-1]
+
+
+def test_a_pair_in_trouble_has_its_status_there_and_the_reason_below():
+    reason = "cannot allocate 9 GiB: a long line of a log that would fold"
+    run = losing_run(
+        {GOOD: WITHIN}, failed_record(COARSE, Status.OUT_OF_MEMORY, reason)
+    )
+
+    _, found = rows(run)
+
+    assert "out-of-memory" == found[COARSE][-1]
+    assert f"Not judged: q4_0/q4_0: out-of-memory: {reason}" in sentences(judge(run))
+
+
+def test_what_keeps_a_pair_open_is_said():
+    run = losing_run({GOOD: [None, *WITHIN[1:]], COARSE: [0.0] * 16})
+    _, found = rows(run)
+    screened = with_klds(losing_run({GOOD: WITHIN}), {GOOD: 0.001, COARSE: 0.001})
+
+    assert "open: answers missing: 1 of 16 functions" == found[GOOD][-1]
+    assert found[COARSE][-1].startswith("within: the same to the last digit")
+    assert "open: recall-logp was not measured" == rows(screened)[1][COARSE][-2]
+
+
+def test_a_single_function_has_no_bounds():
+    _, found = rows(losing_run({GOOD: [0.1]}))
+
+    assert ["10.0 %", "-", "-", "open"] == found[GOOD][2:]
+
+
+# Sentences
+
+
+def test_types_that_are_beyond_and_within_are_named():
+    types = ("bf16", "q8_0", "q4_0")
+    pairs = [f"{k}/{v}" for k in types for v in types][1:]
+
+    def first(beyond):
+        run = losing_run({p: BEYOND if p.startswith(beyond) else WITHIN for p in pairs})
+        return sentences(judge(run))[0]
+
+    assert (
+        "With K q4_0 the loss is beyond the limit; with K bf16 or q8_0 it is within, "
+        "with every V measured." == first("q4_0")
+    )
+    assert (
+        "With K bf16, q8_0 or q4_0 the loss is within the limit, with every V measured."
+        == first("none")
+    )
+
+
+def test_what_may_not_have_been_seen_is_always_said():
+    about, unseen = sentences(judge(losing_run({GOOD: WITHIN, COARSE: WITHIN})))[-2:]
+    single = sentences(judge(losing_run({GOOD: [0.1]})))
+
+    assert "About functions like these 16, in this text; another text can differ " in (
+        about
+    )
+    assert (
+        "A trouble that hits fewer than 17 % of functions may not have been seen."
+        == unseen
+    )
+    assert not any("trouble" in line for line in single)
+
+
+def test_a_reference_that_nearly_repeats_itself_says_how_nearly():
+    run = losing_run({GOOD: WITHIN})
+    again = repeated(losing(run.setup, REFERENCE, [0.003] * 16))
+
+    text = sentences(judge(replace(run, records=(*run.records, again))))
+
+    assert (
+        "bf16/bf16, measured twice, differs from itself by 0.3 % (recall-logp)." in text
+    )
+
+
+# By metric
+
+
+def test_grids_name_the_pairs_of_each_word_by_one_metric():
+    run = with_klds(
+        losing_run({GOOD: WITHIN, COARSE: BEYOND, "q8_0/q4_0": OPEN}),
+        {GOOD: 0.001, COARSE: 0.2},
+    )
+    found = judge(run)
+
+    assert [
+        ("within", "q8_0/q8_0: loss at most 1.0 %"),
+        ("beyond", "q4_0/q4_0: loss more than 1.0 %"),
+        ("open", "q8_0/q4_0: neither is shown"),
+    ] == metric_entries(found, "recall-logp")
+    assert [
+        ("within", "q8_0/q8_0: change at most 0.0300 nats"),
+        ("beyond", "q4_0/q4_0: change more than 0.0300 nats"),
+    ] == metric_entries(found, "kld")
+    assert [] == metric_entries(found, "kv")
+    assert ["1 pair", "1 pair", ""] == [
+        beyond_phrase(found, name) for name in ("recall-logp", "kld", "kv")
+    ]
+
+
+def test_a_metric_that_has_no_say_says_why():
+    setup = losing_setup([REFERENCE, GOOD])
+    poor = losing(setup, REFERENCE, [0.0] * 16, behind=range(5))
+    run = losing_run({GOOD: WITHIN}, poor, reference="", setup=setup)
+
+    ((word, phrase),) = metric_entries(judge(run), "recall-logp")
+    assert "verdict" == word
+    assert phrase.startswith("no say: the model itself has 0% right with bf16/bf16")
+    assert "" == beyond_phrase(judge(run), "recall-logp")
+
+
+@pytest.mark.parametrize(("coarse", "phrase"), [(BEYOND, "K q4_0"), (WITHIN, "none")])
+def test_the_summary_names_what_is_beyond(coarse, phrase):
+    run = losing_run({GOOD: WITHIN, "q4_0/q8_0": coarse, COARSE: coarse})
+
+    assert phrase == beyond_phrase(judge(run), "recall-logp")
+
+
+# Forms
+
+
+def test_a_terminal_of_80_columns_is_wide_enough():
+    """No number is broken, and no line is longer."""
+    types = ("bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+    pairs = [f"{k}/{v}" for k in types for v in types][1:]
+    run = losing_run(dict.fromkeys(pairs[:20], OPEN) | {COARSE: BEYOND})
+    run = with_klds(run, dict.fromkeys(pairs[:3], 0.2))
+
+    lines = printed(verdict_view(judge(run), spell), width=80).splitlines()
+
+    assert 80 >= max(map(len, lines))
+    (row,) = (line for line in lines if "q4_0/q4_0" in line)
+    assert "beyond" in row
+
+
+def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
+    """The reference, and pairs of which none is smaller and loses less."""
+    run = losing_run(
+        {
+            "bf16/q8_0": BEYOND,
+            "q8_0/bf16": [0.2 + each for each in BEYOND],
+            GOOD: WITHIN,
+            COARSE: BEYOND,
+        }
+    )
+    text = printed(brief_view(judge(run), spell))
+    full = printed(verdict_view(judge(run), spell))
+
+    assert all(pair in text for pair in (REFERENCE, GOOD, COARSE))
+    assert "q8_0/bf16" not in text.partition("2 more pairs")[0]
+    assert "2 more pairs: codeneedle verdict random-bodies/made-model\n" in text
+    assert all(str(record.pair) in full for record in run.records)
+    elsewhere = replace(run, root=Path("other"))
+    limits = Limits(max_loss=0.02)
+    assert "made-model --out other --max-loss 2%\n" in printed(
+        brief_view(judge(elsewhere, limits), spell)
+    )
+
+
+def test_markdown_has_the_headline_the_table_and_the_facts():
+    text = verdict_markdown(judge(losing_run({GOOD: WITHIN})), spell)
+    lines = text.split("\n")
+
+    assert "### random-bodies/made-model: verdict" == lines[0]
+    assert lines[2].startswith("**Set: ")
+    assert any("| memory | K/V | loss |" in line for line in lines)
+    assert any("like these 16" in line for line in lines)
+    assert text.endswith("\n")
+
+
+def test_json_has_what_the_verdict_rests_on():
+    run = with_klds(
+        losing_run({GOOD: WITHIN, COARSE: [0.1]}, failed_record("q5_1/q5_1")),
+        {GOOD: 0.001},
+    )
+    (found,) = json.loads(verdict_json([judge(run)], lambda _engine: spell))
+
+    assert (REFERENCE, GOOD, False) == (
+        found["reference"],
+        found["set"],
+        found["is_instrument"],
+    )
+    assert {
+        "max_loss": 0.01,
+        "max_lost": 0.1,
+        "max_change": 0.03,
+        "max_memory_bytes": None,
+        "at": None,
+    } == found["limits"]
+    by_pair = {f"{each['k']}/{each['v']}": each for each in found["pairs"]}
+    good, coarse, failed = (by_pair[name] for name in (GOOD, COARSE, "q5_1/q5_1"))
+    assert ("within", []) == (good["word"], good["lacking"])
+    assert ["recall-logp", "kld"] == [row["name"] for row in good["metrics"]]
+    row = good["metrics"][0]
+    assert row["low"] < row["loss"] < row["high"] < row["limit"]
+    assert (16, "functions", "probability", None) == (
+        row["units"],
+        row["noun"],
+        row["kind"],
+        row["needed"],
+    )
+    assert (None, None) == tuple(coarse["metrics"][0][end] for end in ("low", "high"))
+    assert (None, "crashed: it died", []) == (
+        failed["word"],
+        failed["trouble"],
+        failed["metrics"],
+    )
+    assert found["headline"][0].startswith("Set: ")
+    assert found["sentences"]
+    assert "made-model" in found["facts"]["model"]
+
+
+def test_the_time_of_further_functions_is_told_where_it_is_known():
+    run = with_words(continuing({GOOD: OPEN}), "gradient")
+    timeless = replace(
+        run, records=tuple(replace(r, phases=Phases()) for r in run.records)
+    )
+
+    assert " (about " in said(run)[2]
+    assert said(timeless)[2].startswith("codeneedle sweep gradient --more")

@@ -1,0 +1,763 @@
+"""What is said of a pair: within the limit, beyond it, or open; and which to set."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from made_copies import copied
+from made_losses import (
+    BEYOND,
+    OPEN,
+    REFERENCE,
+    WITHIN,
+    diverging,
+    losing,
+    losing_rounds,
+    losing_run,
+    losing_setup,
+    repeated,
+)
+from made_records import (
+    failed_record,
+    made_record,
+    made_round,
+    made_run,
+    made_setup,
+)
+from made_retrieval import made_frozen, made_texts, retrieval_record
+
+from codeneedle.grid import Pair
+from codeneedle.models.pretrained import BUILT_IN
+from codeneedle.records.record import Effective, KvBuffer, Run, Status
+from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.statistics import Word, error_share, interval
+
+GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
+
+
+def of(found, pair):
+    """The standing of a pair."""
+    return found.standing(Pair.parse(pair))
+
+
+def words(found):
+    """By pair, what is said of it."""
+    return {str(each.pair): str(each.word) for each in found.compared}
+
+
+def row_of(run, pair=GOOD, metric="recall-logp", limits=None):
+    """What a metric says of *pair*."""
+    return of(judge(run, limits), pair).row(metric)
+
+
+def together(*runs):
+    """The records of several runs of one setup."""
+    records = tuple(record for run in runs for record in run.records)
+    probes = {name: kept for run in runs for name, kept in run.setup.probes.items()}
+    return replace(
+        runs[0], records=records, setup=replace(runs[0].setup, probes=probes)
+    )
+
+
+def with_klds(run, klds):
+    """*run*, and the divergence of its pairs."""
+    none = diverging(REFERENCE, [1e-6] * 16)
+    others = [diverging(pair, each) for pair, each in klds.items()]
+    return replace(run, records=(*run.records, none, *others))
+
+
+# Words
+
+
+def test_each_pair_is_within_beyond_or_open_and_the_smallest_within_is_set():
+    run = losing_run(
+        {
+            "bf16/q8_0": WITHIN,
+            GOOD: WITHIN,
+            "q8_0/q4_0": OPEN,
+            COARSE: BEYOND,
+        }
+    )
+
+    found = judge(run)
+
+    assert Pair.parse(REFERENCE) == found.reference
+    assert Pair.parse(GOOD) == found.chosen
+    assert {
+        "bf16/q8_0": "within",
+        GOOD: "within",
+        "q8_0/q4_0": "open",
+        COARSE: "beyond",
+    } == words(found)
+    assert "" == found.word(found.reference) == found.word(Pair("f16", "f16"))
+    assert {"recall-logp": 16} == found.units
+
+
+def test_a_loss_is_what_the_right_tokens_have_less_than_with_the_reference():
+    """In probability, function by function, with the bounds of the page."""
+    losses = (0.01, -0.005, *OPEN[2:])
+
+    row = row_of(losing_run({GOOD: losses, COARSE: BEYOND}))
+
+    expected = interval(losses, error_share(0, 2))
+    assert (row.bounds.mean, row.bounds.low, row.bounds.high) == pytest.approx(
+        (expected.mean, expected.low, expected.high)
+    )
+    assert 16 == row.bounds.units
+    assert 0.01 == row.limit
+
+
+def test_the_limit_may_be_changed_afterwards():
+    """Intervals do not depend on it."""
+    run = losing_run({GOOD: WITHIN, COARSE: BEYOND})
+    strict, loose = (Limits(max_loss=limit) for limit in (0.001, 0.15))
+
+    assert {GOOD: "open", COARSE: "beyond"} == words(judge(run, strict))
+    assert {GOOD: "within", COARSE: "within"} == words(judge(run, loose))
+    assert row_of(run, limits=strict).bounds == row_of(run, limits=loose).bounds
+    assert Pair.parse(COARSE) == judge(run, loose).chosen
+
+
+def test_gains_are_shown_as_they_are_and_lie_within():
+    row = row_of(losing_run({GOOD: [-0.01 + each for each in WITHIN]}))
+
+    assert -0.01 == pytest.approx(row.bounds.mean)
+    assert Word.WITHIN is row.word
+
+
+def test_a_row_that_is_open_says_how_many_functions_would_decide_it():
+    run = losing_run({GOOD: OPEN, "q8_0/q4_0": WITHIN})
+
+    assert 16 < row_of(run).needed < 200
+    assert row_of(run, "q8_0/q4_0").needed is None
+
+
+def test_losses_that_are_all_zero_are_within_and_raise_a_doubt():
+    row = row_of(losing_run({GOOD: [0.0] * 16}))
+
+    assert (0, 0) == (row.bounds.low, row.bounds.high)
+    assert Word.WITHIN is row.word
+    assert row.remark.startswith("the same to the last digit")
+
+
+def test_a_single_function_has_no_interval_and_few_leave_all_open():
+    single = row_of(losing_run({GOOD: [0.0]}))
+    few = judge(losing_run({GOOD: OPEN[:3], COARSE: (0.05, 0.2, 0.1)}))
+
+    assert (Word.OPEN, math.inf) == (single.word, single.bounds.high)
+    assert {"open"} == set(words(few).values())
+    assert few.chosen is None
+
+
+def test_an_end_is_no_more_than_everything():
+    """Three functions that differ much: 2 degrees of freedom."""
+    bounds = row_of(losing_run({GOOD: [0.5, -0.3, 0.5]})).bounds
+
+    assert (-1, 1) == (bounds.low, bounds.high)
+
+
+# What there is to compare
+
+
+def test_a_run_without_numbers_has_no_reference():
+    setup = losing_setup([REFERENCE, GOOD])
+    empty = Run(name="made", setup=setup, records=())
+    failed = replace(empty, records=(failed_record(GOOD), failed_record(REFERENCE)))
+
+    for run in (empty, failed):
+        found = judge(run)
+        assert (None, None, ()) == (found.reference, found.chosen, found.compared)
+
+
+def test_a_single_pair_is_the_reference_and_compared_with_nothing():
+    found = judge(losing_run({}, setup=losing_setup([REFERENCE])))
+
+    assert Pair.parse(REFERENCE) == found.reference
+    assert (None, ()) == (found.chosen, found.compared)
+
+
+def test_pairs_are_compared_on_the_functions_that_both_answered():
+    """What the reference lacks is left out for all."""
+    run = losing_run({GOOD: [0.5, 0.5, *WITHIN[2:]]}, reference="")
+    reference = losing(run.setup, REFERENCE, [None, None, *[0.0] * 14])
+
+    row = row_of(replace(run, records=(*run.records, reference)))
+
+    assert 14 == row.bounds.units
+    assert (Word.WITHIN, "") == (row.word, row.remark)
+
+
+def test_a_pair_that_lacks_answers_is_never_within():
+    """The hardest are missing first; what is beyond all the same, is."""
+    missing = row_of(losing_run({GOOD: [None, *WITHIN[1:]]}))
+    beyond = row_of(losing_run({GOOD: [None, *BEYOND[1:]]}))
+
+    assert (Word.OPEN, 15) == (missing.word, missing.bounds.units)
+    assert "answers missing: 1 of 16 functions" == missing.remark == beyond.remark
+    assert Word.BEYOND is beyond.word
+
+
+def test_a_pair_that_shares_no_function_with_the_reference_is_not_compared():
+    run = losing_run({GOOD: [None] * 8 + [0.0] * 8, COARSE: WITHIN}, reference="")
+    reference = losing(run.setup, REFERENCE, [0.0] * 8 + [None] * 8)
+
+    found = judge(replace(run, records=(*run.records, reference)))
+
+    assert ["q4_0/q4_0"] == [str(each.pair) for each in found.compared]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (Status.UNSUPPORTED, "no kernel"),
+        (Status.OUT_OF_MEMORY, "cannot allocate"),
+        (Status.TIMED_OUT, "silent"),
+        (Status.CRASHED, "it died"),
+        (Status.UNVERIFIED, "nothing tells it from f16"),
+        (Status.INTERRUPTED, "stopped"),
+    ],
+)
+def test_gaps_are_not_compared_and_named_with_their_reason(status, reason):
+    """They are not among the pairs that share the error."""
+    run = losing_run({GOOD: OPEN}, failed_record(COARSE, status, reason))
+
+    found = judge(run)
+
+    assert f"{status}: {reason}" == of(found, COARSE).trouble
+    assert "" == found.word(Pair.parse(COARSE))
+    assert {GOOD: "open"} == words(found)
+    assert row_of(run).bounds == row_of(losing_run({GOOD: OPEN})).bounds
+
+
+def test_a_pair_that_was_stopped_half_way_is_a_gap_whatever_it_holds():
+    run = losing_run({GOOD: OPEN})
+    stopped = replace(
+        losing(run.setup, COARSE, BEYOND[:9]), status=Status.INTERRUPTED, reason="stop"
+    )
+
+    found = judge(replace(run, records=(*run.records, stopped)))
+
+    assert "interrupted: stop" == of(found, COARSE).trouble
+    assert () == of(found, COARSE).rows
+    assert row_of(run).bounds == of(found, GOOD).row("recall-logp").bounds
+
+
+def test_a_pair_that_failed_in_another_probe_is_not_judged():
+    run = losing_run(
+        {GOOD: WITHIN},
+        replace(failed_record(GOOD), probe="divergence"),
+        replace(failed_record("q8_0/q8_0"), probe="throughput"),
+    )
+
+    assert "crashed: it died" == of(judge(run), GOOD).trouble
+    assert judge(run).chosen is None
+
+
+def test_a_pair_without_speeds_is_judged_all_the_same():
+    run = losing_run({GOOD: WITHIN}, replace(failed_record(GOOD), probe="throughput"))
+
+    assert "" == of(judge(run), GOOD).trouble
+    assert Pair.parse(GOOD) == judge(run).chosen
+
+
+def test_a_partial_grid_is_judged_as_far_as_it_goes():
+    """One type per axis: fewer pairs share the error, so intervals are narrower."""
+    losses = {GOOD: WITHIN, "q8_0/bf16": OPEN, "bf16/q8_0": OPEN, COARSE: BEYOND}
+    few, many = losing_run({GOOD: OPEN}), losing_run(losses | {GOOD: OPEN})
+
+    assert row_of(few).bounds.high < row_of(many).bounds.high
+    assert {"open"} == set(words(judge(few)).values())
+
+
+def test_the_most_precise_pair_with_numbers_is_the_reference():
+    """Though it is quantized: what it loses itself is unknown."""
+    run = losing_run({COARSE: BEYOND}, failed_record(REFERENCE), reference=GOOD)
+
+    found = judge(run)
+
+    assert Pair.parse(GOOD) == found.reference
+    assert {COARSE: "beyond"} == words(found)
+    assert "crashed: it died" == of(found, REFERENCE).trouble
+
+
+# Several looks
+
+
+@pytest.mark.parametrize(("functions", "look"), [(16, 0), (20, 1), (32, 1), (64, 2)])
+def test_each_time_that_a_pair_gets_functions_is_one_more_look(functions, look):
+    """Its share of the error halves, that of the others stays; also half-way."""
+    setup = losing_setup([REFERENCE, GOOD, COARSE], forced=96)
+    run = losing_run({GOOD: OPEN * 4, COARSE: OPEN}, setup=setup, reference="")
+    records = [
+        losing(setup, REFERENCE, [0.0] * 64),
+        losing(setup, GOOD, (OPEN * 4)[:functions]),
+        losing(setup, COARSE, OPEN),
+    ]
+    run = replace(run, records=tuple(records))
+
+    losses = (OPEN * 4)[:functions]
+    for pair, share in ((GOOD, error_share(look, 2)), (COARSE, error_share(0, 2))):
+        asked = losses if pair == GOOD else OPEN
+        expected = interval(asked, share)
+        assert row_of(run, pair).bounds.high == pytest.approx(expected.high)
+
+
+def test_functions_that_the_reference_lacks_count_for_nothing():
+    """A pair that was asked further while the reference could not be."""
+    setup = losing_setup([REFERENCE, GOOD], forced=32)
+    run = losing_run({GOOD: OPEN * 2}, setup=setup, reference="")
+    reference = losing(setup, REFERENCE, [0.0] * 16)
+
+    row = row_of(replace(run, records=(reference, *run.records)))
+
+    assert (16, "") == (row.bounds.units, row.remark)
+
+
+# Bounds of tokens, and models that cannot recall
+
+
+def test_tokens_of_which_a_bound_is_known_may_show_a_loss_and_never_none():
+    """An engine that lists few tokens: a pair's probability may be lower still."""
+    run = losing_run({})
+    setup = losing_setup([REFERENCE, GOOD])
+    bounded = [losing(setup, GOOD, each, bounds=1) for each in (WITHIN, BEYOND, OPEN)]
+
+    rows = [row_of(replace(run, records=(*run.records, each))) for each in bounded]
+
+    assert [Word.OPEN, Word.BEYOND, Word.OPEN] == [row.word for row in rows]
+    assert "of some tokens only a bound is known: it may lose more" == rows[0].remark
+
+
+def test_tokens_of_the_reference_of_which_a_bound_is_known_show_no_loss():
+    """It may have had less to lose."""
+    setup = losing_setup([REFERENCE, GOOD, COARSE])
+    run = losing_run({GOOD: WITHIN, COARSE: BEYOND}, reference="", setup=setup)
+    reference = losing(setup, REFERENCE, [0.0] * 16, bounds=1)
+
+    run = replace(run, records=(*run.records, reference))
+
+    assert {GOOD: "within", COARSE: "open"} == words(judge(run))
+    missing = losing(setup, COARSE, [None, *BEYOND[1:]])
+    run = replace(run, records=(reference, run.records[0], missing))
+    assert {GOOD: "within", COARSE: "open"} == words(judge(run))
+
+
+def test_fewer_than_one_bound_in_a_thousand_tokens_do_not_matter():
+    """One of 1,500 here."""
+    setup = losing_setup([REFERENCE, GOOD], forced=300, functions=300)
+    record = losing(setup, GOOD, WITHIN * 19)
+    recall = dict(record.observation)
+    recall["forced"] = [{**each} for each in recall["forced"]]
+    recall["forced"][0]["bounds"] = [0]
+    run = losing_run({}, replace(record, observation=recall), setup=setup)
+    reference = losing(setup, REFERENCE, [0.0] * 300)
+
+    row = row_of(replace(run, records=(reference, run.records[-1])))
+
+    assert (Word.WITHIN, "") == (row.word, row.remark)
+
+
+def test_a_model_that_cannot_recall_has_nothing_to_lose():
+    """Under 20 % of first choices: neither within nor beyond means anything."""
+    setup = losing_setup([REFERENCE, GOOD])
+    poor = losing(setup, REFERENCE, [0.0] * 16, behind=range(5))
+    able = losing(setup, REFERENCE, [0.0] * 16, behind=range(4))
+    run = losing_run({GOOD: WITHIN}, reference="", setup=setup)
+
+    silent = judge(replace(run, records=(*run.records, poor)))
+    speaking = judge(replace(run, records=(*run.records, able)))
+
+    assert "the model itself has 0% right" in silent.silent["recall-logp"]
+    assert ((), None) == (silent.compared, silent.chosen)
+    assert {} == speaking.silent
+    assert {GOOD: "within"} == words(speaking)
+
+
+@pytest.mark.parametrize("loss", [0.02, -0.02])
+def test_an_engine_that_does_not_repeat_itself_has_no_verdict(loss):
+    """Whichever of the two measurements of the reference has more."""
+    run = losing_run({GOOD: WITHIN})
+    again = repeated(losing(run.setup, REFERENCE, [loss] * 16))
+
+    found = judge(replace(run, records=(*run.records, again)))
+
+    assert "this engine does not repeat itself" in found.silent["recall-logp"]
+    assert found.repeats["recall-logp"] == pytest.approx(0.02)
+    assert ((), None) == (found.compared, found.chosen)
+    loose = judge(found.run, Limits(max_loss=0.05))
+    assert ({}, {GOOD: "within"}) == (loose.silent, words(loose))
+
+
+@pytest.mark.parametrize("again", [20, 10])
+def test_answers_that_come_and_go_are_no_evidence(again):
+    """More of them the second time show as little repetition as fewer."""
+    run = written(0)
+    first = made_run(
+        lambda pair, at: 30 - again if at < 3 else 20, setup=run.setup
+    ).records
+    (second,) = (
+        repeated(record)
+        for record in made_run(
+            lambda pair, at: again if at < 3 else 20, setup=run.setup
+        ).records
+        if str(record.pair) == REFERENCE
+    )
+
+    found = judge(replace(run, records=(*first, second)))
+
+    assert "does not repeat itself" in found.silent["matched"]
+    assert 3 / 16 == found.repeats["matched"]
+
+
+# Several metrics
+
+
+def test_divergence_is_needed_where_it_was_measured():
+    """Up to three times the limit, in nats; more of it is beyond, whatever is lost."""
+    run = losing_run({GOOD: WITHIN, COARSE: WITHIN, "q5_1/q5_1": WITHIN})
+    found = judge(
+        with_klds(
+            run,
+            {
+                GOOD: [0.01, 0.012] * 8,
+                COARSE: [0.05, 0.06] * 8,
+                "q5_1/q5_1": [0.001, 0.07] * 8,
+            },
+        )
+    )
+
+    assert {
+        GOOD: "within",
+        COARSE: "beyond",
+        "q5_1/q5_1": "open",
+    } == words(found)
+    assert 0.03 == pytest.approx(of(found, GOOD).row("kld").limit)
+    assert "kld" == of(found, COARSE).leading.metric.name
+    assert "kld" == of(found, "q5_1/q5_1").leading.metric.name
+    assert "recall-logp" == of(found, GOOD).leading.metric.name
+    assert Pair.parse(GOOD) == found.chosen
+
+
+def test_divergence_alone_is_never_enough():
+    """It sets nothing, whatever is asked for; beyond it says all the same."""
+    run = with_klds(
+        replace(losing_run({}), records=()),
+        {GOOD: [0.001, 0.002] * 8, COARSE: [0.2, 0.3] * 8},
+    )
+
+    found = judge(run)
+
+    assert not found.graded
+    assert {GOOD: "open", COARSE: "beyond"} == words(found)
+    assert found.chosen is None
+    assert Word.WITHIN is of(found, GOOD).row("kld").word
+    assert judge(run, Limits(max_memory_bytes=1 << 40)).chosen is None
+    less = Limits(max_memory_bytes=int(of(found, GOOD).memory_bytes))
+    assert judge(run, less).chosen is None
+    assert {"kld"} == set(found.units)
+
+
+def test_within_takes_every_graded_metric_and_one_is_enough_for_beyond():
+    """Recall and copies."""
+    types = ["f16/f16", "q8_0/q8_0", "q5_1/q5_1", "q4_0/q4_0"]
+    setup = losing_setup(types)
+    run = losing_run(
+        {"q8_0/q8_0": WITHIN, "q5_1/q5_1": WITHIN, "q4_0/q4_0": BEYOND},
+        reference="f16/f16",
+        setup=setup,
+    )
+    copies = [
+        copied("f16/f16", [-0.3, -0.31] * 8),
+        copied("q8_0/q8_0", [-0.3, -0.311] * 8),
+        copied("q5_1/q5_1", [-0.6, -0.61] * 8),
+        copied("q4_0/q4_0", [-0.3, -0.311] * 8),
+    ]
+
+    found = judge(replace(run, records=(*run.records, *copies)))
+
+    assert {
+        "q8_0/q8_0": "within",
+        "q5_1/q5_1": "beyond",
+        "q4_0/q4_0": "beyond",
+    } == words(found)
+    assert "copy-logp" == of(found, "q5_1/q5_1").leading.metric.name
+    assert "within" == found.word(Pair.parse("q5_1/q5_1"), "recall-logp")
+    assert "beyond" == found.word(Pair.parse("q5_1/q5_1"), "copy-logp")
+
+
+def test_nats_are_losses_of_probability_and_gains_may_be_large():
+    """1 - exp(-x): a chunk that comes to life again gains more than all."""
+    run = losing_run({}, setup=losing_setup(["f16/f16"]), reference="")
+    copies = [
+        copied("f16/f16", [-2.0, -2.1] * 8),
+        copied(GOOD, [-2.0 - 0.01, -2.1 - 0.01] * 8),
+        copied(COARSE, [-0.1, -0.1] * 8),
+    ]
+
+    run = replace(run, records=tuple(copies))
+
+    assert row_of(run, GOOD, "copy-logp").bounds.mean == pytest.approx(
+        1 - math.exp(-0.01)
+    )
+    gains = row_of(run, COARSE, "copy-logp").bounds
+    assert gains.low <= gains.mean <= gains.high < -1
+
+
+def test_a_metric_that_a_pair_lacks_keeps_it_open():
+    """As after a screening, which measured recall of a few alone."""
+    run = with_klds(
+        losing_run({GOOD: WITHIN}),
+        {GOOD: [0.001, 0.002] * 8, "q5_1/q5_1": [0.001, 0.002] * 8},
+    )
+
+    found = judge(run)
+
+    assert {GOOD: "within", "q5_1/q5_1": "open"} == words(found)
+    assert ("recall-logp",) == of(found, "q5_1/q5_1").lacking
+    assert () == of(found, GOOD).lacking
+
+
+def test_each_metric_shares_the_error_among_the_pairs_that_it_compares():
+    losses = {GOOD: OPEN}
+    alone = row_of(losing_run(losses))
+    run = with_klds(
+        losing_run(losses),
+        {pair: [0.001, 0.002] * 8 for pair in (GOOD, COARSE, "q5_1/q5_1")},
+    )
+
+    assert alone.bounds == row_of(run).bounds
+    expected = interval([0.001, 0.002] * 8, error_share(0, 3))
+    assert row_of(run, GOOD, "kld").bounds.high == pytest.approx(expected.high)
+
+
+def test_divergence_from_another_reference_has_no_say():
+    run = losing_run({GOOD: WITHIN})
+    kld = diverging(GOOD, [0.9] * 16, reference="f32/f32")
+
+    found = judge(replace(run, records=(*run.records, kld)))
+
+    assert "has no value" in found.silent["kld"]
+    assert {GOOD: "within"} == words(found)
+
+
+# Answers
+
+
+def written(lost, *, functions=16, types=("bf16", "q8_0")):
+    """A run of written lines; so many functions of q8_0/q8_0 come back short."""
+    setup = made_setup(needles=functions, forced=0, types_k=types, types_v=types)
+    setup = replace(setup, probes={"recall": {"ask": "written"}})
+    return made_run(
+        lambda pair, at: 16 if str(pair) == GOOD and at < lost else 20, setup=setup
+    )
+
+
+def test_written_answers_alone_are_judged_by_the_share_that_is_lost():
+    """A function is lost that has four of twenty lines fewer."""
+    few, many, all_lost = (
+        judge(run) for run in (written(0), written(0, functions=55), written(16))
+    )
+
+    assert "open" == words(few)[GOOD]
+    assert "within" == words(many)[GOOD]
+    assert "beyond" == words(all_lost)[GOOD]
+    row = of(all_lost, GOOD).row("matched")
+    assert (16, 0.10) == (row.lost, row.limit)
+    assert "open" == words(judge(few.run, Limits(max_lost=0.2)))[GOOD]
+    assert "within" == words(judge(few.run, Limits(max_lost=0.3)))[GOOD]
+
+
+@pytest.mark.parametrize(("matched", "lost"), [(17, 0), (16, 1)])
+def test_a_function_with_three_lines_fewer_is_not_lost(matched, lost):
+    run = made_run(
+        lambda pair, at: matched if str(pair) == GOOD and at == 0 else 20,
+        setup=written(0).setup,
+    )
+
+    assert lost == row_of(run, GOOD, "matched").lost
+
+
+def test_written_answers_beside_a_graded_metric_can_only_veto():
+    """Without a loss they say nothing; with many lost they are beyond."""
+    clean, lossy = (
+        together(written(lost), losing_run({GOOD: WITHIN}, setup=written(0).setup))
+        for lost in (0, 12)
+    )
+    setup = replace(
+        made_setup(types_k=("bf16", "q8_0"), types_v=("bf16", "q8_0")),
+        probes={"recall": {"ask": "both", "functions": 16, "lines": 5}},
+    )
+
+    def both(run):
+        rounds = {
+            record.pair: record.observation["rounds"]
+            for record in run.records
+            if record.observation["rounds"]
+        }
+        forced = [
+            losing(setup, str(pair), WITHIN if str(pair) == GOOD else [0.0] * 16)
+            for pair in rounds
+        ]
+        merged = [
+            replace(each, observation={**each.observation, "rounds": rounds[each.pair]})
+            for each in forced
+        ]
+        return replace(run, setup=setup, records=tuple(merged))
+
+    clean, lossy = judge(both(clean)), judge(both(lossy))
+
+    assert ("open", "within") == (
+        clean.word(Pair.parse(GOOD), "matched"),
+        words(clean)[GOOD],
+    )
+    assert "beyond" == words(lossy)[GOOD]
+    assert "matched" == of(lossy, GOOD).leading.metric.name
+
+
+def test_a_pair_without_a_written_answer_is_judged_by_its_forced_lines():
+    """A model that thinks until its tokens are spent."""
+    setup = made_setup(types_k=("bf16", "q8_0"), types_v=("bf16",))
+    silent = [
+        replace(made_round(each), reply="", error="empty") for each in setup.needles
+    ]
+    records = tuple(
+        made_record(pair, silent, forced=losing_rounds(setup, losses))
+        for pair, losses in ((REFERENCE, [0.0] * 16), ("q8_0/bf16", WITHIN))
+    )
+
+    found = judge(Run(name="made", setup=setup, records=records))
+
+    assert {"q8_0/bf16": "within"} == words(found)
+    assert {"recall-logp"} == set(found.units)
+
+
+def test_written_recall_of_a_model_that_writes_nothing_has_no_say():
+    run = made_run(lambda _pair, _at: 2, setup=written(0).setup)
+
+    found = judge(run)
+
+    assert "10% right" in found.silent["matched"]
+    assert () == found.compared
+
+
+def test_texts_are_units_of_tasks_and_lost_with_fewer_right_answers():
+    """Questions of one text count once; log-probabilities are graded."""
+    texts = made_texts(questions=3)
+    worse = made_texts(questions=3, answer=lambda _question, _length: "nothing")
+    setup = replace(
+        losing_setup(["f16/f16", GOOD]),
+        probes={"retrieval": {"tasks": ["multikey"], "lengths": [1024]}},
+    )
+    records = [
+        retrieval_record("f16/f16", texts, frozen=made_frozen()),
+        retrieval_record(GOOD, worse, frozen=made_frozen()),
+    ]
+
+    found = judge(Run(name="made", setup=setup, records=tuple(records)))
+
+    row = of(found, GOOD).row("retrieval")
+    assert len(texts) == row.lost == row.bounds.units == found.units["retrieval-logp"]
+    assert found.graded
+
+
+# Types
+
+
+def test_a_type_is_named_whose_pairs_all_have_one_word():
+    """Only of two pairs or more; the reference is no pair of its own types."""
+    types = ("bf16", "q8_0", "q4_0")
+    pairs = [f"{k}/{v}" for k in types for v in types][1:]
+    losses = {pair: BEYOND if pair.startswith("q4_0") else WITHIN for pair in pairs}
+
+    found = judge(losing_run(losses))
+
+    assert ["q4_0"] == found.types_all(Word.BEYOND, "k")
+    assert [] == found.types_all(Word.BEYOND, "v")
+    assert ["bf16", "q8_0"] == found.types_all(Word.WITHIN, "k")
+    assert [] == found.types_all(Word.WITHIN, "v")
+    assert ["q4_0"] == found.types_all(Word.BEYOND, "k", "recall-logp")
+    single = judge(losing_run({COARSE: BEYOND, GOOD: WITHIN}))
+    assert [] == single.types_all(Word.BEYOND, "k")
+
+
+# Memory
+
+
+def windowed(record, *, k_mib=1.0, v_mib=1.0):
+    """*record* with a layer of the whole context, and one of a sliding window."""
+    buffers = tuple(
+        KvBuffer(
+            cells=cells,
+            layers=1,
+            k_type=record.pair.k,
+            v_type=record.pair.v,
+            k_mib=k_mib,
+            v_mib=v_mib,
+        )
+        for cells in (8192, 1024)
+    )
+    return replace(record, effective=Effective(kv=buffers))
+
+
+@pytest.mark.parametrize(
+    ("at", "mib"), [(None, 2 * 1.5 + 2), (8192, 4), (16384, 6), (512, 2 / 16 + 1)]
+)
+def test_a_sliding_window_does_not_grow_with_the_context(at, mib):
+    """At the context of the run, 12,288 tokens, by default."""
+    run = losing_run({})
+    run = replace(run, records=tuple(map(windowed, run.records)))
+
+    found = judge(run, Limits(max_memory_bytes=1, at=at))
+
+    assert mib * 1024**2 == of(found, REFERENCE).memory_bytes
+
+
+def test_with_a_size_the_pair_is_set_that_loses_least_of_those_that_fit():
+    """Within or not; the reference stays where it fits."""
+    run = losing_run({GOOD: OPEN, "q5_1/q5_1": WITHIN, COARSE: BEYOND})
+    size = {str(each.pair): int(each.memory_bytes) for each in judge(run).standings}
+
+    def chosen(limit):
+        return judge(run, Limits(max_memory_bytes=limit)).chosen
+
+    assert chosen(size[REFERENCE]) is None
+    assert Pair.parse("q5_1/q5_1") == chosen(size[REFERENCE] - 1)
+    assert Pair.parse(COARSE) == chosen(size["q5_1/q5_1"] - 1)
+    assert chosen(size[COARSE] - 1) is None
+
+
+def test_losses_and_changes_are_compared_by_their_limits():
+    """0.02 nats are within 0.03, and 1.5 % is beyond 1 %."""
+    run = with_klds(
+        losing_run({GOOD: [0.015 + each for each in WITHIN], COARSE: WITHIN}),
+        {GOOD: [0.001, 0.0011] * 8, COARSE: [0.031, 0.0311] * 8},
+    )
+    found = judge(run)
+    assert {GOOD: "beyond", COARSE: "beyond"} == words(found)
+
+    fits = Limits(max_memory_bytes=int(of(found, GOOD).memory_bytes))
+
+    assert Pair.parse(COARSE) == judge(run, fits).chosen
+
+
+def test_without_a_log_a_pair_is_as_large_as_its_types():
+    run = losing_run({GOOD: WITHIN, COARSE: WITHIN})
+    bare = replace(
+        run, records=tuple(replace(r, effective=Effective()) for r in run.records)
+    )
+
+    found = judge(bare)
+
+    assert of(found, COARSE).memory is None
+    assert Pair.parse(COARSE) == found.chosen
+    assert judge(bare, Limits(max_memory_bytes=1 << 40)).chosen is None
+
+
+def test_the_built_in_model_is_an_instrument_and_sets_nothing():
+    run = losing_run({GOOD: WITHIN})
+    weights = replace(run.setup.weights, name=BUILT_IN)
+
+    found = judge(replace(run, setup=replace(run.setup, weights=weights)))
+
+    assert (True, None) == (found.is_instrument, found.chosen)
+    assert {GOOD: "within"} == words(found)

@@ -1,0 +1,276 @@
+"""Intervals of losses and of lost shares, and how many units decide a pair."""
+
+import itertools
+import math
+import statistics
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as some
+from scipy.stats import beta, t
+
+from codeneedle.verdict.statistics import (
+    ALPHA,
+    Bounds,
+    Word,
+    error_share,
+    interval,
+    lost_share,
+    units_needed,
+)
+
+LOSSES = some.lists(some.floats(-1, 1), min_size=2, max_size=40)
+SHARES = some.builds(error_share, some.integers(0, 4), some.integers(1, 200))
+
+
+def quantile(units, *, pairs, look=0):
+    """Half the width of the interval of values without skewness, in standard errors."""
+    values = [-1.0, 1.0] * (units // 2)
+    found = interval(values, error_share(look, pairs))
+    return (found.high - found.mean) / (statistics.stdev(values) / math.sqrt(units))
+
+
+def plain_width(losses, share):
+    """Half the width of Student's interval."""
+    count = len(losses)
+    error = statistics.stdev(losses) / math.sqrt(count)
+    return error * float(t.ppf(1 - share, count - 1))
+
+
+# Shares
+
+
+def test_the_shares_of_all_looks_add_up_to_five_per_cent_of_sweeps():
+    """Of one pair, and of all pairs together."""
+    for pairs in (1, 8, 35):
+        of_one = [error_share(look, pairs) for look in range(60)]
+        assert ALPHA == pytest.approx(pairs * math.fsum(of_one))
+    assert [0.025, 0.0125] == [error_share(look, 1) for look in (0, 1)]
+
+
+def test_a_run_without_other_pairs_has_a_share_too():
+    assert error_share(0, 1) == error_share(0, 0)
+
+
+# Losses
+
+
+@pytest.mark.parametrize(("units", "expected"), [(12, 4.22), (16, 3.90)])
+def test_the_quantiles_of_a_grid_of_36_pairs_are_those_of_the_design(units, expected):
+    assert expected == round(quantile(units, pairs=35), 2)
+
+
+def test_three_functions_can_show_nothing():
+    """Their interval is seven times as wide as that of 12."""
+    two_degrees = t.ppf(1 - error_share(0, 35), 2)
+    losses = [0.0, 0.01, 0.02]
+
+    found = interval(losses, error_share(0, 35))
+
+    assert round(float(two_degrees), 1) == 26.4
+    assert found.high - found.mean == pytest.approx(plain_width(losses, 0.025 / 35))
+    assert Word.OPEN is found.word(0.01)
+
+
+@given(LOSSES, SHARES)
+def test_the_correction_for_skewness_only_widens(losses, share):
+    """On the side of the longer tail; the other is that of Student."""
+    assume(statistics.pstdev(losses) > 1e-9)
+    found, plain = interval(losses, share), plain_width(losses, share)
+
+    below, above = found.mean - found.low, found.high - found.mean
+
+    assert min(below, above) == pytest.approx(plain)
+    assert max(below, above) >= plain * (1 - 1e-9)
+
+
+def test_the_correction_is_that_of_johnson():
+    """By hand, for one long tail."""
+    losses, share = [0.0] * 15 + [0.16], error_share(0, 1)
+    mean, spread = 0.01, statistics.pstdev(losses)
+    skewness = sum((x - mean) ** 3 for x in losses) / 16 / spread**3
+    q = float(t.ppf(1 - share, 15))
+    lean = skewness * (1 + 2 * q**2) / (6 * 4)
+
+    found = interval(losses, share)
+
+    error = statistics.stdev(losses) / 4
+    assert found.high == pytest.approx(mean + error * (q + lean))
+    assert found.low == pytest.approx(mean - error * q)
+
+
+@given(LOSSES, SHARES)
+def test_an_interval_of_gains_is_that_of_losses_turned_round(losses, share):
+    ours, theirs = interval(losses, share), interval([-x for x in losses], share)
+
+    assert (ours.mean, ours.low, ours.high) == pytest.approx(
+        (-theirs.mean, -theirs.high, -theirs.low), abs=1e-9
+    )
+
+
+@given(LOSSES, SHARES, SHARES)
+def test_an_interval_holds_its_mean_and_a_smaller_share_is_wider(losses, one, other):
+    near, far = (interval(losses, each) for each in sorted((one, other), reverse=True))
+
+    assert near.low <= near.mean <= near.high
+    assert far.low <= near.low
+    assert near.high <= far.high
+
+
+@given(some.floats(-1, 1), some.integers(2, 100), SHARES)
+def test_equal_losses_have_no_width(loss, units, share):
+    found = interval([loss] * units, share)
+
+    assert (loss, loss, loss) == pytest.approx((found.mean, found.low, found.high))
+    assert units == found.units
+
+
+@pytest.mark.parametrize("loss", [1e-110, -1e-160, 1e-300])
+def test_losses_too_small_for_their_cubes_are_none(loss):
+    """Of tokens that are impossible with both: their variance is 0 by rounding."""
+    found = interval([0.0, 0.0, loss], 0.01)
+
+    assert (0, 0) == pytest.approx((found.low, found.high))
+
+
+def test_a_single_unit_has_no_interval():
+    found = interval([0.5], 0.01)
+
+    assert Bounds(mean=0.5, low=-math.inf, high=math.inf, units=1) == found
+    assert Word.OPEN is found.word(1.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (-0.01, 0.0099, Word.WITHIN),
+        (0.0, 0.01, Word.WITHIN),
+        (0.01, 0.01, Word.WITHIN),
+        (0.0, 0.0101, Word.OPEN),
+        (0.01, 0.02, Word.OPEN),
+        (0.0101, 0.02, Word.BEYOND),
+    ],
+)
+def test_at_the_limit_is_within_it(low, high, word):
+    assert word is Bounds(mean=low, low=low, high=high, units=9).word(0.01)
+
+
+def test_ends_are_cut_to_what_there_can_be_and_infinite_ones_stay():
+    wide = Bounds(mean=0.0, low=-3.0, high=2.0, units=3)
+    single = Bounds(mean=0.0, low=-math.inf, high=math.inf, units=1)
+
+    assert (-1, 1) == (wide.clipped(-1, 1).low, wide.clipped(-1, 1).high)
+    assert single == single.clipped(-1, 1)
+
+
+# Lost shares
+
+
+def without_loss(pairs, *, limit=0.10):
+    """How many units, none of them lost, show that fewer than *limit* are."""
+    share = error_share(0, pairs)
+    return next(n for n in itertools.count(1) if lost_share(0, n, share).high <= limit)
+
+
+@pytest.mark.parametrize(("pairs", "units"), [(1, 36), (3, 46), (8, 55), (35, 69)])
+def test_functions_without_a_loss_that_it_takes_are_those_of_the_design(pairs, units):
+    """One pair, three, 3 x 3 and 36 cells."""
+    assert units == without_loss(pairs)
+
+
+@pytest.mark.parametrize(("pairs", "high"), [(1, 0.21), (8, 0.30)])
+def test_sixteen_functions_without_a_loss_are_open(pairs, high):
+    found = lost_share(0, 16, error_share(0, pairs))
+
+    assert high == round(found.high, 2)
+    assert Word.OPEN is found.word(0.10)
+
+
+@pytest.mark.parametrize(
+    ("texts", "low", "word"), [(4, 0.12, Word.BEYOND), (3, 0.06, Word.OPEN)]
+)
+def test_four_lost_texts_of_four_show_a_loss_at_a_length_and_three_do_not(
+    texts, low, word
+):
+    """35 pairs at three lengths."""
+    found = lost_share(texts, texts, error_share(0, 35 * 3))
+
+    assert low == round(found.low, 2)
+    assert word is found.word(0.10)
+
+
+@given(some.integers(1, 120), some.data(), SHARES)
+def test_the_bounds_of_a_share_are_those_of_clopper_and_pearson(units, data, share):
+    lost = data.draw(some.integers(0, units))
+
+    found = lost_share(lost, units, share)
+
+    assert found.mean == pytest.approx(lost / units)
+    assert 0 <= found.low <= found.mean <= found.high <= 1
+    if lost:
+        expected = beta.ppf(share, lost, units - lost + 1)
+        assert found.low == pytest.approx(float(expected), abs=1e-9)
+    if lost < units:
+        expected = beta.ppf(1 - share, lost + 1, units - lost)
+        assert found.high == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_nothing_is_known_of_the_share_of_no_units():
+    assert Bounds(mean=0, low=0, high=1, units=0) == lost_share(0, 0, 0.01)
+
+
+# Units needed
+
+
+def decided_at(losses, limit, *, look, pairs, most):
+    """By brute force: as many units, of the same mean, spread and skewness."""
+    count, mean = len(losses), statistics.fmean(losses)
+    spread, sd = statistics.pstdev(losses), statistics.stdev(losses)
+    third = sum((x - mean) ** 3 for x in losses) / count
+    skewness = third / spread**3 if spread else 0.0
+    for units in range(count + 1, most):
+        q = float(t.ppf(1 - error_share(look, pairs), units - 1))
+        lean = skewness * (1 + 2 * q**2) / (6 * math.sqrt(units))
+        error = sd / math.sqrt(units)
+        if mean + error * (q + max(0, lean)) <= limit:
+            return units
+        if mean - error * (q + max(0, -lean)) > limit:
+            return units
+    return None
+
+
+@given(
+    some.lists(some.sampled_from([-0.02, 0.0, 0.01, 0.03]), min_size=3, max_size=16),
+    some.sampled_from([0.005, 0.0101]),
+    some.integers(1, 3),
+    some.sampled_from([1, 8, 35]),
+)
+def test_the_units_needed_are_the_fewest_that_decide(losses, limit, look, pairs):
+    """More than there are: those of now have not decided it."""
+    expected = decided_at(losses, limit, look=look, pairs=pairs, most=400)
+
+    found = units_needed(losses, limit, look=look, pairs=pairs)
+
+    if expected is None:
+        assert found is None or found >= 400
+    else:
+        assert expected == found
+
+
+def test_two_units_are_enough_to_say_how_many_are_needed():
+    losses = [0.0, 0.004]
+
+    expected = decided_at(losses, 0.01, look=1, pairs=1, most=400)
+
+    assert expected == units_needed(losses, 0.01, look=1, pairs=1)
+
+
+def test_what_lies_at_the_limit_is_never_decided():
+    losses = [0.0, 0.02] * 8
+
+    assert units_needed(losses, 0.01, look=1, pairs=1) is None
+
+
+@pytest.mark.parametrize("losses", [[], [0.3]])
+def test_fewer_than_two_units_say_nothing_of_how_many_are_needed(losses):
+    assert units_needed(losses, 0.01, look=1, pairs=1) is None
