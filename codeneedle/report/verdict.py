@@ -24,6 +24,7 @@ from codeneedle.verdict.judge import (
     Row,
     Standing,
     Verdict,
+    best_by_size,
     cache_size,
 )
 from codeneedle.verdict.statistics import ALPHA, Word
@@ -330,16 +331,10 @@ def _options(found: Verdict) -> list[str]:
 
 
 def front(found: Verdict) -> list[Standing]:
-    """The reference, and pairs of which no other is smaller and loses less."""
-    best, chosen = math.inf, []
-    by_size = sorted(found.standings, key=lambda s: (cache_size(s), str(s.pair)))
-    for each in by_size:
-        row = each.leading
-        loss = row.bounds.mean / row.limit if row else math.inf
-        if each.pair in {found.reference, found.chosen} or loss < best:
-            chosen.append(each)
-            best = min(best, loss)
-    return chosen[::-1]
+    """The reference, what is set, and pairs of which none as small loses less."""
+    best = {each.pair for each in best_by_size(found.compared)}
+    named = {found.reference, found.chosen, *best}
+    return [each for each in found.standings if each.pair in named]
 
 
 HEADING = ["memory", "speed", "K/V", "loss", "from", "to", "word", "by"]
