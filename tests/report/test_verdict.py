@@ -17,11 +17,12 @@ from made_losses import (
     repeated,
 )
 from made_records import failed_record, made_run, made_setup
+from made_retrieval import made_frozen, made_texts, retrieval_record, right
 from printing import printed
 
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.records.record import Effective, Phases, Status
+from codeneedle.records.record import Effective, Phases, Run, Status
 from codeneedle.report.verdict import (
     INSTRUMENT,
     beyond_phrase,
@@ -391,6 +392,35 @@ def test_a_reference_that_nearly_repeats_itself_says_how_nearly():
 
     assert (
         "bf16/bf16, measured twice, differs from itself by 0.3 % (recall-logp)." in text
+    )
+
+
+def test_lengths_from_which_answers_are_lost_are_named():
+    """Also of a task that is too easy for the reference to be in any average."""
+
+    def record(pair, least):
+        texts = (
+            text
+            for length in (512, 2048)
+            for text in made_texts(
+                "single",
+                dial=0,
+                length=length,
+                answer=lambda asked, n: "no" if n >= least else right(asked, n),
+            )
+        )
+        return retrieval_record(pair, texts, frozen=made_frozen())
+
+    setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
+    records = (record("f16/f16", 9999), record("q4_0/f16", 2048))
+    found = judge(Run(name="made", setup=setup, records=records))
+
+    assert [
+        "single: more than 10.0 % of texts are lost from 2,048 tokens on with q4_0/f16."
+    ] == sentences(found)
+    (told,) = json.loads(verdict_json([found], lambda _engine: spell))
+    assert [{"task": "single", "length": 2048, "k": "q4_0", "v": "f16"}] == (
+        told["lost_from"]
     )
 
 
