@@ -51,6 +51,33 @@ def stretched(fragment: bytes) -> bytes:
     return (fragment * (STRETCH_BYTES // len(fragment) + 1))[:STRETCH_BYTES]
 
 
+def endpoint_answers() -> list[bytes]:
+    """The same of a server with OpenAI's API."""
+    tops = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -3}]
+    told = {"token": "a", "logprob": -0.1, "top_logprobs": tops}
+    chat = {"choices": [{"delta": {"content": "a\n"}, "logprobs": {"content": [told]}}]}
+    ended = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    usage = {"prompt_tokens": 2, "completion_tokens": 1}
+    echo = {
+        "tokens": ["a", "rig", "ht", "b"],
+        "token_logprobs": [None, -0.1, -0.2, -0.3],
+        "top_logprobs": [None, *[{"x": -3.0}] * 3],
+        "text_offset": [0, 1, 4, 6],
+    }
+    text = {"choices": [{"text": "a\n", "logprobs": echo, "finish_reason": "length"}]}
+    last = {"choices": [], "usage": usage}
+    echoed = {"choices": [{"text": "arightb", "logprobs": echo}], "usage": usage}
+    error = {"error": {"message": "no", "type": "x", "code": 429}}
+    return [
+        b"\0\1" + _events(text, last) + b"data: [DONE]\n\n",
+        b"\1\7" + _events(chat, ended, last),
+        b"\2\0" + json.dumps(echoed).encode(),
+        b"\3\0" + _events(text, last),
+        b"\4\0" + json.dumps({"data": [{"id": "m"}]}).encode(),
+        b"\x80\0" + json.dumps(error).encode(),
+    ]
+
+
 def streams() -> list[bytes]:
     """Events of both endpoints, behind the two bytes that say how they are read."""
     token = {"id": 5, "logprob": -0.1, "top_logprobs": [{"id": 6, "logprob": -3.2}]}

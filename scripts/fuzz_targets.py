@@ -13,19 +13,19 @@ import httpx
 
 from codeneedle.corpora import languages, needles, reading, registry
 from codeneedle.corpora.needles import Function
-from codeneedle.engines.base_file import BaseFile, Identity
-from codeneedle.engines.client import Client
 from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log
+from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import (
     differences,
     is_unknown_type,
     last_phase,
 )
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
 from codeneedle.engines.llama_cpp.log import (
-    Asked,
+    Expected,
     chunks_done,
     ends_early,
     failure,
@@ -36,6 +36,7 @@ from codeneedle.engines.llama_cpp.log import (
     too_short,
 )
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
+from codeneedle.engines.openai.client import OpenAi
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import Room, misfit, predicted
@@ -44,6 +45,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.recall import enough_for
 from codeneedle.records.record import (
     CellRecord,
+    Forced,
     NeedleFacts,
     Recall,
     Round,
@@ -238,6 +240,34 @@ _COMPLETION = Completion(prompt="", max_tokens=1)
 _SAID = (Message("user", ""),)
 
 
+def read_endpoint(data: bytes) -> None:
+    """What a server with OpenAI's API answers; chosen and cut in the same way."""
+    how, cut = (*data[:2], 0, 0)[:2]
+    _SERVER.data, _SERVER.size = data[2:], 1 + 97 * cut
+    _SERVER.code = 400 if how & _IS_REFUSED else 200
+    _ENDPOINT.no_echo, _ENDPOINT.left_out = "", ()
+    _ENDPOINT_QUESTIONS[(how & ~_IS_REFUSED) % len(_ENDPOINT_QUESTIONS)]()
+
+
+def _scores(found: Forced) -> None:
+    """Scores are numbers, each of a token."""
+    claim(all(number <= 0 for number in found.logprobs), "probabilities are below 1")
+    claim(all(map(math.isfinite, found.leads)), "leads are numbers")
+    sizes = {len(found.logprobs), len(found.leads), len(found.ends)}
+    claim(len(sizes) == 1, "each token has a score")
+
+
+_ENDPOINT = OpenAi("http://127.0.0.1:9/v1", api_key="sk-secret", transport=_SERVER)
+_ENDPOINT.sleep = lambda _s: None
+_ENDPOINT_QUESTIONS: tuple[Callable[[], object], ...] = (
+    lambda: _keeps(_ENDPOINT.complete(_COMPLETION, enough=enough_for(_NEEDLE))),
+    lambda: _keeps(_ENDPOINT.chat(Chat(messages=_SAID, max_tokens=1))),
+    lambda: _scores(_ENDPOINT.force(_COMPLETION, "right")),
+    lambda: _ENDPOINT.prompt_tokens("a"),
+    lambda: _ENDPOINT.readiness(health="/health"),
+)
+
+
 _QUESTIONS: tuple[Callable[[], object], ...] = (
     lambda: _keeps(_CLIENT.complete(_COMPLETION, enough=enough_for(_NEEDLE))),
     lambda: _keeps(_CLIENT.chat(Chat(messages=_SAID, max_tokens=1))),
@@ -286,7 +316,7 @@ def read_server_log(data: bytes) -> None:
     """The log of a server, and all that is concluded from it."""
     text = data.decode(errors="replace")
     effective = log.read(text)
-    asked = Asked(pair=PAIR, context=4096, all_layers=True)
+    asked = Expected(pair=PAIR, context=4096, all_layers=True)
     phrases = mismatches(asked, effective)
     troubles = [log.trouble(text), log.fallback(text)]
     lines = (*phrases, *log.evidence(text), *log.last_lines(text))
@@ -372,6 +402,14 @@ TARGETS = {
             refuses=CellError,
             seeds=seeds.streams,
             fragments=(b'\0\1data: {"content":"a\\n"}\n', b'\4\0{"a":', b"\0\0data"),
+            share=8,
+        ),
+        Target(
+            name="endpoint",
+            reads=read_endpoint,
+            refuses=CellError,
+            seeds=seeds.endpoint_answers,
+            fragments=(b'\0\1data: {"choices":[{"text":"a\\n"}]}\n', b'\2\0{"a":'),
             share=8,
         ),
         Target(

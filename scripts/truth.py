@@ -79,8 +79,8 @@ class Scenario:
         name: What it is.
         losses: Mean loss of each of the 35 pairs.
         noise: Factor of all that is random.
-        shape: How functions vary beside that, from a generator and a count: a factor
-            of the mean loss, with a mean of 1; None for none.
+        shape: How functions vary instead of the real way, from a generator and a
+            count: a factor of the mean loss, with a mean of 1; None for the real way.
         independent: Whether each pair has functions and lines of its own.
     """
 
@@ -135,6 +135,7 @@ def drawn(
     mean = scenario.losses[:, np.newaxis]
     if scenario.shape:
         mean = mean * scenario.shape(chance, functions)
+        deviations = np.zeros_like(deviations)
     found: Numbers = mean + scenario.noise * (deviations + noise)
     return found
 

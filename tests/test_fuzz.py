@@ -12,10 +12,10 @@ import pytest
 from gguf_files import SHAPE, gguf_bytes
 from made_records import made_needle, made_record, made_round, made_setup
 
-from codeneedle.engines.base_file import BaseFile, Identity
 from codeneedle.engines.engine import SpeedTask
 from codeneedle.engines.llama_cpp import log as serverlog
 from codeneedle.engines.llama_cpp import perplexity
+from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import read_result
 from codeneedle.errors import CellError, WeightsUnusable
 from codeneedle.grid import Pair

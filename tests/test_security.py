@@ -23,15 +23,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from injections import put_corpus
 from made_records import failed_record, made_run
+from made_servers import made_launch
 from started_sweeps import controls, on_terminal
 
 import codeneedle as package
 from codeneedle.cli import app
 from codeneedle.corpora import registry
+from codeneedle.engines.http import (
+    ANSWER_LIMIT_BYTES,
+    ERROR_LIMIT_BYTES,
+    LINE_LIMIT_BYTES,
+    REPLY_LIMIT_BYTES,
+)
 from codeneedle.engines.llama_cpp import build, installation
-from codeneedle.engines.llama_cpp.arguments import HOST, Launch
+from codeneedle.engines.llama_cpp.arguments import HOST
 from codeneedle.engines.llama_cpp.build import environment_of
 from codeneedle.engines.llama_cpp.server import serving
+from codeneedle.engines.openai import engine
+from codeneedle.engines.openai.client import (
+    ECHO_BYTES,
+    SHORTEST_SECRET,
+    TOKEN_BYTES,
+)
+from codeneedle.engines.openai.settings import secret_in
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.grid import Pair
 from codeneedle.models import weights
@@ -40,7 +54,15 @@ from codeneedle.records.store import Store, find_runs, run_folder
 from codeneedle.sweep.request import read_sweep_file
 from codeneedle.system import orphans
 from codeneedle.system.files import cache_folder
-from codeneedle.system.processes import KEPT, KEPT_PREFIXES, SECRET_WORDS, clean
+from codeneedle.system.processes import (
+    END_BYTES,
+    FILE_LIMIT_BYTES,
+    KEPT,
+    KEPT_PREFIXES,
+    SECRET_WORDS,
+    clean,
+)
+from codeneedle.text import size
 
 PACKAGE = Path(package.__file__).parent
 PROMISES = (Path(__file__).parents[1] / "SECURITY.md").read_text(encoding="utf-8")
@@ -168,15 +190,8 @@ def test_a_server_wants_its_key(llama_server, nano, tmp_path):
     """
     Who does not know the key learns from it that it is there, and nothing else.
     """
-    launch = Launch(
-        binary=llama_server,
-        weights=nano,
-        alias="x",
-        context=512,
-        pair=Pair("f16", "f16"),
-        threads=1,
-        options=installation.ask(llama_server).options,
-    )
+    options = installation.ask(llama_server).options
+    launch = made_launch(llama_server, nano, context=512, threads=1, options=options)
     with serving(launch, log=tmp_path / "log") as served:
         url = str(served.client._http.base_url).rstrip("/")
         asked = [("POST", "/completion"), ("POST", "/tokenize"), ("GET", "/v1/models")]
@@ -364,6 +379,44 @@ def test_the_list_of_what_children_inherit_is_the_one_that_is_documented():
     """
     for name in (*KEPT, *(f"{prefix}*" for prefix in KEPT_PREFIXES), *SECRET_WORDS):
         assert f"`{name}`" in PROMISES, name
+
+
+def test_the_limits_in_the_document_are_those_of_the_code():
+    """
+    Of answers, replies, echoes, logs and files.
+    """
+    limits = {
+        LINE_LIMIT_BYTES: "per line",
+        REPLY_LIMIT_BYTES: "per reply of llama-server",
+        ERROR_LIMIT_BYTES: "of an error",
+        ANSWER_LIMIT_BYTES: "of a list of models",
+        TOKEN_BYTES: "for each token",
+        FILE_LIMIT_BYTES: "per cell",
+        2 * END_BYTES: "after it",
+    }
+    for limit, what in limits.items():
+        assert f"{size(limit).replace('.0', '')} {what}" in PROMISES, what
+    assert f"{ECHO_BYTES} bytes for each character" in PROMISES
+    assert f"have {SHORTEST_SECRET} characters" in PROMISES
+    command_limit = size(engine.FILE_LIMIT_BYTES).replace(".0", "")
+    assert f"may have {command_limit}" in PROMISES
+
+
+NAMED_SECRETS = re.search(r"whose name ends with (.*?) with a value", PROMISES)
+
+
+def test_secrets_of_a_command_are_recognized_as_the_document_says():
+    """
+    Each name that it lists, each form; and what it says is not recognized, is not.
+    """
+    names = re.findall("`(.*?)`", NAMED_SECRETS[1])
+    forms = re.findall("`(.*?)`", PROMISES.partition("wherever it stands")[2])
+    unknown = re.findall("`(.*?)`", PROMISES.partition("Not recognized")[2])
+
+    assert 13 == len(names)
+    assert all(secret_in(f"serve --my-{name.strip('_')} x") for name in names)
+    assert all(map(secret_in, [*forms[:5], "http://user:pass@proxy"]))
+    assert not any(map(secret_in, unknown[:5])), unknown[:5]
 
 
 def test_tools_of_a_build_inherit_no_secrets_either():

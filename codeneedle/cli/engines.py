@@ -54,6 +54,7 @@ class Offer:
             a `RequestError` if they do not go together.
         weights: Reads what ``--model`` leads to. Raises a `MachineError`.
         types: The most and the least precise of its usual types, for the doctor.
+        spelled: How a user asks it for a pair.
     """
 
     find: Callable[["Request"], object]
@@ -62,6 +63,7 @@ class Offer:
     suited: Callable[["Request"], "Request"] = _as_it_is
     weights: Callable[[Path], Weights] = read_header
     types: tuple[str, ...] = ("f16",)
+    spelled: Callable[[Pair], str] = str
 
 
 def _find_llama_cpp(request: "Request") -> object:
@@ -77,6 +79,12 @@ def _llama_cpp(request: "Request") -> "EngineFor":
     tools = installation.find(llama_server=request.llama_server)
     facts = installation.ask(tools.server)
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
+
+
+def _options_of_llama_server(pair: Pair) -> str:
+    from codeneedle.engines.llama_cpp.arguments import cache_flags
+
+    return cache_flags(pair)
 
 
 def _find_mlx(_request: "Request") -> object:
@@ -180,7 +188,12 @@ def _endpoint(request: "Request") -> "EngineFor":
 
 
 ENGINES: Mapping[str, Offer] = {
-    ENGINE: Offer(find=_find_llama_cpp, engine_for=_llama_cpp, types=("bf16", "q4_0")),
+    ENGINE: Offer(
+        find=_find_llama_cpp,
+        engine_for=_llama_cpp,
+        types=("bf16", "q4_0"),
+        spelled=_options_of_llama_server,
+    ),
     MLX: Offer(
         find=_find_mlx,
         engine_for=_mlx,
@@ -207,10 +220,8 @@ ENGINES: Mapping[str, Offer] = {
 
 
 def asks_for(engine: str) -> Callable[[Pair], str]:
-    """How a user asks *engine* for a pair: flags of llama-server, else the pair."""
-    from codeneedle.engines.llama_cpp.arguments import cache_flags
-
-    return cache_flags if engine == ENGINE else str
+    """How a user asks *engine* for a pair; of one that is not known, the pair."""
+    return ENGINES[engine].spelled if engine in ENGINES else str
 
 
 def settings_of_engines() -> dict[str, type[Struct]]:

@@ -480,10 +480,6 @@ SWEEP_OPTIONS = {
     "skip_fallback": _switch(
         "End a cell before it is measured if attention leaves the GPU.", "no"
     ),
-    "speculate": _switch(
-        "Let llama-server draft answers from the corpus: faster, but without margins.",
-        "no",
-    ),
     "seed": Annotated[
         int | None,
         typer.Option(

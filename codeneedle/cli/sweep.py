@@ -45,7 +45,7 @@ from codeneedle.sweep.prepare import (
 from codeneedle.sweep.request import Request, pages
 from codeneedle.sweep.runner import Event, Runner, once_more, pending
 from codeneedle.sweep.workers import agreement, on_other_devices, share_of_array
-from codeneedle.system.orphans import end_orphans
+from codeneedle.system.orphans import end_orphans, leftovers, this_process
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural, visible
 from codeneedle.verdict.judge import Limits, judge
@@ -219,6 +219,7 @@ class _Page:
                     alone=plan.alone,
                 )
                 code = self._measured(runner, user)
+        self._tell_leftovers()
         if user.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         if self._is_spent():
@@ -329,6 +330,13 @@ class _Page:
             yield self._swept(there, other, pairs, user)
             said = agreement(probe, other, pairs, store=plan.store)
             note_lines(self.console, [said] if said else [])
+
+    def _tell_leftovers(self) -> None:
+        """What servers of this sweep left behind that cannot be ended for sure."""
+        left = leftovers(this_process())
+        if left:
+            more = f", and {len(left) - 1} more" if left[1:] else ""
+            note_lines(self.console, [f"{left[0]}{more}; see codeneedle doctor"])
 
     def _tell_verdict(self) -> None:
         """What the run allows to conclude so far, if there is anything to compare."""

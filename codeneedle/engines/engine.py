@@ -1,16 +1,17 @@
 """
-The engine protocol: how a model is served with a chosen KV cache.
+What an engine is: how a model is served with a chosen KV cache.
 
-It knows no program. `llama_cpp.server` implements it with llama.cpp; `cli` is the only
-place that chooses an implementation.
+It knows no program: each engine has a folder, and `cli` is the only place that chooses
+one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from codeneedle.engines.messages import (
     Chat,
@@ -19,16 +20,19 @@ from codeneedle.engines.messages import (
     Reply,
     TokenPiece,
 )
-from codeneedle.errors import CellError
+from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.models.gguf import Weights
 from codeneedle.records.record import Effective, Forced, Status, Trouble
+from codeneedle.system import machine
+from codeneedle.system.processes import Child, ends_within
 
 
 class Ability(StrEnum):
     """What a probe may need of an engine, beside answers."""
 
     LOG_PROBABILITIES = "log-probabilities"
+    FORCED = "forced recall"
     DIVERGENCE = "divergence"
     SPEED = "speed"
 
@@ -44,7 +48,7 @@ class ModelSpec:
         arguments: Further arguments of the user's for the engine.
         rotation: Whether quantized values are rotated, where the engine can do that.
         thinking: Whether the model may think before it answers.
-        speculate: Whether the text drafts its own recall, where the engine can do it.
+        is_chat: Whether it is asked in chats, rather than to continue texts.
         is_tiny: Whether the model is so small that threads cost more than they save.
         device: The one accelerator to use, by number or name of its driver; empty for
             all. An engine that cannot choose refuses it with the arguments.
@@ -57,7 +61,7 @@ class ModelSpec:
     arguments: tuple[str, ...] = ()
     rotation: bool = True
     thinking: bool = True
-    speculate: bool = False
+    is_chat: bool = False
     is_tiny: bool = False
     device: str = ""
     threads: int | None = None
@@ -106,6 +110,7 @@ class EngineIdentity:
         version: As its server states it.
         program: Where it is; two of the same version are the same engine.
         devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
+        cpu_features: What it uses of the processor; empty if it does not tell.
         arguments: What else must be equal: the options of a sweep that ask for it.
         machine: Where it runs, as a phrase; empty for this machine.
         lengths: How lengths in tokens are estimated, as a phrase; empty where a
@@ -116,6 +121,7 @@ class EngineIdentity:
     version: str
     program: str
     devices: tuple[str, ...] = ()
+    cpu_features: str = ""
     arguments: tuple[str, ...] = ()
     machine: str = ""
     lengths: str = ""
@@ -176,107 +182,87 @@ class Replies(Protocol):
         ...
 
 
-class Served(Protocol):
-    """A model that is ready to answer, for the length of a block."""
+@dataclass(slots=True, kw_only=True)
+class Served:
+    """
+    A model that is ready to answer, for the length of a block.
 
-    @property
-    def client(self) -> Replies:
-        """Sends prompts to it."""
-        ...
+    What it does not override is of a server that tells nothing of its cache.
+
+    Attributes:
+        client: Sends prompts to it.
+        command: What it was started with; never a secret.
+        child: Its process; None if it is not ours.
+    """
+
+    client: Replies
+    command: tuple[str, ...]
+    child: Child | None = None
+    _peak_rss_bytes: int | None = field(default=None, init=False)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """Counts tokens; None if the engine cannot, and lengths are estimated."""
-        ...
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """What it was started with; never a secret."""
-        ...
+        return None
 
     def effective(self) -> Effective:
         """What runs, as far as the engine tells by now."""
-        ...
+        return Effective()
 
-    def verify(self, cell: CellSpec) -> tuple[str, ...]:
+    def verify(self, cell: CellSpec) -> tuple[str, ...]:  # noqa: ARG002 - for those that tell
         """In what it differs from *cell*, one phrase each."""
-        ...
+        return ()
 
     def fallback(self) -> Trouble | None:
         """What it does instead of fast attention on the cache types, if anything."""
-        ...
+        return None
 
     def ends_within(self, limit_s: float) -> bool:
         """Whether it ends on its own before *limit_s* seconds are over."""
-        ...
+        return self.child is not None and ends_within(self.child, limit_s)
 
     def peak_rss_bytes(self) -> int | None:
-        """Largest resident size seen so far; None if it was never seen."""
-        ...
+        """
+        Largest resident size seen so far, also once it has ended; None if it was never
+        seen.
+        """
+        seen = self._resident_bytes()
+        if seen is not None:
+            self._peak_rss_bytes = max(seen, self._peak_rss_bytes or 0)
+        return self._peak_rss_bytes
+
+    def _resident_bytes(self) -> int | None:
+        return machine.peak_rss_bytes(self.child.pid) if self.child else None
 
     def device_bytes(self) -> int | None:
         """What it holds on accelerators now; None if that cannot be told."""
-        ...
+        return machine.used_bytes(self.child.pid) if self.child else None
 
 
-class Engine(Protocol):
-    """A way to serve one model with a chosen KV cache."""
+class Engine(ABC):
+    """
+    A way to serve one model with a chosen KV cache.
 
-    @property
-    def name(self) -> str:
-        """``llama.cpp``."""
-        ...
+    What it does not override is of an engine that answers, and can do nothing else.
 
-    @property
-    def abilities(self) -> frozenset[Ability]:
-        """What it can do here, beside answering."""
-        ...
+    Attributes:
+        name: ``llama.cpp``.
+        model: What it serves.
+    """
 
-    def require(self, ability: Ability) -> None:
-        """
-        Raise the error that says why *ability* is missing and how to get it.
+    __slots__ = ()
+    name: ClassVar[str]
+    model: ModelSpec
 
-        Raises:
-            MachineError: If it is missing.
-        """
-        ...
-
-    def refuse_arguments(self) -> None:
-        """
-        Raise if the user's arguments would break the experiment.
-
-        Raises:
-            BadInput: Naming the argument and what to do instead.
-        """
-        ...
-
+    @abstractmethod
     def identity(self) -> EngineIdentity:
         """Version and devices."""
-        ...
 
+    @abstractmethod
     def cache_types(self) -> CacheTypes:
         """The types and pairs that it accepts."""
-        ...
 
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know before a sweep starts, one sentence each."""
-        ...
-
-    @property
-    def stretches_context(self) -> bool:
-        """Whether the user's arguments extend the context beyond the training."""
-        ...
-
-    @property
-    def thinking_off(self) -> str:
-        """How the engine itself keeps the model from thinking; empty if it cannot."""
-        ...
-
-    @property
-    def speculation(self) -> str:
-        """How it drafts replies, as a phrase; empty if it does not."""
-        ...
-
+    @abstractmethod
     def tokenizing(self, *, log: Path) -> AbstractContextManager[Tokenizer]:
         """
         A tokenizer without a KV cache, for the time before the first cell.
@@ -285,8 +271,8 @@ class Engine(Protocol):
             BadInput: If the engine does not take the user's arguments.
             ToolFailed: If it fails otherwise.
         """
-        ...
 
+    @abstractmethod
     def serving(self, cell: CellSpec, *, log: Path) -> AbstractContextManager[Served]:
         """
         A server of *cell* that is ready, for the length of a block.
@@ -298,15 +284,65 @@ class Engine(Protocol):
             CellError: If it does not get ready, or ends within the block.
             MachineError: If it cannot be started or stopped.
         """
-        ...
 
-    def needs_preflight(self, pair: Pair) -> bool:
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What it can do here, beside answering."""
+        return frozenset()
+
+    def require(self, ability: Ability) -> None:
+        """
+        Raise the error that says why *ability* is missing and how to get it.
+
+        Raises:
+            BadInput: If it is missing, and another request would not need it.
+            MachineError: If it is missing otherwise.
+        """
+        if ability not in self.abilities:
+            raise ToolMissing(
+                tool=f"the engine {self.name}",
+                reason=f"has no tool for {ability}",
+                hint="Use --probe recall or --probe retrieval.",
+            )
+
+    def refuse_arguments(self) -> None:
+        """
+        Raise if the user's arguments would break the experiment, or be ignored.
+
+        Raises:
+            BadInput: Naming the argument and what to do instead.
+        """
+        given = self.model.arguments
+        ignored = [f"-- {' '.join(given)}"] if given else []
+        ignored += [] if self.model.rotation else ["--rotation off"]
+        if ignored:
+            raise BadInput(
+                source=", ".join(ignored),
+                reason=f"the engine {self.name} cannot pass it on",
+                hint="Leave it out: 'codeneedle sweep --help' tells its options.",
+            )
+
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know before a sweep starts, one sentence each."""
+        return ()
+
+    @property
+    def stretches_context(self) -> bool:
+        """Whether the user's arguments extend the context beyond the training."""
+        return False
+
+    @property
+    def thinking_off(self) -> str:
+        """How the engine itself keeps the model from thinking; empty if it cannot."""
+        return ""
+
+    def needs_preflight(self, pair: Pair) -> bool:  # noqa: ARG002 - for those that need it
         """Whether `preflight` may find something about *pair*."""
-        ...
+        return False
 
-    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:
+    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:  # noqa: ARG002 - likewise
         """What a server of *pair* would do instead of fast attention, if anything."""
-        ...
+        return None
 
     def divergence_tool(self) -> "DivergenceTool":
         """
@@ -315,7 +351,8 @@ class Engine(Protocol):
         Raises:
             MachineError: If it is missing.
         """
-        ...
+        self.require(Ability.DIVERGENCE)
+        raise NotImplementedError
 
     def speed_tool(self) -> "SpeedTool":
         """
@@ -324,7 +361,8 @@ class Engine(Protocol):
         Raises:
             MachineError: If it is missing or too old.
         """
-        ...
+        self.require(Ability.SPEED)
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""Messages to and from a server: JSON bodies of requests; responses, decoded."""
+"""Questions to a server, its replies and its errors, whatever API it has."""
 
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -15,48 +15,6 @@ from codeneedle.text import harmless, size
 
 TOP_TOKENS = 2
 """Most probable tokens asked for per position: the one that comes, and the next."""
-
-NEUTRAL_SAMPLING: Json = {
-    "temperature": 0.0,
-    "top_k": 1,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "top_n_sigma": -1.0,
-    "dynatemp_range": 0.0,
-    "xtc_probability": 0.0,
-    "adaptive_target": -1.0,
-    "mirostat": 0,
-    # Penalties act before the temperature does: they would change a verbatim
-    # repetition, which is what we ask for.
-    "repeat_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "dry_multiplier": 0.0,
-}
-"""
-Greedy sampling without penalties.
-
-Each is stated though most are the server's defaults: a GGUF may carry its own
-(``general.sampling.*``), and so may the user's arguments.
-"""
-
-STREAMING: Json = {
-    "stream": True,
-    "cache_prompt": True,
-    # Stated with every token, because a reply that is cut has no last event.
-    "timings_per_token": True,
-    # One event per batch of the prompt: shows progress where pings are not sent.
-    "return_progress": True,
-}
-"""
-Streaming costs about a tenth of the speed of a model that writes 600 tokens per
-second, and saves whatever a model writes beyond its answer. Probabilities and
-timings in the events cost nothing that can be measured.
-"""
-
-FIELDS = ("content", "stop", "stop_type", "stopped_limit", "timings")
-"""Fields of the last event; without this it repeats the prompt, maybe megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +40,6 @@ class Completion:
     max_tokens: int
     seed: int = 0
 
-    def body(self) -> Json:
-        """The body for ``/completion``."""
-        return {
-            "prompt": self.prompt,
-            "n_predict": self.max_tokens,
-            "seed": self.seed,
-            "n_probs": TOP_TOKENS,
-            "response_fields": FIELDS,
-            **STREAMING,
-            **NEUTRAL_SAMPLING,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
@@ -112,34 +58,12 @@ class Chat:
     seed: int = 0
     template_args: Mapping[str, object] = field(default_factory=dict)
 
-    def body(self) -> Json:
-        """The body for ``/v1/chat/completions``."""
-        return {
-            **conversation(self.messages, self.template_args),
-            "max_tokens": self.max_tokens,
-            "seed": self.seed,
-            "logprobs": True,
-            "top_logprobs": TOP_TOKENS,
-            **STREAMING,
-            **NEUTRAL_SAMPLING,
-        }
 
-
-def conversation(
-    messages: tuple[Message, ...], template_args: Mapping[str, object]
-) -> Json:
-    """The part of a request from which the chat template is filled."""
-    body: Json = {"messages": [asdict(message) for message in messages]}
-    if template_args:
-        body["chat_template_kwargs"] = dict(template_args)
-    return body
-
+CODES = range(100, 600)
+"""Of HTTP; a server may state any number in an error."""
 
 QUOTE_CHARACTERS = 200
 """What an error quotes of an answer that cannot be read."""
-
-EXCEEDED = "exceed_context_size_error"
-"""llama-server's error type for a prompt that is longer than its context."""
 
 LOWEST_LOGPROB = -104.0
 """
@@ -194,7 +118,7 @@ class BadReply(CellError):  # noqa: N818 - named after the fact
             f"the server's answer is longer than {size(limit_bytes)}"
             if limit_bytes
             else f"the server did not answer with {expected}: {quoted(found)}",
-            hint="Is this a llama-server? codeneedle doctor shows its build.",
+            hint="Is it the kind of server that --engine names? Its log may tell more.",
         )
 
 
@@ -206,12 +130,20 @@ class Refused(CellError):  # noqa: N818 - named after the fact
         code: HTTP status.
         kind: The server's type of the error, such as ``invalid_request_error``.
         message: What it said.
+        counts: Further fields of the error that are whole numbers.
         retry_after: When to ask again, as it says it in HTTP; mostly empty.
     """
 
     retry_after: str = ""
 
-    def __init__(self, *, code: int, kind: str, message: str) -> None:
+    def __init__(
+        self,
+        *,
+        code: int,
+        kind: str,
+        message: str,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(
             f"the server refused with {code} {kind}: {quoted(message)}",
             hint="The server's log may tell more.",
@@ -219,23 +151,7 @@ class Refused(CellError):  # noqa: N818 - named after the fact
         self.code = code
         self.kind = kind
         self.message = message
-
-
-class PromptTooLong(Refused):
-    """
-    The prompt exceeds the context.
-
-    Attributes:
-        prompt_tokens: Length of the prompt.
-        context: Size of the context, in tokens.
-    """
-
-    def __init__(self, *, message: str, prompt_tokens: int, context: int) -> None:
-        super().__init__(code=400, kind=EXCEEDED, message=message)
-        # One token more than the prompt, so that there is room for a reply.
-        self.hint = f"Use --context {(prompt_tokens // 256 + 1) * 256} or more."
-        self.prompt_tokens = prompt_tokens
-        self.context = context
+        self.counts = counts or {}
 
 
 class Readiness(StrEnum):
@@ -245,13 +161,6 @@ class Readiness(StrEnum):
     LOADING = "loading"
     SILENT = "silent"
     STRANGER = "stranger"
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Answer of ``/tokenize``: numbers of tokens."""
-
-    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,20 +183,6 @@ class TokenPiece:
             # Lone surrogates cannot be encoded; no vocabulary has them.
             return len(self.piece.encode(errors="replace"))
         return len(self.piece)
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Answer of ``/tokenize`` to a request with ``with_pieces``."""
-
-    tokens: tuple[TokenPiece, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """Answer of ``/apply-template``: a chat as one text."""
-
-    prompt: str
 
 
 def parsed(data: bytes, *, expected: str) -> Json:
@@ -322,22 +217,17 @@ def refuse_beyond(limit: int, length: int) -> None:
 def refusal(data: bytes, *, code: int) -> Refused:
     """The error that a server states in *data*, or one that quotes it."""
     try:
-        stated = shaped(
-            parsed(data, expected="an error"), _Refusal, expected="an error"
-        ).error
+        answer = parsed(data, expected="an error")
+        stated = shaped(answer, _Refusal, expected="an error").error
     except BadReply:
         text = data[: 4 * QUOTE_CHARACTERS].decode(errors="replace")
         return Refused(code=code, kind="answer", message=text)
-    if stated.type == EXCEEDED and stated.n_prompt_tokens and stated.n_ctx:
-        return PromptTooLong(
-            message=harmless(stated.message),
-            prompt_tokens=stated.n_prompt_tokens,
-            context=stated.n_ctx,
-        )
     # An error in the middle of a stream comes after a 200, and has its own code.
-    code = stated.code if isinstance(stated.code, int) else code
-    kind, message = harmless(stated.type), harmless(stated.message)
-    return Refused(code=code, kind=kind, message=message)
+    if isinstance(stated.code, int) and stated.code in CODES:
+        code = stated.code
+    kind, message = harmless(stated.type[:QUOTE_CHARACTERS]), harmless(stated.message)
+    numbers = {key: n for key, n in answer["error"].items() if isinstance(n, int)}
+    return Refused(code=code, kind=kind, message=message, counts=numbers)
 
 
 def shaped(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
@@ -350,7 +240,8 @@ def shaped(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
     try:
         return msgspec.convert(answer, type=layout)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        raise BadReply(expected=expected, found=f"{error} in {answer}") from error
+        # Not the answer itself: its text may be far longer than its bytes were.
+        raise BadReply(expected=expected, found=str(error)) from error
 
 
 def quoted(text: str) -> str:
@@ -365,8 +256,6 @@ class _Stated:
     message: str = ""
     type: str = "error"
     code: int | str | None = None
-    n_prompt_tokens: int | None = None
-    n_ctx: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,70 +357,6 @@ def reply_of(
     return partial.reply(partial.finish)
 
 
-def completion_event(event: Json) -> StreamEvent:
-    """Read an event of ``/completion``."""
-    found = shaped(event, _Completion, expected="an event of a completion")
-    limited = found.stop_type == "limit" or found.stopped_limit
-    ending: Finish = "length" if limited else "stop"
-    return StreamEvent(
-        text=found.content,
-        tokens=found.completion_probabilities,
-        timings=found.timings,
-        finish=ending if found.stop else None,
-    )
-
-
-def chat_event(event: Json) -> StreamEvent:
-    """Read an event of ``/v1/chat/completions``."""
-    found = shaped(event, _Chat, expected="an event of a chat")
-    if not found.choices:  # the one that states usage
-        return StreamEvent(timings=found.timings)
-    choice = found.choices[0]
-    reason = choice.finish_reason
-    ending: Finish = "length" if reason == "length" else "stop"
-    return StreamEvent(
-        text=choice.delta.content or "",
-        reasoning=choice.delta.reasoning_content or "",
-        tokens=(choice.logprobs and choice.logprobs.content) or (),
-        timings=found.timings,
-        finish=ending if reason else None,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Completion:
-    content: str
-    stop: bool = False
-    stop_type: str = ""
-    stopped_limit: bool = False  # what older builds say instead
-    timings: Timings | None = None
-    completion_probabilities: tuple[Token, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Delta:
-    content: str | None = None
-    reasoning_content: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Logprobs:
-    content: tuple[Token, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    delta: _Delta
-    finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Chat:
-    choices: tuple[_Choice, ...]
-    timings: Timings | None = None
-
-
 @dataclass(slots=True)
 class _PartialReply:
     """The part of a reply that has been received."""
@@ -605,3 +430,39 @@ def rounded(number: float) -> float:
     """*number* with the decimals that are kept; 0 where it is infinite or none."""
     # Adding zero turns -0.0 into 0.0.
     return round(number, DIGITS) + 0.0 if math.isfinite(number) else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """
+    How probable one right token was; as in `record.Forced`.
+
+    Attributes:
+        logprob: Natural logarithm of its probability, or an upper bound.
+        is_bound: Whether it is a bound.
+        lead: Log-probability minus that of the most probable other token.
+    """
+
+    logprob: float
+    is_bound: bool
+    lead: float
+
+
+def score_of(right: int, told: Token) -> Score:
+    """
+    How probable *right* was at the place where *told* came.
+
+    Raises:
+        BadReply: If the server does not list tokens by number.
+    """
+    listed = {each.id: logarithm(each.logprob) for each in told.top_logprobs}
+    listed.setdefault(told.id, logarithm(told.logprob))
+    others = [logprob for token, logprob in listed.items() if token != right]
+    if NO_ID in listed or not others:
+        raise BadReply(expected="probabilities by token", found=str(told))
+    logprob = listed.get(right, min(others))
+    return Score(
+        logprob=rounded(logprob),
+        is_bound=right not in listed or logprob <= LOWEST_LOGPROB,
+        lead=rounded(logprob - max(others)),
+    )

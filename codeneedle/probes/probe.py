@@ -293,6 +293,7 @@ class Probe:
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
             names.
+        suited: Settings as an engine can do them. Raises if it cannot.
         check: Raises what is wrong with settings. Called before anything is loaded,
             and again with the whole corpus.
         check_context: Raises if settings do not go with a context, in tokens, or with
@@ -326,6 +327,7 @@ class Probe:
     needs: frozenset[Ability] = frozenset()
     reads_corpus: Callable[[Any], bool] = lambda _settings: True
     settings: type[Struct] = NoSettings
+    suited: Callable[[Any, Engine], Struct] = lambda settings, _engine: settings
     check: Callable[[Any, Corpus | None], None] = lambda _settings, _corpus: None
     check_context: Callable[[Any, int, int | None], None] = (
         lambda _settings, _context, _trained: None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from codeneedle.analysis import frames
 from codeneedle.analysis.recall import (
@@ -28,7 +28,7 @@ from codeneedle.corpora.needles import (
     forced_needle,
     written_needle,
 )
-from codeneedle.engines.engine import Served
+from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import BadReply, Chat, Completion, Reply, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import prompts
@@ -44,6 +44,7 @@ from codeneedle.records.record import (
     Round,
     Run,
     Setup,
+    Status,
     as_json,
     shared_with,
 )
@@ -232,6 +233,20 @@ def price(settings: RecallSettings, setup: Setup | None) -> str:
     return "; ".join(phrases)
 
 
+def suited(settings: RecallSettings, engine: Engine) -> RecallSettings:
+    """
+    *settings* as *engine* can ask them: without a choice, what it can.
+
+    Raises:
+        BadInput: If it cannot score right lines, and is to.
+    """
+    if settings.ask is None and Ability.FORCED not in engine.abilities:
+        return structs.replace(settings, ask=Ask.WRITTEN)
+    if settings.ask in {Ask.FORCED, Ask.BOTH}:
+        engine.require(Ability.FORCED)
+    return settings
+
+
 def check(settings: RecallSettings, corpus: Corpus | None) -> None:
     """
     Stop at settings that contradict each other, or ask what *corpus* does not have.
@@ -259,7 +274,7 @@ def check(settings: RecallSettings, corpus: Corpus | None) -> None:
             source=f"--ask {settings.ask}",
             reason=f"no function of corpus {corpus.name} has {ASKED_LINES} lines to "
             f"write; the longest has {longest} that are not blank",
-            hint="Use --ask forced, or another --corpus.",
+            hint="Use another --corpus, or --ask forced.",
         )
     if settings.lines and longest < settings.lines:
         raise BadInput(
@@ -280,8 +295,7 @@ def conditions(settings: RecallSettings, setup: Setup | None) -> RecallCondition
 
 def stored_conditions(run: RunContext) -> Json:
     """
-    What is asked, with as many forced functions as the text as sent has, and how the
-    corpus drafts its own recall: that decides which kernels run.
+    What is asked, with as many forced functions as the text as sent has.
 
     Lines are forced alone where none are to be written and nothing else was chosen.
     """
@@ -291,8 +305,7 @@ def stored_conditions(run: RunContext) -> Json:
         chosen = replace(chosen, ask=Ask.FORCED)
     if setup.forced:
         chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
-    speculation = run.engine.speculation
-    return as_json(chosen) | ({"speculation": speculation} if speculation else {})
+    return as_json(chosen)
 
 
 def remarks(run: Run) -> tuple[str, ...]:
@@ -320,11 +333,8 @@ def remarks(run: Run) -> tuple[str, ...]:
 
 def _gaps(run: Run) -> Iterator[str]:
     """Why no record has forced scores, or margins, where the same is true of all."""
-    found = [
-        recall_of(record)
-        for record in run.records
-        if record.probe == NAME and record.has_numbers
-    ]
+    records = [r for r in run.records if r.probe == NAME and r.has_numbers]
+    found = [recall_of(record) for record in records]
     forced = [asked for each in found for asked in each.forced]
     errors = {asked.error for asked in forced}
     if forced and "" not in errors:
@@ -332,7 +342,9 @@ def _gaps(run: Run) -> Iterator[str]:
     written = [asked for each in found for asked in each.rounds if not asked.error]
     drafts = any(asked.drafted for asked in written)
     if written and not drafts and not any(asked.logprobs for asked in written):
-        yield "no margins: the server tells no probabilities"
+        unscored = {record.effective.unscored for record in records} - {""}
+        told = min(unscored, default="no probabilities")
+        yield f"no margins: the server tells {told}"
 
 
 PROBE = Probe(
@@ -340,6 +352,7 @@ PROBE = Probe(
     metrics=METRICS,
     measure=measure,
     settings=RecallSettings,
+    suited=suited,
     check=check,
     conditions=stored_conditions,
     more_metrics=forced_metrics,
@@ -381,7 +394,7 @@ class Asker:
         with self.context.asking():
             reply = self._retried(lambda: self._reply(question, needle))
         asked = _round(needle, _sha256(question), reply)
-        if self.context.run.engine.speculation or reply.drafted:
+        if reply.drafted:
             # Of drafted tokens the server tells no probabilities: some are missing.
             asked = replace(asked, logprobs=(), gaps=(), lengths=())
         return replace(asked, retries=tuple(self._retries))
@@ -508,8 +521,15 @@ def _has_answers(found: Recall) -> bool:
 
 def _refuse_without_answers(found: Recall) -> None:
     if not _has_answers(found):
+        error = found.answers[0].error
+        if not found.rounds:
+            raise CellError(
+                f"no right lines could be scored: {error}; --ask written needs none",
+                hint="Use --ask written.",
+                status=Status.UNSUPPORTED,
+            )
         raise CellError(
-            f"no round has an answer: {found.answers[0].error}",
+            f"no round has an answer: {error}",
             hint="Try --prompt-form completion, or --prefill-no-think for a model "
             "that thinks although it is told not to.",
         )

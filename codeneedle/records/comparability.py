@@ -25,7 +25,7 @@ _NOT_COMPARED = frozenset(
         "schema",
     }
 )
-_LATER = {"engine": ENGINE, "lengths": ""}
+_LATER = {"engine": ENGINE, "lengths": "", "cpu_features": ""}
 """Fields that setups of former versions lack, with the value that those have."""
 
 _DIGITS = 16

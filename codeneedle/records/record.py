@@ -115,6 +115,7 @@ class Effective:
         quantized_kv_start: Tokens of a context that stay as they are at first.
         proof: Evidence of its cache, where it does not tell.
         left_out: Fields of requests that it refuses, and that were left out.
+        unscored: Why log-probabilities of its replies were not used; empty if all were.
     """
 
     build: str | None = None
@@ -133,6 +134,7 @@ class Effective:
     quantized_kv_start: int | None = None
     proof: Proof | None = None
     left_out: tuple[str, ...] = ()
+    unscored: str = ""
 
     @property
     def kv_mib(self) -> float | None:
@@ -381,6 +383,8 @@ class Setup:
         weights: The model.
         llama: Build of llama-server, or version of another engine, as it states it.
         machine: Processor, memory, devices and system, as a phrase.
+        cpu_features: What the engine uses of the processor: ``AVX AVX2 FMA``; kernels,
+            and so the last digits, depend on it. Empty where it does not tell.
         context: Context size, in tokens.
         rotation: Whether quantized values were rotated, if possible.
         server_args: Further arguments of the user's for llama-server.
@@ -417,6 +421,7 @@ class Setup:
     rotation: bool = True
     engine: str = ENGINE
     lengths: str = ""
+    cpu_features: str = ""
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
     words: tuple[str, ...] = ()

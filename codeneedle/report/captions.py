@@ -259,9 +259,6 @@ def legend_entries(setup: Setup, cells: Cells, metric: Metric) -> list[tuple[str
 def no_value_phrase(setup: Setup, metric: Metric) -> str:
     """What a finished cell without a value of *metric* means, with a known reason."""
     phrase = f"finished, without a value of {metric.name}"
-    is_margin = metric.name.startswith("margin")
-    if is_margin and setup.probes.get("recall", {}).get("speculation"):
-        return f"{phrase}: drafted tokens have no probabilities (--speculate)"
     tasks = setup.probes.get("retrieval", {})
     own, _, kind = metric.name.partition("@")[0].partition("-")
     is_of_tasks = own == "retrieval" or own in tasks.get("tasks", ())

@@ -194,9 +194,8 @@ def _settings(probe: str, setup: Setup) -> Json:
     return {key: value for key, value in stored.items() if key not in SAME_ANSWERS}
 
 
-SAME_ANSWERS = {"ask", "speculation"}
-"""Settings of probes that change no answer: which parts of recall were asked, and how
-the corpus would draft its own."""
+SAME_ANSWERS = {"ask"}
+"""Settings of probes that change no answer: which parts of recall were asked."""
 
 
 def _dials(run: Run) -> tuple[tuple[str, int], ...]:

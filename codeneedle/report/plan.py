@@ -401,8 +401,6 @@ def _facts(plan: Plan, setup: Setup | None, cells: _Cells) -> Iterator[tuple[str
     for probe in plan.probes:
         settings = plan.request.settings.get(probe.name, probe.settings())
         phrase = probe.price(settings, setup)
-        if plan.engine.speculation and probe.name == "recall":
-            phrase += f"; speculation {plan.engine.speculation}, so no margins"
         if phrase:
             yield probe.name, phrase
     engine = plan.engine.identity()

@@ -124,6 +124,7 @@ def plan(
     spec = _spec(request, header, form)
     engine = engine_for(spec)
     _refuse_missing_abilities(engine, probes)
+    request = _with_settings(request, engine, probes)
     request = _with_types(request, engine)
     workers, alone = _workers(request, spec, engine_for)
     pairs = _pairs(request, engine.cache_types())
@@ -237,7 +238,7 @@ def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
         rotation=request.rotation,
         # A completion has no thinking to switch off.
         thinking=form is PromptForm.COMPLETION,
-        speculate=request.speculate,
+        is_chat=form is PromptForm.CHAT,
         is_tiny=request.model is None,
     )
 
@@ -284,6 +285,19 @@ def _refuse_missing_abilities(engine: Engine, probes: Sequence[Probe]) -> None:
     for probe in probes:
         for ability in sorted(probe.needs):
             engine.require(ability)
+
+
+def _with_settings(
+    request: Request, engine: Engine, probes: Sequence[Probe]
+) -> Request:
+    """*request* with the settings of *probes* as *engine* can do them."""
+    settings = dict(request.settings)
+    for probe in probes:
+        chosen = request.chosen(probe.name, probe.settings)
+        suited = probe.suited(chosen, engine)
+        if suited != chosen:
+            settings[probe.name] = suited
+    return replace(request, settings=settings)
 
 
 def _with_types(request: Request, engine: Engine) -> Request:

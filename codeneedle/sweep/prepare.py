@@ -109,10 +109,7 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
     try:
         return replace(run, setup=plan.store.adopt(replace(setup, probes=conditions)))
     except OtherSetup as error:
-        if error.key == "recall speculation":
-            option = "--no-speculate" if error.stored == "None" else "--speculate"
-            error.hint = f"Go on with {option}, or choose another folder with --out."
-        if error.key.startswith("recall ") and error.key != "recall speculation":
+        if error.key.startswith("recall "):
             option = f"--{error.key.removeprefix('recall ')}"
             value = error.stored.strip("'")
             error.hint = (
@@ -521,11 +518,12 @@ def _refuse_lost_text(
     missing = [
         needle.name for needle in needles if "\n".join(needle.lines) not in prompt
     ]
-    if length >= tokens and not missing:
-        return
-    what = f"the text of {missing[0]} is not in it" if missing else ""
     if length < tokens:
         what = f"it has {length:,} tokens, the corpus alone has {tokens:,}"
+    elif missing:
+        what = f"the text of {missing[0]} is not in it"
+    else:
+        return
     raise lost_text(f"the corpus: {what}")
 
 
@@ -547,6 +545,7 @@ def _setup(plan: Plan, fitted: Fitted) -> Setup:
         lengths=identity.lengths,
         llama=identity.version,
         machine=machine_phrase(plan.engine),
+        cpu_features=identity.cpu_features,
         context=plan.context,
         server_args=(*identity.arguments, *plan.request.server_args),
         rotation=plan.request.rotation,

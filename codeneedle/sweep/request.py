@@ -69,7 +69,6 @@ class Request:
         settings: What was chosen for each probe and for the engine, by its name; one
             that is not there has its defaults.
         skip_fallback: Whether a cell that falls back ends before it is measured.
-        speculate: Whether the text drafts its own recall, where the engine can.
         devices: Accelerators that measure side by side; empty for the engine's own
             choice.
         workers: Cells that are measured side by side on the CPU; None for one.
@@ -97,7 +96,6 @@ class Request:
     out: Path = RUNS
     settings: Mapping[str, msgspec.Struct] = field(default_factory=dict)
     skip_fallback: bool = False
-    speculate: bool = False
     devices: tuple[str, ...] = ()
     workers: int | None = None
     shard: Share | None = None
@@ -193,7 +191,6 @@ KEYS: dict[str, Any] = {
     "prompt_form": PromptForm,
     "prefill_no_think": bool,
     "skip_fallback": bool,
-    "speculate": bool,
     "fit": bool,
     "seed": int,
     **{name: probe.settings for name, probe in PROBES.items()},

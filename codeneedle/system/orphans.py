@@ -1,6 +1,6 @@
 """
-Notes of running servers and tools in the cache folder, from which the next command
-finds and ends those that have outlived a killed codeneedle.
+Notes of running servers and tools in the cache folder, from which what they leave
+behind is found and ended: by us, or by the next command if codeneedle was killed.
 """
 
 import contextlib
@@ -36,6 +36,9 @@ POLL_S = 0.25
 LONGEST_POLL_S = 10.0
 """A longer gap between two checks means that this process was suspended."""
 
+PASSES = 3
+"""Looks for marked processes: what ends may start others."""
+
 _Mark = Annotated[str, msgspec.Meta(pattern=r"^[^/]+\.[0-9a-f]{8}$")]
 """Name of a program, and random digits: no other process has the same."""
 
@@ -63,15 +66,40 @@ class Process:
 @dataclass(frozen=True, slots=True)
 class Orphan:
     """
-    A child that has outlived the codeneedle that started it.
+    A child, or what it started, that has outlived the codeneedle that started it.
 
     Attributes:
-        program: Its name: ``llama-server``.
-        pid: Its process, which leads its group.
+        program: Name of the child's program: ``llama-server``.
+        pid: Its process group.
     """
 
     program: str
     pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover(Process):
+    """
+    A process without a mark that holds what was given to a child, which has ended.
+
+    The child started it, or it has nothing to do with us: nobody ends it.
+
+    Attributes:
+        name: Of the process.
+        holds: What it does: ``listens on port 8123``.
+        program: Name of the child's program.
+    """
+
+    name: str
+    holds: str
+    program: str
+
+    def __str__(self) -> str:
+        """In words, without a full stop."""
+        return (
+            f"{self.name} (pid {self.pid}) {self.holds}, though {self.program} has "
+            "ended: it was left behind, or is another program"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +108,16 @@ class Note:
     What is noted of a child while it runs.
 
     Attributes:
-        mark: The value of `VARIABLE` in its environment.
+        mark: The value of `VARIABLE` in its environment, and of all that it starts.
         owner: The codeneedle that started it; while that lives, so may the child.
         host: Where both run, as of `this_host`.
-        child: The child, which leads its process group; None until it has started.
+        left: What holds its port or its log now that it has ended.
     """
 
     mark: _Mark
     owner: Process
     host: str
-    child: Process | None = None
+    left: tuple[Leftover, ...] = ()
 
     @property
     def program(self) -> str:
@@ -100,22 +128,35 @@ class Note:
         """Whether its owner ran on this host, and is gone."""
         return self.host == this_host() and not self.owner.is_alive()
 
-    def pid(self) -> int | None:
-        """Pid of the child, if it runs and bears the mark."""
-        if self.child is None:
-            # The owner was killed before it could note the child.
-            return next(filter(self._is_mark_of, psutil.pids()), None)
-        is_it = self.child.is_alive() and self._is_mark_of(self.child.pid)
-        return self.child.pid if is_it else None
+    def groups(self) -> list[int]:
+        """
+        The process groups, but our own, in which a process bears the mark.
 
-    def _is_mark_of(self, pid: int) -> bool:
-        try:
-            # Whatever a note says: never ourselves, and only a group of its own.
-            if pid == os.getpid() or os.getpgid(pid) != pid:
-                return False
-            return psutil.Process(pid).environ().get(VARIABLE) == self.mark
-        except (psutil.Error, OSError):
-            return False
+        The child's own, and those of what has left it for a session of its own.
+        """
+        found = set()
+        for pid in psutil.pids():
+            with contextlib.suppress(psutil.Error, OSError):
+                if psutil.Process(pid).environ().get(VARIABLE) == self.mark:
+                    found.add(os.getpgid(pid))
+        return sorted(found - {os.getpgrp()})
+
+    def end(self) -> list[Orphan]:
+        """
+        End its `groups`, and what they start meanwhile.
+
+        Raises:
+            ToolFailed: If a process survives SIGKILL.
+        """
+        ended = []
+        for _ in range(PASSES):
+            groups = self.groups()
+            for group in groups:
+                end_group(group)
+                ended.append(Orphan(self.program, group))
+            if not groups:
+                break
+        return list(dict.fromkeys(ended))
 
 
 @contextlib.contextmanager
@@ -125,19 +166,22 @@ def noted(
     env: Mapping[str, str],
     log: Path,
     file_limit_bytes: int | None = FILE_LIMIT_BYTES,
+    port: int | None = None,
 ) -> Iterator[Child]:
     """
     Run a child as `processes.running` does, with a note of it in the cache folder.
 
-    The note stays if the child does. Without a cache folder that can be written to,
-    there is none: the child is killed together with this process anyway, except where
-    the two lines of shell in `processes` cannot run.
+    All that it starts ends with it, in whatever session, if it bears the mark. The note
+    stays if something is left. Without a cache folder that can be written to, there is
+    none: the child is killed together with this process anyway, except where the two
+    lines of shell in `processes` cannot run.
 
     Args:
         argv: Program, as an absolute path, and its arguments.
         env: The child's environment; `VARIABLE` is added to it.
         log: As of `running`.
         file_limit_bytes: As of `running`.
+        port: That the child listens on; who still holds it, or the log, is noted then.
 
     Raises:
         MachineError: As `running` does.
@@ -154,13 +198,13 @@ def noted(
         with running(
             argv, env=marked, log=log, file_limit_bytes=file_limit_bytes
         ) as child:
-            started = started_at(child.pid)
-            if started is not None:  # it may have ended by now
-                note = replace(note, child=Process(pid=child.pid, started=started))
-                _write(note)
             yield child
     finally:
-        if note.pid() is None:
+        note.end()
+        left = tuple(_holding(port, log, name)) if port else ()
+        if left:
+            _write(replace(note, left=left))
+        elif not note.groups():
             _remove(_file(note))
 
 
@@ -208,9 +252,9 @@ def watched(
 
 
 def orphans() -> list[Orphan]:
-    """The noted children of this host that run although their owner is gone."""
-    found = ((note, note.pid()) for _, note in _abandoned())
-    known = (Orphan(note.program, pid) for note, pid in found if pid is not None)
+    """The children of this host, and theirs, that run although their owner is gone."""
+    found = ((note, group) for _, note in _abandoned() for group in note.groups())
+    known = (Orphan(note.program, group) for note, group in found)
     return list(dict.fromkeys(known))  # a note, and a draft of its next version
 
 
@@ -218,8 +262,7 @@ def end_orphans() -> list[Orphan]:
     """
     End the `orphans`, and remove their notes.
 
-    Pid, start time and mark must all be those of the note: a process that got the same
-    pid later is left alone. A note that cannot be read is removed.
+    Only what bears the mark of a note is ended. A note that cannot be read is removed.
 
     Returns:
         Those that were ended.
@@ -229,12 +272,48 @@ def end_orphans() -> list[Orphan]:
     """
     ended = []
     for file, note in _abandoned():
-        pid = note.pid()
-        if pid is not None:
-            end_group(pid)
-            ended.append(Orphan(note.program, pid))
-        _remove(file)
+        ended += note.end()
+        if not any(each.is_alive() for each in note.left):
+            _remove(file)
     return ended
+
+
+def leftovers(owner: Process | None = None) -> list[Leftover]:
+    """What children of *owner*, or of anybody on this host, left behind and runs."""
+    notes = (read_note(file, Note) for file in sorted(_folder().glob("*.json")))
+    return [
+        each
+        for note in notes
+        if note and note.host == this_host() and owner in {None, note.owner}
+        for each in note.left
+        if each.is_alive()
+    ]
+
+
+def _holding(port: int, log: Path, program: str) -> Iterator[Leftover]:
+    """What began after us, and listens on *port* or has *log* open."""
+    began = psutil.Process().create_time()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid == os.getpid() or process.create_time() < began:
+                continue
+            holds = ""
+            if str(log.resolve()) in {file.path for file in process.open_files()}:
+                holds = f"writes to {log}"
+            if any(
+                each.status == psutil.CONN_LISTEN and each.laddr.port == port
+                for each in process.net_connections("tcp")
+            ):
+                holds = f"listens on port {port}"
+            started = started_at(process.pid)
+            if holds and started is not None:
+                yield Leftover(
+                    pid=process.pid,
+                    started=started,
+                    name=process.name(),
+                    holds=holds,
+                    program=program,
+                )
 
 
 def started_at(pid: int) -> float | None:

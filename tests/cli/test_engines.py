@@ -216,12 +216,49 @@ def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codenee
     assert "recall-logp" in codeneedle("grid", RUN).stdout
 
 
+def test_forced_recall_of_chats_is_refused_before_anything_starts(swept, codeneedle):
+    """
+    With what works; without a choice, the plan promises written lines alone.
+    """
+    chats = ("--prompt-form", "chat", "--types", "f16,q8_0", *started("die=3"))
+
+    refused = swept("command", *chats, "--ask", "forced")
+    plan = codeneedle("plan", "--engine", "command", *SHARED, *chats)
+
+    assert (2, False) == (refused.returncode, "exit code 3" in refused.stderr)
+    assert "chats cannot be forced" in refused.stderr
+    assert "--prompt-form completion, or --ask written" in refused.stderr
+    (recall,) = (line for line in plan.stdout.splitlines() if line[:6] == "recall")
+    assert "written" in recall
+    assert "forced" not in recall
+
+
+def test_a_server_that_does_not_echo_is_no_crash(swept, tmp_path):
+    """
+    Its cell is unsupported, and the reason names what works; it is asked once.
+    """
+    with fake_openai.endpoint() as server:
+        done = swept(
+            "endpoint",
+            *("--url", server.url, "--served-name", fake_openai.MODEL),
+            *("--as", "f16/f16", "--ask", "forced"),
+        )
+
+    (file,) = tmp_path.rglob("*.recall.json")
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    assert (1, "unsupported") == (done.returncode, stored["status"])
+    assert "without an echo" in stored["reason"]
+    assert "--ask written" in stored["reason"]
+    assert 1 == sum("echo" in body for body in server.bodies)
+
+
 def test_cells_of_endpoints_come_one_after_the_other(swept, codeneedle, tmp_path):
     """
-    Each on an address of its own; the key is in no file.
+    Each on an address of its own; the key is in no file, though the server says it.
     """
     for pair in ("f16/f16", "q8_0/q4_0"):
-        with fake_openai.endpoint("key=sk-secret-1", types=pair) as server:
+        faults = ("wants=sk-secret-1", "says-key")
+        with fake_openai.endpoint(*faults, types=pair) as server:
             done = swept(
                 "endpoint",
                 *("--url", server.url, "--served-name", fake_openai.MODEL),

@@ -70,8 +70,6 @@ GIVEN = [
     ("--no-fit", "fit", False),
     ("--skip-fallback", "skip_fallback", True),
     ("--no-skip-fallback", "skip_fallback", False),
-    ("--speculate", "speculate", True),
-    ("--no-speculate", "speculate", False),
     ("--seed 0", "seed", 0),
     ("--llama-server /opt/ls", "llama_server", Path("/opt/ls")),
     ("--out elsewhere", "out", Path("elsewhere")),
@@ -260,7 +258,7 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
     }
     del flags["help"]
 
-    own = {"prefill_no_think", "fit", "skip_fallback", "speculate"}
+    own = {"prefill_no_think", "fit", "skip_fallback"}
     of_settings = {"retrieval__gate", "command__proof_by_memory"}
     assert own | of_settings == flags.keys()
     assert all(name.startswith("--no-") for [name] in flags.values())

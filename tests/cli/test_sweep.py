@@ -311,29 +311,17 @@ def test_a_failed_cell_is_played_again_where_it_is_asked_for(folder, llama_serve
 
 
 @pytest.mark.real
-def test_speculation_is_off_unless_asked_for(folder):
+def test_what_a_user_has_drafted_is_counted(folder):
     """
-    With it drafts are counted and no margins are stored; such records and plain ones
-    never share a folder.
+    Their own arguments choose the draft; no margins are stored with it.
     """
-    first = run(folder, "sweep", *ONE, "--speculate")
-    plain = run(folder, "sweep", *ONE, "--out", "plain")
-    mixed = run(folder, "sweep", *ONE)
-    fast = record(folder, "q8_0-q4_0")
-    slow = stored(folder / "plain/tiny/needle-nano/cells/q8_0-q4_0.recall.json")
+    draft = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", "64")
+    told = run(folder, "sweep", *ONE, "--", *draft)
 
-    assert (0, 0) == (first.returncode, plain.returncode), first.stderr
-    assert "--spec-type" in fast["command"]
-    assert "--spec-type" not in slow["command"]
-    for drafted, computed in zip(
-        fast["observation"]["rounds"], slow["observation"]["rounds"], strict=True
-    ):
+    assert 0 == told.returncode, told.stderr
+    for drafted in record(folder, "q8_0-q4_0")["observation"]["rounds"]:
         assert 0 < drafted["accepted"] <= drafted["drafted"]
-        assert (0, []) == (computed["drafted"], drafted["gaps"])
-        assert computed["gaps"]
-    assert 2 == mixed.returncode
-    assert "another recall speculation" in mixed.stderr
-    assert "Go on with --speculate" in mixed.stderr
+        assert [] == drafted["gaps"]
 
 
 @pytest.mark.real

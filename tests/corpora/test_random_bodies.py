@@ -43,7 +43,7 @@ def names_and_literals(text):
     [
         (Knobs(), "0b3a1ffebec15aa1462f209914b7cad56a2d84f809caca5e95a5b9671c012be7"),
         (MINI, "b76dcf4c9aa808c64494965011b629ab33c7e7854f06b217ea9c04dcf52c67fe"),
-        (SHORT, "39aa493935354cc239902439a3f3df5eb036322ebb886596b467ab380a30fcec"),
+        (SHORT, "feb30cfc0ae127c2d48df1b9040b193d5e90ca0a0578f8128ce26d6bcda0c02d"),
     ],
 )
 def test_the_bytes_of_built_in_corpora_are_pinned(knobs, sha256):

@@ -28,13 +28,13 @@ def test_the_default_corpus_is_200_random_bodies(here):
     assert 16 == len(corpus.written())
 
 
-@pytest.mark.parametrize("name", SMALL_CORPORA)
-def test_each_small_corpus_has_16_functions_to_force(here, name):
+def test_the_small_corpora_have_16_functions_or_more_of_which_one_s_are_long(here):
     """They are what an error offers where a larger text does not fit."""
-    corpus = load(name)
+    mini, short = map(load, SMALL_CORPORA)
 
-    assert 16 == len(corpus.forced(16, 5)) == len(corpus.functions)
-    assert (16 if name == SMALL_CORPORA[0] else 0) == len(corpus.written())
+    assert 16 == len(mini.written()) == len(mini.forced(16, 5))
+    assert 0 == len(short.written())
+    assert 20 == len(short.forced(20, 5))
 
 
 @pytest.mark.parametrize(

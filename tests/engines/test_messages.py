@@ -1,25 +1,25 @@
-"""What a server sends: answers, errors, and the events of a stream."""
+"""What a server sends: answers, errors, and the events of a stream as one reply."""
 
 import json
 import math
 
 import pytest
 
+from codeneedle.engines.llama_cpp.client import completion_event
 from codeneedle.engines.messages import (
     LONGEST_TOKEN,
     LOWEST_LOGPROB,
     BadReply,
-    PromptTooLong,
     Refused,
     ServerGone,
-    chat_event,
-    completion_event,
+    Token,
     parsed,
     quoted,
     refusal,
     reply_of,
+    score_of,
+    shaped,
 )
-from codeneedle.records.record import Json
 
 LAST = {"content": "", "stop": True, "stop_type": "eos"}
 
@@ -38,15 +38,6 @@ def token(text, *, chosen=-0.1, other=-2.5):
 
 def completion(*events, enough=never):
     return reply_of(events, read=completion_event, enough=enough, max_tokens=1000)
-
-
-def chat(*choices, enough=never):
-    return reply_of(
-        ({"choices": [choice]} for choice in choices),
-        read=chat_event,
-        enough=enough,
-        max_tokens=1000,
-    )
 
 
 def test_a_reply_is_its_tokens_with_probabilities_and_gaps():
@@ -140,78 +131,6 @@ def test_a_reply_is_cut_at_the_first_line_break_where_it_is_long_enough():
     assert ["a\n", "a\nb\n"] == asked
 
 
-@pytest.mark.parametrize(
-    ("last", "finish"),
-    [
-        ({"stop_type": "eos"}, "stop"),
-        ({"stop_type": "word"}, "stop"),
-        ({"stop_type": "limit"}, "length"),
-        ({"stopped_limit": True}, "length"),
-    ],
-)
-def test_why_a_completion_ended_is_kept(last, finish):
-    """
-    ``length`` means that the limit of tokens ended it.
-    """
-    assert finish == completion({"content": "", "stop": True, **last}).finish
-
-
-def test_counts_and_times_are_those_of_the_last_event_that_states_them():
-    """
-    A reply that is cut has them, too.
-    """
-    timings = {
-        "cache_n": 10,
-        "prompt_n": 2,
-        "prompt_ms": 1.23456,
-        "predicted_n": 1,
-        "predicted_ms": None,
-        "draft_n": 5,
-        "draft_n_accepted": 4,
-    }
-    reply = completion(
-        token("x"), token("\n") | {"timings": timings}, enough=lambda _: True
-    )
-
-    assert (12, 10, 1) == (
-        reply.prompt_tokens,
-        reply.cached_tokens,
-        reply.predicted_tokens,
-    )
-    assert (1.2346, 0.0) == (reply.prompt_ms, reply.predicted_ms)
-    assert (5, 4) == (reply.drafted, reply.accepted)
-
-
-def test_a_chat_tells_thinking_and_answer_apart():
-    """
-    Thinking is not part of the answer, nor passed to ``enough``.
-    """
-    probabilities = token("")["completion_probabilities"]
-    reply = chat(
-        {"delta": {"role": "assistant", "content": None}},
-        {"delta": {"reasoning_content": "hm\n"}},
-        {"delta": {"content": "yes\n"}, "logprobs": {"content": probabilities}},
-        {"delta": {}, "finish_reason": "length"},
-        enough=lambda text: "hm" in text,
-    )
-
-    assert ("yes\n", "hm\n", "length") == (reply.text, reply.reasoning, reply.finish)
-    assert (2.4,) == reply.gaps
-
-
-def test_an_event_that_only_states_usage_is_no_end():
-    """
-    It follows the last event, with the final timings.
-    """
-    events: list[Json] = [
-        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
-        {"choices": [], "timings": {"predicted_n": 3}},
-    ]
-    reply = reply_of(events, read=chat_event, enough=never, max_tokens=1000)
-
-    assert ("stop", 3) == (reply.finish, reply.predicted_tokens)
-
-
 def test_a_stream_without_its_last_event_is_no_reply():
     """
     Half an answer is not taken for a whole one; the error says how far it came.
@@ -220,27 +139,6 @@ def test_a_stream_without_its_last_event_is_no_reply():
         completion(token("a"))
 
     assert "1 tokens" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("read", "event"),
-    [
-        (completion_event, {}),
-        (completion_event, {"content": 5}),
-        (completion_event, {"content": "x", "timings": "fast"}),
-        (completion_event, {"content": "x", "timings": {"predicted_ms": 10**400}}),
-        (completion_event, {"content": "x", "completion_probabilities": [[]]}),
-        (chat_event, {}),
-        (chat_event, {"choices": [{}]}),
-        (chat_event, {"choices": {}}),
-    ],
-)
-def test_an_event_of_another_shape_is_refused(read, event):
-    """
-    Types are checked here, so that no later code has to.
-    """
-    with pytest.raises(BadReply):
-        read(event)
 
 
 def test_a_reply_longer_than_its_tokens_can_be_is_refused():
@@ -283,25 +181,6 @@ def test_invalid_utf8_and_nan_are_read():
     assert "a\ufffdb" == found["text"]
 
 
-@pytest.mark.parametrize("tokens", [512, 601, 767])
-def test_a_prompt_that_is_too_long_has_an_error_with_both_lengths(tokens):
-    """
-    Its hint names a context that suffices; a reply takes room, too.
-    """
-    stated = {
-        "code": 400,
-        "message": f"request ({tokens} tokens) exceeds the available context size",
-        "type": "exceed_context_size_error",
-        "n_prompt_tokens": tokens,
-        "n_ctx": 512,
-    }
-    found = refusal(json.dumps({"error": stated}).encode(), code=400)
-
-    assert isinstance(found, PromptTooLong)
-    assert (tokens, 512) == (found.prompt_tokens, found.context)
-    assert "Use --context 768 or more." == found.hint
-
-
 def test_an_error_in_a_stream_has_its_own_code():
     """
     The stream itself began with a 200.
@@ -310,6 +189,14 @@ def test_an_error_in_a_stream_has_its_own_code():
     found = refusal(data, code=200)
 
     assert (500, "server", "Compute error.") == (found.code, found.kind, found.message)
+
+
+def test_an_error_with_absurd_words_is_told_in_few():
+    data = b'{"error": {"code": 1%b, "type": "%b"}}' % (b"0" * 400, b"x" * 5000)
+    found = refusal(data, code=400)
+
+    assert 400 == found.code
+    assert len(str(found)) < 300
 
 
 def test_an_error_that_is_a_page_is_quoted_in_one_line():
@@ -321,3 +208,62 @@ def test_an_error_that_is_a_page_is_quoted_in_one_line():
     assert type(found) is Refused
     assert "'<h1> [31mBad [0m gateway</h1>'" in str(found)
     assert 203 == len(quoted("x" * 10_000_000))
+
+
+# Scores
+
+
+def told(chosen, **listed):
+    others = tuple(Token(int(name[1:]), value) for name, value in listed.items())
+    return Token(chosen, listed.get(f"t{chosen}", -9.0), others)
+
+
+def score(right, told):
+    found = score_of(right, told)
+    return found.logprob, found.lead, found.is_bound
+
+
+def test_a_first_choice_leads_and_another_one_lags():
+    """
+    A lead is to the most probable other token, whether the right one is listed or not.
+    """
+    assert (-0.1, 2.4, False) == score(1, told(1, t1=-0.1, t2=-2.5))
+    assert (-2.5, -2.4, False) == score(2, told(2, t1=-0.1, t2=-2.5))
+    assert (-9.0, -8.9, False) == score(3, told(3, t1=-0.1, t2=-2.5))
+
+
+def test_a_token_that_is_not_listed_is_bounded_by_the_last_one_that_is():
+    """
+    Its probability is at most that of the least probable listed one.
+    """
+    assert (-2.5, -2.4, True) == score(3, told(1, t1=-0.1, t2=-2.5))
+
+
+@pytest.mark.parametrize("strange", [None, math.nan, -3.4e38])
+def test_a_probability_that_no_float_holds_is_a_bound(strange):
+    """
+    A server says so of what is less than the smallest one.
+    """
+    found = score(1, told(1, t1=strange, t2=-2.5))
+
+    assert (LOWEST_LOGPROB, True) == (found[0], found[2])
+
+
+@pytest.mark.parametrize("silent", [Token(), Token(logprob=-0.5), Token(1, -0.5)])
+def test_probabilities_that_name_no_tokens_are_refused(silent):
+    """
+    Nothing can be scored by them.
+    """
+    with pytest.raises(BadReply):
+        score(1, silent)
+
+
+def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():
+    """
+    Its text as objects may be far longer than its bytes were.
+    """
+    with pytest.raises(BadReply) as caught:
+        shaped({"tokens": [{}] * 9}, dict[str, list[int]], expected="tokens")
+
+    assert "Expected `int`, got `object` - at `$[...][0]`" in str(caught.value)
+    assert "{}" not in str(caught.value)

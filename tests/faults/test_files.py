@@ -477,10 +477,9 @@ def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkey
     Whatever its bytes are.
     """
     chance = random.Random(7)  # noqa: S311 - the same damage each time
-    owner, child = b'{"pid": 4194305, "started": 1}', b'{"pid": 1, "started": 1}'
-    host = this_host().encode()
-    data = b'{"mark": "x.0123abcd", "owner": %b, "host": "%b", "child": %b}'
-    data %= owner, host, child
+    owner, host = b'{"pid": 4194305, "started": 1}', this_host().encode()
+    data = b'{"mark": "x.0123abcd", "owner": %b, "host": "%b", "left": []}'
+    data %= owner, host
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     note = tmp_path / "running" / "x.0123abcd.json"
     note.parent.mkdir()

@@ -38,7 +38,7 @@ from started_sweeps import (
 )
 
 from codeneedle.system.files import cache_folder
-from codeneedle.system.orphans import VARIABLE, started_at, this_host
+from codeneedle.system.orphans import VARIABLE, this_host
 
 pytestmark = pytest.mark.real
 
@@ -267,16 +267,16 @@ def test_a_copy_of_a_run_folder_knows_nothing_of_its_servers(series, ledger, tim
 
 
 FORGED = {
-    "another start time": {"started": 1.0},
-    "a group of everybody": {"pid": -1},
-    "the pid of init": {"pid": 1},
-    "a number too large": {"pid": 2**70},
+    "another mark": {"mark": "llama-server.ffffffff"},
+    "another host": {"host": "another"},
+    "a mark without digits": {"mark": "llama-server"},
+    "an owner with a number too large": {"owner": {"pid": 2**70, "started": 1.0}},
 }
 
 
 def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger, times):
     """
-    Pid, start time and mark must be those of a server that we started.
+    A mark has random digits, so it is that of a process that we started.
     """
     stranger = subprocess.Popen(
         ["/bin/sh", "-c", "echo up; read forever"],
@@ -288,7 +288,6 @@ def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger, times):
     )
     with stranger:
         stranger.stdout.readline()
-        child = {"pid": stranger.pid, "started": started_at(stranger.pid)}
         owner = {"pid": 2**22 + 1, "started": 1.0}
         folder = cache_folder() / "running"
         folder.mkdir(parents=True, exist_ok=True)
@@ -297,8 +296,7 @@ def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger, times):
                 "mark": "llama-server.0a1b2c3d",
                 "owner": owner,
                 "host": this_host(),
-                "child": child | FORGED[what],
-            }
+            } | FORGED[what]
             (folder / "llama-server.0a1b2c3d.json").write_text(json.dumps(note))
             said = series.complete()
             assert "left behind" not in said

@@ -4,9 +4,15 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle.engines.engine import Ability, CacheTypes, EngineIdentity, ModelSpec
+from codeneedle.engines.engine import (
+    Ability,
+    CacheTypes,
+    Engine,
+    EngineIdentity,
+    ModelSpec,
+)
 from codeneedle.engines.messages import Completion, Reply, TokenPiece
-from codeneedle.errors import BadInput, ToolMissing
+from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
 from codeneedle.records.record import Effective, Forced, Trouble
@@ -55,7 +61,7 @@ def forced_to(_question, right, *, logprob=-0.1, lead=2.0, **changes):
 @dataclass
 class FakeServer:
     """
-    A served model.
+    A served model: an `engine.Served` without a process.
 
     Attributes:
         engine: What it is served by.
@@ -124,15 +130,16 @@ class FakeServer:
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(Engine):
     """
-    Implements `engine.Engine`.
+    Answers as a test wishes.
 
     Attributes:
         model: What it serves.
         types: Cache types that it takes.
         devices: Accelerators that it sees.
         version: As it states it.
+        cpu_features: What it uses of the processor.
         abilities: What it can do.
         reply: Makes a reply, or an error, of a question.
         force: Likewise, scores of a question and its right answer.
@@ -143,7 +150,6 @@ class FakeEngine:
         refused: Arguments that it does not take.
         stretches_context: As of `engine.Engine`.
         thinking_off: Likewise.
-        speculation: Likewise.
         server: What it serves; made anew for each cell where None.
         served: Cells that it served, in order.
         preflights: Pairs that it was asked to check, in order.
@@ -153,6 +159,7 @@ class FakeEngine:
     types: CacheTypes = CacheTypes(k=TYPES, v=TYPES)  # noqa: RUF009 - frozen
     devices: tuple = ()
     version: str = "0.6.0 (build 11434)"
+    cpu_features: str = ""
     abilities: frozenset = frozenset(Ability)
     reply: object = reply_to
     force: object = forced_to
@@ -163,7 +170,6 @@ class FakeEngine:
     refused: tuple = ("--port",)
     stretches_context: bool = False
     thinking_off: str = ""
-    speculation: str = ""
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     server: FakeServer | None = None
     served: list = field(default_factory=list)
@@ -173,10 +179,6 @@ class FakeEngine:
     alive_at_device_query: list = field(default_factory=list)
 
     name = "fake"
-
-    def require(self, ability):
-        if ability not in self.abilities:
-            raise ToolMissing(tool=str(ability), reason="is missing", hint="Get it.")
 
     def refuse_arguments(self):
         for word in self.model.arguments:
@@ -189,13 +191,11 @@ class FakeEngine:
             version=self.version,
             program="/nowhere/fake",
             devices=self.devices,
+            cpu_features=self.cpu_features,
         )
 
     def cache_types(self):
         return self.types
-
-    def notes(self):
-        return ()
 
     @contextlib.contextmanager
     def tokenizing(self, *, log):

@@ -49,8 +49,8 @@ often as wanted:
     grandchild=FILE     leave a child behind that is deaf, too; its pid in FILE
 
 With ``--fake-folder FOLDER`` the faults are the lines of FOLDER/K-V, by cache types;
-of FOLDER/counting where none are given. ``--help``, ``--version`` and
-``--list-devices`` are answered as llama-server does.
+of FOLDER/counting where none are given. ``--help``, ``--version``,
+``--list-devices`` and an empty file of weights are answered as llama-server does.
 """
 
 import argparse
@@ -80,6 +80,7 @@ ANSWERS = {
     "--help": HELP,
     "--version": "version: 0.6.0 (build 11434, commit fake)",
     "--list-devices": "Available devices:\n  (none)",
+    os.devnull: "system_info: n_threads = 1 / 2 | CPU : AVX = 1 | ",
 }
 
 
@@ -376,8 +377,8 @@ def token(letter, at):
 def main():
     # Python ignores it; a C program is killed by a log that is too long.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    if sys.argv[-1] in ANSWERS:
-        print(ANSWERS[sys.argv[-1]])  # noqa: T201 - it is the answer
+    for question in ANSWERS.keys() & sys.argv:
+        print(ANSWERS[question])  # noqa: T201 - it is the answer
         return
     if "sparse-log" in FAULTS:
         os.ftruncate(1, int(FAULTS["sparse-log"]))

@@ -3,32 +3,49 @@
 A server with OpenAI's API that misbehaves on request, in nothing but the standard
 library.
 
-It goes on with a text as the text itself does where its last line occurs first. Beside
-``--port``, ``--k``, ``--v`` and ``--context`` it takes ``--fake NAME`` or
-``--fake NAME=VALUE`` as often as wanted:
+It goes on with a text as the text itself does where its last line occurs first.
+Beside ``--port``, ``--k``, ``--v``, ``--context`` it takes ``--fakes FILE``, JSON lists
+of the following by type of K, and ``--fake NAME`` or ``--fake NAME=VALUE`` as often as
+wanted:
 
     ignore              compute the same whatever the cache types are
     ignore-v            the same, of V alone
     drift               tell other probabilities each time
     no-logprobs         tell no probabilities
     echo                tell probabilities of the prompt, too, as vLLM does
-    echo-bare           the same, without the places of tokens
     echo-refused=N      answer N to whoever asks for that
+    logprob=X           tell X as each log-probability: 5, NaN, -Infinity
+    alone               list no token beside the one that comes
+    twice               list the token that comes again, under another text
+    mangled             tell tokens that do not spell the text
+    offsets=HOW         tell places of tokens that are bare (none), zero or falling
+    counts=X            tell X as each count of tokens: -3, 1e400, null
     no-usage            tell no counts of tokens
     no-models           list no models
+    models=N            list N million models without names
+    echoes=N            answer N million empty echoes
+    says-key            say the key that a request has
+    open-end            keep the connection open behind the end of a reply
+    endless-end         end a reply again and again
     other-model         list another one
     chat-only           have no /completions
     strict              refuse fields that are not OpenAI's
     stricter            refuse log-probabilities and stream options, too
-    key=KEY             refuse requests without this key, and quote the one they have
+    wants=KEY           refuse requests without this key, and quote the one they have
     busy=N              answer N questions with 429 and Retry-After
+    retry-after=TEXT    answer all questions with 429 and this Retry-After
     down=N              answer N questions with 503
     broken=N            answer N questions with 500
     redirect=URL        lead elsewhere
+    redirect-post=URL   the same of questions to the model alone
+    leave=HOW           leave a process that bears our mark, marked, or does not, bare
+    cookie=TEXT         set this cookie with each answer
     mute                take questions, and never answer
     die=N               exit with N at once
     die-in-round=N      exit with N in the middle of a reply
     loading=N           answer 503 to the first N questions of /health
+    flood               write lines into the log without end
+    flood-in-round      the same from the first question on
     leak=N              hold N bytes for each token of context
     port-taken=FILE     fail to bind, as long as FILE exists, and remove it
 """
@@ -38,6 +55,7 @@ import contextlib
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -60,6 +78,11 @@ def continued(prompt):
     return "\n".join(lines[at + 1 : -1] or ["nothing"]) + "\n"
 
 
+def many(name, millions):
+    """An answer of so many million empty objects, in 3 MB each."""
+    return b'{"%s":[%s{}]}' % (name.encode(), b"{}," * (millions * 10**6))
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers by the faults of its server."""
 
@@ -71,8 +94,10 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.faults
 
     def answer(self, code, body, **headers):
-        data = json.dumps(body).encode()
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(code)
+        if "cookie" in self.faults:
+            headers["Set_Cookie"] = self.faults["cookie"]
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(data)))
@@ -86,9 +111,10 @@ class Handler(BaseHTTPRequestHandler):
     def is_refused(self):
         sent = self.headers.get("Authorization", "")
         self.server.seen.append((self.path, sent))
-        if "redirect" in self.faults:
-            self.answer(307, {}, Location=self.faults["redirect"])
-        elif "key" in self.faults and sent != f"Bearer {self.faults['key']}":
+        redirect = "redirect-post" if self.command == "POST" else "redirect"
+        if redirect := self.faults.get("redirect", self.faults.get(redirect)):
+            self.answer(307, {}, Location=redirect)
+        elif "wants" in self.faults and sent != f"Bearer {self.faults['wants']}":
             self.refuse(401, f"Incorrect API key provided: {sent.split()[-1:]}")
         else:
             return False
@@ -99,12 +125,27 @@ class Handler(BaseHTTPRequestHandler):
         self.server.counted[name] += 1
         return self.server.counted[name] <= int(self.faults.get(name, 0))
 
+    def is_busy(self):
+        if self.count_down("busy"):
+            self.refuse(429, "slow down", Retry_After="0.25")
+        elif "retry-after" in self.faults:
+            self.refuse(429, "slow down", Retry_After=self.faults["retry-after"])
+        elif self.count_down("down"):
+            self.refuse(503, "overloaded")
+        elif self.count_down("broken"):
+            self.refuse(500, "internal error")
+        else:
+            return False
+        return True
+
     def do_GET(self):
         if self.is_refused():
             return
         if self.path == "/health":
             loading = self.count_down("loading")
             self.answer(503 if loading else 200, {})
+        elif self.path == "/v1/models" and "models" in self.faults:
+            self.answer(200, many("data", int(self.faults["models"])))
         elif self.path == "/v1/models" and "no-models" not in self.faults:
             name = "another" if "other-model" in self.faults else MODEL
             self.answer(200, {"object": "list", "data": [{"id": name}]})
@@ -116,16 +157,14 @@ class Handler(BaseHTTPRequestHandler):
         self.server.bodies.append(body)
         if self.is_refused():
             return
+        if "flood-in-round" in self.faults:
+            threading.Thread(target=flood, daemon=True).start()
         if "mute" in self.faults:
             time.sleep(60)
         elif self.path == "/v1/completions" and "chat-only" in self.faults:
             self.refuse(404, "Not Found")
-        elif self.count_down("busy"):
-            self.refuse(429, "slow down", Retry_After="0.25")
-        elif self.count_down("down"):
-            self.refuse(503, "overloaded")
-        elif self.count_down("broken"):
-            self.refuse(500, "internal error")
+        elif self.is_busy():
+            pass
         elif "echo-refused" in self.faults and body.get("echo"):
             self.refuse(int(self.faults["echo-refused"]), "echo is not implemented")
         elif field := self.unwanted(body):
@@ -137,27 +176,49 @@ class Handler(BaseHTTPRequestHandler):
 
     def whole(self, body):
         """A reply of one token in one piece, behind the prompt if that is asked for."""
-        is_echo = bool({"echo", "echo-bare"} & self.faults.keys())
-        prompt, said = body["prompt"] * is_echo, continued(body["prompt"])[:4]
+        if "echoes" in self.faults:
+            self.answer(200, many("choices", int(self.faults["echoes"])))
+            return
+        prompt = body["prompt"] * ("echo" in self.faults)
+        said = continued(body["prompt"])[:4]
         # A token that begins a prompt has a text, which the places count, too.
         parts = [prompt[at : at + 4] for at in range(0, len(prompt), 4)]
-        pieces = [*["<s>"] * is_echo, *parts, said]
+        pieces = [*["<s>"] * bool(prompt), *parts, said]
         places = [sum(map(len, pieces[:at])) for at in range(len(pieces))]
-        numbers = [None, *(self.logprob(at) for at in range(1, len(pieces)))]
-        told = {
-            "tokens": pieces,
-            "token_logprobs": numbers,
+        told = [None, *(self.logprob(at) for at in range(1, len(pieces)))]
+        found = {
+            "tokens": list(map(self.spelled, pieces)),
+            "token_logprobs": told,
             "top_logprobs": [
-                n and {piece: n, "other": n - 2}
-                for piece, n in zip(pieces, numbers, strict=True)
+                n and dict(self.tops(piece, n))
+                for piece, n in zip(pieces, told, strict=True)
             ],
-            "text_offset": places,
+            "text_offset": {
+                "zero": [0] * len(places),
+                "falling": places[::-1],
+                "bare": None,
+            }.get(self.faults.get("offsets"), places),
         }
-        if "echo-bare" in self.faults:
-            del told["text_offset"]
-        usage = {"prompt_tokens": len(pieces) - 1, "completion_tokens": 1}
-        choice = {"text": prompt + said, "logprobs": told, "finish_reason": "length"}
+        choice = {"text": prompt + said, "logprobs": found, "finish_reason": "length"}
+        usage = self.usage(len(pieces) - 1, 1)
         self.answer(200, {"choices": [choice], "usage": usage})
+
+    def usage(self, prompt, said):
+        told = {"prompt_tokens": prompt, "completion_tokens": said}
+        if "counts" in self.faults:
+            told = dict.fromkeys(told, json.loads(self.faults["counts"]))
+        return told
+
+    def tops(self, piece, own):
+        """What is listed beside a token, itself included."""
+        next_best = -9.0 if "logprob" in self.faults else own - 2
+        others = [] if "alone" in self.faults else [("other", next_best)]
+        if "twice" in self.faults:
+            others = [(f"Ġ{piece}", own)]
+        return [(self.spelled(piece), own), *others]
+
+    def spelled(self, piece):
+        return piece[::-1] if "mangled" in self.faults else piece
 
     def unwanted(self, body):
         known = set(STANDARD)
@@ -173,6 +234,8 @@ class Handler(BaseHTTPRequestHandler):
         is_chat = "messages" in body
         prompt = body["messages"][-1]["content"] if is_chat else body["prompt"]
         text = continued(prompt)
+        if "says-key" in self.faults:
+            text = f"{self.headers.get('Authorization', '')}\n"
         pieces = [text[at : at + 4] for at in range(0, len(text), 4)]
         said = pieces[: body["max_tokens"]]
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -183,33 +246,36 @@ class Handler(BaseHTTPRequestHandler):
             reason = "length" if len(said) < len(pieces) else "stop"
             last = {"delta": {}} if is_chat else {"text": ""}
             self.event({"choices": [{**last, "finish_reason": reason}]})
-            usage = {
-                "prompt_tokens": -(-len(prompt) // 4),
-                "completion_tokens": len(said),
-            }
             if "no-usage" not in self.faults and "stream_options" in body:
+                usage = self.usage(-(-len(prompt) // 4), len(said))
                 self.event({"choices": [], "usage": usage})
             self.wfile.write(b"data: [DONE]\n\n")
+            while "endless-end" in self.faults:
+                self.wfile.write(b"data: [DONE]\n\n")
+            if "open-end" in self.faults:
+                self.connection.recv(1)
 
     def choice(self, body, number, piece, *, is_chat):
         told = {"delta": {"content": piece}} if is_chat else {"text": piece}
         choice = {**told, "finish_reason": None, "logprobs": None}
         if body.get("logprobs") and "no-logprobs" not in self.faults:
-            own = self.logprob(number)
+            own, spelled = self.logprob(number), self.spelled(piece)
+            tops = self.tops(piece, own)
             if is_chat:
-                tops = [(piece, own), ("other", own - 2)]
                 listed = [{"token": t, "logprob": p} for t, p in tops]
-                first = {"token": piece, "logprob": own, "top_logprobs": listed}
+                first = {"token": spelled, "logprob": own, "top_logprobs": listed}
                 choice["logprobs"] = {"content": [first]}
             else:
                 choice["logprobs"] = {
-                    "tokens": [piece],
+                    "tokens": [spelled],
                     "token_logprobs": [own],
-                    "top_logprobs": [{piece: own, "other": own - 2}],
+                    "top_logprobs": [dict(tops)],
                 }
         return {"choices": [choice]}
 
     def logprob(self, number):
+        if "logprob" in self.faults:
+            return json.loads(self.faults["logprob"])
         known = self.server.types
         if "ignore" in self.faults:
             known = "nothing"
@@ -258,7 +324,10 @@ def main():
     parser.add_argument("--context", type=int, default=0)
     parser.add_argument("--version", action="version", version="fake version 1")
     parser.add_argument("--fake", action="append", default=[])
+    parser.add_argument("--fakes", type=Path)
     asked = parser.parse_args()
+    if asked.fakes:
+        asked.fake += json.loads(asked.fakes.read_text()).get(asked.k, [])
     faults = dict(fault.partition("=")[::2] for fault in asked.fake)
     if "die" in faults:
         print("RuntimeError: no kernel for this cache type")  # noqa: T201 - its log
@@ -270,7 +339,20 @@ def main():
     held = b"x" * (int(faults.get("leak", 0)) * asked.context)
     server = made_server(*asked.fake, port=asked.port, types=f"{asked.k}/{asked.v}")
     print(f"serving with {len(held)} bytes", flush=True)  # noqa: T201 - its log
+    if "leave" in faults:
+        subprocess.Popen(
+            ["/bin/sleep", "600"],
+            env=os.environ if faults["leave"] == "marked" else {},
+            start_new_session=True,
+        )
+    if "flood" in faults:
+        threading.Thread(target=flood, daemon=True).start()
     server.serve_forever()
+
+
+def flood():
+    while True:
+        print("x" * 4000)  # noqa: T201 - its log
 
 
 if __name__ == "__main__":

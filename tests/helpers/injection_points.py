@@ -20,7 +20,7 @@ POINTS = {
     "start a server process": "codeneedle.system.orphans:running",
     "wait for a server": "codeneedle.engines.llama_cpp.server:wait",
     "choose a port": "codeneedle.engines.llama_cpp.server:free_port",
-    "ask for a completion": "codeneedle.engines.client:Client.complete",
+    "ask for a completion": "codeneedle.engines.llama_cpp.client:Client.complete",
     "look whether a process group lives": "codeneedle.system.processes:_has_members",
     "wait for a tool": "codeneedle.system.orphans:ends_within",
     "read a GGUF header": "codeneedle.models.weights:read_header",

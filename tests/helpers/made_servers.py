@@ -17,17 +17,23 @@ FAKE = Path(__file__).parent / "fake_llama.py"
 PAIR = Pair("q8_0", "q4_0")
 
 
-def fake_launch(*faults, pair=PAIR, context=4096):
-    """What starts the fake server with *faults*: ``"die=3"``."""
-    extra = [argument for fault in faults for argument in ("--fake", fault)]
+def made_launch(binary, weights, *, pair=PAIR, context, extra=(), options=(), **spec):
+    """What starts *binary* with the model at *weights*; *spec* is the `ModelSpec`."""
     return Launch(
-        binary=FAKE,
-        weights=Path("no.gguf"),
-        alias="fake-cell",
+        binary=binary,
+        model=ModelSpec(weights=made_weights(path=weights), name="made", **spec),
+        alias="made-cell",
         context=context,
         pair=pair,
         extra=tuple(extra),
+        options=frozenset(options),
     )
+
+
+def fake_launch(*faults, pair=PAIR, context=4096):
+    """What starts the fake server with *faults*: ``"die=3"``."""
+    extra = [argument for fault in faults for argument in ("--fake", fault)]
+    return made_launch(FAKE, "no.gguf", pair=pair, context=context, extra=extra)
 
 
 def fake_llama_cpp(*faults, devices=(), options=frozenset(), **spec):

@@ -38,7 +38,11 @@ def script(path: Path, body: str) -> Path:
 
 
 def llama_like(
-    path: Path, *, version="version: 0.6.0 (build 11434, commit abc)", devices=""
+    path: Path,
+    *,
+    version="version: 0.6.0 (build 11434, commit abc)",
+    devices="",
+    system_info="",
 ) -> Path:
     """A program that answers questions as llama-server does."""
     listed = devices or "  (none)"
@@ -52,7 +56,7 @@ case "$1" in
 {HELP}
 END
 ;;
-*) exit 1;;
+*) echo '{system_info}' >&2; exit 1;;
 esac""",
     )
 

@@ -244,11 +244,11 @@ def running_child(folder, program="llama-server"):
     for file in (cache_folder() / "running").glob(f"{program}.*.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError, psutil.Error):
             note = msgspec.json.decode(file.read_bytes(), type=Note)
-            if note.child and note.child.pid in processes_in(folder):
-                argv = psutil.Process(note.child.pid).cmdline()
+            for pid in set(note.groups()) & set(processes_in(folder)):
+                argv = psutil.Process(pid).cmdline()
                 options = dict(itertools.pairwise(argv))
                 named = {key: options.get(f"--{key}") for key in ("alias", "port")}
-                return {"pid": note.child.pid, **named}
+                return {"pid": pid, **named}
     return {}
 
 

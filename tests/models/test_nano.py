@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_servers import made_launch
 
 from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import choose, written_needle
 from codeneedle.corpora.random_bodies import Knobs, text_of
-from codeneedle.engines.client import Client
-from codeneedle.engines.llama_cpp.server import Launch, serving
+from codeneedle.engines.llama_cpp.client import Client
+from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.engines.messages import Completion, Message
 from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
@@ -215,16 +216,14 @@ def client(
     llama_server: Path, nano: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Client]:
     """The built-in model behind a real server, with the most precise cache."""
-    launch = Launch(
-        binary=llama_server,
-        weights=nano,
-        alias="nano",
+    launch = made_launch(
+        llama_server,
+        nano,
         context=18432,
         pair=Pair("f16", "f16"),
-        options=frozenset({"--jinja", "--verbosity", "--fit", "--cache-ram"}),
-        threads=1,
-        batch_threads=2,
-        sleeps=True,
+        options={"--jinja", "--verbosity", "--fit", "--cache-ram"},
+        threads=2,
+        is_tiny=True,
     )
     log = tmp_path_factory.mktemp("nano") / "server.log"
     with serving(launch, log=log) as served:

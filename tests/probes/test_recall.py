@@ -10,14 +10,16 @@ from made_records import (
     made_forced,
     made_needle,
     made_record,
+    made_round,
     made_run,
     made_setup,
 )
 
 from codeneedle.analysis.recall import Ask
 from codeneedle.corpora.corpus import load
+from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Chat, ServerGone
-from codeneedle.errors import CellError
+from codeneedle.errors import CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.probes import recall
 from codeneedle.probes.probe import ProbeContext
@@ -32,7 +34,13 @@ from codeneedle.probes.recall import (
     enough_for,
     measure,
 )
-from codeneedle.records.record import CellRecord, Recall, Status, from_json
+from codeneedle.records.record import (
+    CellRecord,
+    Effective,
+    Recall,
+    Status,
+    from_json,
+)
 from codeneedle.records.store import Store
 from codeneedle.scoring.rounds import recall_of
 
@@ -127,35 +135,16 @@ def test_probabilities_are_stored_where_each_token_has_one(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        FakeEngine(speculation="ngram-simple, n 12, m 64"),
-        FakeEngine(reply=lambda asked: reply_to(asked, drafted=3, accepted=2)),
-    ],
-    ids=["ours", "the user's"],
-)
-def test_a_server_that_drafts_gives_no_margins(engine, tmp_path):
+def test_a_server_that_drafts_gives_no_margins(tmp_path):
     """
     It tells no probabilities of drafted tokens: those of the others are not all.
     """
-    found = measured(tmp_path, engine)
+    drafting = FakeEngine(reply=lambda asked: reply_to(asked, drafted=3, accepted=2))
+    found = measured(tmp_path, drafting)
 
     for asked in found.rounds:
         assert ((), (), ()) == (asked.logprobs, asked.gaps, asked.lengths)
         assert asked.reply
-
-
-def test_speculation_is_a_condition(tmp_path):
-    """
-    It decides which kernels run.
-    """
-    plain = made_context(tmp_path, FakeEngine()).run
-    drafting = made_context(tmp_path, FakeEngine(speculation="ngram")).run
-
-    told = PROBE.conditions(plain)
-    assert "speculation" not in told
-    assert {**told, "speculation": "ngram"} == PROBE.conditions(drafting)
 
 
 @pytest.mark.parametrize(
@@ -257,8 +246,43 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
 
     assert 3 == len(found.rounds)
     assert all("did not answer with probabilities" in r.error for r in found.forced)
-    with pytest.raises(CellError, match="no round has an answer"):
+    with pytest.raises(CellError, match="--ask written needs none") as caught:
         measured(tmp_path, engine, conditions={"ask": "forced"})
+    assert Status.UNSUPPORTED == caught.value.status
+
+
+@pytest.mark.parametrize(
+    ("ask", "abilities", "suited"),
+    [
+        (None, {Ability.FORCED}, None),
+        (None, (), Ask.WRITTEN),
+        (Ask.WRITTEN, (), Ask.WRITTEN),
+        (Ask.FORCED, {Ability.FORCED}, Ask.FORCED),
+    ],
+)
+def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
+    ask, abilities, suited
+):
+    """
+    Unless scores are asked for: that is refused.
+    """
+    engine = FakeEngine(abilities=frozenset(abilities))
+
+    assert RecallSettings(suited) == PROBE.suited(RecallSettings(ask), engine)
+    for more in (Ask.FORCED, Ask.BOTH):
+        if not abilities:
+            with pytest.raises(ToolMissing, match="no tool for forced recall"):
+                PROBE.suited(RecallSettings(more), engine)
+
+
+def test_why_there_are_no_margins_is_said():
+    asked = replace(made_round(NEEDLE), logprobs=(), gaps=())
+    record = made_record("f16/f16", [asked])
+    telling = replace(record, effective=Effective(unscored="a log-probability of 5"))
+
+    for one, told in ((record, "no probabilities"), (telling, "a log-probability of")):
+        run = replace(made_run(), setup=made_setup(), records=(one,))
+        assert f"no margins: the server tells {told}" in " ".join(PROBE.remarks(run))
 
 
 def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):
@@ -591,13 +615,13 @@ def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_te
         assert 1 + len(prompt) == scored.prompt_tokens
         assert len(right) == len(scored.logprobs) == scored.ends[-1]
         starts.add(len(needle.before))
-    assert 16 == len(found)
-    assert {0, 1, 2, 3} == starts
+    assert 20 == len(found)
+    assert {0, 1, 2} == starts
 
 
 @pytest.mark.real
 def test_contexts_that_errors_and_notes_name_do_with_the_real_server(codeneedle):
-    """A function needs so much, and all 16 of them so much more."""
+    """A function needs so much, and all 20 of them so much more."""
 
     def sweep(context):
         said = codeneedle(
@@ -613,8 +637,8 @@ def test_contexts_that_errors_and_notes_name_do_with_the_real_server(codeneedle)
     assert (2, 512) == (code, named(refused))
     code, noted = sweep(512)
     assert 0 == code, noted
-    assert "3 functions to force fit the context; --context" in noted
+    assert "functions to force fit the context; --context" in noted
     code, whole = sweep(named(noted))
     assert 0 == code, whole
-    assert "5 lines of 16 functions forced" in whole
-    assert "to force fit" not in whole
+    assert "5 lines of 20 functions forced" in whole
+    assert "functions to force fit" not in whole

@@ -5,13 +5,10 @@ from dataclasses import replace
 
 from made_records import failed_record, made_record, made_run, made_setup
 
-from codeneedle.analysis.frames import Cell
 from codeneedle.analysis.retrieval import METRICS
-from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, Proof, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import STATUS_WORDS, number
-from codeneedle.report.selection import metric_named
 
 SETUP = made_setup()
 
@@ -87,22 +84,6 @@ def test_a_quantized_reference_of_a_server_that_does_not_tell_is_named() -> None
     assert said.startswith("q8_0/q8_0 and other pairs are shown to differ, not that")
     assert "" == told("auto/auto", "fp8/fp8", proof=proof)
     assert "" == told("q4_0/q4_0", "q8_0/q8_0")
-
-
-def test_cells_without_margins_are_explained_where_speculation_was_on() -> None:
-    """
-    Drafted tokens have no probabilities; other metrics are not affected.
-    """
-    drafted = replace(SETUP, probes={"recall": {"speculation": "ngram-simple"}})
-    margin, matched = (metric_named(name, [])[1] for name in ("margin", "matched"))
-    cells = [Cell(pair=Pair("f16", "f16"), status=Status.FINISHED)]
-
-    assert [("-", "finished, without a value of margin")] == (
-        captions.legend_entries(SETUP, cells, margin)
-    )
-    ((_, why),) = captions.legend_entries(drafted, cells, margin)
-    assert why.endswith("margin: drafted tokens have no probabilities (--speculate)")
-    assert "speculate" not in captions.legend_entries(drafted, cells, matched)[0][1]
 
 
 def test_a_gap_of_retrieval_says_what_is_missing() -> None:

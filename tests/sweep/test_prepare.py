@@ -252,21 +252,6 @@ def test_other_conditions_of_a_probe_are_refused():
     assert "throughput depths: [0, 256], now [0, 512]" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "option"),
-    [("ngram", "", "--speculate"), ("", "ngram", "--no-speculate")],
-)
-def test_a_run_that_speculates_and_one_that_does_not_never_mix(before, now, option):
-    """
-    It decides which kernels run; the hint says how the run goes on.
-    """
-    prepare(planned(recall.PROBE, engine=FakeEngine(speculation=before)))
-
-    with pytest.raises(OtherSetup, match="another recall speculation") as caught:
-        prepare(planned(recall.PROBE, engine=FakeEngine(speculation=now)))
-    assert f"Go on with {option}," in caught.value.hint
-
-
 def asking(corpus="tiny", *, engine=None, contexts=(8192,), out="sweeps", **chosen):
     """A plan in which recall is asked so."""
     settings = {"recall": msgspec.convert(chosen, type=recall.RecallSettings)}
@@ -371,7 +356,7 @@ def test_a_text_without_long_functions_is_forced_alone_and_says_so():
     for ask in ("written", "both"):
         with pytest.raises(BadInput, match=f"--ask {ask}: no function of") as caught:
             asking("short", ask=ask)
-        assert "Use --ask forced, or another --corpus." == caught.value.hint
+        assert "Use another --corpus, or --ask forced." == caught.value.hint
 
 
 def test_more_lines_than_a_function_has_are_refused_with_the_most():
@@ -573,6 +558,10 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
             {"engine": FakeEngine(version="0.7.0")},
             "another llama: '0.6.0 (build 11434)', now '0.7.0'",
         ),
+        (
+            {"engine": FakeEngine(cpu_features="AVX2")},
+            "another cpu_features: '', now 'AVX2'",
+        ),
     ],
 )
 def test_another_request_or_engine_is_refused_in_the_same_folder(changes, words):
@@ -645,6 +634,19 @@ def test_a_template_that_drops_the_text_is_refused(template, words):
     assert "chat template" in str(caught.value)
     assert "--prompt-form completion" in caught.value.hint
     assert None is plan.store.setup()
+
+
+def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
+    """
+    Though all that is asked for is in it: a server may count badly.
+    """
+
+    class Odd(ByteTokenizer):
+        def count_tokens(self, text, *, add_special=True):
+            return 10**6 // len(text)
+
+    with pytest.raises(BadInput, match="the corpus alone has"):
+        prepare(planned(engine=FakeEngine(tokenizer=Odd())))
 
 
 def test_a_chat_is_counted_as_the_template_renders_it():

@@ -1,5 +1,6 @@
 """Notes of running children, and the end of those left behind."""
 
+import contextlib
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from codeneedle.system.orphans import (
     this_host,
     watched,
 )
+from codeneedle.system.processes import free_port
 
 MARK = "llama-server.0a1b2c3d"
 GONE = Process(pid=2**22 + 1, started=1.0)
@@ -56,10 +58,9 @@ def orphan():
         child.kill()
 
 
-def note_of(orphan):
-    """The note of *orphan*, whose owner is gone."""
-    child = Process(pid=orphan.pid, started=started_at(orphan.pid) or 0.0)
-    return Note(mark=MARK, owner=GONE, host=this_host(), child=child)
+def note_of(**changes):
+    """The note of the orphan, whose owner is gone."""
+    return replace(Note(mark=MARK, owner=GONE, host=this_host()), **changes)
 
 
 def store(folder, note):
@@ -68,13 +69,11 @@ def store(folder, note):
     return file
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-def test_an_orphan_is_found_and_ended(orphan, notes, is_known):
+def test_an_orphan_is_found_and_ended(orphan, notes):
     """
-    By its pid, or by its mark alone if its owner was killed before it noted the pid.
+    By its mark.
     """
-    note = note_of(orphan)
-    store(notes, note if is_known else replace(note, child=None))
+    store(notes, note_of())
 
     assert [Orphan("llama-server", orphan.pid)] == orphans.orphans()
     assert orphan.poll() is None
@@ -92,7 +91,7 @@ def test_the_note_of_a_living_owner_or_another_host_is_void(orphan, notes, chang
     """
     It ends nobody, and stays.
     """
-    file = store(notes, replace(note_of(orphan), **change))
+    file = store(notes, note_of(**change))
 
     assert [] == orphans.orphans()
     assert [] == end_orphans()
@@ -106,7 +105,7 @@ def test_an_owner_that_is_a_zombie_is_gone(orphan, notes):
     """
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     known = Process(pid=owner.pid, started=started_at(owner.pid) or 0.0)
-    store(notes, replace(note_of(orphan), owner=known))
+    store(notes, note_of(owner=known))
     before = end_orphans()
     owner.kill()
     os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
@@ -117,25 +116,25 @@ def test_an_owner_that_is_a_zombie_is_gone(orphan, notes):
     assert ([], [Orphan("llama-server", orphan.pid)]) == (before, after)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"started": 1.0},
-        {"mark": "llama-server.ffffffff"},
-        {"pid": os.getpid(), "started": OURS.started},
-    ],
-)
-def test_a_stranger_with_the_same_pid_is_left_alone(orphan, notes, change):
+def test_a_process_with_another_mark_is_left_alone(orphan, notes):
     """
-    One fact that differs is enough; only the note goes.
+    Only the note goes.
     """
-    note = note_of(orphan)
-    child = replace(note.child, **{k: v for k, v in change.items() if k != "mark"})
-    file = store(notes, replace(note, child=child, mark=change.get("mark", MARK)))
+    file = store(notes, note_of(mark="llama-server.ffffffff"))
 
     assert [] == end_orphans()
     assert orphan.poll() is None
     assert not file.exists()
+
+
+def test_our_own_process_group_is_never_ended(notes, monkeypatch):
+    """
+    Whatever a note says: codeneedle may run in a child of another one.
+    """
+    monkeypatch.setattr(psutil.Process, "environ", lambda _: {VARIABLE: MARK})
+    monkeypatch.setattr(psutil, "pids", lambda: [os.getpid()])
+
+    assert [] == note_of().groups()
 
 
 @pytest.mark.parametrize(
@@ -146,9 +145,8 @@ def test_a_stranger_with_the_same_pid_is_left_alone(orphan, notes, change):
             json.dumps(
                 {
                     "mark": mark,
-                    "owner": {"pid": 7, "started": 1.0},
+                    "owner": {"pid": pid, "started": 1.0},
                     "host": this_host(),
-                    "child": {"pid": pid, "started": 1.0},
                 }
             )
             for mark, pid in [
@@ -174,7 +172,7 @@ def test_a_draft_that_a_sigkill_left_is_removed(orphan, notes, has_note):
     """
     With the child that it names, if that runs; what is cut short names none.
     """
-    file = store(notes, note_of(orphan))
+    file = store(notes, note_of())
     draft = file.with_suffix(".json.draft")
     draft.write_bytes(file.read_bytes())
     (notes / "x.0a1b2c3d.json.draft").write_bytes(file.read_bytes()[:50])
@@ -208,13 +206,88 @@ def test_a_child_is_noted_while_it_runs(tmp_path, notes):
         (file,) = notes.iterdir()
         note = msgspec.json.decode(file.read_bytes(), type=Note)
         # The system shows the environment of a child a moment after its start.
-        while note.pid() is None:
+        while not note.groups():
             assert child.poll() is None
 
-    assert note.child
-    assert (child.pid, "sleep", OURS) == (note.child.pid, note.program, note.owner)
+        assert [child.pid] == note.groups()
+    assert ("sleep", OURS) == (note.program, note.owner)
     assert file.stem == note.mark
     assert [] == list(notes.iterdir())
+
+
+SERVER = """\
+import os, socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
+    print(os.getpid(), file=open(sys.argv[2], "w"), flush=True)
+    sys.stdin.read()
+"""
+"""Listens on a port, writes its pid, and stays."""
+
+KEPT = 'setsid env -i {python} -c "$SERVER" {port} {pid} </dev/zero >{log} 2>&1 &'
+LEAVING = {
+    "a session of its own": 'setsid {python} -c "$SERVER" {port} {pid} </dev/zero &',
+    "a double fork": '(setsid sh -c "(exec {python} -c \\"\\$SERVER\\" {port} {pid}'
+    ' </dev/zero >/dev/null 2>&1 &)")',
+}
+"""How a start command leaves a process behind that bears the mark."""
+
+
+def left_by(script, tmp_path, *, log="/dev/null"):
+    """What a start command of that *script* leaves: its pid, and the notes of it."""
+    pid, port = tmp_path / "pid", free_port("127.0.0.1")
+    script = script.format(python=sys.executable, port=port, pid=pid, log=log)
+    waiting = f'{script}\nwhile ! [ -s "{pid}" ]; do sleep 0.01; done; exit 0'
+    with noted(
+        ["/bin/sh", "-c", waiting],
+        env={"PATH": os.environ["PATH"], "SERVER": SERVER},
+        log=tmp_path / "log",
+        port=port,
+    ) as child:
+        child.wait()
+    return psutil.Process(int(pid.read_text())) if alive(pid) else None, port
+
+
+def alive(pid):
+    """Whether the process of the number in the file *pid* runs."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(int(pid.read_text())).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.mark.parametrize("script", LEAVING.values(), ids=LEAVING)
+def test_what_a_start_command_leaves_behind_is_ended(tmp_path, notes, script):
+    """
+    It bears the mark wherever it has gone.
+    """
+    left, _ = left_by(script, tmp_path)
+
+    assert left is None
+    assert [] == orphans.leftovers()
+    assert [] == list(notes.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("log", "holds"), [("/dev/null", "listens on port"), ("{log}", "writes to")]
+)
+def test_what_is_left_without_a_mark_is_named(tmp_path, notes, log, holds):
+    """
+    Whoever holds our port or our log; the note stays as long as that runs.
+    """
+    script = KEPT if log == "/dev/null" else KEPT.replace("{port}", "0")
+    left, port = left_by(script, tmp_path, log=log.format(log=tmp_path / "log"))
+
+    try:
+        (found,) = orphans.leftovers(OURS)
+        assert (left.pid, "sh") == (found.pid, found.program)
+        assert str(port if "port" in holds else tmp_path / "log") in str(found)
+        assert holds in str(found)
+        assert [] == end_orphans()
+        assert left.is_running()
+    finally:
+        left.kill()
+    while started_at(left.pid):
+        pass
+    assert [] == orphans.leftovers()
 
 
 @pytest.mark.parametrize(
@@ -258,7 +331,7 @@ def test_the_note_of_a_child_that_will_not_end_stays(tmp_path, notes, monkeypatc
     """
     The next command finds it.
     """
-    monkeypatch.setattr(Note, "pid", lambda _: 4711)
+    monkeypatch.setattr(Note, "groups", lambda _: [2**22 + 1])
     with noted(["/bin/cat"], env={}, log=tmp_path / "log"):
         pass
 

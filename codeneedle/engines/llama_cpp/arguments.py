@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from codeneedle.engines.engine import ModelSpec
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
+from codeneedle.system.machine import usable_cores
 
 HOST = "127.0.0.1"
 
@@ -24,11 +26,15 @@ pair to pair.
 ROTATION_VARIABLE = "LLAMA_ATTN_ROT_DISABLE"
 """Set to 1, llama.cpp leaves out the Hadamard rotation of quantized K and V."""
 
+LAZY_VARIABLE = "LLAMA_KV_CACHE_LAZY_QUANT"
+"""If set, llama.cpp #28267 keeps f16 until a cache of q8_0 is half full."""
+
 OFFLOAD = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers"})
+DEVICE = frozenset({"-dev", "--device"})
+LOADING = frozenset({"-lm", "--load-mode", "--no-mmap"})
 KV_ON_HOST = frozenset({"-nkvo", "--no-kv-offload"})
 _STRETCHING = ("--rope-", "--yarn-", "--override-kv")
-_DRAFTING = ("--spec-", "--draft", "--model-draft", "-md", "-hfd", "--hf-repo-draft")
-"""Prefixes of arguments that extend the context, and that choose a draft."""
+"""Prefixes of arguments that extend the context."""
 
 _SIZED_NUMBER = re.compile(r"-\.?\d")
 
@@ -97,7 +103,7 @@ def stretches_context(words: Iterable[str]) -> bool:
 
 def without_offload(words: Iterable[str]) -> tuple[str, ...]:
     """*words* for a server that only tokenizes: nothing goes to the accelerator."""
-    kept = (each for each in parse(words) if each.name not in OFFLOAD)
+    kept = (each for each in parse(words) if each.name not in OFFLOAD | DEVICE)
     return tuple(word for argument in kept for word in argument.words)
 
 
@@ -116,6 +122,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ("-ctk --cache-type-k -ctv --cache-type-v", _CACHE_TYPES),
     ("-m --model -mu --model-url -dr --docker-repo -hf -hfr --hf-repo", _WEIGHTS),
     ("-hff --hf-file --models-dir --models-preset --models-max", _WEIGHTS),
+    ("-hft --hf-token", "Records would hold it; fetch the file beforehand."),
     ("--models-autoload --no-models-autoload", _WEIGHTS),
     ("--embd-gemma-default --gpt-oss-20b-default --gpt-oss-120b-default", _WEIGHTS),
     ("--fim-qwen-1.5b-default --fim-qwen-3b-default", _WEIGHTS),
@@ -127,6 +134,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ("-fa --flash-attn", "It is always on: a quantized V cache needs it."),
     ("-fit --fit", "It would give each pair another number of layers."),
     ("--context-shift", "It would drop the corpus when the context is full."),
+    ("--cache-reuse", "It would move cached values to other places of a prompt."),
     ("-cram --cache-ram", "It would keep old prompts in memory, beside the cache."),
     ("--host --port --reuse-port -a --alias --api-prefix", _LIFE),
     ("--api-key --api-key-file --ssl-key-file --ssl-cert-file", _LIFE),
@@ -136,7 +144,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ("--grammar --grammar-file -j --json-schema -jf --json-schema-file", _ANSWERS),
     ("-l --logit-bias --ignore-eos --samplers --sampler-seq", _ANSWERS),
     ("--sampling-seq -r --reverse-prompt -sp --special", _ANSWERS),
-    ("-bs --backend-sampling", _ANSWERS),
+    ("-bs --backend-sampling --spec-synth-len --spec-synth-rates", _ANSWERS),
     ("--no-jinja", "codeneedle needs the model's own chat template."),
     ("--no-prefill-assistant", "--prefill-no-think needs it."),
     ("--reasoning-budget -rea --reasoning", _THINKING),
@@ -178,37 +186,6 @@ def refuse_reserved(words: Iterable[str]) -> None:
             )
 
 
-SPECULATION = "ngram-simple, n 12, m 64"
-"""
-How the text drafts its own recall, as setups and reports say it.
-
-Where the last n tokens stand in the text already, the m tokens after them are the
-draft: no second model, no memory.
-
-Of n 8, 12, 16 and m 16 to 128, these were the fastest: 0.66 of the time of a plain
-round, the built-in model at q8_0/q8_0 behind 9,021 tokens, llama.cpp b11434, AMD EPYC,
-two cores; 0.83 with n 8 and m 16, 0.75 with n 16 and m 128.
-"""
-
-_SPECULATING = (
-    *("--spec-type", "ngram-simple"),
-    *("--spec-ngram-simple-size-n", "12"),
-    *("--spec-ngram-simple-size-m", "64"),
-)
-
-
-def can_speculate(options: Collection[str], words: Iterable[str]) -> bool:
-    """
-    Whether a server with these *options* can draft from the text.
-
-    Args:
-        options: Long options that the binary has.
-        words: The user's arguments; a draft that they choose is used instead.
-    """
-    chooses = any(argument.name.startswith(_DRAFTING) for argument in parse(words))
-    return not chooses and {*_SPECULATING[::2]} <= {*options}
-
-
 OPTIONAL: tuple[tuple[str, ...], ...] = (
     ("--verbosity", "4"),  # below, the log names no cache types
     ("--fit", "off"),  # fits unset arguments to free memory, pair by pair
@@ -235,44 +212,30 @@ class Launch:
 
     Attributes:
         binary: llama-server.
-        weights: The model's file; the first one where it is split.
+        model: What it serves, how, and on what.
         alias: What the server is called; `serving` makes it unique.
         context: Size of the context of its one slot, in tokens.
         pair: Cache types; None for a server that only tokenizes and renders.
         extra: The user's further arguments. They come last, and win.
         options: Long options that the binary has.
-        threads: Threads that write tokens; None for the binary's own choice. A
-            model of a few MB is fastest with one.
-        batch_threads: Threads that read prompts; None for as many as write.
-        sleeps: Whether threads that wait sleep instead of spinning. Slower where
-            all cores are free, and many times faster where they are not.
-        rotation: Whether quantized values are rotated, where that is possible.
         flash_attention: ``on``; ``auto`` has the server say whether it could be.
-        speculates: Whether the text drafts its own recall.
-        device: The one accelerator to use; empty for all.
     """
 
     binary: Path
-    weights: Path
+    model: ModelSpec
     alias: str
     context: int
     pair: Pair | None
     extra: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
-    threads: int | None = None
-    batch_threads: int | None = None
-    sleeps: bool = False
-    rotation: bool = True
     flash_attention: str = "on"
-    speculates: bool = False
-    device: str = ""
 
 
 def command(launch: Launch, *, port: int) -> list[str]:
     """The argv that serves *launch*. Pure, so that a test can read it; no secrets."""
     return [
         str(launch.binary),
-        *("--model", str(launch.weights)),
+        *("--model", str(launch.model.weights.path)),
         *("--alias", launch.alias),
         *("--host", HOST),
         *("--port", str(port)),
@@ -280,19 +243,10 @@ def command(launch: Launch, *, port: int) -> list[str]:
         *("--parallel", "1"),
         *_cache(launch),
         *_offload(launch),
-        *_threads(launch),
+        *threads(launch.model, launch.options),
         *_optional(launch),
-        *(_SPECULATING if launch.speculates else ()),
         *launch.extra,
     ]
-
-
-def variables(launch: Launch, *, api_key: str) -> dict[str, str]:
-    """Environment variables of the server, beside those that it inherits."""
-    how = computing(
-        sleeps=launch.sleeps, rotation=launch.rotation, device=launch.device
-    )
-    return {"LLAMA_API_KEY": api_key, **how}
 
 
 VISIBLE_DEVICES = (
@@ -303,13 +257,25 @@ VISIBLE_DEVICES = (
 """Variables by which CUDA, ROCm and llama.cpp's Vulkan backend leave out devices."""
 
 
-def computing(*, sleeps: bool, rotation: bool, device: str = "") -> dict[str, str]:
-    """Environment variables of each program of llama.cpp; arguments as of `Launch`."""
-    # OpenMP's variable; builds without OpenMP have --poll.
-    found = {"OMP_WAIT_POLICY": "passive"} if sleeps else {}
-    if not rotation:
+def variables(model: ModelSpec) -> dict[str, str]:
+    """Environment variables of each program of llama.cpp that computes with *model*."""
+    # Threads that sleep are slower where all cores are free, and many times faster
+    # where they are not. Builds without OpenMP have --poll.
+    found = {"OMP_WAIT_POLICY": "passive"} if model.is_tiny else {}
+    if not model.rotation:
         found[ROTATION_VARIABLE] = "1"
+    device = model.device
     return found | (dict.fromkeys(VISIBLE_DEVICES, device) if device else {})
+
+
+def threads(model: ModelSpec, options: Collection[str]) -> Iterator[str]:
+    """The threads of a server, or of llama-perplexity, that has these *options*."""
+    if model.is_tiny or model.threads:
+        # Of a model this small, a second thread waits more than it computes.
+        yield from ("--threads", str(1 if model.is_tiny else model.threads))
+        yield from ("--threads-batch", str(model.threads or usable_cores()))
+    if model.is_tiny and "--poll" in options:
+        yield from ("--poll", "0")
 
 
 def asks_for_all_layers(launch: Launch) -> bool:
@@ -330,15 +296,6 @@ def _offload(launch: Launch) -> Iterator[str]:
         yield from ("--n-gpu-layers", layers)
 
 
-def _threads(launch: Launch) -> Iterator[str]:
-    if launch.threads is not None:
-        yield from ("--threads", str(launch.threads))
-    if launch.batch_threads is not None:
-        yield from ("--threads-batch", str(launch.batch_threads))
-    if launch.sleeps and "--poll" in launch.options:
-        yield from ("--poll", "0")
-
-
 def _optional(launch: Launch) -> Iterator[str]:
     wanted = OPTIONAL if launch.pair else (*OPTIONAL, *FOR_COUNTING)
     for option in wanted:
@@ -352,9 +309,11 @@ _PERPLEXITY_VALUED = frozenset(
         *("-tb", "--threads-batch", "-ub", "--ubatch-size", "-dev", "--device"),
         *("-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"),
         *("-ot", "--override-tensor", "-ncmoe", "--n-cpu-moe", "--numa", "--poll"),
+        *("-ncffn", "--n-cpu-ffn", "-lm", "--load-mode", "-lzm", "--lazy-mode"),
         *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
         *("--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"),
         *("--yarn-beta-slow", "--yarn-beta-fast", "--override-kv", "--lora"),
+        *("--lora-scaled", "--rpc"),
     )
 )
 _PERPLEXITY_FLAGS = frozenset(
@@ -424,6 +383,8 @@ _BENCH_OPTIONS: dict[str, _BenchOption] = {
         ("-nkvo --no-kv-offload", _BenchOption("--no-kv-offload", is_flag=True)),
         ("--poll", _BenchOption("--poll")),
         ("--numa", _BenchOption("--numa")),
+        ("-lm --load-mode", _BenchOption("--load-mode")),
+        ("-lzm --lazy-mode", _BenchOption("--lazy-mode")),
     )
     for name in names.split()
 }

@@ -22,9 +22,9 @@ from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
     BENCH_NEEDED,
     BENCH_OFFLOAD,
-    computing,
     options_in,
     translated,
+    variables,
 )
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
@@ -163,14 +163,6 @@ class Bench:
         words = [word for item in arguments.items() for word in item if word]
         return (str(self.tool), "--verbose", *words)
 
-    def variables(self) -> dict[str, str]:
-        """Environment variables of the tool, beside those that it inherits."""
-        return computing(
-            sleeps=self.model.is_tiny,
-            rotation=self.model.rotation,
-            device=self.model.device,
-        )
-
     def _run(
         self,
         command: tuple[str, ...],
@@ -186,7 +178,7 @@ class Bench:
             CellError: If it ends with an error, or is silent or busy for too long.
             MachineError: If it cannot be started or stopped.
         """
-        env = processes.clean(os.environ) | self.variables()
+        env = processes.clean(os.environ) | variables(self.model)
 
         def grown() -> None:
             progress(_phase(log))
@@ -217,7 +209,7 @@ class Bench:
             CellError: Naming each difference.
         """
         layers = self.arguments.get(BENCH_OFFLOAD, "")
-        asked = logs.Asked(
+        expected = logs.Expected(
             pair=task.pair,
             context=task.depth + task.prompt_tokens,
             rotation=self.model.rotation,
@@ -226,7 +218,7 @@ class Bench:
         is_number = layers.lstrip("-").isdigit()
         found = (
             *differences(result, task, layers=int(layers) if is_number else None),
-            *logs.mismatches(asked, effective),
+            *logs.mismatches(expected, effective),
             *self._other_installation(result.pp),
         )
         if found:

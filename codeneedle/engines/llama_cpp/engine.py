@@ -13,6 +13,7 @@ from codeneedle.engines.engine import (
     CacheTypes,
     CellSpec,
     DivergenceTool,
+    Engine,
     EngineIdentity,
     ModelSpec,
     SpeedTool,
@@ -20,6 +21,7 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.llama_cpp import arguments, bench, perplexity
 from codeneedle.engines.llama_cpp.arguments import (
+    LAZY_VARIABLE,
     ROTATION_VARIABLE,
     VISIBLE_DEVICES,
     Launch,
@@ -36,7 +38,6 @@ from codeneedle.engines.llama_cpp.server import (
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.records.record import Trouble
-from codeneedle.system import machine
 
 COUNT_LOAD_TIMEOUT_S = 300.0
 """How long a server that only counts may take to start: it maps weights into memory."""
@@ -70,9 +71,9 @@ _ALWAYS_FAST = frozenset({"f16", "bf16"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCpp:
+class LlamaCpp(Engine):
     """
-    The engine that starts a llama-server per cell. Implements `engine.Engine`.
+    The engine that starts a llama-server per cell.
 
     Attributes:
         tools: The programs of the installation.
@@ -88,23 +89,17 @@ class LlamaCpp:
     @property
     def abilities(self) -> frozenset[Ability]:
         """Comparing distributions and measuring speed take programs of their own."""
-        found = {
-            Ability.LOG_PROBABILITIES: not self.speculation,
-            Ability.DIVERGENCE: self.tools.perplexity is not None,
-            Ability.SPEED: self.tools.bench is not None,
+        tools = {
+            Ability.DIVERGENCE: self.tools.perplexity,
+            Ability.SPEED: self.tools.bench,
         }
-        return frozenset(ability for ability, is_there in found.items() if is_there)
+        has = (ability for ability, tool in tools.items() if tool)
+        return frozenset({Ability.LOG_PROBABILITIES, Ability.FORCED, *has})
 
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""
         if ability in self.abilities:
             return
-        if ability is Ability.LOG_PROBABILITIES:
-            raise BadInput(
-                source="--speculate",
-                reason="a server that drafts tells no probabilities of the drafts",
-                hint="Leave --speculate out.",
-            )
         tool, option = {
             Ability.DIVERGENCE: ("llama-perplexity", "divergence"),
             Ability.SPEED: ("llama-bench", "throughput"),
@@ -158,6 +153,7 @@ class LlamaCpp:
             version=self.facts.version,
             program=str(self.tools.server),
             devices=self._shown() if self.model.device else self.facts.devices,
+            cpu_features=self.facts.cpu_features,
         )
 
     def cache_types(self) -> CacheTypes:
@@ -166,9 +162,12 @@ class LlamaCpp:
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        if ROTATION_VARIABLE not in os.environ:
-            return ()
-        return (f"{ROTATION_VARIABLE} is not passed on; use --rotation off",)
+        advice = {ROTATION_VARIABLE: "use --rotation off", LAZY_VARIABLE: "unset it"}
+        return tuple(
+            f"{name} is not passed on; {what}"
+            for name, what in advice.items()
+            if name in os.environ
+        )
 
     @property
     def stretches_context(self) -> bool:
@@ -181,12 +180,6 @@ class LlamaCpp:
         has_budget = "--reasoning-budget" in self.facts.options
         return "" if self.model.thinking or not has_budget else "--reasoning-budget 0"
 
-    @property
-    def speculation(self) -> str:
-        """As of `engine.Engine`."""
-        can = arguments.can_speculate(self.facts.options, self.model.arguments)
-        return arguments.SPECULATION if self.model.speculate and can else ""
-
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         """As of `engine.Engine`: no cache types, smallest context, no warm-up."""
@@ -194,9 +187,8 @@ class LlamaCpp:
             self._launch(None, context=512),
             alias=f"{self.model.name}.counting",
             extra=arguments.without_offload(self._extra()),
-            speculates=False,
         )
-        reads_all = arguments.has(self.model.arguments, {"--no-mmap"})
+        reads_all = arguments.has(self.model.arguments, arguments.LOADING)
         try:
             with serving(
                 launch,
@@ -266,23 +258,15 @@ class LlamaCpp:
         return bench.Bench.of(self.tools, self.facts, self.model)
 
     def _launch(self, pair: Pair | None, *, context: int) -> Launch:
-        is_tiny, share = self.model.is_tiny, self.model.threads
         slug = f"{pair.slug}." if pair else ""
         return Launch(
             binary=self.tools.server,
-            weights=self.model.weights.path,
+            model=self.model,
             alias=f"{self.model.name}.{slug}{context}",
             context=context,
             pair=pair,
             extra=self._extra(),
             options=self.facts.options,
-            # Of a model this small, a second thread waits more than it computes.
-            threads=1 if is_tiny else share,
-            batch_threads=share or (machine.usable_cores() if is_tiny else None),
-            sleeps=is_tiny,
-            rotation=self.model.rotation,
-            speculates=bool(self.speculation),
-            device=self.model.device,
         )
 
     def _extra(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +40,7 @@ _ALLOWED = re.compile(r"allowed values:\s*([A-Za-z][\w.]*(?:\s*,\s*[A-Za-z][\w.]
 _DEVICE = re.compile(
     r"\s+(?P<name>[\w:.-]+): (?P<what>.+?) \((?P<mib>\d+) MiB, \d+ MiB free\)\s*"
 )
+_FEATURES = re.compile(r"\bsystem_info: .*\bCPU : ((?:\w+ = \d+ \|? ?)+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class ServerFacts:
         v_types: Cache types that it accepts for V; likewise.
         options: Long names of all its options: ``--fit``.
         devices: Accelerators, with their memory: ``CUDA0 NVIDIA L4 (22563 MiB)``.
+        cpu_features: What it uses of the processor: ``AVX AVX2 FMA``; empty if it does
+            not tell.
     """
 
     version: str
@@ -79,6 +83,7 @@ class ServerFacts:
     v_types: tuple[str, ...]
     options: frozenset[str]
     devices: tuple[str, ...] = ()
+    cpu_features: str = ""
 
 
 def built_folder() -> Path:
@@ -132,6 +137,7 @@ def ask(server: Path) -> ServerFacts:
             reason=f"does not answer as {SERVER} does, but: {answer}",
             hint=f"Name the {SERVER} of llama.cpp with --llama-server.",
         )
+    facts = replace(facts, cpu_features=cpu_features(server, facts.options))
     if "--list-devices" not in facts.options:
         return facts
     return replace(facts, devices=devices(server))
@@ -145,6 +151,23 @@ def devices(server: Path) -> tuple[str, ...]:
         for found in matches
         if found
     )
+
+
+def cpu_features(server: Path, options: Collection[str]) -> str:
+    """
+    What *server* uses of the processor; empty if it does not tell.
+
+    It tells before it loads a model, and ends at once where that is an empty file.
+    """
+    loudly = ("--verbosity", "4") if "--verbosity" in options else ()
+    argv = [str(server), "--model", os.devnull, "--port", "0", *loudly]
+    try:
+        answer = processes.output_of(argv, timeout_s=ASK_TIMEOUT_S)
+    except ToolFailed:
+        return ""
+    found = _FEATURES.search(answer.stdout + answer.stderr)
+    stated = found[1].split("|") if found else ()
+    return " ".join(re.sub(" = 1$| ", "", each.strip()) for each in stated).strip()
 
 
 def read_help(version_text: str, help_text: str) -> ServerFacts | None:

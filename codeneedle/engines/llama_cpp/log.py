@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXFSZ, Signals
 
-from codeneedle.engines.base_file import Lengths
 from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
+from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
 from codeneedle.system.processes import END_BYTES, OMISSION
@@ -43,7 +43,7 @@ def read(log_text: str) -> Effective:
         build=_last(_BUILD, everything),
         context=_context(everything),
         flash_attention=_flash_attention(model),
-        kv=tuple(_kv_buffers(model)),
+        kv=tuple(_kv_buffers(model, lazily=any(map(_LAZY.search, everything)))),
         rotation_k=_first_number(_ROTATION_K, model),
         rotation_v=_first_number(_ROTATION_V, model),
         offloaded_layers=_first_number(_OFFLOADED, everything),
@@ -129,7 +129,7 @@ def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Expected:
     """
     What a program was asked for.
 
@@ -146,22 +146,22 @@ class Asked:
     all_layers: bool = False
 
 
-def mismatches(asked: Asked, effective: Effective) -> tuple[str, ...]:
+def mismatches(expected: Expected, effective: Effective) -> tuple[str, ...]:
     """
     In what *effective* differs from what was asked for, one phrase each.
 
     A setting that the log does not state is no difference, except the cache types:
     without them, no measurement could be attributed to a pair.
     """
-    if asked.pair is None:
+    if expected.pair is None:
         return ()
-    found = list(_wrong_types(asked.pair, effective.kv))
-    found += _wrong_context(asked.context, effective.context)
+    found = list(_wrong_types(expected.pair, effective.kv))
+    found += _wrong_context(expected.context, effective.context)
     if effective.flash_attention == "disabled":
         found.append("flash attention is off, not on")
-    if not asked.rotation and (effective.rotation_k or effective.rotation_v):
+    if not expected.rotation and (effective.rotation_k or effective.rotation_v):
         found.append("quantized values are rotated, although rotation is off")
-    if asked.all_layers:
+    if expected.all_layers:
         found += _wrong_offload(effective)
     return tuple(found)
 
@@ -189,6 +189,9 @@ _KV = re.compile(
     rf"\(\s*({_COUNT}) cells,\s*({_COUNT}) layers,[^)]*\), "
     rf"K \((\w+)\):\s*({_MIB}) MiB, V \((\w+)\):\s*({_MIB}) MiB"
 )
+_LAZY = re.compile(r"lazy[ _-]?quant|kv_cache\w*:.*\blazy", re.IGNORECASE)
+"""Of a build whose q8_0 is f16 until the cache is half full: llama.cpp #28267."""
+
 _KV_DEVICE = re.compile(r"llama_kv_cache\w*:\s+(\S+) KV buffer size =")
 _ROTATION_K = re.compile(rf"\b(?:n|attn)_rot_k = ({_COUNT})")
 _ROTATION_V = re.compile(rf"\b(?:n|attn)_rot_v = ({_COUNT})")
@@ -206,7 +209,9 @@ _TROUBLES: Sequence[tuple[Status, re.Pattern[str]]] = (
             r"|V cache (?:quantization )?(?:was requested, but this )?requires"
             r" flash(?:_attn| attention)"
             r"|block size \d+ does not divide"
+            r"|model does not support different K"
             r"|cannot run the operation \(SET_ROWS\)"
+            # Of builds that split no quantized cache by tensors, and some models.
             r"|SPLIT_MODE_TENSOR (?:and|requires|not)",
             re.IGNORECASE,
         ),
@@ -272,7 +277,9 @@ def _first_sign(
     return None
 
 
-def _kv_buffers(lines: Iterable[str]) -> Iterator[KvBuffer]:
+def _kv_buffers(lines: Iterable[str], *, lazily: bool) -> Iterator[KvBuffer]:
+    """The caches; a type that is not that of all values, *lazily*, says so."""
+    names = {"q8_0": "q8_0, f16 at first"} if lazily else {}
     for line in lines:
         found = _KV.search(line)
         if found:
@@ -280,8 +287,8 @@ def _kv_buffers(lines: Iterable[str]) -> Iterator[KvBuffer]:
             yield KvBuffer(
                 cells=int(cells),
                 layers=int(layers),
-                k_type=k_type,
-                v_type=v_type,
+                k_type=names.get(k_type, k_type),
+                v_type=names.get(v_type, v_type),
                 k_mib=float(k_mib),
                 v_mib=float(v_mib),
             )
@@ -336,10 +343,10 @@ def _wrong_types(pair: Pair, buffers: Sequence[KvBuffer]) -> Iterator[str]:
             yield f"V is {buffer.v_type}, not {pair.v}"
 
 
-def _wrong_context(asked: int, effective: int | None) -> Iterator[str]:
-    padded = -(-asked // CONTEXT_STEP) * CONTEXT_STEP
-    if effective is not None and not asked <= effective <= padded:
-        yield f"the context is {effective} tokens, not {asked}"
+def _wrong_context(expected: int, effective: int | None) -> Iterator[str]:
+    padded = -(-expected // CONTEXT_STEP) * CONTEXT_STEP
+    if effective is not None and not expected <= effective <= padded:
+        yield f"the context is {effective} tokens, not {expected}"
 
 
 def _wrong_offload(effective: Effective) -> Iterator[str]:
@@ -400,8 +407,8 @@ def statistics(log_text: str) -> Statistics | None:
     names = [name for name, _ in found]
     if names not in (_ORDER, _ORDER_WITHOUT_95) or failure(log_text) is not None:
         return None
-    asked = size(log_text)
-    if asked is None or _rows(lines) != list(range(1, asked.chunks + 1)):
+    announced = size(log_text)
+    if announced is None or _rows(lines) != list(range(1, announced.chunks + 1)):
         return None
     values = dict(found)
     if not all(math.isfinite(estimate.value) for estimate in values.values()):

@@ -6,17 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from codeneedle.engines.base_file import (
-    BaseFileTool,
-    Identity,
-    Job,
-    Notify,
-    Progress,
-    Written,
-    predicted_bytes,
-    row_values,
-    scored_tokens,
-)
 from codeneedle.engines.engine import (
     Comparison,
     DivergenceTask,
@@ -29,9 +18,21 @@ from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
     OFFLOAD,
-    computing,
     has,
     shared_arguments,
+    threads,
+    variables,
+)
+from codeneedle.engines.llama_cpp.base_file import (
+    BaseFileTool,
+    Identity,
+    Job,
+    Notify,
+    Progress,
+    Written,
+    predicted_bytes,
+    row_values,
+    scored_tokens,
 )
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
@@ -56,7 +57,6 @@ from codeneedle.engines.llama_cpp.log import (
 from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
 from codeneedle.system import processes
-from codeneedle.system.machine import usable_cores
 from codeneedle.system.orphans import watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES
 
@@ -215,20 +215,12 @@ class Perplexity(BaseFileTool):
             *("--flash-attn", "on"),
             *("--cache-type-k", job.pair.k, "--cache-type-v", job.pair.v),
             *(("--n-gpu-layers", ALL_LAYERS) if self._takes_all_layers() else ()),
-            *self._threads(),
+            *threads(self.model, self.options),
             *(word for each in OPTIONAL if each[0] in self.options for word in each),
             *("--kl-divergence-base", str(job.base)),
             *_mode(job),
             *self.arguments,
         ]
-
-    def variables(self) -> dict[str, str]:
-        """Environment variables of the tool, beside those that it inherits."""
-        return computing(
-            sleeps=self.model.is_tiny,
-            rotation=self.model.rotation,
-            device=self.model.device,
-        )
 
     def verify(self, job: Job, log_text: str, *, is_over: bool = True) -> None:
         """
@@ -243,13 +235,13 @@ class Perplexity(BaseFileTool):
             CellError: If they do, or if the log does not tell.
         """
         effective = logs.read(log_text)
-        asked = logs.Asked(
+        expected = logs.Expected(
             pair=job.pair,
             context=job.task.context,
             rotation=self.model.rotation,
             all_layers=self._takes_all_layers(),
         )
-        differences = logs.mismatches(asked, effective)
+        differences = logs.mismatches(expected, effective)
         if differences and (is_over or effective.kv):
             raise mismatched(differences, log_excerpt=logs.evidence(log_text))
 
@@ -274,7 +266,7 @@ class Perplexity(BaseFileTool):
         """
         argv = self.command(job)
         note(ToolRun(command=tuple(argv)))
-        env = processes.clean(os.environ) | self.variables()
+        env = processes.clean(os.environ) | variables(self.model)
 
         def grown() -> None:
             log_text = read_log(job.log)
@@ -317,15 +309,6 @@ class Perplexity(BaseFileTool):
 
     def _takes_all_layers(self) -> bool:
         return not has(self.arguments, OFFLOAD)
-
-    def _threads(self) -> Iterator[str]:
-        share = self.model.threads
-        if self.model.is_tiny or share:
-            threads = 1 if self.model.is_tiny else share
-            yield from ("--threads", str(threads))
-            yield from ("--threads-batch", str(share or usable_cores()))
-        if self.model.is_tiny and "--poll" in self.options:
-            yield from ("--poll", "0")
 
     def _refuse_overflow(self, context: int) -> None:
         # Builds from an archive state number 0: their age is unknown.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from codeneedle.engines.client import SHORT_S, SILENCE_S, Client
-from codeneedle.engines.engine import CellSpec, Tokenizer
+from codeneedle.engines.engine import CellSpec, Served, Tokenizer
+from codeneedle.engines.http import SHORT_S, SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     HOST,
     Launch,
@@ -18,8 +18,9 @@ from codeneedle.engines.llama_cpp.arguments import (
     command,
     variables,
 )
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.log import (
-    Asked,
+    Expected,
     evidence,
     exit_cause,
     exit_phrase,
@@ -52,14 +53,13 @@ in memory by then, so nothing of that depends on a disk.
 
 
 @dataclass(slots=True, kw_only=True)
-class LlamaServer:
+class LlamaServer(Served):
     """
-    A llama-server that is ready. Implements `engine.Served`.
+    A llama-server that is ready.
 
     Attributes:
         launch: What it was started with.
         client: Sends requests to it.
-        command: Its arguments; no secrets are among them.
         log: Its log.
         child: Its process.
         memory_bytes: Memory of its own that it may take; None for no limit.
@@ -67,11 +67,9 @@ class LlamaServer:
 
     launch: Launch
     client: Client
-    command: tuple[str, ...]
     log: Path
     child: Child
     memory_bytes: int | None
-    _peak_rss_bytes: int | None = field(default=None, init=False)
     _was_too_large: bool = field(default=False, init=False)
 
     @property
@@ -79,27 +77,22 @@ class LlamaServer:
         """As of `engine.Served`."""
         return self.client
 
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self.child.pid
-
     def effective(self) -> Effective:
         """As of `engine.Served`; some of it is only logged at the first token."""
         return read(read_log(self.log))
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`; another thread of the server writes the log."""
-        asked = Asked(
+        expected = Expected(
             pair=cell.pair,
             context=cell.context,
-            rotation=self.launch.rotation,
+            rotation=self.launch.model.rotation,
             all_layers=asks_for_all_layers(self.launch),
         )
         began = time.monotonic()
         while True:
             effective = self.effective()
-            differences = mismatches(asked, effective)
+            differences = mismatches(expected, effective)
             waited_s = time.monotonic() - began
             if not differences or effective.kv or waited_s > LOG_DELAY_S:
                 return differences
@@ -109,14 +102,10 @@ class LlamaServer:
         """As of `engine.Served`."""
         return fallback(read_log(self.log))
 
-    def ends_within(self, limit_s: float) -> bool:
-        """As of `engine.Served`."""
-        return ends_within(self.child, limit_s)
-
     def is_too_large(self) -> bool:
         """Whether it was ever seen with more memory of its own than it may take."""
         if self.memory_bytes is not None and not self._was_too_large:
-            self._was_too_large = _own_memory(self.pid) > self.memory_bytes
+            self._was_too_large = _own_memory(self.child.pid) > self.memory_bytes
         return self._was_too_large
 
     def too_large(self) -> CellError | None:
@@ -130,17 +119,6 @@ class LlamaServer:
             status=Status.OUT_OF_MEMORY,
             log_excerpt=last_lines(read_log(self.log)),
         )
-
-    def peak_rss_bytes(self) -> int | None:
-        """As of `engine.Served`; the last one that was seen, once it has ended."""
-        seen = machine.peak_rss_bytes(self.pid)
-        if seen is not None:
-            self._peak_rss_bytes = max(seen, self._peak_rss_bytes or 0)
-        return self._peak_rss_bytes
-
-    def device_bytes(self) -> int | None:
-        """As of `engine.Served`."""
-        return machine.used_bytes(self.pid)
 
 
 PORT_ATTEMPTS = 5
@@ -227,7 +205,8 @@ def _started(
     # The server's log ends with the last four characters of its key.
     api_key = f"{secrets.token_urlsafe(32)}-end"
     argv = command(launch, port=port)
-    env = processes.clean(os.environ) | variables(launch, api_key=api_key)
+    env = processes.clean(os.environ) | variables(launch.model)
+    env["LLAMA_API_KEY"] = api_key
     child = stack.enter_context(noted(argv, env=env, log=log))
     served: LlamaServer
     client = stack.enter_context(

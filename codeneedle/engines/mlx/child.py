@@ -18,8 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from codeneedle.engines.base_file import HEADER, MAGIC, Lengths, Written, row_values
 from codeneedle.engines.engine import Comparison
+from codeneedle.engines.llama_cpp.base_file import (
+    HEADER,
+    MAGIC,
+    Lengths,
+    Written,
+    row_values,
+)
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx import scoring
 from codeneedle.engines.mlx.log import KEY_VARIABLE, tell
@@ -37,7 +43,7 @@ LEAST_CHUNKS = 2
 """Of a text whose distributions are compared."""
 
 _FORCED = re.compile(r"<\[(\d+)\]>")
-"""A token in the grammar that makes tokens come, see `forced.NextTokens`."""
+"""A token in the grammar that makes tokens come, see `client.forcing_body`."""
 
 
 class Refusal(Exception):  # noqa: N818 - named after the fact

@@ -10,7 +10,27 @@ from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
-from codeneedle.engines.base_file import (
+from codeneedle.engines.engine import (
+    Ability,
+    CacheTypes,
+    CellSpec,
+    Comparison,
+    DivergenceTask,
+    DivergenceTool,
+    Engine,
+    EngineIdentity,
+    ModelSpec,
+    Reference,
+    Served,
+    Speeds,
+    SpeedTask,
+    SpeedTool,
+    Tokenizer,
+    ToolRun,
+    mismatched,
+)
+from codeneedle.engines.http import SILENCE_S
+from codeneedle.engines.llama_cpp.base_file import (
     BaseFileTool,
     Identity,
     Job,
@@ -20,24 +40,7 @@ from codeneedle.engines.base_file import (
     predicted_bytes,
     scored_tokens,
 )
-from codeneedle.engines.client import SILENCE_S, Client
-from codeneedle.engines.engine import (
-    Ability,
-    CacheTypes,
-    CellSpec,
-    Comparison,
-    DivergenceTask,
-    DivergenceTool,
-    EngineIdentity,
-    ModelSpec,
-    Reference,
-    Speeds,
-    SpeedTask,
-    SpeedTool,
-    Tokenizer,
-    ToolRun,
-    mismatched,
-)
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.messages import Readiness, ServerGone
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
@@ -48,7 +51,7 @@ from codeneedle.errors import BadInput, CellError, ToolFailed
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
 from codeneedle.models.weights import FOLDER_FILE, read_header
-from codeneedle.records.record import Effective, Status, Trouble
+from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
 from codeneedle.system.orphans import noted, watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES, Child, ends_within
@@ -126,9 +129,9 @@ def devices() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mlx:
+class Mlx(Engine):
     """
-    The engine that starts a child of ours per cell. Implements `engine.Engine`.
+    The engine that starts a child of ours per cell.
 
     Attributes:
         versions: Of the packages, by name.
@@ -146,29 +149,15 @@ class Mlx:
         """All of them: the child does everything."""
         return frozenset(Ability)
 
-    def require(self, ability: Ability) -> None:
-        """Nothing is missing."""
-
     def refuse_arguments(self) -> None:
         """As of `engine.Engine`; group sizes and weights, too."""
-        if self.model.arguments:
-            raise BadInput(
-                source="the arguments after '--'",
-                reason="the engine mlx takes none",
-                hint="Use --kv-group-size, --quantized-kv-start, --max-kv-size or "
-                "--compute.",
-            )
+        # Without arguments, super() knows only the class before it got its slots.
+        super(Mlx, self).refuse_arguments()
         if self.model.device:
             raise BadInput(
                 source=f"--devices {self.model.device}",
                 reason="the engine mlx has one device, and it uses it",
                 hint="Leave --devices out.",
-            )
-        if not self.model.rotation:
-            raise BadInput(
-                source="--rotation off",
-                reason="the engine mlx never rotates values",
-                hint="Leave it out, or use --engine llama.cpp, which does.",
             )
         if self.model.weights.path.name != FOLDER_FILE:
             refuse_unconvertible(self.model.weights)
@@ -204,29 +193,6 @@ class Mlx:
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
         return () if devices() else (ON_CPU,)
-
-    @property
-    def stretches_context(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def thinking_off(self) -> str:
-        """Only the template can."""
-        return ""
-
-    @property
-    def speculation(self) -> str:
-        """None."""
-        return ""
-
-    def needs_preflight(self, pair: Pair) -> bool:  # noqa: ARG002 - the same for all
-        """Never: nothing falls back."""
-        return False
-
-    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:  # noqa: ARG002 - likewise
-        """Nothing falls back."""
-        return None
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
@@ -310,34 +276,24 @@ class Mlx:
 
 
 @dataclass(slots=True, kw_only=True)
-class MlxServer:
+class MlxServer(Served):
     """
-    A child that is ready to answer. Implements `engine.Served`.
+    A child that is ready to answer.
 
     Attributes:
         client: Sends requests to it.
-        command: Its arguments; the key is not among them.
         log: Its log.
-        child: Its process.
         engine: What started it.
     """
 
     client: Client
-    command: tuple[str, ...]
     log: Path
-    child: Child
     engine: Mlx
-    _peak_rss_bytes: int | None = field(default=None, init=False)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """As of `engine.Served`."""
         return self.client
-
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self.child.pid
 
     def effective(self) -> Effective:
         """As of `engine.Served`, read from the arrays of its caches."""
@@ -346,21 +302,6 @@ class MlxServer:
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
         """As of `engine.Served`."""
         return self.engine.mismatches(cell, logs.read_log(self.log))
-
-    def fallback(self) -> Trouble | None:
-        """Nothing falls back."""
-        return None
-
-    def ends_within(self, limit_s: float) -> bool:
-        """As of `engine.Served`."""
-        return ends_within(self.child, limit_s)
-
-    def peak_rss_bytes(self) -> int | None:
-        """As of `engine.Served`; the last one that was seen, once it has ended."""
-        seen = machine.peak_rss_bytes(self.pid)
-        if seen is not None:
-            self._peak_rss_bytes = max(seen, self._peak_rss_bytes or 0)
-        return self._peak_rss_bytes
 
     def device_bytes(self) -> int | None:
         """As of `engine.Served`: the most that MLX had allocated on a GPU."""

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines.base_file import Lengths, Written
 from codeneedle.engines.engine import CellSpec, Comparison
+from codeneedle.engines.llama_cpp.base_file import Lengths, Written
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair

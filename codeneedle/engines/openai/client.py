@@ -5,16 +5,26 @@ do about those that refuse a field, are busy, or want a key.
 
 import contextlib
 import datetime as dt
+import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from codeneedle.engines.client import SHORT_S, Connection, never
-from codeneedle.engines.forced import score_of
+from msgspec import Meta
+
+from codeneedle.engines.http import (
+    ANSWER_LIMIT_BYTES,
+    LEAST_SECRET,
+    SHORT_S,
+    Connection,
+    never,
+)
 from codeneedle.engines.messages import (
+    LOWEST_LOGPROB,
     TOP_TOKENS,
     BadReply,
     Chat,
@@ -28,7 +38,9 @@ from codeneedle.engines.messages import (
     StreamEvent,
     Timings,
     Token,
+    logarithm,
     reply_of,
+    rounded,
     shaped,
 )
 from codeneedle.records.record import Finish, Forced, Json
@@ -94,6 +106,24 @@ LISTED = 5
 LONGEST_WAIT_S = 600.0
 """A server that wants a longer pause is not waited for."""
 
+TOKEN_BYTES = 16 << 10
+"""Of a reply for each token that it may have: thirty times what an event takes."""
+
+ECHO_BYTES = 256
+"""Of an echo for each character of its prompt: if each is a token, twice its bytes."""
+
+MOST_SURE = 0.001
+"""Highest log-probability, which rounding explains."""
+
+MOST_LIKELY = 1.05
+"""Most that the probabilities of one place may add up to: each may be rounded."""
+
+UNSPELLED = 64
+"""Characters of tokens that may be in no reply: marks of its parts, and of its end."""
+
+SHORTEST_SECRET = 8
+"""Characters of a secret that is masked in replies: a placeholder may be a word."""
+
 
 class OpenAi(Connection):
     """
@@ -108,6 +138,8 @@ class OpenAi(Connection):
         advice: What to do about it.
         wants_key: Whether that is for lack of a key, which time does not mend.
         no_echo: Why it does not echo prompts; empty if it does, or is not known.
+        unscored: Why log-probabilities of a reply were not used; empty if all were.
+        secrets: What is masked in replies and names, beside the key.
         sleep: Waits so many seconds.
     """
 
@@ -117,6 +149,8 @@ class OpenAi(Connection):
     advice: str = ""
     wants_key: bool = False
     no_echo: str = ""
+    unscored: str = ""
+    secrets: tuple[str, ...] = ()
     _echoes: bool = False
     sleep: Callable[[float], None] = staticmethod(time.sleep)
 
@@ -137,7 +171,7 @@ class OpenAi(Connection):
             raise
         with contextlib.suppress(BadReply):
             listed = shaped(answer, _Models, expected="a list of models").data
-            return tuple(each.id for each in listed)
+            return tuple(self._masked(each.id) for each in listed)
         return None
 
     def readiness(self, *, health: str, limit_s: float = SHORT_S) -> Readiness:
@@ -243,8 +277,8 @@ class OpenAi(Connection):
             it and lm-evaluation-harness uses it (``local-completions``).
 
         Raises:
-            BadReply: If it does not echo, tells no probabilities, or refuses its first
-                echo for anything but the key.
+            BadReply: If it does not echo, tells no probabilities or impossible ones, or
+                refuses its first echo for anything but the key.
         """
         if isinstance(question, Chat):
             found = "chats cannot be forced; --prompt-form completion can"
@@ -257,18 +291,29 @@ class OpenAi(Connection):
             "stream": False,
         }
         body = self._without(body, (*self.left_out, "stream_options"))
-        answer = self._echoed(body)
+        answer = self._echoed(body, right)
         elapsed_s = round(time.perf_counter() - started, 4)
         return read_echo(answer, right=right, wall_s=elapsed_s)
 
-    def _echoed(self, body: Json) -> Json:
-        """The answer to *body*; a server that does not echo is not asked again."""
+    def _echoed(self, body: Json, right: str) -> Json:
+        """
+        The answer to *body*, which ends with *right*.
+
+        A server that does not echo is not asked again.
+        """
         if self.no_echo:
             raise BadReply(expected=PROBABILITIES, found=self.no_echo)
         waits_s = WAITS_S if self._echoes else FIRST_ECHO_WAITS_S
+        limit_bytes = ANSWER_LIMIT_BYTES + ECHO_BYTES * len(body["prompt"])
         try:
             answer = self._patiently(
-                lambda: self._ask("POST", "completions", body, limit_s=self._silence_s),
+                lambda: self._ask(
+                    "POST",
+                    "completions",
+                    body,
+                    limit_s=self._silence_s,
+                    limit_bytes=limit_bytes,
+                ),
                 waits_s=waits_s,
             )
         except Refused as error:
@@ -278,6 +323,9 @@ class OpenAi(Connection):
             # Others cost no waiting, and may be about this one prompt: its length.
             self.no_echo = str(error) if error.code in BUSY else ""
             raise BadReply(expected=PROBABILITIES, found=str(error)) from error
+        if not has_echo(answer, right):
+            self.no_echo = "a reply without an echo"
+            raise BadReply(expected=PROBABILITIES, found=self.no_echo)
         self._echoes = True
         return answer
 
@@ -315,7 +363,7 @@ class OpenAi(Connection):
         path: str,
         body: Json,
         enough: Callable[[str], bool],
-        read: Callable[[Json], StreamEvent],
+        read: Callable[[Json], "Event"],
     ) -> Reply:
         """The reply to *body*; without fields that the server turns out to refuse."""
 
@@ -373,25 +421,37 @@ class OpenAi(Connection):
         path: str,
         body: Json,
         enough: Callable[[str], bool],
-        read: Callable[[Json], StreamEvent],
+        read: Callable[[Json], "Event"],
     ) -> Reply:
         """One attempt; times are by our clock, for the API tells none."""
-        clock = _Clock()
+        seen = _Seen()
+        limit_bytes = TOKEN_BYTES * (body["max_tokens"] + UNSPELLED)
         with self._sent("POST", path, body, limit_s=self._silence_s) as response:
             reply = reply_of(
-                self._events(response),
-                read=lambda event: clock.seen(read(event)),
+                self._events(response, limit_bytes=limit_bytes),
+                read=lambda event: seen.add(read(event)),
                 enough=enough,
                 max_tokens=body["max_tokens"],
             )
+        reply = replace(
+            reply,
+            prompt_ms=round(seen.first_s * 1e3, 4),
+            predicted_ms=round((seen.last_s - seen.first_s) * 1e3, 4),
+            # A reply that we cut has no usage: most servers send an event a token.
+            predicted_tokens=reply.predicted_tokens or seen.events,
+            wall_s=round(seen.elapsed_s(), 4),
+        )
+        if fault := seen.fault or _misspelled(seen.spelled, reply):
+            self.unscored = self.unscored or fault
+            reply = replace(reply, logprobs=(), gaps=(), lengths=())
         return replace(
             reply,
-            prompt_ms=round(clock.first_s * 1e3, 4),
-            predicted_ms=round((clock.last_s - clock.first_s) * 1e3, 4),
-            # A reply that we cut has no usage: most servers send an event a token.
-            predicted_tokens=reply.predicted_tokens or clock.events,
-            wall_s=round(clock.elapsed_s(), 4),
+            text=self._masked(reply.text),
+            reasoning=self._masked(reply.reasoning),
         )
+
+    def _masked(self, text: str) -> str:
+        return masked(text, (self._api_key, *self.secrets))
 
 
 def is_listed(name: str, listed: Sequence[str]) -> bool:
@@ -399,20 +459,36 @@ def is_listed(name: str, listed: Sequence[str]) -> bool:
     return not name or name in listed or f"{name}:latest" in listed
 
 
+def masked(text: str, secrets: Sequence[str]) -> str:
+    """*text* with stars for *secrets*, also where it ends within one."""
+    for secret in secrets:
+        if len(secret) < SHORTEST_SECRET:
+            continue
+        text = text.replace(secret, "*" * len(secret))
+        for size in range(len(secret) - 1, LEAST_SECRET - 1, -1):
+            if text.endswith(secret[:size]):
+                text = f"{text[:-size]}{'*' * size}"
+    return text
+
+
 @dataclass(slots=True)
-class _Clock:
-    """When text came, in seconds from the request."""
+class _Seen:
+    """What came of a reply, and when, in seconds from the request."""
 
     started: float = field(default_factory=time.perf_counter)
     events: int = 0
     first_s: float = 0.0
     last_s: float = 0.0
+    spelled: list[str] = field(default_factory=list)
+    fault: str = ""
 
-    def seen(self, event: StreamEvent) -> StreamEvent:
+    def add(self, event: "Event") -> "Event":
         if event.text or event.reasoning:
             self.last_s = self.elapsed_s()
             self.first_s = self.first_s or self.last_s
             self.events += 1
+        self.spelled += event.spelled
+        self.fault = self.fault or event.fault
         return event
 
     def elapsed_s(self) -> float:
@@ -446,7 +522,8 @@ def seconds_of(retry_after: str) -> float | None:
     with contextlib.suppress(ValueError):
         seconds = float(text)
         return max(0.0, seconds) if math.isfinite(seconds) else None
-    with contextlib.suppress(ValueError):
+    # A year may have any number of digits.
+    with contextlib.suppress(ValueError, OverflowError):
         when = parsedate_to_datetime(text)
         aware = when if when.tzinfo else when.replace(tzinfo=dt.UTC)
         return max(0.0, (aware - dt.datetime.now(dt.UTC)).total_seconds())
@@ -466,15 +543,18 @@ class _Models:
     data: tuple[_Model, ...]
 
 
+_Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    cached_tokens: int | None = None
+    cached_tokens: _Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Usage:
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count | None = None
     prompt_tokens_details: _Cached | None = None
 
 
@@ -485,7 +565,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told(_Candidate):
+class _Place(_Candidate):
     top_logprobs: tuple[_Candidate, ...] | None = None
 
 
@@ -493,7 +573,7 @@ class _Told(_Candidate):
 class _Logprobs:
     """Of a chat: ``content``; of a completion: the rest."""
 
-    content: tuple[_Told, ...] | None = None
+    content: tuple[_Place, ...] | None = None
     tokens: tuple[str, ...] | None = None
     text_offset: tuple[int, ...] | None = None
     token_logprobs: tuple[float | None, ...] | None = None
@@ -521,69 +601,108 @@ class _Event:
     usage: _Usage | None = None
 
 
-def read_completion(event: Json) -> StreamEvent:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event(StreamEvent):
+    """
+    An event, and what its log-probabilities are worth.
+
+    Attributes:
+        spelled: Texts of its tokens.
+        fault: What is impossible about their log-probabilities; empty if nothing is.
+    """
+
+    spelled: tuple[str, ...] = ()
+    fault: str = ""
+
+
+def read_completion(event: Json) -> Event:
     """Read an event of ``/completions``."""
     return _event(event, "an event of a completion")
 
 
-def read_chat(event: Json) -> StreamEvent:
+def read_chat(event: Json) -> Event:
     """Read an event of ``/chat/completions``."""
     return _event(event, "an event of a chat")
+
+
+def has_echo(answer: Json, right: str) -> bool:
+    """Whether *answer* repeats *right*, with which its prompt ended."""
+    choices = shaped(answer, _Event, expected=PROBABILITIES).choices
+    return bool(choices) and right.strip() in (choices[0].text or "")
 
 
 def read_echo(answer: Json, *, right: str, wall_s: float) -> Forced:
     """
     The scores of *right*, with which the text that a server echoes ends.
 
-    Characters are counted from the end of the prompt: the texts of tokens that begin it
-    may count or not.
+    Its tokens are the last ones of the prompt that spell it; the first may begin before
+    it. The offsets that the server reports must agree.
 
     Raises:
-        BadReply: If it does not echo, tells no probabilities or places of tokens, or
-            the tokens that are of *right* by their places do not spell it.
+        BadReply: If what it tells of these tokens is not all there, or impossible.
     """
     found = shaped(answer, _Event, expected=PROBABILITIES)
     choice = found.choices[0] if found.choices else _Choice()
-    if right.strip() not in (choice.text or ""):
-        raise BadReply(expected=PROBABILITIES, found="a reply without an echo")
-    told = shaped(choice.logprobs or {}, _Logprobs, expected=PROBABILITIES)
-    texts, offsets, tokens = told.tokens, told.text_offset, _tokens(choice.logprobs)
     counted = found.usage.completion_tokens if found.usage else None
-    prompt = len(tokens) - (1 if counted is None else counted)
-    if not texts or not offsets or not 0 < prompt <= len(tokens) == len(offsets):
-        raise BadReply(expected=PROBABILITIES, found="an echo without places of tokens")
-    places = (*offsets, offsets[-1] + len(texts[-1]))
-    ends = [len(right) - (places[prompt] - place) for place in places[1 : prompt + 1]]
-    first = next((at for at, place in enumerate(ends) if place > 0), prompt)
-    if not "".join(texts[first:prompt]).endswith(right):
-        raise BadReply(expected=PROBABILITIES, found="an echo with other tokens")
-    scores = [score_of(0, token) for token in tokens[first:prompt]]
+    every, offsets = _places(choice.logprobs)
+    prompt = every[: max(0, len(every) - (1 if counted is None else counted))]
+    taken = _spelling(right, prompt)
+    first = len(prompt) - len(taken)
+    sizes = [len(each.token) for each in taken]
+    starts = offsets[first : len(prompt)]
+    steps = [after - before for before, after in itertools.pairwise(starts)]
+    fault = next(filter(None, map(_fault, taken)), "")
+    if not taken:
+        what = "with other tokens" if every else "without log-probabilities"
+        fault = f"an echo {what}"
+    elif offsets and steps != sizes[:-1]:
+        fault = "an echo with text offsets that do not fit its tokens"
+    elif not fault and not all(map(_others, taken)):
+        fault = "an echo with tokens beside which no other one is listed"
+    if fault:
+        raise BadReply(expected=PROBABILITIES, found=fault)
+    own = [logarithm(each.logprob) for each in taken]
+    rest = [max(map(logarithm, _others(each))) for each in taken]
     return Forced(
-        logprobs=tuple(score.logprob for score in scores),
-        bounds=tuple(at for at, score in enumerate(scores) if score.is_bound),
-        leads=tuple(score.lead for score in scores),
-        ends=tuple(ends[first:]),
+        logprobs=tuple(map(rounded, own)),
+        bounds=tuple(at for at, number in enumerate(own) if number <= LOWEST_LOGPROB),
+        leads=tuple(rounded(a - b) for a, b in zip(own, rest, strict=True)),
+        ends=tuple(len(right) - sum(sizes[at:]) for at in range(1, len(sizes) + 1)),
         prompt_tokens=first,
         wall_s=wall_s,
     )
 
 
-def _event(event: Json, expected: str) -> StreamEvent:
+def _spelling(right: str, tokens: Sequence["_Place"]) -> Sequence["_Place"]:
+    """The last of *tokens* that spell *right*; none if they do not."""
+    left, first = len(right), len(tokens)
+    while left > 0 and first > 0:
+        first -= 1
+        left -= len(tokens[first].token)
+    taken = tokens[first:]
+    spelled = "".join(each.token for each in taken)
+    return taken if left <= 0 and spelled.endswith(right) else ()
+
+
+def _event(event: Json, expected: str) -> Event:
     found = shaped(event, _Event, expected=expected)
     timings = _timings(found.usage)
     if not found.choices:  # the one that states usage
-        return StreamEvent(timings=timings)
+        return Event(timings=timings)
     choice = found.choices[0]
     delta, reason = choice.delta or _Delta(), choice.finish_reason
     if reason in BROKEN_OFF:
         raise BadReply(expected="a whole reply", found=f"finish_reason: {reason}")
     ending: Finish = "length" if reason == "length" else "stop"
-    return StreamEvent(
+    places, _ = _places(choice.logprobs)
+    return Event(
         text=(choice.text if choice.delta is None else delta.content) or "",
         reasoning=delta.reasoning_content or delta.reasoning or "",
-        tokens=_tokens(choice.logprobs),
+        tokens=tuple(map(_token, places)),
         timings=timings,
         finish=ending if reason else None,
+        spelled=tuple(each.token for each in places),
+        fault=next(filter(None, map(_fault, places)), ""),
     )
 
 
@@ -599,46 +718,70 @@ def _timings(usage: _Usage | None) -> Timings | None:
     )
 
 
-def _tokens(told: object) -> tuple[Token, ...]:
+# --- log-probabilities
+
+
+def _places(logprobs: object) -> tuple[Sequence["_Place"], Sequence[int]]:
     """
-    The tokens of an event with their probabilities; none where a server has a form of
-    its own for them, or tells none.
+    The tokens of a reply or an event with their numbers, and the offset of each.
+
+    None where a server has a form of its own for them, or reports none.
     """
     with contextlib.suppress(BadReply):
-        found = shaped(told or {}, _Logprobs, expected="log-probabilities")
+        found = shaped(logprobs or {}, _Logprobs, expected="log-probabilities")
         if found.content is not None:
-            return tuple(
-                _token(each, each.top_logprobs or ()) for each in found.content
+            return found.content, ()
+        texts, numbers = found.tokens or (), found.token_logprobs or ()
+        tops = found.top_logprobs or (None,) * len(texts)
+        if not len(texts) == len(numbers) == len(tops):
+            return (), ()
+        rows = zip(texts, numbers, tops, strict=True)
+        return [
+            _Place(
+                token=text,
+                logprob=number,
+                top_logprobs=tuple(
+                    _Candidate(token=t, logprob=p) for t, p in (top or {}).items()
+                ),
             )
-        tops = found.top_logprobs or (None,) * len(found.tokens or ())
-        rows = zip(found.tokens or (), found.token_logprobs or (), tops, strict=False)
-        return tuple(
-            _token(
-                _Candidate(token=token, logprob=logprob),
-                [_Candidate(token=t, logprob=p) for t, p in (top or {}).items()],
-            )
-            for token, logprob, top in rows
-        )
-    return ()
+            for text, number, top in rows
+        ], found.text_offset or ()
+    return (), ()
 
 
-def _token(came: _Candidate, listed: Sequence[_Candidate]) -> Token:
+def _fault(place: _Place) -> str:
+    """What is impossible about the numbers at a place; empty if nothing is."""
+    numbers = [place.logprob, *_others(place)]
+    for number in numbers:
+        if number is None:
+            return "a token without a log-probability"
+        if not -math.inf < number <= MOST_SURE:
+            return f"a log-probability of {number:g}"
+    if math.fsum(math.exp(min(0.0, n)) for n in numbers if n is not None) > MOST_LIKELY:
+        return "probabilities of one token that add up to more than 1"
+    return ""
+
+
+def _others(place: _Place) -> list[float | None]:
     """
-    The token that came, numbered 0, and the others that are listed.
+    Log-probabilities of the other tokens that are listed at a place.
 
     The API names tokens by their text, which two may share: one entry of the list is
     the token itself, whichever has its text and the nearest probability.
     """
-    same = [each for each in listed if each.token == came.token]
-    own = min(same, key=lambda each: _distance(each, came), default=None)
-    others = [each for each in listed if each is not own]
+    listed = place.top_logprobs or ()
+    same = [each for each in listed if each.token == place.token]
+    own = min(same, key=lambda each: _distance(each, place), default=None)
+    return [each.logprob for each in listed if each is not own]
+
+
+def _token(place: _Place) -> Token:
+    """The token that came, numbered 0, and the others that are listed."""
+    others = enumerate(_others(place), start=1)
     return Token(
         id=0,
-        logprob=came.logprob,
-        top_logprobs=tuple(
-            Token(id=number, logprob=each.logprob)
-            for number, each in enumerate(others, start=1)
-        ),
+        logprob=place.logprob,
+        top_logprobs=tuple(Token(id=at, logprob=number) for at, number in others),
     )
 
 
@@ -646,3 +789,21 @@ def _distance(one: _Candidate, other: _Candidate) -> float:
     if one.logprob is None or other.logprob is None:
         return math.inf
     return abs(one.logprob - other.logprob)
+
+
+_UNSEEN = re.compile(r"<0x[0-9A-F]{2}>|bytes:(\\x[0-9a-f]{2})+|[^!-~]")
+"""
+What tokens and replies are compared without: blanks, and all beyond ASCII.
+
+Servers write bytes and blanks in tokens as ``<0x0A>``, ``bytes:\\x0a``, ``Ċ`` or ``▁``.
+"""
+
+
+def _misspelled(tokens: Sequence[str], reply: Reply) -> str:
+    """That *tokens*, if there are any, do not spell *reply*; empty if they do."""
+    spelled, text, reasoning = (
+        _UNSEEN.sub("", each) for each in ("".join(tokens), reply.text, reply.reasoning)
+    )
+    rest = len(spelled) - len(text) - len(reasoning)
+    is_spelled = text in spelled and rest <= UNSPELLED
+    return "" if is_spelled or not tokens else "tokens that do not spell the reply"

@@ -9,20 +9,20 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from codeneedle.engines.client import SHORT_S, redacting
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
     CellSpec,
-    DivergenceTool,
+    Engine,
     EngineIdentity,
     ModelSpec,
-    SpeedTool,
     Tokenizer,
 )
+from codeneedle.engines.http import SHORT_S, redacting
 from codeneedle.engines.messages import Readiness, Refused, ServerGone
 from codeneedle.engines.openai.client import WANTS_KEY, OpenAi, advised, is_listed
 from codeneedle.engines.openai.server import (
@@ -32,6 +32,7 @@ from codeneedle.engines.openai.server import (
     last_lines,
     missed,
     prints,
+    stops_flood,
     wait,
 )
 from codeneedle.engines.openai.settings import (
@@ -43,11 +44,12 @@ from codeneedle.engines.openai.settings import (
     checked_pair,
     checked_url,
     key_of,
+    secret_in,
     template_of,
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.records.record import Proof, Trouble
+from codeneedle.records.record import Proof
 from codeneedle.system import processes
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import free_port, is_secret
@@ -64,7 +66,7 @@ PORT_ATTEMPTS = 3
 """Another program may take the port before the server binds it."""
 
 FILE_LIMIT_BYTES = 64 << 30
-"""Size that a file of the server's may have: it may download weights."""
+"""Of a file of the server's, but for its log: it may download weights."""
 
 COUNTING_CONTEXT = 4096
 """Context of a server that only counts tokens."""
@@ -82,70 +84,45 @@ LENGTHS = "estimated from the server's own counts of prompts"
 # --- engines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenAiEngine:
-    """What both engines have in common."""
+class OpenAiEngine(Engine):
+    """What both engines have in common: this API scores texts, and no chats."""
 
-    name: ClassVar[str] = ""
-    abilities: ClassVar[frozenset[Ability]] = frozenset()
-    thinking_off: ClassVar[str] = ""
-    speculation: ClassVar[str] = ""
-    stretches_context: ClassVar[bool] = False
-    model: ModelSpec
+    __slots__ = ()
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """As of `engine.Engine`; whether a server echoes texts is seen when asked."""
+        return frozenset() if self.model.is_chat else frozenset({Ability.FORCED})
 
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""
-        raise ToolMissing(
-            tool=f"the engine {self.name}",
-            reason=f"has no tool for {ability}",
-            hint="Use --probe recall or --probe retrieval.",
-        )
+        if ability is Ability.FORCED and self.model.is_chat:
+            raise BadInput(
+                source=f"--engine {self.name}",
+                reason="chats cannot be forced: this API scores given text in "
+                "completions alone",
+                hint="Use --prompt-form completion, or --ask written.",
+            )
+        super().require(ability)
 
-    def refuse_arguments(self) -> None:
-        """As of `engine.Engine`: it takes none, and nothing that is llama-server's."""
-        asked = {
-            f"-- {' '.join(self.model.arguments)}": bool(self.model.arguments),
-            "--rotation off": not self.model.rotation,
-            "--speculate": self.model.speculate,
-        }
-        for source, is_asked in asked.items():
-            if is_asked:
-                raise BadInput(
-                    source=source,
-                    reason=f"the engine {self.name} cannot pass it on",
-                    hint="Leave it out; arguments of a server go into --command.",
-                )
-
-    def needs_preflight(self, pair: Pair) -> bool:  # noqa: ARG002 - of a protocol
-        """As of `engine.Engine`: nothing would be told."""
-        return False
-
-    def preflight(self, pair: Pair, *, log: Path) -> Trouble | None:  # noqa: ARG002 - of a protocol
+    def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        return None
-
-    def divergence_tool(self) -> DivergenceTool:
-        """As of `engine.Engine`: there is none."""
-        raise self._missing(Ability.DIVERGENCE)
-
-    def speed_tool(self) -> SpeedTool:
-        """As of `engine.Engine`: there is none."""
-        raise self._missing(Ability.SPEED)
-
-    def _missing(self, ability: Ability) -> MachineError:
-        try:
-            self.require(ability)
-        except MachineError as error:
-            return error
-        raise AssertionError(ability)
+        scoring = (
+            "recall is written alone: this API does not score answers in chats"
+            if self.model.is_chat
+            else "right lines are scored if the server echoes prompts with their "
+            "log-probabilities, as vLLM does and others do not"
+        )
+        return UNTOLD, scoring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command(_OpenAiEngine):
+class Command(OpenAiEngine):
     """
-    The engine that starts the user's command for each cell. Implements `engine.Engine`.
+    The engine that starts the user's command for each cell.
 
     Attributes:
+        model: What is served.
         settings: What the user chose.
         template: The command.
         program: Path of its program.
@@ -156,6 +133,7 @@ class Command(_OpenAiEngine):
     """
 
     name: ClassVar[str] = COMMAND
+    model: ModelSpec
     settings: CommandSettings
     template: Template
     program: str
@@ -188,7 +166,7 @@ class Command(_OpenAiEngine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        found = [UNTOLD]
+        found = [*OpenAiEngine.notes(self)]
         if self.is_diagonal:
             side = "--v-types" if "k" in self.template.placeholders else "--k-types"
             alone = "K" if side == "--v-types" else "V"
@@ -251,15 +229,22 @@ class Command(_OpenAiEngine):
                 server.peak_rss_bytes()
 
     def _secrets(self) -> list[str]:
-        """What the server knows, and may write into its log."""
-        names = (name for name in self.template.env if is_secret(name))
-        return [self.key, *(os.environ.get(name, "") for name in names)]
+        """What the server knows, and may say or write into its log."""
+        passed_on = {name: os.environ.get(name, "") for name in self.template.env}
+        return [
+            self.key,
+            *(
+                text
+                for name, text in passed_on.items()
+                if is_secret(name) or secret_in(f"{name}={text}")
+            ),
+        ]
 
     def _ready(self, cell: CellSpec, log: Path, stack: contextlib.ExitStack) -> Server:
         """Start it, again where its port was taken."""
         for attempt in range(1, PORT_ATTEMPTS + 1):
             server = self._launched(cell, log, stack)
-            seen = wait(server, health=self.settings.health)
+            seen = wait(server, log, health=self.settings.health)
             if seen is Readiness.READY:
                 return server
             if server.child is None or server.child.poll() is None:
@@ -288,12 +273,18 @@ class Command(_OpenAiEngine):
                 env=processes.clean(os.environ) | env,
                 log=log,
                 file_limit_bytes=FILE_LIMIT_BYTES,
+                port=port,
             )
         )
         client = stack.enter_context(
-            OpenAi(f"http://{HOST}:{port}/v1", api_key=self.key)
+            OpenAi(
+                f"http://{HOST}:{port}/v1",
+                api_key=self.key,
+                is_leaving=partial(stops_flood, child, log),
+            )
         )
         client.model = self.settings.served_name
+        client.secrets = tuple(self._secrets())
         own = (name for name, text in self.template.env.items() if text is not None)
         command = (*(f"{name}={env[name]}" for name in own), *argv)
         return Server(client=client, command=command, child=child)
@@ -320,11 +311,12 @@ def _held(server: Server, cell: CellSpec) -> tuple[tuple[int, int], ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(_OpenAiEngine):
+class Endpoint(OpenAiEngine):
     """
-    The engine that asks a server which is running. Implements `engine.Engine`.
+    The engine that asks a server which is running.
 
     Attributes:
+        model: What is served.
         settings: What the user says of it.
         pair: What it runs with, as the user says.
         key: For the server; empty for none.
@@ -332,6 +324,7 @@ class Endpoint(_OpenAiEngine):
     """
 
     name: ClassVar[str] = ENDPOINT
+    model: ModelSpec
     settings: EndpointSettings
     pair: Pair
     key: str = ""
@@ -353,7 +346,8 @@ class Endpoint(_OpenAiEngine):
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
-        return (f"only you say that {self.settings.url} runs {self.pair}", UNTOLD)
+        said = f"only you say that {self.settings.url} runs {self.pair}"
+        return (said, *OpenAiEngine.notes(self))
 
     @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:  # noqa: ARG002 - of a protocol

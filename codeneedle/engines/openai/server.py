@@ -3,6 +3,7 @@ A server with OpenAI's API: estimates of lengths by its counts, the evidence of 
 cache, waiting until it is ready, and how it ended.
 """
 
+import contextlib
 import hashlib
 import math
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle.engines.engine import CellSpec, Tokenizer
+from codeneedle.engines.engine import Served, Tokenizer
 from codeneedle.engines.messages import (
     Chat,
     Completion,
@@ -21,9 +22,15 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.engines.openai.client import NOT_FOUND, REFUSES_FIELDS, OpenAi
 from codeneedle.errors import CellError
-from codeneedle.records.record import Effective, Print, Proof, Status, Trouble
+from codeneedle.records.record import Effective, Print, Proof, Status
 from codeneedle.system import machine
-from codeneedle.system.processes import AwakeClock, Child, ends_within
+from codeneedle.system.processes import (
+    FILE_LIMIT_BYTES,
+    AwakeClock,
+    Child,
+    stop,
+)
+from codeneedle.text import size
 
 LOAD_TIMEOUT_S = 3600.0
 """How long a server may take until it is ready: some compile kernels for half of it."""
@@ -39,6 +46,9 @@ LONGEST_POLL_S = 60.0
 
 LAST_LINES = 12
 """Of the log of a server that failed."""
+
+SAID = 200
+"""Characters of its last line, in an error."""
 
 LOG_BYTES = 64 << 10
 """What is read of the end of a log."""
@@ -62,8 +72,8 @@ class Estimates:
     """
     Estimates lengths from the server's counts. Implements `engine.Tokenizer`.
 
-    A text of up to `SAMPLE_CHARACTERS` is counted by the server, a longer one by its
-    middle.
+    A text of up to `SAMPLE_CHARACTERS` is counted by the server, a longer one by the
+    densest middle so far: a text does not get shorter by what is put around it.
 
     Attributes:
         count: Asks the server how many tokens a prompt has.
@@ -71,6 +81,7 @@ class Estimates:
 
     count: Callable[[str], int]
     _known: dict[str, int] = field(default_factory=dict)
+    _density: float = 0.0
 
     def count_tokens(self, text: str, *, add_special: bool = True) -> int:  # noqa: ARG002 - of a protocol
         """About the length of *text*, in tokens; rather too high."""
@@ -83,7 +94,8 @@ class Estimates:
         tokens = self._known[sample]
         if sample == text:
             return tokens
-        return math.ceil(MARGIN * tokens * len(text) / len(sample))
+        self._density = max(self._density, tokens / len(sample))
+        return math.ceil(MARGIN * self._density * len(text))
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """About the lengths of *texts*, by their share of all of them together."""
@@ -177,50 +189,37 @@ def _print(client: OpenAi, fixed: str) -> Print:
 
 
 @dataclass(slots=True, kw_only=True)
-class Server:
+class Server(Served):
     """
-    A server that is ready. Implements `engine.Served`.
+    A server that is ready.
 
     Attributes:
         client: Sends requests to it.
-        command: Its arguments, or its address; never a secret.
-        child: Its process; None if it is not ours.
         proof: Evidence of its cache.
     """
 
     client: OpenAi
-    command: tuple[str, ...]
-    child: Child | None = None
     proof: Proof = field(default_factory=Proof)
-    _peak_bytes: int | None = None
+    _estimates: Estimates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._estimates = Estimates(self.client.prompt_tokens)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """As of `engine.Served`: estimates."""
-        return Estimates(self.client.prompt_tokens)
+        return self._estimates
 
     def effective(self) -> Effective:
         """As of `engine.Served`: evidence, for the server tells nothing."""
-        return Effective(proof=self.proof, left_out=self.client.left_out)
+        client = self.client
+        return Effective(
+            proof=self.proof, left_out=client.left_out, unscored=client.unscored
+        )
 
-    def verify(self, cell: CellSpec) -> tuple[str, ...]:  # noqa: ARG002 - of a protocol
-        """As of `engine.Served`: evidence is compared with that of other cells."""
-        return ()
-
-    def fallback(self) -> Trouble | None:
-        """As of `engine.Served`: nothing is told."""
-        return None
-
-    def ends_within(self, limit_s: float) -> bool:
-        """As of `engine.Served`."""
-        return self.child is not None and ends_within(self.child, limit_s)
-
-    def peak_rss_bytes(self) -> int | None:
-        """As of `engine.Served`: of its process group, whenever it was looked at."""
-        seen = machine.group_rss_bytes(self.child.pid) if self.child else None
-        if seen is not None:
-            self._peak_bytes = max(seen, self._peak_bytes or 0)
-        return self._peak_bytes
+    def _resident_bytes(self) -> int | None:
+        """As of `engine.Served`: of its process group."""
+        return machine.group_rss_bytes(self.child.pid) if self.child else None
 
     def device_bytes(self) -> int | None:
         """As of `engine.Served`: of its process group."""
@@ -239,13 +238,15 @@ class Server:
 # --- waiting
 
 
-def wait(server: Server, *, health: str) -> Readiness:
+def wait(server: Server, log: Path, *, health: str) -> Readiness:
     """How far the server is once it is ready, has ended, or is out of time."""
     child, awake_s = server.child, AwakeClock(longest_s=LONGEST_POLL_S)
     seen = Readiness.SILENT
     strange_s: float | None = None
     # Polled before the port: once it has ended, another program may answer there.
     while child is not None and child.poll() is None and awake_s() < LOAD_TIMEOUT_S:
+        if stops_flood(child, log):
+            break
         seen = server.client.readiness(health=health)
         if seen is Readiness.READY and child.poll() is None:
             return seen
@@ -283,13 +284,29 @@ def death(server: Server, log: Path) -> CellError:
     """How a server ended, with the last line of its log."""
     code = server.child.returncode if server.child else 0
     lines = last_lines(log)
-    said = f": {lines[-1]}" if lines else ""
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return CellError(
-        f"the server ended with {how}{said}",
-        hint=f"The end of its log is in {log}.",
-        log_excerpt=lines,
-    )
+    said = f": {lines[-1][:SAID]}" if lines else ""
+    what = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+    hint = f"The end of its log is in {log}."
+    if is_flooded(log):
+        what = f"was stopped: its log has more than {size(FILE_LIMIT_BYTES)}"
+    elif code == 0:
+        hint = f"The command must run as long as its server does. {hint}"
+    return CellError(f"the server {what}{said}", hint=hint, log_excerpt=lines)
+
+
+def stops_flood(child: Child, log: Path) -> bool:
+    """Whether the log of *child* is too long; it is stopped then."""
+    if is_flooded(log):
+        stop(child)
+        return True
+    return False
+
+
+def is_flooded(log: Path) -> bool:
+    """Whether a log is longer than any file of llama-server's may be."""
+    with contextlib.suppress(OSError):
+        return log.stat().st_size > FILE_LIMIT_BYTES
+    return False
 
 
 def end_of(log: Path) -> str:

@@ -22,11 +22,32 @@ PLACEHOLDERS = ("k", "v", "port", "context", "model")
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
 
-_SECRET_OPTION = re.compile(
-    r"-{1,2}(.*[-_])?((api|access|auth|secret)[-_]?key|password|passwd|secret"
-    r"|credentials?)|-{1,2}((hf|auth|api|access|bearer)[-_])?token"
+_SETTING = re.compile(
+    r"""(?<![\w./~-])(?=(?P<name>-{0,2}[A-Za-z_][\w.-]*)["']?"""
+    r"""(?P<sign>\s*[=:]\s*|\s+)["']?(?P<value>[^\s"',;}]+))"""
 )
-"""Options of servers that take a secret, as ``--ssl-keyfile`` does not."""
+"""
+A name with what may be its value, also within another one's: ``--env=NAME=VALUE``,
+``--name value``, ``export NAME=VALUE;``, ``{"name": "value"}``, ``Name: value``.
+"""
+
+_SECRET_NAME = re.compile(
+    r"(key|token|secret|credential)s?$|passw(or)?d$|passphrase$|pass$|pwd$"
+    r"|auth(orization)?$|bearer$|[-_]pat$|^-+hft$",
+    re.IGNORECASE,
+)
+"""Names of secrets, as ``--ssl-keyfile`` and ``--tokenizer`` are none."""
+
+_TOKEN_OF_TEXT = re.compile(
+    r"(bos|eos|pad|unk|sep|cls|mask|stop|start|end|image|video|audio|special|think)"
+    r"[-_]?tokens?$",
+    re.IGNORECASE,
+)
+_COUNT = re.compile(r"[\d.]+[kKmM]?$")
+_NO_SECRET = re.compile(r"[$-]|(bool:|true|false|null|none|auto)")
+"""Values that are none: variables, further options, words of JSON."""
+
+_USER_IN_URL = re.compile(r"\w://[^\s/@]*@")
 
 _PATH = re.compile(r"/[!-~]*")
 
@@ -185,7 +206,13 @@ def template_of(settings: CommandSettings) -> Template:
             reason=f"cannot be split into words: {error}".lower(),
             hint="Close the quotation mark.",
         ) from error
-    _refuse_secrets(words)
+    if name := secret_in(" ".join(words)):
+        raise BadInput(
+            source=f"--command ... {name}",
+            reason="takes a secret, which records must not store",
+            hint="Export it as the variable that the server reads, and pass that on by "
+            "its name: --command-env NAME",
+        )
     if settings.health and not _PATH.fullmatch(settings.health):
         raise BadInput(
             source=f"--health {settings.health}",
@@ -226,7 +253,7 @@ def checked_url(url: str) -> str:
 
 
 def _can_be_asked(url: str) -> bool:
-    from codeneedle.engines.client import can_be_asked  # takes long to import
+    from codeneedle.engines.http import can_be_asked  # takes long to import
 
     return can_be_asked(url)
 
@@ -282,7 +309,7 @@ def _variable(text: str) -> tuple[str, str | None]:
             reason="is no variable",
             hint="Write NAME=VALUE, or NAME to pass its value on.",
         )
-    if equals and is_secret(name):
+    if equals and (is_secret(name) or secret_in(text)):
         raise BadInput(
             source=f"--command-env {name}",
             reason="looks like a secret, which records must not store",
@@ -297,18 +324,23 @@ def _variable(text: str) -> tuple[str, str | None]:
     return name, value if equals else None
 
 
-def _refuse_secrets(words: Iterable[str]) -> None:
-    """Stop at an option, or a variable for ``env``, whose value is a secret."""
-    for word in words:
-        name, equals, _ = word.partition("=")
-        is_variable = equals and name.isupper() and _VARIABLE.fullmatch(name)
-        if _SECRET_OPTION.fullmatch(name.lower()) or (is_variable and is_secret(name)):
-            raise BadInput(
-                source=f"--command ... {name}",
-                reason="takes a secret, which records must not store",
-                hint="Export it as the variable that the server reads, and pass that "
-                "on by its name: --command-env NAME",
-            )
+def secret_in(text: str) -> str:
+    """The name of what looks like a secret in *text*; empty if nothing does."""
+    if _USER_IN_URL.search(text):
+        return "http://...@"
+    found = (each for each in _SETTING.finditer(text) if _is_secret(**each.groupdict()))
+    return next((each["name"] for each in found), "")
+
+
+def _is_secret(*, name: str, sign: str, value: str) -> bool:
+    is_variable = "=" in sign and name.isupper() and is_secret(name)
+    if _NO_SECRET.match(value) or not (is_variable or _SECRET_NAME.search(name)):
+        return False
+    if name.lower().rstrip("s").endswith("token"):
+        return not (_COUNT.match(value) or _TOKEN_OF_TEXT.search(name))
+    if sign.isspace():  # words of a text, but for an option and a header's scheme
+        return name.startswith("-") or name.lower() == "bearer"
+    return ":" not in sign or not value.startswith("/")  # a volume of a container
 
 
 def _refuse_placeholders(template: Template) -> None:

@@ -4,13 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_servers import made_launch
 
 from codeneedle.engines.llama_cpp.arguments import (
     BENCH_NEEDED,
     OFFLOAD,
-    SPECULATION,
-    Launch,
-    can_speculate,
     command,
     has,
     options_in,
@@ -26,13 +24,9 @@ from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 
-LAUNCH = Launch(
-    binary=Path("/bin/llama-server"),
-    weights=Path("/models/m.gguf"),
-    alias="cell",
-    context=4096,
-    pair=Pair("q8_0", "q4_0"),
-)
+SERVER, MODEL = Path("/bin/llama-server"), Path("/models/m.gguf")
+LAUNCH = made_launch(SERVER, MODEL, context=4096, pair=Pair("q8_0", "q4_0"))
+TINY = replace(LAUNCH.model, is_tiny=True, threads=2)
 HELP = (Path(__file__).parents[2] / "helpers" / "logs" / "bench-help.txt").read_text()
 BENCH_OPTIONS = options_in(HELP)
 
@@ -76,7 +70,7 @@ def test_all_names_of_an_argument_are_known_everywhere(name):
     assert "999" not in command(replace(LAUNCH, extra=words), port=1)
     assert (words, ()) == shared_arguments(words)
     assert {"--n-gpu-layers": "20"} == translated(words, BENCH_OPTIONS)[0]
-    assert ("-t", "2") == without_offload((*words, "-t", "2"))
+    assert ("-t", "2") == without_offload((*words, "-dev", "CUDA1", "-t", "2"))
 
 
 @pytest.mark.parametrize(
@@ -105,6 +99,7 @@ def test_arguments_that_stretch_the_context_are_known(words, expected):
         *("-fa", "--context-shift", "--context_shift", "--grammar", "--logit-bias"),
         *("-l", "-j", "--samplers", "--no-jinja", "--reasoning-budget", "-cram"),
         *("--embedding", "--tools", "--version", "--fim-qwen-3b-default"),
+        *("--cache-reuse", "-hft", "--hf_token=x", "--spec-synth-len"),
     ],
 )
 def test_an_argument_that_would_break_the_experiment_is_refused(argument):
@@ -131,9 +126,9 @@ def test_arguments_that_undo_ours_are_refused(llama_server):
     Of all that is stated to the server, the user may only replace layers and threads.
     """
     facts = ask(llama_server)
-    launch = replace(LAUNCH, options=facts.options, threads=1, batch_threads=1)
+    launch = replace(LAUNCH, options=facts.options, model=TINY)
     stated = {argument.name for argument in parse(command(launch, port=1)[1:])}
-    free = {"--n-gpu-layers", "--threads", "--threads-batch", "--offline"}
+    free = {"--n-gpu-layers", "--threads", "--threads-batch", "--poll", "--offline"}
     opposite = {"--no-context-shift": "--context-shift", "--jinja": "--no-jinja"}
 
     for name in stated - free - {"--no-webui"}:
@@ -149,7 +144,8 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
     Everything that could differ from pair to pair is stated.
     """
     assert [
-        *("/bin/llama-server", "--model", "/models/m.gguf", "--alias", "cell"),
+        *("/bin/llama-server", "--model", "/models/m.gguf"),
+        *("--alias", "made-cell"),
         *("--host", "127.0.0.1", "--port", "8000", "--ctx-size", "4096"),
         *("--parallel", "1", "--flash-attn", "on"),
         *("--cache-type-k", "q8_0", "--cache-type-v", "q4_0"),
@@ -202,53 +198,20 @@ def test_threads_are_those_asked_for():
     """
     And sleep where they should.
     """
-    chosen = replace(
-        LAUNCH, threads=1, batch_threads=2, sleeps=True, options={"--poll"}
-    )
-    argv = command(chosen, port=1)
+    argv = command(replace(LAUNCH, model=TINY, options={"--poll"}), port=1)
 
     assert ["--threads", "1", "--threads-batch", "2", "--poll", "0"] == argv[-6:]
-    assert "passive" == variables(chosen, api_key="k")["OMP_WAIT_POLICY"]
-    assert {"LLAMA_API_KEY": "k"} == variables(LAUNCH, api_key="k")
+    assert {"OMP_WAIT_POLICY": "passive"} == variables(TINY)
+    assert {} == variables(LAUNCH.model)
 
 
 def test_rotation_is_left_out_where_asked():
     """
     By the environment: there is no argument for it.
     """
-    still = variables(replace(LAUNCH, rotation=False), api_key="k")
+    still = replace(LAUNCH.model, rotation=False)
 
-    assert {"LLAMA_API_KEY": "k", "LLAMA_ATTN_ROT_DISABLE": "1"} == still
-
-
-# Speculation
-
-
-SPECULATING = frozenset(
-    {"--spec-type", "--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m"}
-)
-
-
-def test_a_binary_that_has_all_three_options_can_speculate():
-    """
-    Lengths are stated: defaults differ from build to build.
-    """
-    assert can_speculate(SPECULATING, ())
-    assert not any(can_speculate(SPECULATING - {one}, ()) for one in SPECULATING)
-    argv = command(replace(LAUNCH, speculates=True), port=1)
-    assert "ngram-simple, n 12, m 64" == SPECULATION
-    assert ["--spec-type", "ngram-simple"] == argv[-6:-4]
-    assert ["12", "64"] == [argv[-3], argv[-1]]
-
-
-def test_a_draft_that_a_user_chooses_is_used_instead():
-    """
-    Whatever it is called.
-    """
-    theirs = ("--spec_type", "-md", "--draft-max", "--model-draft", "-hfd")
-
-    assert not any(can_speculate(SPECULATING, (word, "x")) for word in theirs)
-    assert can_speculate(SPECULATING, ("-ngl", "20", "-t", "2"))
+    assert {"LLAMA_ATTN_ROT_DISABLE": "1"} == variables(still)
 
 
 # The other two programs
@@ -264,6 +227,7 @@ def test_a_draft_that_a_user_chooses_is_used_instead():
         (("-ngl",), (), ("-ngl",)),
         (("--no-mmap", "x"), (), ("--no-mmap", "x")),
         (("--lora=a.gguf",), ("--lora=a.gguf",), ()),
+        (("-lm", "none", "--rpc", "a:2"), ("-lm", "none", "--rpc", "a:2"), ()),
     ],
 )
 def test_arguments_are_shared_with_llama_perplexity(given, shared, ignored):
@@ -294,6 +258,7 @@ def test_a_real_llama_bench_has_what_is_needed():
         ),
         (["-ot", "a=CPU,b=CPU"], {"--override-tensor": "a=CPU;b=CPU"}),
         (["-nkvo", "-t", "4"], {"--no-kv-offload": "1", "--threads": "4"}),
+        (["--load-mode", "none"], {"--load-mode": "none"}),
     ],
 )
 def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):

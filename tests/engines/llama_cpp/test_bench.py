@@ -347,7 +347,6 @@ def test_arguments_are_those_of_the_server_where_the_tool_has_them(tmp_path):
         "--poll": "0",
     } == tool.arguments
     assert ("--rope-scale", "4") == tool.ignored
-    assert {"OMP_WAIT_POLICY": "passive"} == tool.variables()
 
 
 def test_rotation_is_switched_off_by_a_variable(tmp_path):

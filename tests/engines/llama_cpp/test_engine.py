@@ -8,7 +8,7 @@ from made_servers import PAIR, fake_llama_cpp
 
 from codeneedle.engines.engine import Ability, CellSpec
 from codeneedle.engines.llama_cpp import engine as llama_cpp
-from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, variables
+from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, threads, variables
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.messages import Message
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
@@ -247,33 +247,15 @@ def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path)
     engine = fake_llama_cpp()
     whole = replace(engine, tools=replace(engine.tools, bench=tmp_path))
 
-    assert {Ability.LOG_PROBABILITIES} == engine.abilities
-    assert {Ability.LOG_PROBABILITIES, Ability.SPEED} == whole.abilities
+    served = {Ability.LOG_PROBABILITIES, Ability.FORCED}
+    assert served == engine.abilities
+    assert {*served, Ability.SPEED} == whole.abilities
     whole.require(Ability.SPEED)
     with pytest.raises(ToolMissing, match="llama-bench is not beside") as caught:
         engine.require(Ability.SPEED)
     assert "codeneedle llama" in caught.value.hint
     with pytest.raises(ToolMissing, match="llama-perplexity is not beside"):
         engine.divergence_tool()
-
-
-def test_speculation_is_off_unless_asked_for():
-    """
-    And only where the binary has it; a server that drafts tells no probabilities.
-    """
-    options = (
-        "--spec-type",
-        "--spec-ngram-simple-size-n",
-        "--spec-ngram-simple-size-m",
-    )
-    drafting = fake_llama_cpp(options=options, speculate=True)
-
-    assert "" == fake_llama_cpp(options=options).speculation
-    assert "" == fake_llama_cpp(speculate=True).speculation
-    assert "ngram-simple, n 12, m 64" == drafting.speculation
-    assert Ability.LOG_PROBABILITIES not in drafting.abilities
-    with pytest.raises(BadInput, match="--speculate"):
-        drafting.require(Ability.LOG_PROBABILITIES)
 
 
 def test_thinking_is_switched_off_where_the_binary_can(tmp_path):
@@ -299,8 +281,11 @@ def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):
     assert () == fake_llama_cpp().notes()
     monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
 
-    (note,) = fake_llama_cpp().notes()
-    assert "--rotation off" in note
+    monkeypatch.setenv("LLAMA_KV_CACHE_LAZY_QUANT", "1")
+
+    rotating, lazy = fake_llama_cpp().notes()
+    assert "--rotation off" in rotating
+    assert "LLAMA_KV_CACHE_LAZY_QUANT is not passed on" in lazy
 
 
 L4S = tuple(f"CUDA{n} NVIDIA L4 (22563 MiB)" for n in range(3))
@@ -333,8 +318,7 @@ def test_a_device_is_one_that_is_there_and_lent_to_us(monkeypatch, device, lent,
     else:
         engine.refuse_arguments()
         assert seen == engine.identity().devices
-        launch = engine._launch(Pair("q8_0", "q8_0"), context=512)
-        told = variables(launch, api_key="k")
+        told = variables(engine.model)
         assert {device} == {told[name] for name in VISIBLE_DEVICES}
 
 
@@ -342,9 +326,8 @@ def test_a_share_of_the_cores_is_passed_on():
     """
     The built-in model writes with one thread whatever its share is.
     """
-    spec = {"threads": 3}
-    large = fake_llama_cpp(**spec)._launch(Pair("q8_0", "q8_0"), context=512)
-    tiny = fake_llama_cpp(is_tiny=True, **spec)._launch(None, context=512)
+    large = fake_llama_cpp(threads=3).model
+    tiny = fake_llama_cpp(is_tiny=True, threads=3).model
 
-    assert (3, 3) == (large.threads, large.batch_threads)
-    assert (1, 3) == (tiny.threads, tiny.batch_threads)
+    assert ["--threads", "3", "--threads-batch", "3"] == [*threads(large, ())]
+    assert ["--threads", "1", "--threads-batch", "3"] == [*threads(tiny, ())]

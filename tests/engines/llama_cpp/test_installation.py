@@ -109,6 +109,29 @@ def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("system_info", "expected"),
+    [
+        (
+            "0.00.002.060 I cmn: system_info: n = 1 / 2 | CPU : AVX = 1 | F = 1 | ",
+            "AVX F",
+        ),
+        (
+            "system_info: n = 1 | CUDA : ARCHS = 890 | CPU : SVE_CNT = 16 | ",
+            "SVE_CNT=16",
+        ),
+        ("system_info: n_threads = 4 / 4 | AVX = 1 | AVX2 = 0 | ", ""),
+        ("", ""),
+    ],
+    ids=["as of the pinned build", "with other backends", "an old build", "nothing"],
+)
+def test_a_server_tells_what_it_uses_of_the_processor(tmp_path, system_info, expected):
+    """Only its numbers of threads differ from start to start; they are left out."""
+    server = llama_like(tmp_path / "llama-server", system_info=system_info)
+
+    assert expected == ask(server).cpu_features
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"#!/bin/sh\necho 'cannot open libggml.so' >&2; exit 127", "libggml.so"),
@@ -196,6 +219,7 @@ def test_the_real_server_answers_every_question(llama_server):
     assert upstream <= set(facts.k_types)
     assert facts.k_types == facts.v_types
     assert facts.build is not None
+    assert facts.cpu_features
     assert facts.options >= {
         *("--fit", "--log-colors", "--reasoning-budget", "--swa-full", "--spec-type"),
         *("--cache-ram", "--kv-unified", "--no-repack", "--list-devices"),

@@ -8,10 +8,10 @@ from statistics import fmean
 
 import pytest
 
-from codeneedle.engines.base_file import Lengths
 from codeneedle.engines.engine import Estimate
+from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.engines.llama_cpp.log import (
-    Asked,
+    Expected,
     Size,
     by_chunk,
     chunks_done,
@@ -44,7 +44,7 @@ def log(name):
     return (LOGS / f"{name}.log").read_text(encoding="utf-8")
 
 
-ASKED = Asked(pair=Pair("q8_0", "q4_0"), context=8192)
+ASKED = Expected(pair=Pair("q8_0", "q4_0"), context=8192)
 RUNS = read(log("real-q8_0-q4_0"))
 
 
@@ -159,6 +159,10 @@ def test_the_reason_of_a_failure_is_found(name, status, words):
             "unsupported",
             "use of SPLIT_MODE_TENSOR and KV cache quantization not implemented",
         ),
+        (
+            "unsupported",
+            "model does not support different K (q5_1) and V (f16) cache types",
+        ),
         ("out-of-memory", "CUDA error: out of memory"),
         ("out-of-memory", "error: kIOGPUCommandBufferCallbackErrorOutOfMemory"),
         ("out-of-memory", "vk::Device::allocateMemory: ErrorOutOfDeviceMemory"),
@@ -255,7 +259,7 @@ STILL = replace(ASKED, rotation=False)
         # Rounded up to the next 256 tokens.
         (replace(ASKED, context=8000), RUNS, ()),
         (
-            Asked(pair=Pair("q4_0", "q4_0"), context=4096),
+            Expected(pair=Pair("q4_0", "q4_0"), context=4096),
             running(flash_attention="disabled"),
             (
                 "K is q8_0, not q4_0",
@@ -269,7 +273,7 @@ STILL = replace(ASKED, rotation=False)
             ("the log names no KV cache, so its types cannot be verified",),
         ),
         # A server that only counts may run as it likes.
-        (Asked(pair=None, context=512), Effective(context=4), ()),
+        (Expected(pair=None, context=512), Effective(context=4), ()),
         (
             ALL_LAYERS,
             running(offloaded_layers=20, total_layers=33),
@@ -293,6 +297,21 @@ def test_each_difference_from_what_was_asked_for_is_named(asked, runs, differenc
     does not name are not taken for granted.
     """
     assert differences == mismatches(asked, runs)
+
+
+@pytest.mark.parametrize(
+    ("line", "differences"),
+    [
+        (
+            "llama_kv_cache: lazy quantization: q8_0 is f16 up to 4096 cells",
+            ("K is q8_0, f16 at first, not q8_0",),
+        ),
+        ("load_tensors: tensor a (size = 9 MiB) lazy read enabled", ()),
+    ],
+)
+def test_a_type_that_is_another_one_at_first_is_a_mismatch(line, differences):
+    """A short context would measure f16 under the name of q8_0."""
+    assert differences == mismatches(ASKED, read(f"{log('real-q8_0-q4_0')}\n{line}"))
 
 
 def test_both_ends_of_a_long_log_are_read(tmp_path):

@@ -5,11 +5,10 @@ import socket
 from dataclasses import replace
 
 import pytest
-from made_servers import PAIR, fake_launch, fake_server
+from made_servers import PAIR, fake_launch, fake_server, made_launch
 
 from codeneedle.engines.engine import CellSpec, mismatched
 from codeneedle.engines.llama_cpp import server
-from codeneedle.engines.llama_cpp.arguments import Launch
 from codeneedle.engines.llama_cpp.installation import ask
 from codeneedle.engines.llama_cpp.server import Deadlines, ServerDied, serving
 from codeneedle.engines.messages import Completion, Readiness
@@ -51,7 +50,7 @@ def test_a_server_has_a_name_of_its_own(tmp_path):
             names.add(served.command[served.command.index("--alias") + 1])
 
     assert 2 == len(names)
-    assert all(name.startswith("fake-cell.") for name in names)
+    assert all(name.startswith("made-cell.") for name in names)
 
 
 @pytest.mark.parametrize("fault", ["die=7", "die-loading=7", "die-in-round=7"])
@@ -208,16 +207,13 @@ def test_the_memory_of_a_server_is_known_after_its_end(tmp_path):
 @pytest.fixture(scope="session")
 def real_launch(llama_server, nano):
     """What starts the real server with the built-in model."""
-    return Launch(
-        binary=llama_server,
-        weights=nano,
-        alias="cell",
+    return made_launch(
+        llama_server,
+        nano,
         context=1000,
-        pair=PAIR,
         options=ask(llama_server).options,
         threads=1,
-        batch_threads=1,
-        sleeps=True,
+        is_tiny=True,
     )
 
 

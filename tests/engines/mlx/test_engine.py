@@ -23,7 +23,7 @@ from codeneedle.engines.messages import (
     Chat,
     Completion,
     Message,
-    PromptTooLong,
+    Refused,
 )
 from codeneedle.engines.mlx.engine import Mlx, find
 from codeneedle.engines.mlx.settings import MlxSettings
@@ -102,10 +102,10 @@ def test_forced_tokens_are_scored_as_written_ones_are(served):
 
 def test_a_prompt_that_does_not_fit_is_refused(served):
     """With its length, before it is read."""
-    with pytest.raises(PromptTooLong) as caught:
+    with pytest.raises(Refused) as caught:
         served.client.complete(Completion(prompt="a" * 600, max_tokens=1))
 
-    assert (601, 512) == (caught.value.prompt_tokens, caught.value.context)
+    assert "Use --context 768 or more." == caught.value.hint
 
 
 def test_nobody_else_is_answered(served):
@@ -148,7 +148,7 @@ def test_a_child_that_is_killed_is_named(engine, tmp_path):
 
     def ask_a_killed_one():
         with engine.serving(SPLIT, log=tmp_path / "child.log") as server:
-            os.kill(server.pid, signal.SIGKILL)
+            os.kill(server.child.pid, signal.SIGKILL)
             server.client.complete(Completion(prompt="a", max_tokens=9))
 
     with pytest.raises(CellError, match="SIGKILL") as caught:
@@ -258,17 +258,8 @@ def test_arguments_of_llama_server_are_refused(engine):
     """They would change nothing, and look as if they did."""
     model = replace(engine.model, arguments=("-t", "1"))
 
-    with pytest.raises(BadInput, match="takes none"):
+    with pytest.raises(BadInput, match="cannot pass it on"):
         replace(engine, model=model).refuse_arguments()
-
-
-def test_a_rotation_that_is_switched_off_is_refused(engine):
-    """The arithmetic would be the same, and the record would say otherwise."""
-    model = replace(engine.model, rotation=False)
-
-    with pytest.raises(BadInput, match="never rotates") as caught:
-        replace(engine, model=model).refuse_arguments()
-    assert "--engine llama.cpp" in caught.value.hint
 
 
 def test_a_choice_of_devices_is_refused(engine):

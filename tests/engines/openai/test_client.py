@@ -1,5 +1,6 @@
 """Requests to servers with OpenAI's API, and to those that misbehave."""
 
+import contextlib
 import datetime as dt
 import ssl
 from email.utils import format_datetime
@@ -16,11 +17,14 @@ from codeneedle.engines.messages import (
     Message,
     Readiness,
     Refused,
+    Reply,
     ServerGone,
     ServerSilent,
 )
 from codeneedle.engines.openai.client import (
     OpenAi,
+    _misspelled,
+    masked,
     read_completion,
     read_echo,
     seconds_of,
@@ -189,7 +193,18 @@ def test_given_text_is_scored_where_the_server_echoes_it(talk):
     ("faults", "question", "said"),
     [
         ((), QUESTION, "a reply without an echo"),
-        (("echo-bare",), QUESTION, "an echo without places of tokens"),
+        (("echo", "offsets=zero"), QUESTION, "offsets that do not fit"),
+        (("echo", "offsets=falling"), QUESTION, "offsets that do not fit"),
+        (("echo", "mangled"), QUESTION, "an echo with other tokens"),
+        (("echo", "alone"), QUESTION, "no other one is listed"),
+        (("echo", "twice"), QUESTION, "add up to more than 1"),
+        (("echo", "logprob=5"), QUESTION, "a log-probability of 5"),
+        (("echo", "logprob=null"), QUESTION, "a token without a log-probability"),
+        (("echo", "logprob=NaN"), QUESTION, "a log-probability of nan"),
+        (("echo", "logprob=Infinity"), QUESTION, "a log-probability of inf"),
+        (("echo", "logprob=-Infinity"), QUESTION, "a log-probability of -inf"),
+        (("echo", "counts=-3"), QUESTION, "Expected `int` >= 0"),
+        (("echo", "counts=9"), QUESTION, "an echo with other tokens"),
         (("strict",), QUESTION, "Unrecognized request argument"),
         (("chat-only",), QUESTION, "404"),
         (("echo",), CHAT, "--prompt-form completion"),
@@ -207,9 +222,23 @@ def test_a_server_that_cannot_score_given_text_leaves_a_gap(
     with (
         endpoint(*faults) as server,
         talk(server) as client,
-        pytest.raises(BadReply, match=said),
+        pytest.raises(BadReply, match=said) as caught,
     ):
         client.force(question, "right")
+
+    assert "Token(" not in str(caught.value)
+
+
+def test_places_of_tokens_need_not_be_told(talk):
+    """
+    Those of the right answer are known from their texts.
+    """
+    with endpoint("echo") as server, talk(server) as client:
+        told = client.force(QUESTION, ANSWER)
+        server.faults["offsets"] = "bare"
+        bare = client.force(QUESTION, ANSWER)
+
+    assert (told.logprobs, told.ends) == (bare.logprobs, bare.ends)
 
 
 def test_a_server_that_breaks_at_its_first_echo_is_not_asked_again(talk):
@@ -284,6 +313,17 @@ def test_scores_are_those_of_the_right_tokens(written, counted):
     assert 3 == found.prompt_tokens
 
 
+def test_a_token_that_straddles_the_begin_of_the_answer_is_scored():
+    """
+    And one that comes before it is not, though it would spell it, too.
+    """
+    answer = echoed("x", "=", " x", "=1", written=0, counted=0)
+
+    found = read_echo(answer, right="x=1", wall_s=0.0)
+
+    assert ((-0.2, -0.3), (1, 3)) == (found.logprobs, found.ends)
+
+
 def test_tokens_that_do_not_spell_what_is_right_are_not_scored():
     """
     As where a server counts a token that it has not written.
@@ -292,6 +332,60 @@ def test_tokens_that_do_not_spell_what_is_right_are_not_scored():
 
     with pytest.raises(BadReply, match="an echo with other tokens"):
         read_echo(answer, right="  return", wall_s=0.0)
+
+
+@pytest.mark.parametrize("ask", ["complete", "chat"])
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("logprob=5", "a log-probability of 5"),
+        ("logprob=NaN", "a log-probability of nan"),
+        ("logprob=-Infinity", "a log-probability of -inf"),
+        ("logprob=null", "a token without a log-probability"),
+        ("twice", "add up to more than 1"),
+        ("mangled", "do not spell the reply"),
+    ],
+)
+def test_impossible_probabilities_of_a_reply_are_a_gap(talk, ask, fault, said):
+    """
+    The text stays, and the reason is known.
+    """
+    question = QUESTION if ask == "complete" else CHAT
+    with endpoint(fault) as server, talk(server) as client:
+        reply = getattr(client, ask)(question)
+
+    assert ANSWER == reply.text
+    assert ((), (), ()) == (reply.logprobs, reply.gaps, reply.lengths)
+    assert said in client.unscored
+
+
+def test_probabilities_that_rounding_explains_are_used(talk):
+    with endpoint("logprob=1e-7") as server, talk(server) as client:
+        assert {0.0} == set(client.complete(QUESTION).logprobs)
+
+    assert "" == client.unscored
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "is_spelled"),
+    [
+        (["Ġre", "turn", "ĊĠ", "▁x", "<|im_end|>"], " return\n x", True),
+        (["re", "<0xE2>", "<0x9C>", r"bytes:\x93", "turn"], "re✓turn", True),
+        (["<think>", "so", "</think>", "x"], "x", True),
+        (["a", "ab", "abc" * 30], "abc" * 30, True),
+        (["a"] * 90, "a", False),
+        (["re"], "return", False),
+    ],
+)
+def test_tokens_are_compared_with_the_reply_as_servers_write_them(
+    tokens, text, is_spelled
+):
+    """
+    Blanks, bytes and marks have forms of their own; a few characters may be no text.
+    """
+    reply = Reply(text=text, reasoning="so" * (tokens[0] == "<think>"), finish="stop")
+
+    assert is_spelled == (not _misspelled(tokens, reply))
 
 
 def test_a_busy_server_is_asked_again_when_it_says(talk):
@@ -321,7 +415,7 @@ def test_errors_of_the_server_are_survived(talk, fault):
     ("fault", "code", "hint"),
     [
         ("down=99", 503, "busy or broken"),
-        (f"key={KEY}", 401, "--api-key-env"),
+        (f"wants={KEY}", 401, "--api-key-env"),
         ("chat-only", 404, "--prompt-form chat"),
         ("redirect=http://127.0.0.1:9/v1", 307, "give the URL"),
     ],
@@ -373,6 +467,105 @@ def test_a_key_that_a_server_quotes_is_not_told(answer):
 
     assert "***" in str(caught.value)
     assert "sk-a" not in f"{caught.value}{caught.value.hint}{vars(caught.value)}"
+
+
+def test_a_key_that_a_server_says_is_not_stored(talk):
+    """
+    Neither whole, nor where the reply ends within it; nor as the name of a model.
+    """
+    with endpoint("says-key") as server, talk(server, api_key=KEY) as client:
+        whole = client.complete(QUESTION).text
+        cut = client.complete(Completion(prompt=ASKED, max_tokens=4)).text
+
+    assert (f"Bearer {'*' * len(KEY)}\n", f"Bearer {'*' * 9}") == (whole, cut)
+    assert ["sk-1", "********"] == [masked(k, (k,)) for k in ("sk-1", "sk-12345")]
+
+
+@pytest.mark.parametrize("fault", ["open-end", "endless-end"])
+def test_a_reply_ends_where_the_server_says_so(talk, fault):
+    """
+    Whatever comes, or does not come, behind that.
+    """
+    with endpoint(fault) as server, talk(server, silence_s=5.0) as client:
+        reply = client.complete(QUESTION)
+
+    assert (ANSWER, 8) == (reply.text, reply.predicted_tokens)
+
+
+@pytest.mark.parametrize("counts", ["-3", "1e400", "10000000000", "NaN", '"9"'])
+def test_counts_that_no_prompt_has_are_refused(talk, counts):
+    with endpoint(f"counts={counts}") as server, talk(server) as client:
+        for ask in (client.prompt_tokens, lambda _: client.complete(QUESTION)):
+            with pytest.raises(BadReply, match="int"):
+                ask("x")
+
+
+@pytest.mark.parametrize(
+    ("fault", "ask"),
+    [
+        ("models=2", lambda client: client.models()),
+        ("echoes=2", lambda client: client.force(QUESTION, "right")),
+    ],
+)
+def test_an_answer_is_read_no_further_than_one_of_its_kind_goes(talk, fault, ask):
+    """
+    A list of models and an echo of 30 characters have 4 MiB at most.
+    """
+    with endpoint(fault) as server, talk(server) as client:
+        ours = client._http.stream
+        sizes = []
+
+        @contextlib.contextmanager
+        def counting(*args, **kwargs):
+            with ours(*args, **kwargs) as response:
+                try:
+                    yield response
+                finally:
+                    sizes.append(response.num_bytes_downloaded)
+
+        client._http.stream = counting
+        with contextlib.suppress(BadReply):
+            assert ask(client) is None
+
+    assert [True] == [4 << 20 < size < 5 << 20 for size in sizes]
+
+
+@pytest.mark.parametrize(
+    "where", ["javascript:alert(1)", "http://[", "//\x1b[31m", "http://h:99999999/"]
+)
+def test_a_redirect_is_told_wherever_it_leads(talk, where):
+    """
+    The HTTP library does not read it.
+    """
+    with (
+        endpoint(f"redirect={where}") as server,
+        talk(server) as client,
+        pytest.raises(Refused, match="307 redirect"),
+    ):
+        client.complete(QUESTION)
+
+
+def test_a_server_that_asks_for_an_absurd_pause_is_waited_for_as_usual(talk):
+    with (
+        endpoint("retry-after=Mon, 01 Jan 99999999999 00:00:00 GMT") as server,
+        talk(server) as client,
+        pytest.raises(Refused, match="429"),
+    ):
+        client.complete(QUESTION)
+
+    assert [0.5, 2.0, 8.0, 30.0] == talk.paused
+
+
+def test_cookies_of_a_server_are_not_read(talk):
+    """
+    Python's reader of cookies warns of odd ones.
+    """
+    cookie = "a=b; expires=Mon, 01 Jan 99999999999 00:00:00 GMT; version=x"
+    with endpoint(f"cookie={cookie}") as server, talk(server) as client:
+        client.models()
+        client.models()
+
+    assert 0 == len(client._http.cookies)
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", "content_filter"])
@@ -518,5 +711,6 @@ def test_tokens_of_the_same_text_are_told_apart_by_their_probability():
     (token,) = read_completion({"choices": [event]}).tokens
 
     assert [-1.5, -3.0] == [other.logprob for other in token.top_logprobs]
-    odd = {"text": "a", "logprobs": {"content": 7}}
-    assert () == read_completion({"choices": [odd]}).tokens
+    for logprobs in ({"content": 7}, {"tokens": ["a"], "token_logprobs": []}, "x"):
+        odd = {"text": "a", "logprobs": logprobs}
+        assert () == read_completion({"choices": [odd]}).tokens

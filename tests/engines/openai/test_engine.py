@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from fake_engine import made_weights
 from fake_openai import MODEL, endpoint
@@ -112,6 +114,45 @@ def test_a_server_that_ends_says_why(tmp_path, faults, said, status):
     assert caught.value.log_excerpt
 
 
+@pytest.mark.parametrize(
+    "faults", [("flood", "loading=9999"), ("flood-in-round", "mute")]
+)
+def test_a_server_whose_log_has_no_end_is_stopped(tmp_path, monkeypatch, faults):
+    """
+    While it loads, and while it is asked; a file of its own may be longer.
+    """
+    monkeypatch.setattr(server, "FILE_LIMIT_BYTES", 8 << 20)
+    monkeypatch.setattr(server, "POLL_S", 0.01)
+
+    with (
+        pytest.raises(CellError, match=r"its log has more than 8\.0 MiB"),
+        command(*faults).serving(CELL, log=tmp_path / "log"),
+    ):
+        pass
+
+    assert (tmp_path / "log").stat().st_size < 3 << 20
+
+
+def test_a_command_that_does_not_stay_is_told_so(tmp_path):
+    """
+    Its server may run behind it, and is ended with it.
+    """
+    script = tmp_path / "serve.sh"
+    script.write_text(f"setsid {sys.executable} {FAKE} --port $1 &", encoding="utf-8")
+    asked = CommandSettings(command=f"sh {script} ${{port}} ${{k}}")
+    made = command_of(asked, types=("f16",), environment=os.environ)(SPEC)
+
+    with (
+        pytest.raises(CellError, match="ended with exit code 0") as caught,
+        made.serving(CELL, log=tmp_path / "log"),
+    ):
+        pass
+
+    assert "as long as its server does" in caught.value.hint
+    commands = (each.info["cmdline"] for each in psutil.process_iter(["cmdline"]))
+    assert not any(str(FAKE) in (words or ()) for words in commands)
+
+
 def test_a_port_that_was_taken_is_changed(tmp_path):
     """
     The second start finds a free one.
@@ -157,7 +198,7 @@ def test_a_server_that_wants_a_key_is_not_waited_for(tmp_path):
     """
     with (
         pytest.raises(CellError, match="401") as caught,
-        command("key=sk-right").serving(CELL, log=tmp_path / "log"),
+        command("wants=sk-right").serving(CELL, log=tmp_path / "log"),
     ):
         pass
 
@@ -192,6 +233,18 @@ def test_what_a_server_writes_of_its_secrets_is_not_told(tmp_path, monkeypatch):
         pass
 
     assert ("***", "key ***") == caught.value.log_excerpt
+
+
+def test_what_a_server_is_handed_and_may_say_is_known_as_secret(monkeypatch, tmp_path):
+    """
+    The key, variables that are named like one, and passwords in addresses.
+    """
+    handed = {"HUB_TOKEN": "hf-1", "PROXY": "http://me:pw@host", "DEVICE": "0"}
+    for name, value in handed.items():
+        monkeypatch.setenv(name, value)
+
+    with command(env=tuple(handed)).serving(CELL, log=tmp_path / "log") as served:
+        assert ("", "hf-1", "http://me:pw@host") == served.client.secrets
 
 
 def test_variables_reach_the_server_and_its_record(tmp_path):
@@ -239,7 +292,6 @@ def test_the_identity_repeats_the_command():
     [
         ModelSpec(weights=made_weights(), name="made", arguments=("-ngl", "9")),
         ModelSpec(weights=made_weights(), name="made", rotation=False),
-        ModelSpec(weights=made_weights(), name="made", speculate=True),
     ],
 )
 def test_what_is_meant_for_llama_server_is_refused(spec):
@@ -256,12 +308,26 @@ def test_tools_that_are_llama_cpps_are_missing():
     """
     Named with the probes that work.
     """
-    for ability in Ability:
+    for ability in set(Ability) - {Ability.FORCED}:
         with pytest.raises(ToolMissing, match=ability.value) as caught:
             command().require(ability)
         assert "--probe recall" in caught.value.hint
     with pytest.raises(MachineError):
         command().divergence_tool()
+
+
+def test_chats_are_not_forced():
+    """
+    Known before anything starts, with what works instead; and a note says so.
+    """
+    chats, texts = command(spec=replace(SPEC, is_chat=True)), command()
+
+    texts.require(Ability.FORCED)
+    with pytest.raises(BadInput, match="chats cannot be forced") as caught:
+        chats.require(Ability.FORCED)
+    assert "--prompt-form completion, or --ask written" in caught.value.hint
+    assert any("does not score answers in chats" in note for note in chats.notes())
+    assert any("as vLLM does" in note for note in texts.notes())
 
 
 def test_a_program_that_is_not_there_is_named():
@@ -312,7 +378,7 @@ def test_an_endpoint_is_asked_as_it_is():
 @pytest.mark.parametrize(
     ("faults", "settings", "error", "said"),
     [
-        (("key=sk-right",), {}, BadInput, "401"),
+        (("wants=sk-right",), {}, BadInput, "401"),
         (("other-model",), {"served_name": MODEL}, BadInput, "does not list it"),
         (("no-models",), {}, BadInput, "does not list its models"),
         (("redirect=http://127.0.0.1:9/",), {}, ToolFailed, "redirect"),
@@ -345,7 +411,7 @@ def test_an_endpoint_gets_its_key_and_nobody_else_does():
     """
     It is in no record: not in the command, not in the identity.
     """
-    with endpoint("key=sk-right") as server:
+    with endpoint("wants=sk-right") as server:
         made = running(server.url, api_key_env="KEY")
         with made.serving(CELL, log=Path("unused")) as served:
             pass

@@ -1,11 +1,24 @@
-"""Estimates of lengths, and the memory of a server's processes."""
+"""Estimates of lengths, evidence, memory of a server's processes, and how it ended."""
 
 from types import SimpleNamespace
 
 import pytest
+from fake_openai import MODEL, endpoint
 
+from codeneedle.engines.messages import Message, Readiness
 from codeneedle.engines.openai import server
-from codeneedle.engines.openai.server import Estimates, Server
+from codeneedle.engines.openai.client import OpenAi
+from codeneedle.engines.openai.server import (
+    Estimates,
+    Server,
+    death,
+    last_lines,
+    missed,
+    prints,
+    proof_text,
+)
+from codeneedle.errors import CellError
+from codeneedle.records.record import Status
 
 
 @pytest.mark.parametrize(
@@ -27,7 +40,8 @@ def test_memory_of_which_a_part_is_unknown_is_unknown(
     monkeypatch.setattr(server.machine, "group_rss_bytes", lambda _pid: host)
     monkeypatch.setattr(server.machine, "group_pids", lambda _pid: [1])
     monkeypatch.setattr(server.machine, "used_bytes", lambda *_pids: device)
-    made = Server(client=None, command=(), child=SimpleNamespace(pid=1))
+    client = SimpleNamespace(prompt_tokens=len)
+    made = Server(client=client, command=(), child=SimpleNamespace(pid=1))
 
     assert held == made.memory_bytes()
 
@@ -49,3 +63,91 @@ def test_lengths_are_estimated_from_the_servers_counts():
     assert [8, 2000] == [len(text) for text in asked]
     assert [25, 50] == estimates.counts(["a" * 100, "b" * 200])
     assert 0 == estimates.count_tokens("")
+
+
+def test_a_text_is_not_estimated_shorter_with_something_behind_it():
+    """
+    Its middle is another one then, which may have fewer tokens.
+    """
+    estimates = Estimates(lambda text: text.count("x"))
+    text = "-" * 4000 + "x" * 1500 + "-" * 4000
+
+    assert estimates.count_tokens(text) <= estimates.count_tokens(text + "-" * 1500)
+
+
+def test_a_conversation_is_estimated_with_room_for_its_template():
+    said = (Message("user", "x" * 100), Message("assistant", "y" * 10))
+
+    rendered = Estimates(len).render(said)
+
+    assert 110 + 2 * server.TEMPLATE_TOKENS < len(rendered) < 300
+
+
+def test_a_server_that_names_no_tokens_is_unsupported_where_they_are_needed():
+    with pytest.raises(CellError, match="does not tell the tokens") as caught:
+        Estimates(len).tokens("x")
+
+    assert Status.UNSUPPORTED == caught.value.status
+
+
+@pytest.mark.parametrize("context", [256, 512, 4096])
+def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
+    """
+    What follows stands behind its first line, far away.
+    """
+    text = proof_text(context)
+    first = text.partition("\n")[0]
+
+    assert text.endswith(f"\n{first}\n")
+    assert len(text) < context or context < 4096
+
+
+@pytest.mark.parametrize("faults", [(), ("chat-only",)])
+def test_evidence_is_two_replies_to_a_text_that_is_in_the_cache_by_then(faults):
+    """
+    In a chat where the server does not continue texts.
+    """
+    with endpoint(*faults) as asked, OpenAi(asked.url) as client:
+        client.model = MODEL
+        found = prints(client, context=4096)
+
+    answered = [body for body in asked.bodies if ("messages" in body) == bool(faults)]
+    assert (2, 3) == (len(found), len(answered))
+    assert found[0] == found[1]
+    assert found[0].text
+
+
+@pytest.mark.parametrize(
+    ("seen", "strange", "said"),
+    [
+        (Readiness.LOADING, "", "is still loading after 3600 s"),
+        (Readiness.STRANGER, "", "lists no model after 3600 s"),
+        (Readiness.SILENT, "", "does not answer on its port after 3600 s"),
+        (Readiness.STRANGER, "it is another", "it is another"),
+    ],
+)
+def test_why_a_server_did_not_get_ready_is_told(tmp_path, seen, strange, said):
+    client = SimpleNamespace(strange=strange, advice="Mend it.", prompt_tokens=len)
+    (tmp_path / "log").write_text("one\n\ntwo\n")
+
+    found = missed(seen, Server(client=client, command=()), tmp_path / "log")
+
+    assert said in str(found)
+    assert Status.TIMED_OUT == found.status
+    assert ("one", "two") == found.log_excerpt
+
+
+def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path):
+    """
+    The beginning of it, if it is long; nothing, if there is no log.
+    """
+    client = SimpleNamespace(prompt_tokens=len)
+    killed = Server(client=client, command=(), child=SimpleNamespace(returncode=-9))
+    (tmp_path / "log").write_text(f"{'x' * 5000}\n")
+
+    told = str(death(killed, tmp_path / "log"))
+
+    assert told.startswith("the server ended with signal 9: xxx")
+    assert len(told) < 300
+    assert () == last_lines(tmp_path / "none")
+    assert "signal 9" == str(death(killed, tmp_path / "none"))[-8:]

@@ -1,5 +1,7 @@
 """Commands with placeholders; addresses and keys."""
 
+import shlex
+
 import pytest
 
 from codeneedle.engines.openai.settings import (
@@ -72,9 +74,6 @@ def test_a_command_with_one_placeholder_has_one_type(command, is_diagonal):
         ("serve ${port} {k}", (), "where the cache type goes"),
         ("serve ${port} ${k}", ("1A=2",), "is no variable"),
         ("serve ${port} ${k}", ("HF_TOKEN=abc",), "looks like a secret"),
-        ("serve ${port} ${k} --api-key abc", (), "takes a secret"),
-        ("serve ${port} ${k} --hf_token=abc", (), "takes a secret"),
-        ("env HF_TOKEN=abc serve ${port} ${k}", (), "takes a secret"),
         ("serve ${port} ${k}", ("NOT_SET_ANYWHERE",), "is not set here"),
     ],
 )
@@ -89,13 +88,66 @@ def test_a_command_that_cannot_work_is_refused(command, env, said):
     assert "abc" not in f"{caught.value}{caught.value.hint}"
 
 
-def test_options_that_only_sound_like_a_secret_are_no_secret():
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--api-key abc", "--hf_token=abc", "-hft abc", "--api-keys abc,abc"),
+        *("--huggingface-token abc", "--tokens abc", "--admin.password abc"),
+        *("env HF_TOKEN=abc x", "env openai_api_key=abc x", "docker run -e A_KEY=abc"),
+        *("docker run --env=HF_TOKEN=abc", "docker run -eHF_TOKEN=abc"),
+        "bash -c 'vllm --api-key abc'",
+        "bash -c 'export HF_TOKEN=abc; vllm'",
+        """bash -c 'HF_TOKEN="abc" vllm'""",
+        *("-H 'Authorization: Bearer abc'", "--header Authorization:abc", "Bearer abc"),
+        *("""--config '{"api_key":"abc"}'""", '--config {"api_key":"abc"}'),
+        '--config \'{"a": {"apiKey": "abc"}}\'',
+        *("--model-loader-extra-config key=abc", "--url https://h/?token=abc"),
+        *("--proxy http://user:abc@proxy/", "--proxy http://abc@proxy/"),
+    ],
+)
+def test_a_secret_in_a_command_is_refused_wherever_it_stands(words):
     """
-    Of vLLM and llama.cpp.
+    As an option, a variable, a header, in JSON, in a text for a shell, in an address.
     """
-    words = "--tokenizer x --max-num-batched-tokens 9 --ssl-keyfile y --max-tokens=9"
+    with pytest.raises(BadInput, match="takes a secret") as caught:
+        made(f"serve ${{port}} ${{k}} {words}")
 
-    assert words.split() == list(made(f"s ${{port}} ${{k}} {words}").words[3:])
+    assert "abc" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("HF_TOKEN=abc", "HTTPS_PROXY=http://user:abc@proxy", "GH_PAT=abc"),
+        *("SSHPASS=abc", "MYSQL_PWD=abc", "EXTRA=--api-key=abc", "OPTS=--token abc"),
+    ],
+)
+def test_a_secret_in_a_variable_is_refused(text):
+    """
+    It may be passed on by its name, as its value is not stored then.
+    """
+    with pytest.raises(BadInput, match="looks like a secret") as caught:
+        made("serve ${port} ${k}", text)
+
+    assert "abc" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--tokenizer x --max-num-batched-tokens 9 --ssl-keyfile y --max-tokens=9",
+        "--eos-token x --speculative-token-map a/b --api-key-file f --enable-auth true",
+        "--override-kv tokenizer.ggml.add_bos_token=bool:false --keep 4K",
+        "docker run -v /data/keys:/keys -v secrets:/run myorg/auth:latest --no-auth -x",
+        "bash -c 'vllm --api-key $VLLM_KEY' --hf-overrides '{\"rope\": 1}'",
+        "--return-tokens-as-token-ids --long-prefill-token-threshold 9 --tokens 4K",
+    ],
+)
+def test_what_only_sounds_like_a_secret_is_none(words):
+    """
+    Of vLLM, llama.cpp, docker; and a variable that a shell puts in.
+    """
+    assert shlex.split(words) == list(made(f"s ${{port}} ${{k}} {words}").words[3:])
 
 
 @pytest.mark.parametrize("health", ["health", "/health check", "http://x/health"])

@@ -5,19 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.engines.messages import (
-    LOWEST_LOGPROB,
-    NO_ID,
     TOP_TOKENS,
-    BadReply,
-    Completion,
     Refused,
     Reply,
+    Score,
     Token,
     TokenPiece,
-    logarithm,
-    rounded,
+    score_of,
 )
-from codeneedle.records.record import Json
 
 LISTED_TOKENS = 100
 """
@@ -25,9 +20,6 @@ Asked for where the token that comes is not told, as it is part of a character.
 
 A hundred cost five hundredths of the time more than two.
 """
-
-CERTAIN = 1e6
-"""Logit bias, in nats, that makes a token come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +48,6 @@ class NextTokens:
     tokens: tuple[int, ...]
     listed: int = TOP_TOKENS
     seed: int = 0
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens that the reply has."""
-        return len(self.tokens)
-
-    def body(self) -> Json:
-        """The body for ``/completion``."""
-        question = Completion(prompt="", max_tokens=self.max_tokens, seed=self.seed)
-        body = question.body() | {"prompt": self.before, "n_probs": self.listed}
-        if len(self.tokens) == 1:
-            return body | {"logit_bias": [[self.tokens[0], CERTAIN]]}
-        grammar = " ".join(f"<[{token}]>" for token in self.tokens)
-        return body | {"grammar": f"root ::= {grammar}"}
 
 
 Tell = Callable[[NextTokens], tuple[Reply, Sequence[Token]]]
@@ -103,42 +81,6 @@ def right_ends(
             ends[place] = len(encoded[:end].decode(errors="ignore"))
         end -= whole[place].size
     return dict(sorted(ends.items()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """
-    How probable one right token was; as in `record.Forced`.
-
-    Attributes:
-        logprob: Natural logarithm of its probability, or an upper bound.
-        is_bound: Whether it is a bound.
-        lead: Log-probability minus that of the most probable other token.
-    """
-
-    logprob: float
-    is_bound: bool
-    lead: float
-
-
-def score_of(right: int, told: Token) -> Score:
-    """
-    How probable *right* was at the place where *told* came.
-
-    Raises:
-        BadReply: If the server does not list tokens by number.
-    """
-    listed = {each.id: logarithm(each.logprob) for each in told.top_logprobs}
-    listed.setdefault(told.id, logarithm(told.logprob))
-    others = [logprob for token, logprob in listed.items() if token != right]
-    if NO_ID in listed or not others:
-        raise BadReply(expected="probabilities by token", found=str(told))
-    logprob = listed.get(right, min(others))
-    return Score(
-        logprob=rounded(logprob),
-        is_bound=right not in listed or logprob <= LOWEST_LOGPROB,
-        lead=rounded(logprob - max(others)),
-    )
 
 
 def scored(

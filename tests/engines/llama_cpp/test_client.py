@@ -1,37 +1,32 @@
-"""The HTTP client, against a server that misbehaves on request, and the real one."""
+"""llama-server's API, of one that misbehaves on request, and of the real one."""
 
+import json
 import os
 import random
 
-import httpcore
+import httpx
 import pytest
-from made_servers import fake_server
+from made_servers import fake_server, made_launch
 
-from codeneedle.engines import client
-from codeneedle.engines.client import (
-    Chat,
-    Client,
-    Completion,
-    Message,
-    _Deadline,
-    beginning,
-    lines,
-    whole,
-)
+from codeneedle.engines import http
+from codeneedle.engines.llama_cpp.client import Client, chat_event, completion_event
 from codeneedle.engines.llama_cpp.installation import ask
-from codeneedle.engines.llama_cpp.server import Launch, serving
+from codeneedle.engines.llama_cpp.server import serving
 from codeneedle.engines.messages import (
     BadReply,
-    PromptTooLong,
+    Chat,
+    Completion,
+    Message,
     Readiness,
     Refused,
     ServerGone,
     ServerSilent,
+    reply_of,
 )
 from codeneedle.grid import Pair
-from codeneedle.system import processes
 
 QUESTION = Completion(prompt="Go on", max_tokens=50)
+CHAT = Chat(messages=(Message("user", "Go on"),), max_tokens=50)
 LINES = "".join(f"line {number}\n" for number in range(40))
 
 
@@ -104,8 +99,8 @@ def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch):
     """
     After SIGTERM, llama-server may neither complete a reply nor exit.
     """
-    monkeypatch.setattr(client, "SHUTDOWN_S", 0.05)
-    monkeypatch.setattr(client, "POLL_S", 0.05)
+    monkeypatch.setattr(http, "SHUTDOWN_S", 0.05)
+    monkeypatch.setattr(http, "POLL_S", 0.05)
     farewell = "say-in-round=srv operator(): cleaning up before exit..."
     with (
         fake_server(tmp_path, farewell, "pings", silence_s=60.0) as served,
@@ -161,111 +156,145 @@ def test_proxies_of_the_environment_are_not_used(tmp_path, monkeypatch):
         assert 4 == served.client.count_tokens("text")
 
 
-class Clock:
-    """Seconds that a test sets."""
-
-    def __init__(self):
-        self.now_s = 0.0
-
-    def monotonic(self):
-        return self.now_s
-
-    def pass_s(self, deadline, seconds, *, step_s=1.0):
-        """Let time pass as in a wait for data, with a check at each step."""
-        for _ in range(round(seconds / step_s)):
-            self.now_s += step_s
-            deadline.check()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """The clock that deadlines read."""
-    clock = Clock()
-    monkeypatch.setattr(processes, "time", clock)
-    return clock
-
-
-def test_a_deadline_ends_a_request_unless_it_is_extended(clock):
+@pytest.mark.parametrize("tokens", [512, 601, 767])
+def test_the_hint_of_a_prompt_that_is_too_long_names_a_context(tokens):
     """
-    Each extension grants the whole limit again; a gap far longer than a poll means that
-    this process was suspended, and does not count.
+    One that suffices; a reply takes room, too.
     """
-    deadline = _Deadline(lambda: False)
-    deadline.start(10.0)
-    clock.pass_s(deadline, 9)
-    deadline.extend()
-    clock.now_s += 30_000.0
-    deadline.check()
-    clock.pass_s(deadline, 8)
+    stated = {
+        "code": 400,
+        "message": f"request ({tokens} tokens) exceeds the available context size",
+        "type": "exceed_context_size_error",
+        "n_prompt_tokens": tokens,
+        "n_ctx": 512,
+    }
+    answer = json.dumps({"error": stated}).encode()
+    refusing = httpx.MockTransport(
+        lambda _: httpx.Response(400, content=iter([answer]))
+    )
 
-    with pytest.raises(httpcore.ReadTimeout):
-        clock.pass_s(deadline, 1)
-
-
-def test_a_server_that_shuts_down_may_complete_its_reply(clock):
-    """
-    The request fails SHUTDOWN_S after the shutdown was seen, not at once.
-    """
-    log = []
-    deadline = _Deadline(lambda: bool(log))
-    deadline.start(3600.0)
-    clock.pass_s(deadline, 60)
-    log.append("cleaning up before exit")
-    clock.pass_s(deadline, 1 + client.SHUTDOWN_S)
-
-    with pytest.raises(httpcore.ReadError, match="shut down"):
-        clock.pass_s(deadline, 1)
+    with Client("http://made", transport=refusing) as client:
+        for ask_it in (lambda: client.complete(QUESTION), lambda: client.chat(CHAT)):
+            with pytest.raises(Refused) as caught:
+                ask_it()
+            assert "Use --context 768 or more." == caught.value.hint
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_lines_do_not_depend_on_how_the_stream_was_cut(size):
-    """
-    A byte at a time or all at once, the lines are the same.
-    """
-    data = b"data: 1\r\n\r\n:\ndata: 2\n\nrest"
-    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+# Events
 
-    assert [b"data: 1", b"", b":", b"data: 2", b""] == list(lines(chunks))
+
+def completion(*events, enough=lambda _: False):
+    return reply_of(events, read=completion_event, enough=enough, max_tokens=1000)
+
+
+def chat(*choices, enough=lambda _: False):
+    events = ({"choices": [choice]} for choice in choices)
+    return reply_of(events, read=chat_event, enough=enough, max_tokens=1000)
 
 
 @pytest.mark.parametrize(
-    ("limit", "read", "chunk"),
+    ("last", "finish"),
     [
-        ("LINE_LIMIT_BYTES", lines, b"x" * 100),
-        ("REPLY_LIMIT_BYTES", lines, b"data: x\n" * 10),
-        ("REPLY_LIMIT_BYTES", whole, b"x" * 100),
+        ({"stop_type": "eos"}, "stop"),
+        ({"stop_type": "word"}, "stop"),
+        ({"stop_type": "limit"}, "length"),
+        ({"stopped_limit": True}, "length"),
     ],
 )
-def test_an_answer_without_end_is_refused(limit, read, chunk, monkeypatch):
+def test_why_a_completion_ended_is_kept(last, finish):
     """
-    A line of megabytes, or more lines than an answer has; just the limit is read.
+    ``length`` means that the limit of tokens ended it.
     """
-    monkeypatch.setattr(client, limit, 10 * len(chunk))
-
-    list(read([chunk] * 10))
-    with pytest.raises(BadReply, match="longer than"):
-        list(read([chunk] * 11))
+    assert finish == completion({"content": "", "stop": True, **last}).finish
 
 
-def test_of_an_error_only_the_beginning_is_read():
+def test_counts_and_times_are_those_of_the_last_event_that_states_them():
     """
-    A page of megabytes is not read to its end.
+    A reply that is cut has them, too.
     """
-    chunks = iter([b"x" * 1000] * 100)
+    timings = {
+        "cache_n": 10,
+        "prompt_n": 2,
+        "prompt_ms": 1.23456,
+        "predicted_n": 1,
+        "predicted_ms": None,
+        "draft_n": 5,
+        "draft_n_accepted": 4,
+    }
+    event = {"content": "x\n", "timings": timings}
+    reply = completion({"content": "x"}, event, enough=lambda _: True)
 
-    assert b"xxx" == beginning([b"x"] * 3)
-    assert client.ERROR_LIMIT_BYTES < len(beginning(chunks)) < 70_000
-    assert 34 == len(list(chunks))
+    assert (12, 10, 1) == (
+        reply.prompt_tokens,
+        reply.cached_tokens,
+        reply.predicted_tokens,
+    )
+    assert (1.2346, 0.0) == (reply.prompt_ms, reply.predicted_ms)
+    assert (5, 4) == (reply.drafted, reply.accepted)
+
+
+def test_a_chat_tells_thinking_and_answer_apart():
+    """
+    Thinking is not part of the answer, nor passed to ``enough``.
+    """
+    other = {"id": 2, "logprob": -2.5}
+    probabilities = [{"id": 1, "logprob": -0.1, "top_logprobs": [other]}]
+    reply = chat(
+        {"delta": {"role": "assistant", "content": None}},
+        {"delta": {"reasoning_content": "hm\n"}},
+        {"delta": {"content": "yes\n"}, "logprobs": {"content": probabilities}},
+        {"delta": {}, "finish_reason": "length"},
+        enough=lambda text: "hm" in text,
+    )
+
+    assert ("yes\n", "hm\n", "length") == (reply.text, reply.reasoning, reply.finish)
+    assert (2.4,) == reply.gaps
+
+
+def test_an_event_that_only_states_usage_is_no_end():
+    """
+    It follows the last event, with the final timings.
+    """
+    events = [
+        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "timings": {"predicted_n": 3}},
+    ]
+    reply = reply_of(events, read=chat_event, enough=lambda _: False, max_tokens=1000)
+
+    assert ("stop", 3) == (reply.finish, reply.predicted_tokens)
+
+
+@pytest.mark.parametrize(
+    ("read", "event"),
+    [
+        (completion_event, {}),
+        (completion_event, {"content": 5}),
+        (completion_event, {"content": "x", "timings": "fast"}),
+        (completion_event, {"content": "x", "timings": {"predicted_ms": 10**400}}),
+        (completion_event, {"content": "x", "completion_probabilities": [[]]}),
+        (chat_event, {}),
+        (chat_event, {"choices": [{}]}),
+        (chat_event, {"choices": {}}),
+    ],
+)
+def test_an_event_of_another_shape_is_refused(read, event):
+    """
+    Types are checked here, so that no later code has to.
+    """
+    with pytest.raises(BadReply):
+        read(event)
+
+
+# The real one
 
 
 @pytest.fixture(scope="module")
 def real(llama_server, nano, tmp_path_factory):
     """The real server with the built-in model, and a template for chats."""
     template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    launch = Launch(
-        binary=llama_server,
-        weights=nano,
-        alias="real",
+    launch = made_launch(
+        llama_server,
+        nano,
         context=2048,
         pair=Pair("q8_0", "q8_0"),
         extra=("--chat-template", template),
@@ -363,10 +392,10 @@ def test_the_real_server_refuses_a_prompt_that_is_too_long(real):
     """
     The error says by how much.
     """
-    with pytest.raises(PromptTooLong) as caught:
+    with pytest.raises(Refused, match="exceed_context_size_error") as caught:
         real.complete(Completion(prompt="x" * 3000, max_tokens=1))
 
-    assert (3001, 2048) == (caught.value.prompt_tokens, caught.value.context)
+    assert "Use --context 3072 or more." == caught.value.hint
 
 
 WORDS = "apple river stone cloud paper glass wheel tiger house green".split()  # noqa: SIM905
@@ -393,10 +422,9 @@ def test_a_coarse_k_costs_a_language_model_some_of_its_recall(
     text = "\n".join(map(words_of, names))
     means = {}
     for pair in (Pair("f16", "f16"), Pair("q4_0", "f16")):
-        launch = Launch(
-            binary=llama_server,
-            weights=smollm2,
-            alias="smollm2",
+        launch = made_launch(
+            llama_server,
+            smollm2,
             context=1024,
             pair=pair,
             options=ask(llama_server).options,

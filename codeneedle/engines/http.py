@@ -1,10 +1,10 @@
-"""The HTTP client: requests with bounds on time and size; llama-server's endpoints."""
+"""The HTTP client: requests with bounds on time and size, whatever the server."""
 
 import contextlib
-import json
+import http.cookiejar
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,26 +12,13 @@ from typing import Any, Self, TypeVar
 import httpcore
 import httpx
 
-from codeneedle.engines.forced import NextTokens, right_ends, scored
 from codeneedle.engines.messages import (
     BadReply,
-    Chat,
-    Completion,
-    Message,
-    Pieces,
-    Readiness,
     Refused,
-    Rendered,
     Reply,
     ServerGone,
     ServerSilent,
     StreamEvent,
-    Token,
-    TokenPiece,
-    Tokens,
-    chat_event,
-    completion_event,
-    conversation,
     parsed,
     refusal,
     refuse_beyond,
@@ -39,7 +26,7 @@ from codeneedle.engines.messages import (
     shaped,
 )
 from codeneedle.errors import CellError
-from codeneedle.records.record import Forced, Json
+from codeneedle.records.record import Json
 from codeneedle.system.processes import AwakeClock
 from codeneedle.text import harmless
 
@@ -55,6 +42,9 @@ LINE_LIMIT_BYTES = 8 << 20
 
 REPLY_LIMIT_BYTES = 256 << 20
 """A token is an event of 700 bytes, so this is more than 300,000 of them."""
+
+ANSWER_LIMIT_BYTES = 4 << 20
+"""Of an answer without tokens, such as a list of models: the longest take 1 MiB."""
 
 ERROR_LIMIT_BYTES = 64 << 10
 """What is read of an error that a server states."""
@@ -163,6 +153,9 @@ class Connection:
             headers={**key, "Accept-Encoding": "identity"},
             trust_env=False,
             follow_redirects=False,
+            cookies=_NoCookies(),
+            # Raised here, before httpx reads where a redirect leads.
+            event_hooks={"response": [_refuse_error]},
             transport=transport or _Transport(self._deadline, is_tls=is_tls),
         )
 
@@ -180,36 +173,40 @@ class Connection:
     def _reply(
         self,
         path: str,
-        question: Chat | Completion | NextTokens,
+        body: Json,
         read: Callable[[Json], StreamEvent],
         enough: Callable[[str], bool],
+        *,
+        max_tokens: int,
     ) -> Reply:
+        """The streamed answer to *body*, as of `messages.reply_of`."""
         started = time.perf_counter()
-        with self._sent(
-            "POST", path, question.body(), limit_s=self._silence_s
-        ) as response:
+        with self._sent("POST", path, body, limit_s=self._silence_s) as response:
             reply = reply_of(
-                self._events(response),
-                read=read,
-                enough=enough,
-                max_tokens=question.max_tokens,
+                self._events(response), read=read, enough=enough, max_tokens=max_tokens
             )
         return replace(reply, wall_s=round(time.perf_counter() - started, 4))
 
-    def _events(self, response: httpx.Response) -> Iterator[Json]:
-        """The events of a stream; comments, which servers send as pings, are none."""
+    def _events(
+        self, response: httpx.Response, *, limit_bytes: int = REPLY_LIMIT_BYTES
+    ) -> Iterator[Json]:
+        """
+        The events of a stream, up to ``[DONE]``.
+
+        Comments, which servers send as pings, are none.
+        """
         self._deadline.extend()
-        for line in lines(response.iter_raw()):
+        for line in lines(response.iter_raw(), limit_bytes=limit_bytes):
             kind, _, data = line.partition(b":")
             if kind in _NO_EVENTS:
                 continue
             if kind not in {b"data", b"error"}:
                 found = line.decode(errors="replace")
                 raise BadReply(expected="events", found=found)
+            if data.strip() == b"[DONE]":
+                return
             # Pings do not count: a server whose computation hangs sends them, too.
             self._deadline.extend()
-            if data.strip() == b"[DONE]":
-                continue
             event = parsed(data, expected="an event")
             if kind == b"error" or event.get("error"):
                 raise refusal(data, code=response.status_code)
@@ -218,16 +215,28 @@ class Connection:
     def _answer(
         self, method: str, path: str, layout: type[_Layout], body: Json | None = None
     ) -> _Layout:
-        answer = self._ask(method, path, body, limit_s=self._silence_s)
+        answer = self._ask(
+            method,
+            path,
+            body,
+            limit_s=self._silence_s,
+            limit_bytes=REPLY_LIMIT_BYTES,
+        )
         with redacting(self._api_key):
             return shaped(answer, layout, expected=f"what {path} should say")
 
     def _ask(
-        self, method: str, path: str, body: Json | None = None, *, limit_s: float
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        limit_s: float,
+        limit_bytes: int = ANSWER_LIMIT_BYTES,
     ) -> Json:
-        """The whole answer to a request for which no tokens are generated."""
+        """The whole answer to a request that is not answered by a stream."""
         with self._sent(method, path, body, limit_s=limit_s) as response:
-            data = whole(response.iter_raw())
+            data = whole(response.iter_raw(), limit_bytes=limit_bytes)
             return parsed(data, expected=f"what {path} should say")
 
     @contextlib.contextmanager
@@ -252,8 +261,6 @@ class Connection:
                 redacting(self._api_key),
                 self._http.stream(method, path, json=body, timeout=timeout) as answer,
             ):
-                if not answer.is_success:
-                    raise _refusal(answer)
                 yield answer
         except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
             raise ServerSilent(silence_s=limit_s) from error
@@ -261,188 +268,39 @@ class Connection:
             raise ServerGone(reason=str(error) or type(error).__name__) from error
 
 
-def _refusal(answer: httpx.Response) -> Refused:
-    """The error that *answer* states."""
-    stated = beginning(answer.iter_raw())
+def _refuse_error(answer: httpx.Response) -> None:
+    """
+    Stop at an answer that is no success.
+
+    Raises:
+        Refused: What it states.
+    """
+    if answer.is_success:
+        return
     if answer.is_redirect:
         where = answer.headers.get("location", "nowhere")
-        return Refused(
-            code=answer.status_code, kind="redirect", message=harmless(where)
-        )
-    error = refusal(stated, code=answer.status_code)
+        raise Refused(code=answer.status_code, kind="redirect", message=harmless(where))
+    error = refusal(beginning(answer.iter_raw()), code=answer.status_code)
     error.retry_after = answer.headers.get("retry-after", "")
-    return error
+    raise error
 
 
-class Client(Connection):
-    """Talks to one llama-server, one request at a time."""
+class _NoCookies(http.cookiejar.CookieJar):
+    """Keeps none: those of a server are not even read."""
 
-    def readiness(self, alias: str, *, limit_s: float = SHORT_S) -> Readiness:
-        """
-        State of the server; one that answers with another name is a stranger.
-
-        Args:
-            alias: The name that ours was given.
-            limit_s: Time limit for each of two questions, in seconds.
-        """
-        try:
-            self._ask("GET", "/health", limit_s=limit_s)
-            models = self._ask("GET", "/v1/models", limit_s=limit_s)
-        except Refused as error:
-            is_loading = error.code == httpx.codes.SERVICE_UNAVAILABLE
-            return Readiness.LOADING if is_loading else Readiness.STRANGER
-        except (ServerGone, ServerSilent):
-            return Readiness.SILENT
-        except BadReply:
-            return Readiness.STRANGER
-        # Searched as text: a foreign server may answer with anything.
-        is_ours = json.dumps(alias) in json.dumps(models)
-        return Readiness.READY if is_ours else Readiness.STRANGER
-
-    def count_tokens(self, text: str, *, add_special: bool = True) -> int:
-        """
-        Length of *text* by the server's own tokenizer, in tokens.
-
-        Args:
-            text: Read as a prompt is: special tokens in it count as one.
-            add_special: Whether the one that begins a prompt is counted.
-        """
-        return len(self._tokens(text, add_special=add_special))
-
-    def _tokens(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
-        body = _tokenizing(text, add_special=add_special)
-        return self._answer("POST", "/tokenize", Tokens, body).tokens
-
-    def counts(self, texts: Sequence[str]) -> list[int]:
-        """The lengths of *texts*, in tokens, without a token that begins a prompt."""
-        return [self.count_tokens(text, add_special=False) for text in texts]
-
-    def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
-        """As of `engine.Tokenizer`: words that look like special tokens are text."""
-        body = {
-            "content": text,
-            "add_special": add_special,
-            "parse_special": False,
-            "with_pieces": True,
-        }
-        return self._answer("POST", "/tokenize", Pieces, body).tokens
-
-    def render(
-        self,
-        messages: tuple[Message, ...],
-        template_args: Mapping[str, object] | None = None,
-    ) -> str:
-        """The prompt that the chat template makes of *messages*."""
-        body = conversation(messages, template_args or {})
-        return self._answer("POST", "/apply-template", Rendered, body).prompt
-
-    def complete(
-        self, question: Completion, *, enough: Callable[[str], bool] = never
-    ) -> Reply:
-        """
-        Continue a text, until the model ends or the reply is long *enough*.
-
-        Args:
-            question: What to ask.
-            enough: Called with the reply so far at each line break.
-
-        Raises:
-            PromptTooLong: If the context is too small for the prompt.
-            Refused: If the server answers with another error.
-            ServerSilent: If no event comes for too long.
-            ServerGone: If there is no connection, or it breaks before the last event.
-            BadReply: If what comes is no event, or has no end.
-        """
-        return self._reply("/completion", question, completion_event, enough)
-
-    def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
-        """Answer a conversation; errors are those of `complete`."""
-        return self._reply("/v1/chat/completions", question, chat_event, enough)
-
-    def force(self, question: Completion | Chat, right: str) -> Forced:
-        """
-        Score *right* as the answer to *question*, token by token.
-
-        Its tokens are those of prompt and answer as one text, from the first that
-        the prompt alone does not have.
-
-        Args:
-            question: What to ask; a chat as its template renders it.
-            right: The answer, verbatim; not empty.
-
-        Raises:
-            CellError: As of `complete`; and if tokens were drafted, which have no
-                probabilities.
-        """
-        started = time.perf_counter()
-        prompt = (
-            question.prompt
-            if isinstance(question, Completion)
-            else self.render(question.messages, question.template_args)
-        )
-        body = _tokenizing(prompt + right) | {"with_pieces": True}
-        whole = self._answer("POST", "/tokenize", Pieces, body).tokens
-        ends = right_ends(self._tokens(prompt), whole, right)
-        ids = tuple(token.id for token in whole)
-        at = min(ends)
-        is_plain = all(isinstance(token.piece, str) for token in whole[at:])
-        reply, scores = scored(
-            NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed),
-            self._told,
-            at_once=is_plain and not self._has_special(right),
-            other=lambda: self._tokens("a", add_special=False)[-1],
-        )
-        return Forced(
-            logprobs=tuple(score.logprob for score in scores),
-            bounds=tuple(at for at, score in enumerate(scores) if score.is_bound),
-            leads=tuple(score.lead for score in scores),
-            ends=tuple(ends.values()),
-            prompt_tokens=reply.prompt_tokens,
-            cached_tokens=reply.cached_tokens,
-            wall_s=round(time.perf_counter() - started, 4),
-        )
-
-    def _has_special(self, text: str) -> bool:
-        """Whether *text* has special tokens where it is read as a prompt is."""
-        body = _tokenizing(text) | {"parse_special": False}
-        return self._answer("POST", "/tokenize", Tokens, body).tokens != (
-            self._tokens(text)
-        )
-
-    def _told(self, asked: NextTokens) -> tuple[Reply, list[Token]]:
-        """The reply to *asked*, and the tokens that it has, with what is listed."""
-        told: list[Token] = []
-
-        def read(event: Json) -> StreamEvent:
-            found = completion_event(event)
-            told.extend(found.tokens)
-            return found
-
-        return self._reply("/completion", asked, read, never), told
-
-    def wait_idle(self) -> None:
-        """
-        Wait until the server has ended a reply that was cut.
-
-        It computes its current batch to the end; and llama-server b11434, told to
-        shut down at that moment, hangs in one of forty tries.
-
-        Raises:
-            CellError: As of `complete`.
-        """
-        self.complete(Completion(prompt="\n", max_tokens=1))
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        """As of `CookieJar`."""
 
 
-def _tokenizing(content: str, *, add_special: bool = True) -> Json:
-    return {"content": content, "add_special": add_special, "parse_special": True}
-
-
-def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def lines(
+    chunks: Iterable[bytes], *, limit_bytes: int = REPLY_LIMIT_BYTES
+) -> Iterator[bytes]:
     """
     The lines of a stream, as soon as each is complete.
 
     Args:
         chunks: The stream, cut anywhere.
+        limit_bytes: What all of them may have together.
 
     Raises:
         BadReply: If a line, or all of them, are longer than any real reply.
@@ -461,20 +319,20 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         for line in complete:
             yield line.rstrip(b"\r")
         refuse_beyond(LINE_LIMIT_BYTES, pending_bytes)
-        refuse_beyond(REPLY_LIMIT_BYTES, total)
+        refuse_beyond(limit_bytes, total)
 
 
-def whole(chunks: Iterable[bytes]) -> bytes:
+def whole(chunks: Iterable[bytes], *, limit_bytes: int) -> bytes:
     """
     All *chunks* of an answer, joined.
 
     Raises:
-        BadReply: If they are longer than any real answer.
+        BadReply: If they have more than *limit_bytes*.
     """
     data = bytearray()
     for chunk in chunks:
         data += chunk
-        refuse_beyond(REPLY_LIMIT_BYTES, len(data))
+        refuse_beyond(limit_bytes, len(data))
     return bytes(data)
 
 
@@ -528,7 +386,7 @@ class _Deadline:
         self._polled_s = now_s
         if self._left_since_s is None and self._is_leaving():
             self._left_since_s = now_s
-        # llama-server may neither complete a reply nor exit after SIGTERM.
+        # A server may neither complete a reply nor exit after SIGTERM.
         if self._left_since_s is not None and now_s > self._left_since_s + SHUTDOWN_S:
             raise httpcore.ReadError("the server was told to shut down")
 

@@ -1,0 +1,403 @@
+"""llama-server's API: its endpoints, the bodies of requests, the events of replies."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+
+from codeneedle.engines.http import SHORT_S, Connection, never
+from codeneedle.engines.llama_cpp.forced import NextTokens, right_ends, scored
+from codeneedle.engines.messages import (
+    TOP_TOKENS,
+    BadReply,
+    Chat,
+    Completion,
+    Message,
+    Readiness,
+    Refused,
+    Reply,
+    ServerGone,
+    ServerSilent,
+    StreamEvent,
+    Timings,
+    Token,
+    TokenPiece,
+    shaped,
+)
+from codeneedle.records.record import Finish, Forced, Json
+
+NEUTRAL_SAMPLING: Json = {
+    "temperature": 0.0,
+    "top_k": 1,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "dynatemp_range": 0.0,
+    "xtc_probability": 0.0,
+    "adaptive_target": -1.0,
+    "mirostat": 0,
+    # Penalties act before the temperature does: they would change a verbatim
+    # repetition, which is what we ask for.
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+}
+"""
+Greedy sampling without penalties.
+
+Each is stated though most are the server's defaults: a GGUF may carry its own
+(``general.sampling.*``), and so may the user's arguments.
+"""
+
+STREAMING: Json = {
+    "stream": True,
+    "cache_prompt": True,
+    # Stated with every token, because a reply that is cut has no last event.
+    "timings_per_token": True,
+    # One event per batch of the prompt: shows progress where pings are not sent.
+    "return_progress": True,
+}
+"""
+Streaming costs about a tenth of the speed of a model that writes 600 tokens per
+second, and saves whatever a model writes beyond its answer. Probabilities and
+timings in the events cost nothing that can be measured.
+"""
+
+FIELDS = ("content", "stop", "stop_type", "stopped_limit", "timings")
+"""Fields of the last event; without this it repeats the prompt, maybe megabytes."""
+
+COMPLETION, CHAT = "/completion", "/v1/chat/completions"
+
+EXCEEDED = "exceed_context_size_error"
+"""Type of the error for a prompt that is longer than the context."""
+
+CERTAIN = 1e6
+"""Logit bias, in nats, that makes a token come."""
+
+
+class Client(Connection):
+    """
+    Talks to one llama-server, one request at a time.
+
+    Implements `engine.Replies` and `engine.Tokenizer`.
+    """
+
+    def readiness(self, alias: str, *, limit_s: float = SHORT_S) -> Readiness:
+        """
+        State of the server; one that answers with another name is a stranger.
+
+        Args:
+            alias: The name that ours was given.
+            limit_s: Time limit for each of two questions, in seconds.
+        """
+        try:
+            self._ask("GET", "/health", limit_s=limit_s)
+            models = self._ask("GET", "/v1/models", limit_s=limit_s)
+        except Refused as error:
+            is_loading = error.code == HTTPStatus.SERVICE_UNAVAILABLE
+            return Readiness.LOADING if is_loading else Readiness.STRANGER
+        except (ServerGone, ServerSilent):
+            return Readiness.SILENT
+        except BadReply:
+            return Readiness.STRANGER
+        # Searched as text: a foreign server may answer with anything.
+        is_ours = json.dumps(alias) in json.dumps(models)
+        return Readiness.READY if is_ours else Readiness.STRANGER
+
+    def count_tokens(self, text: str, *, add_special: bool = True) -> int:
+        """
+        Length of *text* by the server's own tokenizer, in tokens.
+
+        Args:
+            text: Read as a prompt is: special tokens in it count as one.
+            add_special: Whether the one that begins a prompt is counted.
+        """
+        return len(self._ids(text, add_special=add_special))
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """The lengths of *texts*, in tokens, without a token that begins a prompt."""
+        return [self.count_tokens(text, add_special=False) for text in texts]
+
+    def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
+        """As of `engine.Tokenizer`: words that look like special tokens are text."""
+        return self._pieces(text, add_special=add_special, parse_special=False)
+
+    def render(
+        self,
+        messages: tuple[Message, ...],
+        template_args: Mapping[str, object] | None = None,
+    ) -> str:
+        """The prompt that the chat template makes of *messages*."""
+        body = template_body(messages, template_args or {})
+        return self._answer("POST", "/apply-template", _Rendered, body).prompt
+
+    def complete(
+        self, question: Completion, *, enough: Callable[[str], bool] = never
+    ) -> Reply:
+        """
+        Continue a text, until the model ends or the reply is long *enough*.
+
+        Args:
+            question: What to ask.
+            enough: Called with the reply so far at each line break.
+
+        Raises:
+            Refused: If the server answers with an error; its hint names a context that
+                suffices, if it is that the prompt is too long.
+            ServerSilent: If no event comes for too long.
+            ServerGone: If there is no connection, or it breaks before the last event.
+            BadReply: If what comes is no event, or has no end.
+        """
+        body = completion_body(question)
+        limit = question.max_tokens
+        return self._reply(COMPLETION, body, completion_event, enough, max_tokens=limit)
+
+    def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
+        """Answer a conversation; errors are those of `complete`."""
+        body, limit = chat_body(question), question.max_tokens
+        return self._reply(CHAT, body, chat_event, enough, max_tokens=limit)
+
+    def force(self, question: Completion | Chat, right: str) -> Forced:
+        """
+        Score *right* as the answer to *question*, token by token.
+
+        Its tokens are those of prompt and answer as one text, from the first that
+        the prompt alone does not have.
+
+        Args:
+            question: What to ask; a chat as its template renders it.
+            right: The answer, verbatim; not empty.
+
+        Raises:
+            CellError: As of `complete`; and if tokens were drafted, which have no
+                probabilities.
+        """
+        started = time.perf_counter()
+        prompt = (
+            question.prompt
+            if isinstance(question, Completion)
+            else self.render(question.messages, question.template_args)
+        )
+        whole = self._pieces(prompt + right)
+        ends = right_ends(self._ids(prompt), whole, right)
+        ids = tuple(token.id for token in whole)
+        at = min(ends)
+        is_plain = all(isinstance(token.piece, str) for token in whole[at:])
+        has_special = self._ids(right, parse_special=False) != self._ids(right)
+        reply, scores = scored(
+            NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed),
+            self._forced,
+            at_once=is_plain and not has_special,
+            other=lambda: self._ids("a", add_special=False)[-1],
+        )
+        return Forced(
+            logprobs=tuple(score.logprob for score in scores),
+            bounds=tuple(at for at, score in enumerate(scores) if score.is_bound),
+            leads=tuple(score.lead for score in scores),
+            ends=tuple(ends.values()),
+            prompt_tokens=reply.prompt_tokens,
+            cached_tokens=reply.cached_tokens,
+            wall_s=round(time.perf_counter() - started, 4),
+        )
+
+    def wait_idle(self) -> None:
+        """
+        Wait until the server has ended a reply that was cut.
+
+        It computes its current batch to the end; and llama-server b11434, told to
+        shut down at that moment, hangs in one of forty tries.
+
+        Raises:
+            CellError: As of `complete`.
+        """
+        self.complete(Completion(prompt="\n", max_tokens=1))
+
+    def _reply(
+        self,
+        path: str,
+        body: Json,
+        read: Callable[[Json], StreamEvent],
+        enough: Callable[[str], bool],
+        *,
+        max_tokens: int,
+    ) -> Reply:
+        """As of `Connection`; the hint of a prompt that is too long names a context."""
+        try:
+            return super()._reply(path, body, read, enough, max_tokens=max_tokens)
+        except Refused as error:
+            tokens = error.counts.get("n_prompt_tokens", 0)
+            if error.kind == EXCEEDED and tokens:
+                # One token more than the prompt, so that there is room for a reply.
+                error.hint = f"Use --context {(tokens // 256 + 1) * 256} or more."
+            raise
+
+    def _forced(self, wanted: NextTokens) -> tuple[Reply, list[Token]]:
+        """The reply to *wanted*, and the tokens that it has, with what is listed."""
+        came: list[Token] = []
+
+        def read(event: Json) -> StreamEvent:
+            found = completion_event(event)
+            came.extend(found.tokens)
+            return found
+
+        body, limit = forcing_body(wanted), len(wanted.tokens)
+        return self._reply(COMPLETION, body, read, never, max_tokens=limit), came
+
+    def _ids(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> tuple[int, ...]:
+        body = {
+            "content": text,
+            "add_special": add_special,
+            "parse_special": parse_special,
+        }
+        return self._answer("POST", "/tokenize", _Ids, body).tokens
+
+    def _pieces(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> tuple[TokenPiece, ...]:
+        body = {
+            "content": text,
+            "add_special": add_special,
+            "parse_special": parse_special,
+            "with_pieces": True,
+        }
+        return self._answer("POST", "/tokenize", _Pieces, body).tokens
+
+
+# --- requests
+
+
+def completion_body(question: Completion) -> Json:
+    """The request that *question* is, for `COMPLETION`."""
+    return {
+        "prompt": question.prompt,
+        "n_predict": question.max_tokens,
+        "seed": question.seed,
+        "n_probs": TOP_TOKENS,
+        "response_fields": FIELDS,
+        **STREAMING,
+        **NEUTRAL_SAMPLING,
+    }
+
+
+def forcing_body(wanted: NextTokens) -> Json:
+    """The one that makes the tokens of *wanted* come, likewise."""
+    size = len(wanted.tokens)
+    question = Completion(prompt="", max_tokens=size, seed=wanted.seed)
+    body = completion_body(question) | {
+        "prompt": wanted.before,
+        "n_probs": wanted.listed,
+    }
+    if size == 1:
+        return body | {"logit_bias": [[wanted.tokens[0], CERTAIN]]}
+    grammar = " ".join(f"<[{token}]>" for token in wanted.tokens)
+    return body | {"grammar": f"root ::= {grammar}"}
+
+
+def chat_body(question: Chat) -> Json:
+    """The request that *question* is, for `CHAT`."""
+    return {
+        **template_body(question.messages, question.template_args),
+        "max_tokens": question.max_tokens,
+        "seed": question.seed,
+        "logprobs": True,
+        "top_logprobs": TOP_TOKENS,
+        **STREAMING,
+        **NEUTRAL_SAMPLING,
+    }
+
+
+def template_body(
+    messages: tuple[Message, ...], template_args: Mapping[str, object]
+) -> Json:
+    """The part of a request from which the chat template is filled."""
+    body: Json = {"messages": [asdict(message) for message in messages]}
+    if template_args:
+        body["chat_template_kwargs"] = dict(template_args)
+    return body
+
+
+# --- answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    tokens: tuple[TokenPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    prompt: str
+
+
+def completion_event(event: Json) -> StreamEvent:
+    """Read an event of ``/completion``."""
+    found = shaped(event, _Completion, expected="an event of a completion")
+    limited = found.stop_type == "limit" or found.stopped_limit
+    ending: Finish = "length" if limited else "stop"
+    return StreamEvent(
+        text=found.content,
+        tokens=found.completion_probabilities,
+        timings=found.timings,
+        finish=ending if found.stop else None,
+    )
+
+
+def chat_event(event: Json) -> StreamEvent:
+    """Read an event of ``/v1/chat/completions``."""
+    found = shaped(event, _Chat, expected="an event of a chat")
+    if not found.choices:  # the one that states usage
+        return StreamEvent(timings=found.timings)
+    choice = found.choices[0]
+    reason = choice.finish_reason
+    ending: Finish = "length" if reason == "length" else "stop"
+    return StreamEvent(
+        text=choice.delta.content or "",
+        reasoning=choice.delta.reasoning_content or "",
+        tokens=(choice.logprobs and choice.logprobs.content) or (),
+        timings=found.timings,
+        finish=ending if reason else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Completion:
+    content: str
+    stop: bool = False
+    stop_type: str = ""
+    stopped_limit: bool = False  # what older builds say instead
+    timings: Timings | None = None
+    completion_probabilities: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Logprobs:
+    content: tuple[Token, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    delta: _Delta
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    choices: tuple[_Choice, ...]
+    timings: Timings | None = None

@@ -1,0 +1,104 @@
+"""What an engine and a server are without what they override."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+from fake_engine import made_weights
+
+from codeneedle.engines.engine import Ability, CellSpec, Engine, ModelSpec, Served
+from codeneedle.errors import BadInput, ToolMissing
+from codeneedle.grid import Pair
+from codeneedle.records.record import Effective
+
+MODEL = ModelSpec(weights=made_weights(), name="made")
+PAIR = Pair("f16", "f16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Least(Engine):
+    """The least that an engine has."""
+
+    name = "least"
+    model: ModelSpec
+
+    def identity(self):
+        raise NotImplementedError
+
+    cache_types = tokenizing = serving = identity
+
+
+def test_an_engine_answers_and_can_do_nothing_else(tmp_path):
+    """Each missing ability is named, and so is what works."""
+    engine = Least(model=MODEL)
+
+    assert frozenset() == engine.abilities
+    assert ((), "", False) == (
+        engine.notes(),
+        engine.thinking_off,
+        engine.stretches_context,
+    )
+    assert not engine.needs_preflight(PAIR)
+    assert engine.preflight(PAIR, log=tmp_path / "log") is None
+    for ability in Ability:
+        with pytest.raises(
+            ToolMissing, match=f"engine least has no tool for {ability}"
+        ):
+            engine.require(ability)
+    for tool in (engine.divergence_tool, engine.speed_tool):
+        with pytest.raises(ToolMissing):
+            tool()
+
+
+@pytest.mark.parametrize(
+    ("changes", "source"),
+    [
+        ({"arguments": ("-ngl", "9")}, "-- -ngl 9"),
+        ({"rotation": False}, "--rotation off"),
+    ],
+)
+def test_what_an_engine_would_ignore_is_refused(changes, source):
+    """A user would take it for done."""
+    Least(model=MODEL).refuse_arguments()
+
+    with pytest.raises(BadInput, match="engine least cannot pass it on") as caught:
+        Least(model=replace(MODEL, **changes)).refuse_arguments()
+    assert source == caught.value.source
+
+
+def test_an_engine_without_servers_cannot_be_made():
+    """It is said where it is written, not in the middle of a sweep."""
+
+    class Nothing(Engine):
+        """No engine."""
+
+    with pytest.raises(TypeError, match="abstract"):
+        Nothing()
+
+
+def test_a_server_that_is_not_ours_tells_nothing():
+    """Neither what runs, nor what it takes; and it does not end."""
+    served = Served(client=None, command=())
+
+    assert Effective() == served.effective()
+    assert () == served.verify(CellSpec(PAIR, 512))
+    assert (None, None, None) == (
+        served.fallback(),
+        served.peak_rss_bytes(),
+        served.device_bytes(),
+    )
+    assert served.tokenizer is None
+    assert not served.ends_within(0.0)
+
+
+def test_what_a_server_took_is_known_after_its_end():
+    """As far as it was looked at before."""
+    argv = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as child:
+        served = Served(client=None, command=tuple(argv), child=child)
+        seen = served.peak_rss_bytes()
+        child.communicate(b"\n")
+
+    assert served.ends_within(0.0)
+    assert 0 < seen == served.peak_rss_bytes()

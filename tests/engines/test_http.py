@@ -1,0 +1,108 @@
+"""Bounds on the time and the size of answers."""
+
+import httpcore
+import pytest
+
+from codeneedle.engines import http
+from codeneedle.engines.http import _Deadline, beginning, lines, whole
+from codeneedle.engines.messages import BadReply
+from codeneedle.system import processes
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def pass_s(self, deadline, seconds, *, step_s=1.0):
+        """Let time pass as in a wait for data, with a check at each step."""
+        for _ in range(round(seconds / step_s)):
+            self.now_s += step_s
+            deadline.check()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock that deadlines read."""
+    clock = Clock()
+    monkeypatch.setattr(processes, "time", clock)
+    return clock
+
+
+def test_a_deadline_ends_a_request_unless_it_is_extended(clock):
+    """
+    Each extension grants the whole limit again; a gap far longer than a poll means that
+    this process was suspended, and does not count.
+    """
+    deadline = _Deadline(lambda: False)
+    deadline.start(10.0)
+    clock.pass_s(deadline, 9)
+    deadline.extend()
+    clock.now_s += 30_000.0
+    deadline.check()
+    clock.pass_s(deadline, 8)
+
+    with pytest.raises(httpcore.ReadTimeout):
+        clock.pass_s(deadline, 1)
+
+
+def test_a_server_that_shuts_down_may_complete_its_reply(clock):
+    """
+    The request fails SHUTDOWN_S after the shutdown was seen, not at once.
+    """
+    log = []
+    deadline = _Deadline(lambda: bool(log))
+    deadline.start(3600.0)
+    clock.pass_s(deadline, 60)
+    log.append("cleaning up before exit")
+    clock.pass_s(deadline, 1 + http.SHUTDOWN_S)
+
+    with pytest.raises(httpcore.ReadError, match="shut down"):
+        clock.pass_s(deadline, 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_lines_do_not_depend_on_how_the_stream_was_cut(size):
+    """
+    A byte at a time or all at once, the lines are the same.
+    """
+    data = b"data: 1\r\n\r\n:\ndata: 2\n\nrest"
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+
+    assert [b"data: 1", b"", b":", b"data: 2", b""] == list(lines(chunks))
+
+
+def test_a_line_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(http, "LINE_LIMIT_BYTES", 1000)
+
+    list(lines([b"x" * 100] * 10))
+    with pytest.raises(BadReply, match="longer than"):
+        list(lines([b"x" * 100] * 11))
+
+
+@pytest.mark.parametrize("read", [lines, whole])
+def test_an_answer_without_end_is_refused(read):
+    """
+    Just the limit is read.
+    """
+    chunks = iter([b"data: x\n" * 10] * 100)
+
+    list(read([b"data: x\n" * 10] * 10, limit_bytes=800))
+    with pytest.raises(BadReply, match="longer than 800 B"):
+        list(read(chunks, limit_bytes=800))
+    assert 89 == len(list(chunks))
+
+
+def test_of_an_error_only_the_beginning_is_read():
+    """
+    A page of megabytes is not read to its end.
+    """
+    chunks = iter([b"x" * 1000] * 100)
+
+    assert b"xxx" == beginning([b"x"] * 3)
+    assert http.ERROR_LIMIT_BYTES < len(beginning(chunks)) < 70_000
+    assert 34 == len(list(chunks))
