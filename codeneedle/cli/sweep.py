@@ -33,6 +33,7 @@ from codeneedle.sweep.decide import (
     TIME_SHARE,
     decide,
     finalists,
+    further,
     spent_share,
 )
 from codeneedle.sweep.plan import Plan
@@ -53,6 +54,9 @@ from codeneedle.verdict.judge import Limits, judge
 INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
 
+
+ELSEWHERE = "another process measures it"
+"""Why a pair whose record has no reason got no further functions."""
 
 HEADLINES = {"matched", "recall-logp"}
 """What reports show of recall where no metric is named."""
@@ -222,7 +226,7 @@ class _Page:
         self._tell_leftovers()
         if user.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
-        if self._is_spent():
+        if self._is_spent() and (code or self._is_open()):
             say(self.console, "The time is up; run the same command to continue.")
         self._tell_verdict()
         return code
@@ -261,6 +265,12 @@ class _Page:
         budget = self.wish.budget_s
         return budget is not None and time.monotonic() - self.began >= budget
 
+    def _is_open(self) -> bool:
+        """Whether pairs are left that the same command would ask further functions."""
+        stored = self.plan.store.read()
+        may_ask = self.plan.request.shard is None and self.wish.more is not False
+        return bool(may_ask and stored and further(judge(stored, self.wish.limits)))
+
     def _decided(self, runner: Runner, user: StopRequest) -> int:
         """Ask open pairs for further functions; the exit code."""
 
@@ -279,7 +289,8 @@ class _Page:
 
         failed = decide(runner, self.wish.limits, is_over=is_over, show=show)
         reasons = (
-            f"{each.pair} was asked no further: {each.reason}" for each in failed
+            f"{each.pair} was asked no further: {each.reason or ELSEWHERE}"
+            for each in failed
         )
         note_lines(self.console, reasons)
         if user.asked_to_stop:

@@ -104,9 +104,9 @@ function showGrid() {
 }
 
 function showFront() {
-  const { limit, points } = run.front;
+  const { limit, limitText, points } = run.front;
   byId("h-front").parentElement.hidden = !points.length;
-  byId("front-note").textContent = `Down and left is better. Of filled points, no other pair is smaller and loses less. Loss: of 100 right tokens, how many fewer come than with ${run.reference}; bars are intervals that hold together for all pairs, the line is the limit of ${number(100 * limit, 1)} %.`;
+  byId("front-note").textContent = `Down and left is better. Of filled points, no other pair as small loses less. Loss: of 100 right tokens, how many fewer come than with ${run.reference}; bars are intervals that hold together for all pairs, the line is the limit of ${limitText}.`;
   // Neighbours on the front get their labels on different sides.
   const front = points.filter((each) => each.onFront).sort((a, b) => a.memory - b.memory);
   const speeds = points.some((each) => each.speed !== null);

@@ -15,6 +15,7 @@ from msgspec.structs import fields
 from plotly.offline import get_plotlyjs
 
 from codeneedle.analysis import retrieval
+from codeneedle.analysis.metrics import LossKind
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.grid import ENGINE, Pair
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
@@ -167,6 +168,7 @@ def _front(found: Verdict) -> dict[str, Any]:
     best = {each.pair for each in front(found)}
     return {
         "limit": found.limits.max_loss,
+        "limitText": found.limits.phrase(LossKind.PROBABILITY, found.limits.max_loss),
         "points": [
             {
                 "pair": visible(str(each.pair)),

@@ -24,8 +24,10 @@ from codeneedle.verdict.judge import (
     Row,
     Standing,
     Verdict,
+    best_by_size,
     cache_size,
 )
+from codeneedle.verdict.lengths import lost_from
 from codeneedle.verdict.statistics import ALPHA, Word
 
 Spell = Callable[[Pair], str]
@@ -330,16 +332,10 @@ def _options(found: Verdict) -> list[str]:
 
 
 def front(found: Verdict) -> list[Standing]:
-    """The reference, and pairs of which no other is smaller and loses less."""
-    best, chosen = math.inf, []
-    by_size = sorted(found.standings, key=lambda s: (cache_size(s), str(s.pair)))
-    for each in by_size:
-        row = each.leading
-        loss = row.bounds.mean / row.limit if row else math.inf
-        if each.pair in {found.reference, found.chosen} or loss < best:
-            chosen.append(each)
-            best = min(best, loss)
-    return chosen[::-1]
+    """The reference, what is set, and pairs of which none as small loses less."""
+    best = {each.pair for each in best_by_size(found.compared)}
+    named = {found.reference, found.chosen, *best}
+    return [each for each in found.standings if each.pair in named]
 
 
 HEADING = ["memory", "speed", "K/V", "loss", "from", "to", "word", "by"]
@@ -453,10 +449,9 @@ def beyond_phrase(found: Verdict, metric: str) -> str:
 
 def sentences(found: Verdict) -> list[str]:
     """What K and V say, what may not have been seen, and what it is about."""
-    if found.reference is None:
-        return []
     return [
         *_axes(found),
+        *_lengths(found),
         *_warnings(found),
         *_population(found),
         *_troubles(found),
@@ -476,6 +471,19 @@ def _axes(found: Verdict) -> Iterator[str]:
         if phrases:
             sentence = "; ".join(phrases)
             yield f"{sentence[0].upper()}{sentence[1:]}, with every {other} measured."
+
+
+def _lengths(found: Verdict) -> Iterator[str]:
+    """A sentence for each task and length from which on pairs lose its answers."""
+    by_length: dict[tuple[str, int], list[Pair]] = {}
+    for each in lost_from(found):
+        by_length.setdefault((each.task, each.length), []).append(each.pair)
+    for (task, length), pairs in by_length.items():
+        share = found.limits.phrase(LossKind.ANSWERS, found.limits.max_lost)
+        yield (
+            f"{task}: more than {share} of texts are lost from {length:,} tokens on "
+            f"with {named_pairs(pairs)}."
+        )
 
 
 def _either(types: Sequence[str]) -> str:
@@ -553,8 +561,9 @@ def verdict_json(found: Sequence[Verdict], asks_for: Callable[[str], Spell]) -> 
     (``k``, ``v``, ``word``, ``memory``, ``memory_bytes``, ``speed``, ``trouble``,
     ``lacking``, ``metrics``: ``name``, ``kind``, ``word``, ``loss``, ``low``, ``high``,
     ``limit``, ``units``, ``noun``, ``lost``, ``needed``, ``remark``), ``sentences`` and
-    ``facts`` (what it was measured on, a phrase by word). Losses are shares, changes
-    are nats.
+    ``facts`` (what it was measured on, a phrase by word); ``lost_from`` (``task``,
+    ``length``, ``k``, ``v``: a pair loses answers from that length on). Losses are
+    shares, changes are nats.
     """
     return json_text(
         [_verdict_object(each, asks_for(each.run.setup.engine)) for each in found]
@@ -579,6 +588,10 @@ def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
         "silent": dict(found.silent),
         "repeats": dict(found.repeats),
         "pairs": [_standing_object(each) for each in found.standings],
+        "lost_from": [
+            {"task": each.task, "length": each.length, **captions.sides(each.pair)}
+            for each in lost_from(found)
+        ],
         "sentences": sentences(found),
         "facts": dict(captions.facts(found.run)),
     }

@@ -10,7 +10,7 @@ from codeneedle.probes import PROBES
 from codeneedle.records.record import CellRecord, Recall, Run, Setup
 from codeneedle.scoring.rounds import recall_of
 from codeneedle.sweep.runner import Event, Runner
-from codeneedle.verdict.judge import Limits, Standing, Verdict, cache_size, judge
+from codeneedle.verdict.judge import Limits, Verdict, best_by_size, cache_size, judge
 from codeneedle.verdict.statistics import Word
 
 MOST_PAIRS = 4
@@ -164,20 +164,14 @@ def finalists(run: Run, limits: Limits) -> list[Pair]:
         limits: What the pairs are held against.
     """
     found = judge(run, limits)
-    front: list[Standing] = []
-    for each in sorted(found.compared, key=lambda s: (cache_size(s), str(s.pair))):
-        is_smaller = cache_size(each) < 1 and each.word is not Word.BEYOND
-        best = min((_loss(other) for other in front), default=math.inf)
-        if is_smaller and _loss(each) < best:
-            front.append(each)
+    fitting = [
+        each
+        for each in found.compared
+        if cache_size(each) < 1 and each.word is not Word.BEYOND
+    ]
+    front = best_by_size(fitting)
     step = max((len(front) - 1) / (FINALISTS - 1), 1.0)
     chosen = dict.fromkeys(
         front[round(at * step)].pair for at in range(min(FINALISTS, len(front)))
     )
     return [found.reference, *chosen] if found.reference and chosen else []
-
-
-def _loss(standing: Standing) -> float:
-    """What was measured, by the limit of its metric."""
-    row = standing.leading
-    return row.bounds.mean / row.limit if row else math.inf

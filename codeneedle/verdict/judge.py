@@ -626,3 +626,26 @@ def cache_size(standing: Standing) -> float:
     known = [size for size in sizes if size is not None]
     is_known = len(known) == len(sizes)
     return math.fsum(known) / (2 * FULL_BITS) if is_known else math.inf
+
+
+def best_by_size(standings: Sequence[Standing]) -> list[Standing]:
+    """
+    Those of which no other has as small a cache and loses less, the smallest first.
+
+    Losses are measured by the limit of their metric.
+    """
+    best: list[Standing] = []
+    losses = {each.pair: _measured(each) for each in standings}
+    ordered = sorted(
+        standings, key=lambda s: (cache_size(s), losses[s.pair], str(s.pair))
+    )
+    for each in ordered:
+        least = losses[best[-1].pair] if best else math.inf
+        if losses[each.pair] < least:
+            best.append(each)
+    return best
+
+
+def _measured(standing: Standing) -> float:
+    row = standing.leading
+    return row.bounds.mean / row.limit if row else math.inf

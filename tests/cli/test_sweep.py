@@ -565,17 +565,23 @@ def test_answers_of_a_cell_that_is_ended_half_way_are_kept(
 @pytest.mark.real
 def test_when_the_time_is_up_nothing_new_begins(opened):
     """
-    Neither a cell nor further functions; the same command continues.
+    Neither a cell nor further functions; the same command continues, if there is more.
     """
     folder, options = opened
     wider = ("f16,q8_0,q4_0" if word == "f16,q4_0" else word for word in FORCED)
 
-    told = run(folder, *wider, *options, "--more", "--budget", "0.001s")
+    said = "The time is up; run the same command to continue."
+    brief = ("--budget", "0.001s")
+    told = run(folder, *wider, *options, "--more", *brief)
+    open_ = run(folder, *FORCED, *options, *brief)
+    done = run(folder, *FORCED, *options, *brief, "--no-more")
 
-    assert 1 == told.returncode
-    assert "The time is up; run the same command to continue." in told.stderr
+    assert (1, 0, 0) == (told.returncode, open_.returncode, done.returncode)
     assert record(folder, "f16-q8_0") is None
     assert 3 == len(functions(folder, WHOLE))
+    assert said in told.stderr
+    assert said in open_.stderr
+    assert said not in done.stderr
 
 
 @pytest.mark.real

@@ -17,11 +17,12 @@ from made_losses import (
     repeated,
 )
 from made_records import failed_record, made_run, made_setup
+from made_retrieval import made_frozen, made_texts, retrieval_record, right
 from printing import printed
 
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.records.record import Effective, Phases, Status
+from codeneedle.records.record import Effective, Phases, Run, Status
 from codeneedle.report.verdict import (
     INSTRUMENT,
     beyond_phrase,
@@ -394,6 +395,35 @@ def test_a_reference_that_nearly_repeats_itself_says_how_nearly():
     )
 
 
+def test_lengths_from_which_answers_are_lost_are_named():
+    """Also of a task that is too easy for the reference to be in any average."""
+
+    def record(pair, least):
+        texts = (
+            text
+            for length in (512, 2048)
+            for text in made_texts(
+                "single",
+                dial=0,
+                length=length,
+                answer=lambda asked, n: "no" if n >= least else right(asked, n),
+            )
+        )
+        return retrieval_record(pair, texts, frozen=made_frozen())
+
+    setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
+    records = (record("f16/f16", 9999), record("q4_0/f16", 2048))
+    found = judge(Run(name="made", setup=setup, records=records))
+
+    assert [
+        "single: more than 10.0 % of texts are lost from 2,048 tokens on with q4_0/f16."
+    ] == sentences(found)
+    (told,) = json.loads(verdict_json([found], lambda _engine: spell))
+    assert [{"task": "single", "length": 2048, "k": "q4_0", "v": "f16"}] == (
+        told["lost_from"]
+    )
+
+
 # By metric
 
 
@@ -467,8 +497,11 @@ def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
     text = printed(brief_view(judge(run), spell))
     full = printed(verdict_view(judge(run), spell))
 
-    assert all(pair in text for pair in (REFERENCE, GOOD, COARSE))
-    assert "q8_0/bf16" not in text.partition("2 more pairs")[0]
+    table = text.partition("2 more pairs")[0]
+    assert all(pair in table for pair in (REFERENCE, GOOD, COARSE))
+    # As small as the pair that is set, and smaller than the reference: both lose more.
+    assert "q8_0/bf16" not in table
+    assert "bf16/q8_0" not in table
     assert "2 more pairs: codeneedle verdict random-bodies/made-model\n" in text
     assert all(str(record.pair) in full for record in run.records)
     elsewhere = replace(run, root=Path("other"))

@@ -29,7 +29,7 @@ from made_retrieval import made_frozen, made_texts, retrieval_record
 from codeneedle.grid import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import Limits, best_by_size, judge
 from codeneedle.verdict.statistics import Word, error_share, interval
 
 GOOD, COARSE = "q8_0/q8_0", "q4_0/q4_0"
@@ -751,6 +751,22 @@ def test_without_a_log_a_pair_is_as_large_as_its_types():
     assert of(found, COARSE).memory is None
     assert Pair.parse(COARSE) == found.chosen
     assert judge(bare, Limits(max_memory_bytes=1 << 40)).chosen is None
+
+
+def test_of_pairs_of_one_size_the_best_is_that_which_loses_least():
+    run = losing_run(
+        {
+            "bf16/q8_0": OPEN,
+            "q8_0/q4_0": WITHIN,
+            "q4_0/q8_0": BEYOND,
+            COARSE: [0.2 + each for each in BEYOND],
+        }
+    )
+
+    best = best_by_size(judge(run).compared)
+
+    assert [COARSE, "q8_0/q4_0"] == [str(each.pair) for each in best]
+    assert [] == best_by_size([])
 
 
 def test_the_built_in_model_is_an_instrument_and_sets_nothing():

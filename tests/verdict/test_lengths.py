@@ -1,0 +1,103 @@
+"""From which length of text on a pair loses answers."""
+
+from dataclasses import replace
+
+import pytest
+from made_panels import record_of, run_of, unless, wrong
+from made_retrieval import made_frozen, made_texts, retrieval_record, right
+
+from codeneedle.grid import Pair
+from codeneedle.records.record import Status
+from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.lengths import lost_from
+
+LENGTHS = (512, 1024, 2048)
+COARSE = Pair("q4_0", "f16")
+
+
+def record(pair, answer, *, texts=6):
+    """Answers to so many texts of each length, of one question each."""
+    made = (
+        text
+        for length in LENGTHS
+        for text in made_texts("single", dial=0, length=length, answer=answer)[:texts]
+    )
+    return retrieval_record(pair, made, frozen=made_frozen())
+
+
+def failing_from(least):
+    """Wrong answers from a length on."""
+
+    def answer(asked, length):
+        return "nothing" if length >= least else right(asked, length)
+
+    return answer
+
+
+def lengths(*records, limits=None, pair=COARSE):
+    """Where *pair* loses answers from."""
+    found = lost_from(judge(run_of(*records), limits))
+    return [(each.task, each.length) for each in found if each.pair == pair]
+
+
+@pytest.mark.parametrize("least", [512, 1024, 2048])
+def test_answers_are_lost_from_the_length_on_from_which_all_are(least):
+    run = (record("f16/f16", right), record("q4_0/f16", failing_from(least)))
+
+    assert [("single", least)] == lengths(*run)
+
+
+def test_a_length_at_which_answers_come_back_ends_it():
+    """What is lost in the middle alone is no length from which on it is."""
+
+    def answer(asked, length):
+        return "nothing" if length in {512, 2048} else right(asked, length)
+
+    reference = record("f16/f16", right)
+
+    assert [("single", 2048)] == lengths(reference, record("q4_0/f16", answer))
+    coarse = record("q4_0/f16", lambda asked, n: failing_from(512)(asked, n % 2048))
+    assert [] == lengths(reference, coarse)
+
+
+def test_nothing_is_lost_where_answers_are_the_same_or_better():
+    half = record("f16/f16", unless((2048, 0.1)))
+
+    assert [] == lengths(half, record("q4_0/f16", unless((2048, 0.1))))
+    assert [] == lengths(half, record("q4_0/f16", right))
+
+
+def test_few_texts_show_no_loss_and_a_larger_limit_needs_more():
+    few = (record("f16/f16", right, texts=1), record("q4_0/f16", wrong, texts=1))
+    many = (record("f16/f16", right), record("q4_0/f16", wrong))
+
+    assert [] == lengths(*few)
+    assert [("single", 512)] == lengths(*many)
+    assert [] == lengths(*many, limits=Limits(max_lost=0.9))
+
+
+def test_a_length_at_which_the_reference_answers_nothing_says_nothing():
+    """Neither that it is lost there, nor that it is not."""
+    run = (
+        record("f16/f16", failing_from(2048)),
+        record("q4_0/f16", failing_from(1024)),
+    )
+
+    assert [("single", 1024)] == lengths(*run)
+
+
+def test_a_run_without_tasks_or_without_their_reference_has_no_such_lengths():
+    lost = record("q4_0/f16", wrong)
+    failed = replace(record("f16/f16", right), status=Status.CRASHED, reason="gone")
+
+    assert [] == lengths(lost)
+    assert [] == lengths(lost, failed)
+    assert [] == lengths()
+
+
+def test_questions_of_one_text_are_one_unit():
+    """Three texts whose questions are all wrong are three, whatever they ask."""
+    reference = record_of("f16/f16", right)
+    coarse = record_of("q4_0/f16", wrong)
+
+    assert [] == lengths(reference, coarse)
