@@ -136,16 +136,25 @@ def test_stopped_between_two_answers_only_what_is_missing_is_asked(
 
 def killed_beside(series, child_pid):
     """SIGKILL a sweep beside the child that *child_pid* names, frozen; its pid."""
+    frozen = set()
+
+    def freeze():
+        """Whether a child was stopped in time: some are short, and another follows."""
+        pid = child_pid()
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+            frozen.update(alive({pid}))
+        return frozen
+
     with going(series.path, *series.arguments) as sweep:
-        assert until(child_pid, unless=lambda: sweep.poll() is not None)
-        child = int(child_pid())
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGSTOP)
+        assert until(freeze, unless=lambda: sweep.poll() is not None)
         unwatch(sweep)
         series.note()
         sweep.kill()
         sweep.communicate()
-    assert {child} == alive({child})
+    (child,) = frozen
+    assert frozen == alive(frozen)
     return child
 
 
