@@ -323,9 +323,10 @@ class _Page:
         """The exit codes of *probe*, and of its reference measured again."""
         yield self._swept(runner, probe, pairs, user)
         if self.plan.repeated(probe):
-            again = once_more(probe, pairs, store=self.plan.store)
-            if again:
-                yield self._swept(runner, again, pairs, user)
+            twice = once_more(probe, pairs, store=self.plan.store)
+            if twice:
+                again, reference = twice
+                yield self._swept(runner, again, [reference], user)
         yield from self._swept_elsewhere(runner, probe, pairs, user)
 
     def _swept_elsewhere(
@@ -334,11 +335,11 @@ class _Page:
         """The same of the reference on each further kind of device."""
         plan = self.plan
         devices = {worker.device: worker for worker in plan.workers}
-        for other, device in on_other_devices(
+        for other, reference, device in on_other_devices(
             probe, pairs, store=plan.store, devices=list(devices)
         ):
             there = replace(runner, workers=[devices[device]])
-            yield self._swept(there, other, pairs, user)
+            yield self._swept(there, other, [reference], user)
             said = agreement(probe, other, pairs, store=plan.store)
             note_lines(self.console, [said] if said else [])
 

@@ -84,11 +84,13 @@ def is_open(record: CellRecord | None) -> bool:
     return record is None or record.status is Status.INTERRUPTED
 
 
-def once_more(probe: Probe, pairs: Sequence[Pair], *, store: Store) -> Probe | None:
+def once_more(
+    probe: Probe, pairs: Sequence[Pair], *, store: Store
+) -> tuple[Probe, Pair] | None:
     """
-    What measures the reference of *pairs* again, once *probe* is through with them.
+    The reference of *pairs*, and what measures it again once *probe* is through.
 
-    Its record has a name of its own, so that it resumes, fails and is paid for as any
+    Its record has another name, so that it resumes, fails and is paid for as any
     other cell. None if the probe repeats none, or there is nothing to compare.
     """
     records = [store.record(pair, probe.name) for pair in pairs]
@@ -96,9 +98,7 @@ def once_more(probe: Probe, pairs: Sequence[Pair], *, store: Store) -> Probe | N
     if not probe.repeats or len(finished) < 2:  # noqa: PLR2004 - a reference and another
         return None
     reference = most_precise(finished)
-    return replace(
-        probe, name=f"{probe.name}{AGAIN}", order=lambda _: [reference], repeats=False
-    )
+    return replace(probe, name=f"{probe.name}{AGAIN}", repeats=False), reference
 
 
 @dataclass(slots=True, kw_only=True)

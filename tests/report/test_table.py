@@ -80,7 +80,9 @@ def test_columns_are_ordered_by_quality_speed_and_memory():
     add; a probe without records has none, and exports have those that are not shown.
     """
     added = made_metric("kld@512", values=lambda *_: [0.1])
-    more = replace(DIVERGENCE, more_metrics=lambda _setup: (added,))
+    more = made_probe(
+        "divergence", *DIVERGENCE.metrics, more_metrics=lambda _setup: (added,)
+    )
     table, recalled = table_of(), table_of(made_run())
     pairs = list(map(str, table.pairs))
 

@@ -8,6 +8,7 @@ import pytest
 from fake_engine import FakeEngine, FakeServer, made_weights
 from gguf_files import write_gguf
 from made_contexts import run_context
+from made_metrics import made_probe
 from made_records import (
     made_needle,
     made_priming,
@@ -20,7 +21,7 @@ from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, shuffled_grid
 from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import Probe, Step
+from codeneedle.probes.probe import Step
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall
@@ -65,7 +66,7 @@ class Script:
     def __init__(self, outcome=lambda _cell: None, name="recall"):
         self.outcome = outcome
         self.measured = []
-        self.probe = Probe(name=name, metrics=METRICS, measure=self.measure)
+        self.probe = made_probe(name, *METRICS, outcome=self.measure)
 
     def measure(self, cell):
         self.measured.append(cell.pair)
@@ -526,11 +527,11 @@ def test_the_reference_is_measured_once_more_after_all_others(store):
     assert once_more(probe, PAIRS, store=store) is None
 
     walk(store, script)
-    again = once_more(probe, PAIRS, store=store)
+    again, reference = once_more(probe, PAIRS, store=store)
     given = []
-    twice = replace(again, measure=lambda cell: given.append(cell) or observation())
+    twice = replace(again, outcome=lambda cell: given.append(cell) or observation())
     for _ in range(2):
-        made_runner(store).sweep(twice, twice.order(PAIRS))
+        made_runner(store).sweep(twice, [reference])
 
     assert [GOOD] == [cell.pair for cell in given]
     assert set(PAIRS) == set(given[0].records)
