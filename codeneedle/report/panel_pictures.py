@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from codeneedle.analysis.metrics import Metric
+from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report.captions import number, status_word
 from codeneedle.report.heatmap import (
