@@ -572,3 +572,17 @@ def test_the_time_of_further_functions_is_told_where_it_is_known():
 
     assert " (about " in said(run)[2]
     assert said(timeless)[2].startswith("codeneedle sweep gradient --more")
+
+
+def test_a_pair_with_more_right_tokens_than_the_reference_shows_no_loss():
+    better = tuple(loss - 0.004 for loss in WITHIN)
+    _, loses, *_ = said(losing_run({GOOD: better, COARSE: BEYOND}))
+
+    assert loses.startswith("     shows no loss of right tokens, at most")
+
+
+def test_a_pair_too_near_the_limit_is_given_no_number_of_functions():
+    near = tuple(loss + 0.0048 for loss in OPEN)
+    _, found = rows(losing_run({GOOD: near, COARSE: BEYOND}))
+
+    assert "open: too near the limit to be decided" == found[GOOD][-1]
