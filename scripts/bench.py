@@ -45,9 +45,9 @@ from codeneedle.errors import CodeneedleError, MachineError
 from codeneedle.grid import Pair
 from codeneedle.models.nano import built_in_model
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.recall.rounds import Reading, counts_of
 from codeneedle.records.record import Json
 from codeneedle.records.store import Store, encode
-from codeneedle.scoring.rounds import Reading, counts_of
 from codeneedle.sweep.merge import merge
 from codeneedle.sweep.runner import Runner
 from codeneedle.sweep.workers import Worker

@@ -35,28 +35,26 @@ from codeneedle.engines.llama_cpp.log import (
     statistics,
     too_short,
 )
-from codeneedle.engines.messages import Chat, Completion, Message, Reply
+from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.engines.openai.client import OpenAi
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import Room, misfit, predicted
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
-from codeneedle.probes.recall import enough_for
+from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
+from codeneedle.probes.recall.probe import enough_for
+from codeneedle.probes.recall.record import Recall, Round
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import (
     CellRecord,
-    Forced,
     NeedleFacts,
-    Recall,
-    Round,
     Setup,
     Status,
     as_json,
     from_json,
 )
 from codeneedle.records.store import decode_record, decode_setup, encode, sealed
-from codeneedle.scoring.alignment import answer_end, answer_lines, score
-from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep import request
 from codeneedle.sweep.fallbacks import suspects
 

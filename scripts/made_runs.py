@@ -19,7 +19,8 @@ import numpy.typing as npt
 from fuzz_seeds import made
 
 from codeneedle.grid import BITS_PER_ELEMENT, Pair, by_precision
-from codeneedle.records.record import CellRecord, NeedleFacts, Round, Setup
+from codeneedle.probes.recall.record import Round
+from codeneedle.records.record import CellRecord, NeedleFacts, Setup
 from codeneedle.records.store import Store, run_folder
 
 CORPUS, MODEL = "made-corpus", "made-model"

@@ -2,7 +2,7 @@
 Change one operator or number at a time in a pure module, and see whether a test fails.
 
     python scripts/mutants.py                        100 mutants, the same each time
-    python scripts/mutants.py --sample 0 alignment   all mutants of scoring/alignment.py
+    python scripts/mutants.py --sample 0 alignment   all mutants of that module
 
 Each mutant (cosmic-ray makes them) runs in a copy of the project against the test files
 of its own module; it is caught if they fail or take ten times as long as without it.
@@ -41,12 +41,12 @@ MODULES = (
     "corpora/needles",
     "engines/llama_cpp/log",
     "models/kv_cache",
+    "probes/recall/alignment",
+    "probes/recall/rounds",
+    "probes/retrieval/scoring",
     "records/comparability",
     "records/record",
     "records/store",
-    "scoring/alignment",
-    "scoring/rounds",
-    "scoring/tasks",
     "sweep/decide",
     "sweep/fallbacks",
     "sweep/runner",

@@ -21,9 +21,10 @@ import httpx
 
 from codeneedle.errors import MachineError
 from codeneedle.grid import Pair
-from codeneedle.probes.prompts import NO_THINK_ARGS, chat_messages
+from codeneedle.probes.prompts import NO_THINK_ARGS
+from codeneedle.probes.recall.alignment import score
+from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.records.record import Json, NeedleFacts
-from codeneedle.scoring.alignment import score
 from codeneedle.system.processes import Child, clean, running
 
 HOST = "127.0.0.1"

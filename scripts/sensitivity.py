@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from codeneedle.analysis.retrieval import retrieval_of
-from codeneedle.corpora.task_kinds import TASKS
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.retrieval.record import retrieval_of
+from codeneedle.probes.retrieval.task_kinds import TASKS
 from codeneedle.records.record import CellRecord
 from codeneedle.records.store import Store
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.scoring.rounds import Reading
 
 OF_TASKS = {name for task in TASKS for name in (task, f"{task}-logp")}
 COLUMNS = "loss, standard errors, after a minute"

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from codeneedle.grid import DEFAULT_TYPES, Pair, bits
+from codeneedle.probes.recall.rounds import forced_answers
 from codeneedle.records.store import Store
-from codeneedle.scoring.rounds import forced_answers
 from codeneedle.verdict.judge import MAX_LOSS
 from codeneedle.verdict.statistics import Bounds, Word, error_share, interval
 

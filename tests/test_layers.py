@@ -19,8 +19,6 @@ FOLDERS = (
     "sweep",
     "verdict",
     "probes",
-    "analysis",
-    "scoring",
     "engines",
     "corpora",
     "models",
@@ -36,7 +34,7 @@ FOLDERS = (
 ONLY = {
     "httpx": {"engines/http.py"},
     "subprocess": {"system/processes.py"},
-    "pandas": {"analysis", "report"},
+    "pandas": {"report"},
     "seaborn": {"report"},
     "matplotlib": {"report"},
     "typer": {"cli"},
@@ -235,7 +233,7 @@ def test_nobody_does_something_else_for_an_engine_by_its_name():
     }
 
     # The first moves with a folder per probe, the second with the file of a sweep.
-    assert {"analysis/throughput.py", "report/page.py"} == strangers
+    assert {"probes/throughput/metrics.py", "report/page.py"} == strangers
 
 
 @pytest.mark.parametrize("library", sorted(ONLY))

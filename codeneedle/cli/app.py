@@ -297,6 +297,7 @@ def table(
     out: OutOption = RUNS,
 ) -> None:
     """Show one row per pair: what all probes measured of it."""
+    from codeneedle.probes.recall.rounds import Reading
     from codeneedle.report.selection import pair_tables
     from codeneedle.report.table import (
         table_csv,
@@ -304,7 +305,6 @@ def table(
         table_markdown,
         table_view,
     )
-    from codeneedle.scoring.rounds import Reading
 
     one_form(csv=csv, json=json, markdown=markdown)
     reading = Reading(strict_indent=strict_indent)
@@ -374,9 +374,9 @@ def page(
 ) -> None:
     """Write one HTML file of one or more runs, and print its path."""
     from codeneedle.cli.engines import asks_for
+    from codeneedle.probes.recall.rounds import Reading
     from codeneedle.report.page import page as html_page
     from codeneedle.report.selection import runs_named
-    from codeneedle.scoring.rounds import Reading
     from codeneedle.system.files import write_whole
 
     runs, folder = runs_named(out, names)
@@ -402,9 +402,9 @@ def compare(
     out: OutOption = RUNS,
 ) -> None:
     """Compare two runs: setups first, then metrics by pair."""
+    from codeneedle.probes.recall.rounds import Reading
     from codeneedle.report import compare as comparison
     from codeneedle.report.selection import one_run
-    from codeneedle.scoring.rounds import Reading
 
     found = comparison.compare(
         one_run(out, first), one_run(out, second), Reading(strict_indent=strict_indent)
@@ -467,9 +467,9 @@ def show(
 ) -> None:
     """Show what a pair answered and how it failed, or one answer."""
     from codeneedle.grid import Pair
+    from codeneedle.probes.recall.rounds import Reading
     from codeneedle.report.answers import answers
     from codeneedle.report.selection import read_runs
-    from codeneedle.scoring.rounds import Reading
 
     console = _stdout()
     for part in answers(

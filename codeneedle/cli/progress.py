@@ -17,14 +17,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis.frames import cell_value
-from codeneedle.analysis.metrics import Metric
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.errors import ToolMissing
 from codeneedle.grid import Pair, by_precision
 from codeneedle.models import pretrained
+from codeneedle.probes.frames import cell_value
+from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe, Step
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import CellRecord, Setup, Status
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
@@ -34,7 +35,6 @@ from codeneedle.report.captions import (
     status_word,
 )
 from codeneedle.report.grid import cell_style, value_scale
-from codeneedle.scoring.rounds import Reading
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.signals import unwinding_on_signals
 from codeneedle.text import duration, plural, visible, visible_lines

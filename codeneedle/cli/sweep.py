@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.cli.engines import asks_for, offered
 from codeneedle.cli.progress import (
     SweepDisplay,
@@ -25,6 +24,7 @@ from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.grid import RUNS, Pair
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
+from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.records.record import Run
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (

@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 from codeneedle.engines.messages import (
     Chat,
     Completion,
+    Forced,
     Message,
     Reply,
     TokenPiece,
@@ -23,7 +24,7 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.models.gguf import Weights
-from codeneedle.records.record import Effective, Forced, Status, Trouble
+from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine
 from codeneedle.system.processes import Child, ends_within
 

@@ -5,13 +5,82 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from codeneedle.errors import CellError
-from codeneedle.records.record import Finish, Generation, Json, Status
+from codeneedle.records.record import Json, Status
 from codeneedle.text import harmless, size
+
+Finish = Literal["stop", "length", "cut"]
+"""Why a reply ended: an end token, the token limit, or we closed the stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """
+    How a reply came about, by the server's counts, times and probabilities.
+
+    Attributes:
+        finish: Why the reply ended; None if there is none.
+        prompt_tokens: Length of the prompt, in tokens.
+        cached_tokens: Of these, taken from the cache.
+        prompt_ms: Time to read the others, in milliseconds.
+        predicted_tokens: Length of the reply, in tokens.
+        predicted_ms: Time to write them, in milliseconds.
+        wall_s: From request to the end of the reply, in seconds, by our clock.
+        logprobs: Per token of the reply, natural logarithm of its probability. A server
+            reports one value for a character that takes several tokens, so there may be
+            fewer of these than tokens.
+        gaps: Per token, its log-probability minus that of the most probable other
+            token, never negative with greedy sampling; empty if the server does not
+            name the other token everywhere.
+        lengths: Per token, the characters that it added to the reply.
+        drafted: Tokens that the server drafted by speculation.
+        accepted: Of these, the ones that verification accepted.
+    """
+
+    finish: Finish | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_ms: float = 0.0
+    predicted_tokens: int = 0
+    predicted_ms: float = 0.0
+    wall_s: float = 0.0
+    logprobs: tuple[float, ...] = ()
+    gaps: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forced:
+    """
+    The tokens of a right continuation, each scored after the right ones before it.
+
+    Attributes:
+        logprobs: Per token, natural logarithm of its probability.
+        bounds: Numbers of the tokens, from 0, whose log-probability is only an upper
+            bound: the server did not list them.
+        leads: Per token, its log-probability minus that of the most probable other
+            token: not negative for first choices. An upper bound, likewise.
+        ends: Per token, how many characters of the continuation it completes;
+            ascending, but for parts of one character.
+        prompt_tokens: Length of the prompt before the first of them, in tokens.
+        cached_tokens: Of these, taken from the cache.
+        wall_s: From the first request to the last answer, in seconds, by our clock.
+    """
+
+    logprobs: tuple[float, ...] = ()
+    bounds: tuple[int, ...] = ()
+    leads: tuple[float, ...] = ()
+    ends: tuple[int, ...] = ()
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    wall_s: float = 0.0
+
 
 TOP_TOKENS = 2
 """Most probable tokens asked for per position: the one that comes, and the next."""

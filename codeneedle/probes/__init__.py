@@ -3,20 +3,17 @@
 from collections.abc import Iterable
 
 from codeneedle.errors import UnknownName
-from codeneedle.probes import copies, divergence, recall, retrieval, throughput
+from codeneedle.probes.divergence.copies import PROBE as COPY
+from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.probe import Probe
+from codeneedle.probes.recall.probe import PROBE as RECALL
+from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
+from codeneedle.probes.throughput.probe import PROBE as THROUGHPUT
 
 PROBES: dict[str, Probe] = {
-    probe.name: probe
-    for probe in (
-        recall.PROBE,
-        divergence.PROBE,
-        copies.PROBE,
-        throughput.PROBE,
-        retrieval.PROBE,
-    )
+    probe.name: probe for probe in (RECALL, DIVERGENCE, COPY, THROUGHPUT, RETRIEVAL)
 }
-"""All probes, by name. To add one is to add its module here."""
+"""All probes, by name. To add one is to add it here."""
 
 
 def probes_named(names: Iterable[str]) -> list[Probe]:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from codeneedle.analysis.metrics import Metric
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import (
     Ability,
@@ -25,6 +24,7 @@ from codeneedle.engines.engine import (
 from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
+from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
     CellRecord,
     Effective,

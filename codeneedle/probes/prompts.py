@@ -2,12 +2,7 @@
 
 from enum import StrEnum
 
-from codeneedle.engines.messages import Message
 from codeneedle.errors import BadInput
-from codeneedle.records.record import NeedleFacts
-
-PROMPT_VERSION = 1
-"""Raised with every change of wording; part of the setup."""
 
 NO_THINK_PREFILL = "<think>\n\n</think>\n\n"
 """Begins the answer with ``--prefill-no-think``: an empty, closed thought."""
@@ -32,57 +27,3 @@ def lost_text(what: str) -> BadInput:
         hint="Use --prompt-form completion, or another template: "
         "-- --chat-template-file FILE.",
     )
-
-
-def completion_prompt(corpus: str, needle: NeedleFacts) -> str:
-    """
-    Corpus, then the signature again: the model continues with the body.
-
-    Lines of the body before those that are asked for follow the signature. The corpus
-    comes first and is the same for every needle, so that a server reads it once and
-    takes it from its cache from then on.
-    """
-    return f"{corpus}\n\n# recall\n{needle.signature}\n{_begun(needle)}"
-
-
-def chat_messages(
-    corpus: str, needle: NeedleFacts, *, prefill_no_think: bool = False
-) -> tuple[Message, ...]:
-    """
-    Corpus first, question last, for the same reason.
-
-    The answer is begun with the lines before those that are asked for, and with an
-    empty thought where that is wanted.
-    """
-    asked = Message("user", f"{corpus}\n---\n{question(needle)}")
-    begun = NO_THINK_PREFILL * prefill_no_think + _begun(needle)
-    return (asked, Message("assistant", begun)) if begun else (asked,)
-
-
-def _begun(needle: NeedleFacts) -> str:
-    """Lines of the body before those that are asked for, each with its line break."""
-    return "".join(f"{line}\n" for line in needle.before)
-
-
-def question(needle: NeedleFacts) -> str:
-    """
-    What a chat model is asked, the real signature quoted.
-
-    It names the number of lines of the truth, blank ones and those with which the
-    answer is begun included, so that a model that counts literally reproduces them.
-    """
-    lines = len(needle.before) + len(needle.lines)
-    return (
-        f"The text above contains a function that begins with {_quoted(needle)}. "
-        f"Repeat the first {lines} lines of its body, beginning with the "
-        "line right after that signature. Copy them verbatim: every character, "
-        "comment and blank line, with the same indentation. Answer with these "
-        "lines alone: no signature, no explanation, no code fence."
-    )
-
-
-def _quoted(needle: NeedleFacts) -> str:
-    signature = needle.signature.strip()
-    if "\n" in signature or "`" in signature:
-        return f"these lines:\n```\n{needle.signature}\n```\n"
-    return f"`{signature}`"

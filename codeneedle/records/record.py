@@ -6,7 +6,7 @@ settings.
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -454,139 +454,6 @@ class Run:
     root: Path | None = field(default=None, compare=False)
 
 
-Finish = Literal["stop", "length", "cut"]
-"""Why a reply ended: an end token, the token limit, or we closed the stream."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """
-    How a reply came about, by the server's counts, times and probabilities.
-
-    Attributes:
-        finish: Why the reply ended; None if there is none.
-        prompt_tokens: Length of the prompt, in tokens.
-        cached_tokens: Of these, taken from the cache.
-        prompt_ms: Time to read the others, in milliseconds.
-        predicted_tokens: Length of the reply, in tokens.
-        predicted_ms: Time to write them, in milliseconds.
-        wall_s: From request to the end of the reply, in seconds, by our clock.
-        logprobs: Per token of the reply, natural logarithm of its probability. A server
-            reports one value for a character that takes several tokens, so there may be
-            fewer of these than tokens.
-        gaps: Per token, its log-probability minus that of the most probable other
-            token, never negative with greedy sampling; empty if the server does not
-            name the other token everywhere.
-        lengths: Per token, the characters that it added to the reply.
-        drafted: Tokens that the server drafted by speculation.
-        accepted: Of these, the ones that verification accepted.
-    """
-
-    finish: Finish | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    prompt_ms: float = 0.0
-    predicted_tokens: int = 0
-    predicted_ms: float = 0.0
-    wall_s: float = 0.0
-    logprobs: tuple[float, ...] = ()
-    gaps: tuple[float, ...] = ()
-    lengths: tuple[int, ...] = ()
-    drafted: int = 0
-    accepted: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round(Generation):
-    """
-    One needle asked of one cell.
-
-    Attributes:
-        needle: Name of the function.
-        prompt_sha256: Of the prompt's text as sent, UTF-8.
-        reply: The model's text, verbatim; empty on an error.
-        error: Why there is no reply to score; empty if there is one.
-        retries: Why earlier attempts failed before a reply was complete.
-        places: Only in records of former versions: offsets in characters, ascending,
-            of the tokens that the gaps are of; empty if they are of all tokens.
-    """
-
-    needle: str
-    prompt_sha256: str
-    reply: str = ""
-    error: str = ""
-    retries: tuple[str, ...] = ()
-    places: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forced:
-    """
-    The tokens of a right continuation, each scored after the right ones before it.
-
-    Attributes:
-        logprobs: Per token, natural logarithm of its probability.
-        bounds: Numbers of the tokens, from 0, whose log-probability is only an upper
-            bound: the server did not list them.
-        leads: Per token, its log-probability minus that of the most probable other
-            token: not negative for first choices. An upper bound, likewise.
-        ends: Per token, how many characters of the continuation it completes;
-            ascending, but for parts of one character.
-        prompt_tokens: Length of the prompt before the first of them, in tokens.
-        cached_tokens: Of these, taken from the cache.
-        wall_s: From the first request to the last answer, in seconds, by our clock.
-    """
-
-    logprobs: tuple[float, ...] = ()
-    bounds: tuple[int, ...] = ()
-    leads: tuple[float, ...] = ()
-    ends: tuple[int, ...] = ()
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    wall_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForcedRound(Forced):
-    """
-    Right lines of one function, joined by newlines, scored token by token.
-
-    Attributes:
-        needle: Name of the function.
-        prompt_sha256: Of the prompt's text as sent, UTF-8.
-        error: Why there are no scores; empty if there are.
-        retries: Why earlier attempts failed before all were scored.
-    """
-
-    needle: str
-    prompt_sha256: str
-    error: str = ""
-    retries: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recall:
-    """
-    The observation of the recall probe.
-
-    Attributes:
-        rounds: The written rounds, in asking order; empty if none were asked for.
-        forced: Right lines that were scored, in asking order; likewise.
-        priming: The unscored round before them, of the first server.
-        starts: Servers that it took; each read the text once.
-    """
-
-    rounds: tuple[Round, ...]
-    forced: tuple[ForcedRound, ...] = ()
-    priming: Round | None = None
-    starts: int = 1
-
-    @property
-    def answers(self) -> "tuple[Round | ForcedRound, ...]":
-        """The written rounds, and behind them the forced ones."""
-        return (*self.rounds, *self.forced)
-
-
 class BadRecord(RequestError):  # noqa: N818 - named after the fact
     """Not a record: truncated, edited, or another kind of file."""
 
@@ -622,6 +489,22 @@ class BadSetup(BadRecord):
             hint="Sweep again as before: records tell whether they belong to that. "
             "Or choose another folder with --out.",
         )
+
+
+_Value = TypeVar("_Value", CellRecord, Setup)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByIdentity(Generic[_Value]):
+    """A key of a cache: records and setups hold dicts, which have no hash."""
+
+    value: _Value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and self.value is other.value
 
 
 _Layout = TypeVar("_Layout")

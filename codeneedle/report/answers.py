@@ -13,24 +13,24 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import retrieval
-from codeneedle.analysis.retrieval import Outcome
 from codeneedle.corpora.corpus import FUNCTIONS, Corpus
 from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES, depth_of
 from codeneedle.corpora.registry import Named
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
-from codeneedle.records.record import CellRecord, NeedleFacts, Run
-from codeneedle.report.captions import number, text_table
-from codeneedle.scoring.alignment import Mark, Row, Score, score
-from codeneedle.scoring.rounds import (
+from codeneedle.probes.recall.alignment import Mark, Row, Score, score
+from codeneedle.probes.recall.rounds import (
     AskedRound,
     ForcedAnswer,
     Reading,
     asked_rounds,
     forced_answers,
 )
-from codeneedle.scoring.tasks import Judgement, Mode
+from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
+from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
+from codeneedle.probes.retrieval.scoring import Judgement, Mode
+from codeneedle.records.record import CellRecord, NeedleFacts, Run
+from codeneedle.report.captions import number, text_table
 from codeneedle.text import one_line, plural, size, visible, visible_lines
 
 RECALL = "recall"
@@ -66,7 +66,7 @@ def answers(
         (run, record)
         for run in runs
         for record in run.records
-        if record.pair == pair and record.probe in {RECALL, retrieval.NAME}
+        if record.pair == pair and record.probe in {RECALL, RETRIEVAL}
     ]
     if not found:
         raise _unanswered(runs, pair)
@@ -114,7 +114,7 @@ def _all(run: Run, record: CellRecord) -> Iterator[tuple[str, AskedRound | Outco
     if record.probe == RECALL:
         for asked in asked_rounds(record, run.setup):
             yield asked.needle.name, asked
-    for outcome in retrieval.outcomes(record):
+    for outcome in outcomes(record):
         yield outcome.question, outcome
 
 
@@ -226,7 +226,7 @@ PAYLOAD_COLUMNS = 24
 
 def questions_overview(run: Run, record: CellRecord) -> Group:
     """How the answers of a retrieval record failed, and each that did."""
-    found = retrieval.outcomes(record)
+    found = outcomes(record)
     wrong = [each for each in found if each.judged.mode is not Mode.CORRECT]
     said = f"{len(found) - len(wrong)} of {plural(len(found), 'question')} right"
     parts: list[RenderableType] = [_record_title(run, record), Text(said)]

@@ -11,15 +11,17 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import frames, recall
-from codeneedle.analysis.frames import Cells
-from codeneedle.analysis.metrics import Metric
 from codeneedle.errors import NothingToShow
 from codeneedle.grid import Pair, most_precise
 from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.probes import PROBES
+from codeneedle.probes import PROBES, frames
+from codeneedle.probes.frames import Cells
+from codeneedle.probes.metrics import Metric
+from codeneedle.probes.recall.metrics import asked_for, is_answered, unanswered
+from codeneedle.probes.recall.record import NAME as RECALL
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.recall.settings import Ask, asked_of, conditions_of
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
-from codeneedle.scoring.rounds import Reading
 from codeneedle.text import plain, plural, size, table_lines, visible
 
 _SHORT_HASH = 8
@@ -38,7 +40,7 @@ def _asked(setup: Setup) -> str:
     if setup.needles:
         phrases.append(f"{plural(len(setup.needles), 'function')} written")
     if setup.forced:
-        chosen = recall.conditions_of(setup)
+        chosen = conditions_of(setup)
         functions = plural(chosen.functions, "function")
         phrases.append(f"{plural(chosen.lines, 'line')} of {functions} forced")
     return ", ".join(phrases)
@@ -381,24 +383,24 @@ def incomplete_lines(run: Run, cells: Cells) -> list[str]:
         fewest = min(cell.n for cell in incomplete)
         pairs = named_pairs([cell.pair for cell in incomplete])
         lines.append(f"fewer than {most} values (at least {fewest}): {pairs}")
-    finished = (r for r in run.records if r.probe == recall.NAME and r.has_numbers)
+    finished = (r for r in run.records if r.probe == RECALL and r.has_numbers)
     lines += _silent_lines(list(finished), run.setup)
     return lines
 
 
 def _silent_lines(records: Sequence[CellRecord], setup: Setup) -> Iterator[str]:
     """Pairs that lack answers, written or forced; not of what no pair could give."""
-    for part in recall.asked_of(setup).parts:
-        if not any(recall.is_answered(each, setup, part) for each in records):
+    for part in asked_of(setup).parts:
+        if not any(is_answered(each, setup, part) for each in records):
             continue
         missing = {
-            each.pair: (len(silent), len(recall.asked_for(each, part)))
+            each.pair: (len(silent), len(asked_for(each, part)))
             for each in records
-            if (silent := recall.unanswered(each, setup, part))
+            if (silent := unanswered(each, setup, part))
         }
         if missing:
             most, asked = max(missing.values())
-            is_forced = part is recall.Ask.FORCED
+            is_forced = part is Ask.FORCED
             what = "scores of their lines" if is_forced else "an answer"
             yield (
                 f"functions without {what}, which count as nothing recalled (at most "

@@ -9,15 +9,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import recall, retrieval
-from codeneedle.analysis.metrics import LossKind, Metric
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
+from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.probes.recall.metrics import part_of, unanswered
+from codeneedle.probes.recall.record import NAME as RECALL
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
+from codeneedle.probes.retrieval.record import retrieval_of
 from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report.captions import NO_VALUE_WORD, number, text_table
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.scoring.rounds import Reading
 from codeneedle.text import json_text, or_null, visible
 from codeneedle.verdict.statistics import ALPHA, Bounds, interval
 
@@ -159,9 +162,9 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
     record, setup = table.records[pair, column.probe], table.run.setup
     units = column.metric.by_unit(record, setup, table.reading)
     silent: frozenset[str] = frozenset()
-    if column.probe == recall.NAME:
-        part = recall.part_of(column.metric.name)
-        silent = recall.unanswered(record, setup, part)
+    if column.probe == RECALL:
+        part = part_of(column.metric.name)
+        silent = unanswered(record, setup, part)
     return {name: value for name, value in units.items() if name not in silent}
 
 
@@ -183,7 +186,7 @@ def _refused_settings(probe: str, runs: tuple[Run, Run]) -> str:
     other = [key for key in {**first, **second} if first.get(key) != second.get(key)]
     if other:
         return f"not compared: other {', '.join(map(visible, other))} of {probe}"
-    if probe == retrieval.NAME and len({*map(_dials, runs)} - {()}) > 1:
+    if probe == RETRIEVAL and len({*map(_dials, runs)} - {()}) > 1:
         return "not compared: tasks of another difficulty"
     return ""
 
@@ -200,8 +203,8 @@ SAME_ANSWERS = {"ask"}
 
 def _dials(run: Run) -> tuple[tuple[str, int], ...]:
     """The difficulty of each retrieval task of *run*; empty without numbers."""
-    records = (r for r in run.records if r.probe == retrieval.NAME and r.has_numbers)
-    found = next(filter(None, map(retrieval.retrieval_of, records)), None)
+    records = (r for r in run.records if r.probe == RETRIEVAL and r.has_numbers)
+    found = next(filter(None, map(retrieval_of, records)), None)
     dials = found.frozen.dials if found else ()
     return tuple((each.task, each.setting) for each in dials)
 

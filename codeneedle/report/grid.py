@@ -11,9 +11,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import frames
-from codeneedle.analysis.frames import Cell, Cells
-from codeneedle.analysis.metrics import Metric
+from codeneedle.probes import frames
+from codeneedle.probes.frames import Cell, Cells
+from codeneedle.probes.metrics import Metric
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
@@ -24,7 +25,6 @@ from codeneedle.report.captions import (
     status_word,
     unmeasured_lines,
 )
-from codeneedle.scoring.rounds import Reading
 from codeneedle.text import csv_field, json_text, or_null, table_lines, visible
 
 if TYPE_CHECKING:

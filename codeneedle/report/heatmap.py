@@ -20,11 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from codeneedle.analysis import frames
-from codeneedle.analysis.frames import Cells
-from codeneedle.analysis.metrics import Metric
 from codeneedle.errors import FolderUnusable
 from codeneedle.grid import Pair
+from codeneedle.probes import frames
+from codeneedle.probes.frames import Cells
+from codeneedle.probes.metrics import Metric
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
@@ -42,7 +43,6 @@ from codeneedle.report.grid import (
     value_scale,
 )
 from codeneedle.report.verdict import metric_entries
-from codeneedle.scoring.rounds import Reading
 from codeneedle.system.files import write_whole
 from codeneedle.text import visible
 from codeneedle.verdict.judge import Verdict

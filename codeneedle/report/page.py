@@ -14,12 +14,15 @@ from markupsafe import Markup
 from msgspec.structs import fields
 from plotly.offline import get_plotlyjs
 
-from codeneedle.analysis import frames, retrieval
-from codeneedle.analysis.metrics import LossKind
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.grid import ENGINE, Pair
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
-from codeneedle.probes import PROBES
+from codeneedle.probes import PROBES, frames
+from codeneedle.probes.metrics import LossKind
+from codeneedle.probes.recall.alignment import score
+from codeneedle.probes.recall.rounds import Reading, asked_rounds
+from codeneedle.probes.retrieval.outcomes import outcomes
+from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.answers import line_pairs
@@ -40,8 +43,6 @@ from codeneedle.report.verdict import (
     sentences,
     table_rows,
 )
-from codeneedle.scoring.alignment import score
-from codeneedle.scoring.rounds import Reading, asked_rounds
 from codeneedle.text import mib, one_line, or_null, visible
 from codeneedle.verdict.judge import Limits, Row, Standing, Verdict, judge
 
@@ -222,8 +223,8 @@ def _recall_maps(run: Run, reading: Reading) -> Iterator[dict[str, Any]]:
 def _task_maps(run: Run) -> Iterator[dict[str, Any]]:
     """Right answers by length and depth, of each task and pair."""
     found: dict[str, dict[str, dict[tuple[int, float], list[float]]]] = {}
-    for record in _finished(run, retrieval.NAME):
-        for outcome in retrieval.outcomes(record):
+    for record in _finished(run, RETRIEVAL):
+        for outcome in outcomes(record):
             of_pair = found.setdefault(outcome.task, {}).setdefault(
                 visible(str(record.pair)), {}
             )
@@ -319,8 +320,8 @@ def _recalled(run: Run, reading: Reading) -> Iterator[_Answer]:
 
 def _told(run: Run) -> Iterator[_Answer]:
     """Questions of tasks, likewise."""
-    for record in _finished(run, retrieval.NAME):
-        for outcome in retrieval.outcomes(record):
+    for record in _finished(run, RETRIEVAL):
+        for outcome in outcomes(record):
             share, asked = outcome.judged.share, outcome.asked
             lines = itertools.zip_longest(
                 asked.payload.split("\n"), asked.reply.strip().split("\n")

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from codeneedle.analysis.metrics import Metric
+from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report.captions import number, status_word
 from codeneedle.report.heatmap import (

@@ -14,12 +14,16 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from codeneedle.analysis import frames, retrieval
-from codeneedle.analysis.frames import Cell
-from codeneedle.analysis.metrics import Metric
-from codeneedle.analysis.retrieval import Outcome, outcomes
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
+from codeneedle.probes import frames
+from codeneedle.probes.frames import Cell
+from codeneedle.probes.metrics import Metric
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.retrieval.metrics import remarks
+from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
+from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
+from codeneedle.probes.retrieval.record import retrieval_of
 from codeneedle.records.record import Run
 from codeneedle.report.captions import (
     NO_VALUE_WORD,
@@ -32,7 +36,6 @@ from codeneedle.report.captions import (
     status_word,
 )
 from codeneedle.report.grid import Scale, cell_style, value_scale
-from codeneedle.scoring.rounds import Reading
 from codeneedle.text import visible
 
 KINDS = ("both right", "lost", "gained", "both wrong")
@@ -143,11 +146,11 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
     name = metric.name.removesuffix(_LOGP)
     asked = {record.pair: outcomes(record) for record in run.records}
     tasks = list(dict.fromkeys(each.task for found in asked.values() for each in found))
-    chosen = [task for task in tasks if name in {retrieval.NAME, task}]
-    if not tasks and retrieval.NAME in run.setup.probes:
+    chosen = [task for task in tasks if name in {RETRIEVAL, task}]
+    if not tasks and RETRIEVAL in run.setup.probes:
         raise nothing_to_show(run, "answers to tasks")
     if not chosen:
-        known = [retrieval.NAME, *(f"{t}{end}" for t in tasks for end in ("", _LOGP))]
+        known = [RETRIEVAL, *(f"{t}{end}" for t in tasks for end in ("", _LOGP))]
         raise BadInput(
             source=run.name,
             reason=f"has no answers by length and depth for {metric.name}",
@@ -177,7 +180,7 @@ def _panels(
     left_out = {
         each.length: each.reason
         for record in run.records
-        if (found := retrieval.retrieval_of(record))
+        if (found := retrieval_of(record))
         for each in found.frozen.left_out
         if each.task == task
     }
@@ -191,9 +194,7 @@ def _panels(
             for cell in cells
         ),
         reference=reference,
-        notes=tuple(
-            note for note in retrieval.remarks(run) if note.startswith(f"{task}")
-        ),
+        notes=tuple(note for note in remarks(run) if note.startswith(f"{task}")),
         left_out=tuple(
             f"{length:,} tokens: asked of no pair, {reason}"
             for length, reason in sorted(left_out.items())

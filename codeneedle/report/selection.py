@@ -7,16 +7,17 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from codeneedle.analysis import recall
-from codeneedle.analysis.frames import cells_frame, of_probe
-from codeneedle.analysis.metrics import Metric
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import PROBES
+from codeneedle.probes.frames import cells_frame, of_probe
+from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
+from codeneedle.probes.recall.metrics import FORCED
+from codeneedle.probes.recall.metrics import METRICS as RECALL_METRICS
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
 from codeneedle.report.table import PairTable, pair_table
-from codeneedle.scoring.rounds import Reading
 
 if TYPE_CHECKING:
     from codeneedle.verdict.judge import Limits, Verdict
@@ -64,12 +65,12 @@ class Selection:
         The other metrics of a summary: sums of rounds, such as ``pass``; beside forced
         recall, what was written.
         """
-        is_forced = self.metric in recall.FORCED
+        is_forced = self.metric in FORCED
         return tuple(
             metric
             for metric in self.probe.metrics
             if (metric.is_sum and metric.better == "higher")
-            or (is_forced and metric == recall.METRICS[0])
+            or (is_forced and metric == RECALL_METRICS[0])
             if metric != self.metric and self.has_values(metric)
         )
 
@@ -116,8 +117,8 @@ def select(
         reading=reading,
         limits=limits,
     )
-    if metric is None and chosen == recall.FORCED[0]:
-        written = recall.METRICS[0]
+    if metric is None and chosen == FORCED[0]:
+        written = RECALL_METRICS[0]
         beside = (written,) if selection.has_values(written) else ()
         return replace(selection, beside=beside)
     return selection

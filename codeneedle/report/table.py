@@ -10,12 +10,13 @@ import msgspec
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from codeneedle.analysis import frames
-from codeneedle.analysis.frames import Cell
-from codeneedle.analysis.metrics import Metric
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
+from codeneedle.probes import frames
+from codeneedle.probes.frames import Cell
+from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import CellRecord, Run, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import (
@@ -25,7 +26,6 @@ from codeneedle.report.captions import (
     number,
     status_word,
 )
-from codeneedle.scoring.rounds import Reading
 from codeneedle.text import csv_field, json_text, or_null, visible
 
 GROUPS = ("quality", "speed", "memory")

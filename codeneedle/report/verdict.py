@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from codeneedle.analysis.metrics import LossKind
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.grid import RUNS, Pair
+from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import NO_VALUE_WORD, REFERENCE_MARK, named_pairs

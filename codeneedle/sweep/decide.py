@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
-from codeneedle.analysis.recall import NAME as RECALL
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
-from codeneedle.records.record import CellRecord, Recall, Run, Setup
-from codeneedle.scoring.rounds import recall_of
+from codeneedle.probes.recall.record import NAME as RECALL
+from codeneedle.probes.recall.record import Recall, recall_of
+from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.sweep.runner import Event, Runner
 from codeneedle.verdict.judge import Limits, Verdict, best_by_size, cache_size, judge
 from codeneedle.verdict.statistics import Word

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import Pair, most_precise
+from codeneedle.probes.metrics import Metric
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import (
     CellRecord,
     Print,
@@ -19,7 +20,6 @@ from codeneedle.records.record import (
     Status,
     Trouble,
 )
-from codeneedle.scoring.rounds import Reading
 from codeneedle.text import plural
 
 SLOWEST_SHARE = 0.25

@@ -8,23 +8,26 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.analysis.recall import NAME as RECALL
-from codeneedle.analysis.recall import Ask, RecallConditions
 from codeneedle.corpora.corpus import Corpus, load, longest
 from codeneedle.corpora.needles import ASKED_LINES, Function
 from codeneedle.corpora.registry import SMALL_CORPORA
 from codeneedle.engines.engine import Engine, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
-from codeneedle.probes import recall
 from codeneedle.probes.probe import RunContext, tokenizing
-from codeneedle.probes.prompts import (
-    NO_THINK_ARGS,
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, lost_text
+from codeneedle.probes.recall.probe import PRIMING_TOKENS, needles_of
+from codeneedle.probes.recall.prompts import (
     PROMPT_VERSION,
-    PromptForm,
     chat_messages,
     completion_prompt,
-    lost_text,
+)
+from codeneedle.probes.recall.record import NAME as RECALL
+from codeneedle.probes.recall.settings import (
+    Ask,
+    RecallConditions,
+    RecallSettings,
+    conditions,
 )
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CorpusFacts, NeedleFacts, Setup, WeightsFacts
@@ -217,8 +220,8 @@ def _asks_functions(plan: Plan) -> bool:
     return RECALL in {probe.name for probe in plan.probes}
 
 
-def _settings(plan: Plan) -> recall.RecallSettings:
-    return plan.request.chosen(RECALL, recall.RecallSettings)
+def _settings(plan: Plan) -> RecallSettings:
+    return plan.request.chosen(RECALL, RecallSettings)
 
 
 def _ways(plan: Plan, corpus: Corpus) -> list[RecallConditions]:
@@ -228,7 +231,7 @@ def _ways(plan: Plan, corpus: Corpus) -> list[RecallConditions]:
     Lines are forced alone where none can be written, unless ``--ask`` was given.
     """
     settings = _settings(plan)
-    chosen = recall.conditions(settings, None)
+    chosen = conditions(settings, None)
     ways = [chosen] if settings.ask else [chosen, replace(chosen, ask=Ask.FORCED)]
     return [way for way in ways if corpus.of_length(_lines_needed(way))]
 
@@ -317,7 +320,7 @@ class PromptCounter:
         else:
             sizes = self.tokenizer.counts(["\n".join(each.lines) for each in whole])
             needles = [
-                replace(each, budget=size + recall.PRIMING_TOKENS)
+                replace(each, budget=size + PRIMING_TOKENS)
                 for each, size in zip(whole, sizes, strict=True)
             ]
         asked = self.tokenizer.counts([needle.signature for needle in needles])
@@ -446,7 +449,7 @@ def _counted_further(counter: PromptCounter, fitted: Fitted) -> Fitted:
 def _with_functions(
     counter: PromptCounter, fitted: Fitted, corpus: Corpus, chosen: RecallConditions
 ) -> Fitted:
-    needles, forced = recall.needles(corpus, chosen)
+    needles, forced = needles_of(corpus, chosen)
     return replace(
         fitted,
         needles=counter.budgeted(needles),

@@ -4,10 +4,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from codeneedle.analysis import frames
-from codeneedle.analysis.metrics import Loss, LossKind, Metric
-from codeneedle.analysis.throughput import METRICS as SPEEDS
-from codeneedle.analysis.throughput import NAME as THROUGHPUT
 from codeneedle.grid import (
     FULL_BITS,
     Pair,
@@ -17,10 +13,13 @@ from codeneedle.grid import (
     precision,
 )
 from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.probes import PROBES
+from codeneedle.probes import PROBES, frames
+from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.probe import Probe
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.throughput.metrics import METRICS as SPEEDS
+from codeneedle.probes.throughput.record import NAME as THROUGHPUT
 from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run
-from codeneedle.scoring.rounds import Reading
 from codeneedle.text import MIB
 from codeneedle.verdict.statistics import (
     Bounds,

@@ -5,8 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from codeneedle.analysis.retrieval import NAME, outcomes
 from codeneedle.grid import Pair, most_precise
+from codeneedle.probes.retrieval.outcomes import outcomes
+from codeneedle.probes.retrieval.record import NAME
 from codeneedle.records.record import CellRecord
 from codeneedle.verdict.judge import ABLE, Verdict
 from codeneedle.verdict.statistics import Word, error_share, lost_share

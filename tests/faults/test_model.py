@@ -16,9 +16,9 @@ from made_records import made_needle, made_round
 from programs import misbehave, server
 from started_sweeps import RUN, controls, impatient, on_terminal, problem, record, run
 
+from codeneedle.probes.recall.alignment import answer_end, score
+from codeneedle.probes.recall.rounds import AskedRound
 from codeneedle.report.answers import side_by_side
-from codeneedle.scoring.alignment import answer_end, score
-from codeneedle.scoring.rounds import AskedRound
 
 EVIL = "\x1b]0;OWNED\x07\x1b[2J\x1b[31mRED\x9b31m\x1bP1;2q\x1b\\\x08\x0b\x0c\x00"
 LINE = "    value = 'x'  # {}\n"

@@ -8,6 +8,8 @@ that every place exists.
 import importlib
 from typing import Any
 
+THROUGHPUT = "codeneedle.probes.throughput.probe"
+
 POINTS = {
     # what happens, step by step
     "make the plan": "codeneedle.sweep.plan:plan",
@@ -41,9 +43,9 @@ POINTS = {
     "memory of counting": "codeneedle.engines.llama_cpp.engine:COUNT_MEMORY_BYTES",
     "timeout of counting": "codeneedle.engines.llama_cpp.engine:COUNT_TIMEOUT_S",
     "silence of llama-perplexity": "codeneedle.engines.llama_cpp.perplexity:SILENCE_S",
-    "load timeout of llama-bench": "codeneedle.probes.throughput:LOAD_TIMEOUT_S",
-    "least timeout of llama-bench": "codeneedle.probes.throughput:SHORTEST_TIMEOUT_S",
-    "time per token of llama-bench": "codeneedle.probes.throughput:SLOWEST_S_PER_TOKEN",
+    "load timeout of llama-bench": f"{THROUGHPUT}:LOAD_TIMEOUT_S",
+    "least timeout of llama-bench": f"{THROUGHPUT}:SHORTEST_TIMEOUT_S",
+    "time per token of llama-bench": f"{THROUGHPUT}:SLOWEST_S_PER_TOKEN",
     "hash of a source package": "codeneedle.engines.llama_cpp.build:PACKAGE_SHA256",
     "pip of a build": "codeneedle.engines.llama_cpp.build:private_pip",
     "polling of a build": "codeneedle.engines.llama_cpp.build:POLL_S",

@@ -13,19 +13,12 @@ from made_records import (
     sized,
 )
 
-from codeneedle.analysis.divergence import NAME as DIVERGENCE
-from codeneedle.analysis.divergence import Compared, Divergence
 from codeneedle.engines.engine import ChunkValues
 from codeneedle.grid import Pair
-from codeneedle.records.record import (
-    AGAIN,
-    CellRecord,
-    ForcedRound,
-    Run,
-    Setup,
-    Status,
-    as_json,
-)
+from codeneedle.probes.divergence.record import NAME as DIVERGENCE
+from codeneedle.probes.divergence.record import Compared, Divergence
+from codeneedle.probes.recall.record import ForcedRound
+from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status, as_json
 
 REFERENCE = "bf16/bf16"
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from made_records import failed_record, made_run, made_setup
 
-from codeneedle.analysis.metrics import Metric
 from codeneedle.grid import BITS_PER_ELEMENT, Pair
-from codeneedle.probes import recall
+from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
+from codeneedle.probes.recall import probe as recall
 from codeneedle.records.record import Effective, Status
 
 TYPES = ("bf16", "q8_0", "q4_0")

@@ -5,7 +5,8 @@ from dataclasses import replace
 from made_records import made_setup
 from made_retrieval import made_frozen, made_texts, retrieval_record
 
-from codeneedle.analysis.retrieval import METRICS, NAME, more_metrics
+from codeneedle.probes.retrieval.metrics import METRICS, more_metrics
+from codeneedle.probes.retrieval.record import NAME
 from codeneedle.records.record import Run
 
 LENGTHS = (1024, 2048)

@@ -7,16 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, Pair
+from codeneedle.probes.recall.record import ForcedRound, Recall, Round
 from codeneedle.records.record import (
     CellRecord,
     CorpusFacts,
     Effective,
-    ForcedRound,
     KvBuffer,
     NeedleFacts,
     Phases,
-    Recall,
-    Round,
     Run,
     Setup,
     Status,

@@ -6,7 +6,10 @@ from dataclasses import replace
 from made_contexts import run_context
 from made_records import made_setup
 
-from codeneedle.analysis.retrieval import (
+from codeneedle.engines.messages import Forced
+from codeneedle.grid import Pair
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.retrieval.record import (
     NAME,
     Asked,
     Dialled,
@@ -17,19 +20,10 @@ from codeneedle.analysis.retrieval import (
     Retrieval,
     TextRead,
 )
-from codeneedle.corpora.task_kinds import make_texts
-from codeneedle.corpora.tasks import Posed
-from codeneedle.grid import Pair
-from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.retrieval_plan import RetrievalSettings, conditions
-from codeneedle.records.record import (
-    CellRecord,
-    Forced,
-    Phases,
-    Status,
-    as_json,
-    shared_with,
-)
+from codeneedle.probes.retrieval.settings import RetrievalSettings, conditions
+from codeneedle.probes.retrieval.task_kinds import make_texts
+from codeneedle.probes.retrieval.tasks import Posed
+from codeneedle.records.record import CellRecord, Phases, Status, as_json, shared_with
 
 DEPTHS = (0.1, 0.5, 0.9)
 

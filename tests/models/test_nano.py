@@ -35,9 +35,9 @@ from codeneedle.models.nano import (
     trained_matcher,
     value_codes,
 )
-from codeneedle.probes.prompts import completion_prompt
+from codeneedle.probes.recall.alignment import Mark, score
+from codeneedle.probes.recall.prompts import completion_prompt
 from codeneedle.records.record import NeedleFacts
-from codeneedle.scoring.alignment import Mark, score
 
 TEXT = text_of(Knobs(functions=2, value_length=6, name_length=5, seed=1009))
 UNSEEN_SEED = 20260101

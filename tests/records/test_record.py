@@ -5,7 +5,8 @@ from dataclasses import asdict, replace
 import pytest
 from made_records import failed_record, made_record, made_setup
 
-from codeneedle.records.record import Effective, Generation, KvBuffer, Phases, Status
+from codeneedle.engines.messages import Generation
+from codeneedle.records.record import Effective, KvBuffer, Phases, Status
 
 PHASES = Phases(
     between_s=0.25,

@@ -15,6 +15,7 @@ from outcomes import outcome
 
 from codeneedle.errors import BadInput, FolderUnusable, RequestError
 from codeneedle.grid import Pair
+from codeneedle.probes.recall.record import Recall
 from codeneedle.records import store as stores
 from codeneedle.records.comparability import OtherSetup, identity, stamp
 from codeneedle.records.record import (
@@ -23,7 +24,6 @@ from codeneedle.records.record import (
     BadSetup,
     CellRecord,
     Phases,
-    Recall,
     Setup,
     Status,
     as_json,

@@ -18,11 +18,14 @@ from made_retrieval import made_texts, retrieval_record
 from printing import printed
 from rich.cells import cell_len
 
-from codeneedle.analysis.retrieval import outcomes
 from codeneedle.corpora import corpus
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
-from codeneedle.records.record import Round, Run, Status
+from codeneedle.probes.recall.alignment import score
+from codeneedle.probes.recall.record import Round
+from codeneedle.probes.recall.rounds import AskedRound, Reading
+from codeneedle.probes.retrieval.outcomes import outcomes
+from codeneedle.records.record import Run, Status
 from codeneedle.report.answers import (
     answers,
     failure_words,
@@ -33,8 +36,6 @@ from codeneedle.report.answers import (
     side_by_side,
     truth,
 )
-from codeneedle.scoring.alignment import score
-from codeneedle.scoring.rounds import AskedRound, Reading
 
 NEEDLE = made_needle(3)
 LINES = NEEDLE.lines

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from made_records import failed_record, made_record, made_run, made_setup
 
-from codeneedle.analysis.retrieval import METRICS
+from codeneedle.probes.retrieval.metrics import METRICS
 from codeneedle.records.record import Effective, Proof, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import STATUS_WORDS, number

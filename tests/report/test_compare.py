@@ -17,10 +17,10 @@ from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 from printing import printed
 
 from codeneedle.errors import BadInput
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run
 from codeneedle.report.compare import compare, compare_json, compare_view
 from codeneedle.report.selection import one_run
-from codeneedle.scoring.rounds import Reading
 
 SETUP = made_setup(types_k=("bf16", "q4_0"), types_v=("bf16", "q4_0"))
 

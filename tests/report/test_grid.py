@@ -21,10 +21,12 @@ from made_records import (
 from printing import printed
 from rich.style import Style
 
-from codeneedle.analysis.frames import cells_frame, of_probe
-from codeneedle.analysis.metrics import Metric
-from codeneedle.analysis.recall import FORCED, METRICS
-from codeneedle.records.record import Round, Run, Status
+from codeneedle.probes.frames import cells_frame, of_probe
+from codeneedle.probes.metrics import Metric
+from codeneedle.probes.recall.metrics import FORCED, METRICS
+from codeneedle.probes.recall.record import Round
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.records.record import Run, Status
 from codeneedle.report.grid import (
     RAMP,
     Scale,
@@ -43,7 +45,6 @@ from codeneedle.report.grid import (
     text_colour,
     value_scale,
 )
-from codeneedle.scoring.rounds import Reading
 from codeneedle.verdict.judge import Verdict, judge
 
 METRIC = {metric.name: metric for metric in METRICS}

@@ -12,9 +12,10 @@ from made_records import LETTERS, failed_record, made_run, made_setup
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from codeneedle.analysis.recall import METRICS
 from codeneedle.errors import FolderUnusable, NothingToShow
 from codeneedle.grid import Pair
+from codeneedle.probes.recall.metrics import METRICS
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Status
 from codeneedle.report.grid import Scale
 from codeneedle.report.heatmap import (
@@ -24,7 +25,6 @@ from codeneedle.report.heatmap import (
     paint,
     picture_of,
 )
-from codeneedle.scoring.rounds import Reading
 from codeneedle.verdict.judge import Limits, Verdict, judge
 
 METRIC = {metric.name: metric for metric in METRICS}

@@ -8,9 +8,9 @@ import pytest
 from made_records import failed_record, made_run, made_setup
 from made_retrieval import made_texts, retrieval_record, right
 
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run, Status
 from codeneedle.report.page import command, page
-from codeneedle.scoring.rounds import Reading
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 MEBIBYTE = 2**20

@@ -8,8 +8,8 @@ from made_panels import BY_NAME, RIGHT, RUN, SETUP, record_of, run_of, unless
 from made_records import failed_record
 from matplotlib.colors import to_hex
 
-from codeneedle.analysis.retrieval import NAME
 from codeneedle.errors import FolderUnusable, NothingToShow
+from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.panel_pictures import KIND_COLOURS, draw_panels, paint
 from codeneedle.report.panels import panels_of
 

@@ -19,9 +19,10 @@ from made_records import failed_record, made_setup
 from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 from printing import printed
 
-from codeneedle.analysis.retrieval import NAME, more_metrics
 from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.grid import Pair
+from codeneedle.probes.retrieval.metrics import more_metrics
+from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.panels import (
     LETTERS,
     headline,

@@ -7,10 +7,12 @@ from made_metrics import failed
 from made_records import made_forced, made_record, made_run, made_setup
 from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 
-from codeneedle.analysis.throughput import ThroughputSetup
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
-from codeneedle.probes import PROBES, divergence
+from codeneedle.probes import PROBES
+from codeneedle.probes.divergence import probe as divergence
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.throughput.record import ThroughputSetup
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
 from codeneedle.report.selection import (
@@ -20,7 +22,6 @@ from codeneedle.report.selection import (
     runs_named,
     select,
 )
-from codeneedle.scoring.rounds import Reading
 
 TYPES = ("bf16", "q4_0")
 PLAIN = made_setup(needles=2, types_k=TYPES, types_v=TYPES)

@@ -24,6 +24,7 @@ from printing import printed
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
+from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Status
 from codeneedle.report.table import (
     pair_table,
@@ -32,7 +33,6 @@ from codeneedle.report.table import (
     table_markdown,
     table_view,
 )
-from codeneedle.scoring.rounds import Reading
 from codeneedle.verdict.judge import judge
 
 READING = Reading()

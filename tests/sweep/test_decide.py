@@ -21,13 +21,12 @@ from made_losses import (
 from made_plans import CORPUS, made_world, planned
 from made_records import made_forced, made_record, made_setup, sized
 
-from codeneedle.analysis.recall import Ask
 from codeneedle.errors import CellError
 from codeneedle.grid import Pair
-from codeneedle.probes.recall import RecallSettings
-from codeneedle.records.record import Phases, Recall, Run, Status, as_json
+from codeneedle.probes.recall.record import Recall, recall_of
+from codeneedle.probes.recall.settings import Ask, RecallSettings
+from codeneedle.records.record import Phases, Run, Status, as_json
 from codeneedle.records.store import Store
-from codeneedle.scoring.rounds import recall_of
 from codeneedle.sweep.decide import decide, finalists, further, spent_share, time_s
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.runner import CellStarted, Runner

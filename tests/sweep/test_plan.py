@@ -17,9 +17,9 @@ from codeneedle.errors import (
     UnknownName,
 )
 from codeneedle.grid import Pair
-from codeneedle.probes.divergence import DivergenceSettings
+from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.retrieval_plan import RetrievalSettings
+from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.sweep import plan
 from codeneedle.sweep.request import Request, Variant, pages
 

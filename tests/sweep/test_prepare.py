@@ -14,17 +14,18 @@ from made_plans import planned as plan_of
 from made_records import made_needle
 from source_files import put, python
 
-from codeneedle.analysis.recall import (
+from codeneedle.errors import BadInput, RequestError
+from codeneedle.probes import PROBES
+from codeneedle.probes.divergence.probe import DivergenceSettings
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.recall import probe as recall
+from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
     asked_of,
     conditions_of,
 )
-from codeneedle.errors import BadInput, RequestError
-from codeneedle.probes import PROBES, recall
-from codeneedle.probes.divergence import DivergenceSettings
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
-from codeneedle.probes.throughput import ThroughputSettings
+from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.sweep.prepare import (
     PromptCounter,

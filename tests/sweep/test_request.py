@@ -15,10 +15,10 @@ from codeneedle.corpora.registry import CorpusFile, read_corpus_file
 from codeneedle.errors import BadInput, RequestError, UnknownName
 from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.models.pretrained import SMOLLM2
-from codeneedle.probes.divergence import DivergenceSettings
+from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.retrieval_plan import lengths_of
-from codeneedle.probes.throughput import ThroughputSettings
+from codeneedle.probes.retrieval.settings import lengths_of
+from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.sweep.request import (
     KEYS,
     Request,

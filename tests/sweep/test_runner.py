@@ -16,18 +16,19 @@ from made_records import (
     made_setup,
 )
 
-from codeneedle.analysis.recall import METRICS
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, shuffled_grid
 from codeneedle.models.weights import read_header, sha256
-from codeneedle.probes import PROBES, recall
+from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Probe, Step
+from codeneedle.probes.recall import probe as recall
+from codeneedle.probes.recall.metrics import METRICS
+from codeneedle.probes.recall.record import Recall
 from codeneedle.records.record import (
     Effective,
     Phases,
     Print,
     Proof,
-    Recall,
     Status,
     Trouble,
     as_json,

@@ -13,6 +13,8 @@ from codeneedle.engines.messages import (
     BadReply,
     Chat,
     Completion,
+    Finish,
+    Forced,
     Message,
     Readiness,
     Refused,
@@ -25,7 +27,7 @@ from codeneedle.engines.messages import (
     TokenPiece,
     shaped,
 )
-from codeneedle.records.record import Finish, Forced, Json
+from codeneedle.records.record import Json
 
 NEUTRAL_SAMPLING: Json = {
     "temperature": 0.0,

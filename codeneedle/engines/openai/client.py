@@ -29,6 +29,8 @@ from codeneedle.engines.messages import (
     BadReply,
     Chat,
     Completion,
+    Finish,
+    Forced,
     Message,
     Readiness,
     Refused,
@@ -43,7 +45,7 @@ from codeneedle.engines.messages import (
     rounded,
     shaped,
 )
-from codeneedle.records.record import Finish, Forced, Json
+from codeneedle.records.record import Json
 
 _Answer = TypeVar("_Answer")
 

@@ -1,0 +1,1 @@
+"""Divergence: next-token distributions compared with those of the reference."""

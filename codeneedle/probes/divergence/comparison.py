@@ -1,0 +1,237 @@
+"""Compares a cell with the reference on texts, for divergence and for copies."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.engines.engine import DivergenceTask, DivergenceTool, ToolRun
+from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.grid import Pair, precision
+from codeneedle.probes.divergence.record import (
+    Compared,
+    Divergence,
+    divergence_of,
+)
+from codeneedle.probes.probe import ProbeContext, RunContext
+from codeneedle.records.record import CellRecord, Json, as_json
+from codeneedle.system import machine
+from codeneedle.system.files import locked, nap
+from codeneedle.text import size as size_phrase
+
+MAX_TEXT_BYTES = 256 << 20
+"""A tool reads and tokenizes all of a text, however few chunks it computes."""
+
+SPARE_BYTES = 64 << 20
+"""Disk that logs and records may need beside the reference's distributions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """
+    What distributions are compared on.
+
+    Attributes:
+        name: What it is called in messages.
+        data: The text.
+        context: Length of a chunk, in tokens.
+        chunks: How many chunks are compared, at most.
+    """
+
+    name: str
+    data: bytes
+    context: int
+    chunks: int
+
+
+def compared(
+    context: ProbeContext, texts: Sequence[Text], *, folder: Path, probe: str
+) -> Json:
+    """
+    The observation of *probe*: the cell compared with the reference on *texts*.
+
+    Args:
+        context: The cell.
+        texts: One for each context of the settings.
+        folder: Keeps the reference's distributions in it, by context.
+        probe: Part of the names of logs.
+
+    Raises:
+        BadInput: If a text turns out to be too short.
+        CellError: If the tool fails, or runs other cache types than asked for.
+    """
+    tool = context.run.engine.divergence_tool()
+    reference = reference_of(context.records) or context.pair
+    tasks = [
+        DivergenceTask(
+            pair=context.pair,
+            reference=reference,
+            context=text.context,
+            chunks=text.chunks,
+            text=text.data,
+            text_name=text.name,
+            weights_sha256=context.run.setup.weights.sha256,
+            folder=folder,
+        )
+        for text in texts
+    ]
+    steps = [_steps(tool, task) for task in tasks]
+    with context.measuring():
+        found = [
+            _compared(
+                context, tool, task, done=sum(steps[:at]), total=sum(steps), probe=probe
+            )
+            for at, task in enumerate(tasks)
+        ]
+    return as_json(Divergence(reference=str(reference), contexts=tuple(found)))
+
+
+def reference_of(records: Mapping[Pair, CellRecord]) -> Pair | None:
+    """The pair that *records* are compared with; None if there are none yet."""
+    for record in records.values():
+        found = divergence_of(record)
+        if found is not None:
+            return Pair.parse(found.reference)
+    return None
+
+
+def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:
+    """
+    The running order: the reference first, then those that would take its place.
+
+    The other probes shuffle, against heat and drift; here nothing is timed.
+    """
+    return sorted(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
+
+
+def _compared(
+    context: ProbeContext,
+    tool: DivergenceTool,
+    task: DivergenceTask,
+    *,
+    done: int,
+    total: int,
+    probe: str,
+) -> Compared:
+    """One context, the reference's distributions computed first if need be."""
+
+    def tell(what: str, behind: int, chunks: int) -> None:
+        at = min(behind + min(chunks, task.chunks), total)
+        context.step(at, total, f"{what} at {task.context:,} tokens")
+
+    # Of several workers, one computes the reference if it is missing.
+    task.folder.mkdir(parents=True, exist_ok=True)
+    with locked(task.folder / "base.lock", waiting=nap):
+        reference = tool.reference(task)
+        if reference is None:
+            what = f"computing the reference {task.reference}"
+            tell(what, done, 0)
+            name = f"{task.reference.slug}.{probe}-base.{task.context}.log"
+            reference = tool.write_reference(
+                task,
+                log=context.logs / name,
+                note=lambda run: context.observe_tool(_of_reference(run, task)),
+                progress=lambda chunks: tell(what, done, chunks),
+            )
+            done += task.chunks
+    behind = done
+    tell("comparing", behind, 0)
+    started = time.monotonic()
+    found = tool.compare(
+        task,
+        reference,
+        log=context.log(f"{probe}.{task.context}"),
+        note=context.observe_tool,
+        progress=lambda chunks: tell("comparing", behind, chunks),
+    )
+    return Compared(
+        context=task.context,
+        chunks=reference.chunks,
+        tokens=found.tokens,
+        seconds=round(time.monotonic() - started, 4),
+        base_seconds=reference.seconds,
+        reference_ppl=reference.ppl,
+        statistics=found.statistics,
+        retries=found.retries,
+        by_chunk=found.by_chunk,
+    )
+
+
+def _of_reference(run: ToolRun, task: DivergenceTask) -> ToolRun:
+    """*run* of the reference, as it concerns the cell of *task*: maybe another pair."""
+    is_same = task.pair == task.reference
+    return run if is_same else ToolRun(command=run.command)
+
+
+def _steps(tool: DivergenceTool, task: DivergenceTask) -> int:
+    """Chunks to compute: twice as many if the reference is to be computed."""
+    return (1 if tool.reference(task) else 2) * task.chunks
+
+
+def file_bytes(path: Path, *, option: str) -> bytes:
+    """
+    A text that *option* names.
+
+    Raises:
+        BadInput: If it is no file, or too large.
+    """
+    reason = ""
+    try:
+        if not path.is_file():
+            reason = "it is a folder" if path.is_dir() else "there is no such file"
+        elif path.stat().st_size > MAX_TEXT_BYTES:
+            reason = f"it has more than {size_phrase(MAX_TEXT_BYTES)}"
+        else:
+            return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise BadInput(
+        source=f"{option} {path}",
+        reason=reason,
+        hint=f"Name a plain text file, or leave {option} out.",
+    )
+
+
+def refuse_untrained(run: RunContext, context: int, *, option: str) -> None:
+    """
+    Stop at a *context* that is longer than what the weights were trained for.
+
+    Raises:
+        BadInput: If it is, and the user's arguments do not stretch it.
+    """
+    trained = run.weights.training_context
+    if trained and context > trained and not run.engine.stretches_context:
+        raise BadInput(
+            source=f"{option} {context}",
+            reason=f"these weights were trained for {trained:,} tokens",
+            hint=f"Use {option} {trained} or less.",
+        )
+
+
+def refuse_full_disk(
+    run: RunContext, folder: Path, sizes: Sequence[tuple[int, int]]
+) -> None:
+    """
+    Stop if the distributions of the reference would not fit on the disk.
+
+    Args:
+        run: The run.
+        folder: Where they are kept.
+        sizes: Contexts, with the chunks at each.
+
+    Raises:
+        FolderUnusable: Naming both sizes.
+    """
+    tool = run.engine.divergence_tool()
+    needed = sum(
+        tool.missing_bytes(folder, context=context, chunks=chunks)
+        for context, chunks in sizes
+    )
+    free = machine.free_disk_bytes(run.folder)
+    if needed + SPARE_BYTES > free:
+        raise FolderUnusable(
+            folder=run.folder,
+            reason=f"the reference's distributions take {size_phrase(needed)}, and "
+            f"{size_phrase(free)} are free",
+            hint="Use fewer chunks, a smaller context, or --out on a larger disk.",
+        )

@@ -1,0 +1,239 @@
+"""Metrics of the probes that compare distributions: divergence, and copy."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from codeneedle.engines.engine import ChunkValues
+from codeneedle.probes.divergence.record import (
+    NAME,
+    Compared,
+    divergence_of,
+)
+from codeneedle.probes.metrics import Loss, LossKind, Metric, Values
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.records.record import BadRecord, CellRecord, Setup
+
+Numbers = Callable[[Compared], Sequence[float]]
+
+
+def _values(numbers: Numbers, context: int | None = None) -> Values:
+    """The numbers of the comparison at *context*, or at the first one."""
+
+    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> Sequence[float]:
+        found = divergence_of(record)
+        compared = found.at(context) if found else None
+        return () if compared is None else numbers(compared)
+
+    return values
+
+
+def _reference(record: CellRecord) -> str | None:
+    """The pair that *record* was compared with."""
+    found = divergence_of(record)
+    return found.reference if found else None
+
+
+def _of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
+    """The value of each chunk."""
+    return lambda compared: [value(chunk) for chunk in compared.by_chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A metric before it is bound to a context."""
+
+    metric: Metric
+    numbers: Numbers
+    is_compared: bool = True
+    by_chunk: Callable[[ChunkValues], float] | None = None
+
+    def at(self, context: int | None) -> Metric:
+        """The metric of one context; of the first one for None."""
+        suffix = "" if context is None else f"@{context}"
+        label = "" if context is None else f", chunks of {context} tokens"
+        return replace(
+            self.metric,
+            name=f"{self.metric.name}{suffix}",
+            label=f"{self.metric.label}{label}",
+            values=_values(self.numbers, context),
+            in_table=self.metric.in_table and context is None,
+            reference=_reference if self.is_compared else None,
+            loss=self.metric.loss if context is None else None,
+            units=_values(_of_chunks(self.by_chunk), context)
+            if self.by_chunk
+            else None,
+        )
+
+
+def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
+    return Metric(
+        name=name,
+        label=label,
+        unit="nats",
+        better="lower",
+        bounds=(0, None),
+        least_span=0.1,
+        digits=4,
+        values=_values(lambda _: ()),
+        in_table=in_table,
+        floor=True,
+        noun="chunks",
+    )
+
+
+_KINDS: tuple[_Kind, ...] = (
+    _Kind(
+        replace(
+            _divergence("kld", "mean KL divergence from the reference", in_table=True),
+            loss=Loss(kind=LossKind.CHANGE),
+        ),
+        lambda compared: (compared.statistics.kld.value,),
+        by_chunk=lambda chunk: chunk.kld,
+    ),
+    _Kind(
+        _divergence("kld999", "KL divergence, 99.9th percentile", in_table=True),
+        lambda compared: (compared.statistics.kld_999,),
+    ),
+    _Kind(
+        replace(
+            _divergence("top1", "tokens with the reference's first choice"),
+            unit="%",
+            better="higher",
+            bounds=(0, 100),
+            least_span=10,
+            digits=2,
+            in_table=True,
+            floor=False,
+        ),
+        lambda compared: (compared.statistics.same_top.value,),
+        by_chunk=lambda chunk: chunk.same_top,
+    ),
+    _Kind(
+        _divergence("kld-median", "KL divergence, median"),
+        lambda compared: (compared.statistics.kld_median,),
+    ),
+    _Kind(
+        _divergence("kld-max", "KL divergence, largest of all tokens"),
+        lambda compared: (compared.statistics.kld_max,),
+    ),
+    _Kind(
+        replace(
+            _divergence("dp-rms", "change of the right token's probability, RMS"),
+            unit="%",
+            bounds=(0, 100),
+            least_span=10,
+            digits=3,
+        ),
+        lambda compared: (compared.statistics.dp_rms.value,),
+    ),
+    _Kind(
+        replace(
+            _divergence("ppl", "perplexity"),
+            unit="",
+            better="neither",
+            bounds=(1, None),
+            least_span=0,
+            in_table=True,
+            floor=False,
+        ),
+        lambda compared: (compared.statistics.ppl.value,),
+        is_compared=False,
+    ),
+    _Kind(
+        replace(
+            _divergence("ppl-ratio", "perplexity by the reference's"),
+            unit="",
+            better="neither",
+            least_span=0,
+            floor=False,
+        ),
+        lambda compared: (compared.statistics.ppl.value / compared.reference_ppl,),
+    ),
+)
+
+
+_copied = functools.partial(
+    replace,
+    _divergence("", "", in_table=True),
+    floor=False,
+)
+
+
+_COPY_KINDS: tuple[_Kind, ...] = (
+    _Kind(
+        _copied(
+            name="copy-ppl",
+            label="perplexity of the second copy",
+            unit="",
+            bounds=(1, None),
+            least_span=0,
+            digits=3,
+        ),
+        _of_chunks(lambda chunk: math.exp(-chunk.logp)),
+        is_compared=False,
+    ),
+    _Kind(
+        _copied(
+            name="copy-logp",
+            label="log-probability of the second copy, per token",
+            better="higher",
+            bounds=(None, 0),
+            least_span=0.5,
+            in_table=False,
+            loss=Loss(kind=LossKind.NATS),
+        ),
+        _of_chunks(lambda chunk: chunk.logp),
+        is_compared=False,
+    ),
+    _Kind(
+        _copied(
+            name="copy-kld",
+            label="mean KL divergence from the reference, second copy",
+            floor=True,
+            loss=Loss(kind=LossKind.CHANGE),
+        ),
+        _of_chunks(lambda chunk: chunk.kld),
+    ),
+    _Kind(
+        _copied(
+            name="copy-top1",
+            label="tokens with the reference's first choice, second copy",
+            unit="%",
+            better="higher",
+            bounds=(0, 100),
+            least_span=10,
+            digits=2,
+        ),
+        _of_chunks(lambda chunk: chunk.same_top),
+    ),
+)
+"""Values of each chunk of 16 or so; a cell's number is their mean."""
+
+COPY_METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _COPY_KINDS)
+"""Likewise of the probe `COPY`."""
+
+METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _KINDS)
+"""Those of the first context; the first of them is the headline."""
+
+
+def more_metrics(setup: Setup, probe: str = NAME) -> tuple[Metric, ...]:
+    """
+    The same at each context, where a run has several: ``kld@512``, ``copy-ppl@512``.
+
+    Raises:
+        BadRecord: If the settings name none.
+    """
+    named = setup.probes.get(probe, {}).get("contexts", [])
+    try:
+        contexts = msgspec.convert(named, type=tuple[int, ...])
+    except msgspec.ValidationError as error:
+        reason = f"the contexts of {probe} are none: {error}"
+        raise BadRecord(file="setup.json", reason=reason) from error
+    if len(contexts) < 2:  # noqa: PLR2004 - several
+        return ()
+    kinds = _KINDS if probe == NAME else _COPY_KINDS
+    return tuple(kind.at(context) for context in contexts for kind in kinds)

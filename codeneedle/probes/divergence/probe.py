@@ -1,0 +1,244 @@
+"""The divergence probe: next-token distributions compared with the reference's."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.engines.engine import Ability
+from codeneedle.errors import BadInput
+from codeneedle.probes.divergence.comparison import (
+    Text,
+    compared,
+    file_bytes,
+    most_precise_first,
+    refuse_full_disk,
+    refuse_untrained,
+)
+from codeneedle.probes.divergence.metrics import METRICS, more_metrics
+from codeneedle.probes.divergence.record import NAME
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.records.record import Json, as_json, from_json
+from codeneedle.text import plural
+
+DEFAULT_CONTEXT = 4096
+"""Tokens, where text and training allow it; more than the 512 that hide so much."""
+
+SMALLEST_DEFAULT_CONTEXT = 256
+DEFAULT_CHUNKS = 8
+
+FEW_CHUNKS = 4
+"""
+Where nothing is asked and the text is short: its context is so short that it has these.
+36 pairs of a model of 135 million parameters then take 10 minutes on two cores.
+"""
+
+BYTES_PER_TOKEN = 4
+"""Of English and code, roughly; only for the choice of a default context."""
+
+_Context = Annotated[int, Meta(ge=2)]
+_Chunks = Annotated[int, Meta(ge=1)]
+
+
+class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose; empty or None for what suits text and model."""
+
+    contexts: Annotated[
+        tuple[_Context, ...],
+        Meta(
+            description="Contexts to compare distributions at, in tokens.",
+            extra={
+                "option": "--divergence-context",
+                "metavar": "LIST",
+                "default": "4096, or what the weights were trained for",
+            },
+        ),
+    ] = ()
+    chunks: Annotated[
+        _Chunks | None,
+        Meta(
+            description="Chunks of text to compare distributions on.",
+            extra={"option": "--chunks"},
+        ),
+    ] = None
+    text: Annotated[
+        Path | None,
+        Meta(
+            description="What to compare distributions on.",
+            extra={"option": "--text", "metavar": "FILE", "default": "the corpus"},
+        ),
+    ] = None
+
+
+def check(settings: DivergenceSettings, corpus: Corpus | None) -> None:
+    """
+    Stop at settings that no model can satisfy.
+
+    Args:
+        settings: What the user chose.
+        corpus: The whole corpus; None if it has not been read yet.
+
+    Raises:
+        BadInput: If ``--text`` is not a file of text, or too large; or if the text has
+            fewer bytes than the chunks would have tokens.
+    """
+    text = settings.text
+    size = corpus.size_bytes if corpus else None
+    if text:
+        size = len(file_bytes(text, option="--text"))
+    if size is None or settings.chunks is None:
+        return
+    longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
+    fitting = max(1, size // longest)
+    if settings.chunks > fitting:
+        raise BadInput(
+            source=f"--chunks {settings.chunks}",
+            reason=f"{text.name if text else 'the corpus'} has at most {size:,} "
+            f"tokens, which make {plural(fitting, 'chunk')} of {longest:,}",
+            hint=f"Use --chunks {fitting} or less, or a longer --text.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """
+    What must be equal for divergences to be comparable.
+
+    Attributes:
+        contexts: Lengths of chunks, in tokens; the first is the headline's.
+        chunks: Chunks at each of them, at most.
+        text: Name of the text.
+        text_sha256: Of the text, as it is handed to the tool.
+        llama: The tool's version, as it states it.
+        arguments: Of the arguments for the engine, those the tool takes too.
+        ignored: The others, which change nothing here.
+    """
+
+    contexts: tuple[int, ...]
+    chunks: tuple[int, ...]
+    text: str
+    text_sha256: str
+    llama: str
+    arguments: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+def conditions(run: RunContext) -> Json:
+    """
+    What *run* compares distributions on, checked as far as can be without a model.
+
+    Raises:
+        BadInput: If the text is too short, a context too long, or too few tokens
+            would be scored.
+        MachineError: If the tool is missing or too old, or the disk too small.
+    """
+    tool = run.engine.divergence_tool()
+    asked = run.settings_of(DivergenceSettings, NAME)
+    data = _text(run)
+    contexts = chosen_contexts(run, asked, len(data))
+    sizes = [(context, _chunks(asked, context, len(data))) for context in contexts]
+    chosen = Conditions(
+        contexts=contexts,
+        chunks=tuple(chunks for _, chunks in sizes),
+        text=asked.text.name if asked.text else run.setup.corpus.name,
+        text_sha256=hashlib.sha256(data).hexdigest(),
+        llama=tool.version,
+        arguments=tool.arguments,
+        ignored=tool.ignored,
+    )
+    for context, chunks in sizes:
+        refuse_untrained(run, context, option="--divergence-context")
+        tool.check(
+            text_name=chosen.text,
+            text_bytes=len(data),
+            context=context,
+            chunks=chunks,
+        )
+    refuse_full_disk(run, run.folder, sizes)
+    return as_json(chosen)
+
+
+def chosen_contexts(
+    run: RunContext, asked: DivergenceSettings, text_size: int
+) -> tuple[int, ...]:
+    """
+    The contexts asked for, else one for which the text most likely suffices.
+
+    Args:
+        run: Weights and context.
+        asked: What the user chose.
+        text_size: Length of the text, in bytes.
+    """
+    if asked.contexts:
+        return tuple(dict.fromkeys(asked.contexts))
+    trained = run.weights.training_context or DEFAULT_CONTEXT
+    context = min(DEFAULT_CONTEXT, trained, run.setup.context)
+    tokens = text_size // (1 if run.is_built_in else BYTES_PER_TOKEN)
+    while FEW_CHUNKS * context > tokens and context // 2 >= SMALLEST_DEFAULT_CONTEXT:
+        context //= 2
+    return (context,)
+
+
+def measure(context: ProbeContext) -> Json:
+    """
+    Compare the cell with the reference, at each context of the conditions.
+
+    Distributions of the reference that are missing, truncated or of something else
+    are computed again. The reference is compared with itself, too: the noise floor.
+
+    Raises:
+        BadInput: If the text turns out to be too short.
+        CellError: If the tool fails, or runs other cache types than asked for.
+    """
+    stored = context.run.setup.probes[NAME]
+    chosen = from_json(stored, Conditions, file="setup.json")
+    data = _text(context.run)
+    if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
+        raise BadInput(
+            source=chosen.text,
+            reason="it has changed since this sweep began",
+            hint="Run the command again, with another --out for the new text.",
+        )
+    texts = [
+        Text(name=chosen.text, data=data, context=length, chunks=chunks)
+        for length, chunks in zip(chosen.contexts, chosen.chunks, strict=True)
+    ]
+    return compared(context, texts, folder=context.run.folder, probe=NAME)
+
+
+def reads_corpus(settings: DivergenceSettings) -> bool:
+    """Whether distributions are compared on the corpus, not on a text of the user's."""
+    return settings.text is None
+
+
+PROBE = Probe(
+    name=NAME,
+    metrics=METRICS,
+    measure=measure,
+    needs=frozenset({Ability.DIVERGENCE}),
+    reads_corpus=reads_corpus,
+    settings=DivergenceSettings,
+    check=check,
+    conditions=conditions,
+    more_metrics=more_metrics,
+    order=most_precise_first,
+    leads=True,
+)
+
+
+def _text(run: RunContext) -> bytes:
+    """The text to compare on: the file asked for, else the corpus as it is sent."""
+    path = run.settings_of(DivergenceSettings, NAME).text
+    return run.text.encode() if path is None else file_bytes(path, option="--text")
+
+
+def _chunks(asked: DivergenceSettings, context: int, text_size: int) -> int:
+    """Chunks at *context*; of a short text fewer, but not of those asked for."""
+    if asked.chunks is not None:
+        return asked.chunks
+    is_short = not asked.contexts and context < DEFAULT_CONTEXT
+    most = FEW_CHUNKS if is_short else DEFAULT_CHUNKS
+    return min(most, max(2, text_size // max(1, context)))

@@ -1,0 +1,75 @@
+"""What the probes that compare distributions store of a cell."""
+
+from dataclasses import dataclass
+
+from codeneedle.engines.engine import ChunkValues, Statistics
+from codeneedle.records.record import CellRecord, from_json
+
+NAME = "divergence"
+"""Of the probe that compares on a text."""
+
+COPY = "copy"
+"""Of the one whose text says everything twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """
+    A cell compared with the reference at one context.
+
+    Attributes:
+        context: Length of a chunk, in tokens.
+        chunks: Chunks of text.
+        tokens: Tokens scored: the second half of each chunk.
+        seconds: How long the comparison took.
+        base_seconds: How long the reference took to write its base file.
+        reference_ppl: Perplexity of the reference, as it was before 16 bits of it
+            were kept: what is read back stops 16 nats below the likeliest token.
+        statistics: What llama-perplexity made of it.
+        retries: How often the tool ran again because the end of its log was missing.
+        by_chunk: Means of each chunk; empty in records of older versions.
+    """
+
+    context: int
+    chunks: int
+    tokens: int
+    seconds: float
+    base_seconds: float
+    reference_ppl: float
+    statistics: Statistics
+    retries: int = 0
+    by_chunk: tuple[ChunkValues, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """
+    The observation of a probe that compares distributions.
+
+    Attributes:
+        reference: The pair compared with: ``f16/f16``.
+        contexts: One comparison for each context, in the order of the settings.
+    """
+
+    reference: str
+    contexts: tuple[Compared, ...]
+
+    def at(self, context: int | None) -> Compared | None:
+        """The comparison at *context*, or at the first one; None if there is none."""
+        for compared in self.contexts:
+            if context in {None, compared.context}:
+                return compared
+        return None
+
+
+def divergence_of(record: CellRecord) -> Divergence | None:
+    """
+    What *record* holds of these probes; None if it is another's, or holds nothing.
+
+    Raises:
+        BadRecord: If what it holds cannot be read.
+    """
+    if record.probe not in {NAME, COPY} or record.observation is None:
+        return None
+    file = f"{record.pair.slug}.{record.probe}.json"
+    return from_json(record.observation, Divergence, file=file)

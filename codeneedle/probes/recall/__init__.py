@@ -1,0 +1,1 @@
+"""Recall: functions of the corpus, written verbatim or forced token by token."""

@@ -1,0 +1,417 @@
+"""Metrics of the recall probe."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from codeneedle.corpora.needles import ASKED_LINES
+from codeneedle.probes.metrics import METRICS as MEMORY
+from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell
+from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
+from codeneedle.probes.recall.rounds import (
+    PASS_LINES,
+    Counts,
+    ForcedAnswer,
+    Margins,
+    Reading,
+    asked_rounds,
+    counts_of,
+    forced_answers,
+    margins_of,
+)
+from codeneedle.probes.recall.settings import (
+    Ask,
+    asked_of,
+    conditions_of,
+)
+from codeneedle.records.record import CellRecord, Setup
+
+WHOLE_READING = 0.9
+"""
+Share of a prompt that must not come from the cache to give a reading speed.
+
+Reading slows down with depth, so speeds compare only where they cover the same
+depths: the whole prompt, as in the priming round. What is left after a cached
+corpus is a few dozen tokens, whose speed is mostly overhead.
+"""
+
+STEADY_TOKENS = 16
+"""
+Tokens that a reply must have to give a writing speed.
+
+Servers count the first token, though it fell out of reading the prompt: with 16
+of them the speed is at most 7 % too high.
+"""
+
+
+LOST_LINES = 4
+"""A function is lost that has this many lines fewer than with the reference."""
+
+
+def unanswered(record: CellRecord, setup: Setup, part: Ask) -> frozenset[str]:
+    """
+    Names of the needles that *record* was asked for and lacks an answer of.
+
+    Args:
+        record: A finished one.
+        setup: Its run's.
+        part: Written or forced: an engine may be able to do one alone.
+
+    Raises:
+        BadRecord: As of `asked_rounds`.
+    """
+    if part is Ask.FORCED:
+        forced = recall_of(record).forced
+        return frozenset(each.needle for each in forced if not each.logprobs)
+    rounds = asked_rounds(record, setup)
+    return frozenset(each.needle.name for each in rounds if each.error)
+
+
+def asked_for(record: CellRecord, part: Ask) -> frozenset[str]:
+    """Names of the needles that *record* was asked for, written or forced."""
+    found = recall_of(record)
+    rounds = found.forced if part is Ask.FORCED else found.rounds
+    return frozenset(each.needle for each in rounds)
+
+
+def is_answered(record: CellRecord, setup: Setup, part: Ask) -> bool:
+    """Whether *record* has an answer of *part* at all."""
+    return bool(asked_for(record, part) - unanswered(record, setup, part))
+
+
+def _of_answers(
+    number: Callable[[Counts], float], *, missing: float | None = None
+) -> Values:
+    """
+    One value for each round that has an answer.
+
+    Args:
+        number: Of an answer.
+        missing: The value of a round without one, where any round has one; None: it
+            has no value.
+    """
+
+    def values(record: CellRecord, setup: Setup, reading: Reading) -> list[float]:
+        answers = counts_of(record, setup, reading)
+        if missing is None or not answers:
+            return [float(number(counts)) for counts in answers]
+        return [
+            missing if asked.error else float(number(asked.counts(reading)))
+            for asked in asked_rounds(record, setup)
+        ]
+
+    return values
+
+
+def _round_names(record: CellRecord, _setup: Setup) -> list[str]:
+    return [each.needle for each in recall_of(record).rounds]
+
+
+def _margin_names(record: CellRecord, setup: Setup) -> list[str]:
+    rounds = (each for each in asked_rounds(record, setup) if not each.error)
+    return [each.needle.name for each in rounds if each.margins]
+
+
+def _of_gaps(number: Callable[[Margins], float]) -> Values:
+    """One value for each round that has an answer with gaps."""
+
+    def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+        return [number(margins) for margins in margins_of(record, setup)]
+
+    return values
+
+
+def _of_forced(number: Callable[[ForcedAnswer], float]) -> Values:
+    """One value for each function of every sweep whose right lines have scores."""
+
+    def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+        names = set(_names_of_all_pairs(record, setup))
+        answers = forced_answers(record, setup)
+        return [float(number(each)) for each in answers if each.needle.name in names]
+
+    return values
+
+
+def _of_all_pairs(record: CellRecord, setup: Setup) -> Sequence[ForcedRound]:
+    """
+    What every pair is asked for: without further functions of open pairs.
+
+    A mean over others could not be compared with that of another pair.
+    """
+    return recall_of(record).forced[: conditions_of(setup).functions]
+
+
+def _names_of_all_pairs(record: CellRecord, setup: Setup) -> list[str]:
+    return [each.needle for each in _of_all_pairs(record, setup)]
+
+
+def _forced_names(record: CellRecord, setup: Setup) -> list[str]:
+    return [each.needle for each in _of_all_pairs(record, setup) if each.logprobs]
+
+
+def _breaks_at(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+    """Right lines of every needle, 0 of one without scores where any has some."""
+    found = {each.needle.name: each.breaks_at for each in forced_answers(record, setup)}
+    rounds = _of_all_pairs(record, setup) if found else ()
+    return [float(found.get(each.needle, 0)) for each in rounds]
+
+
+def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
+    """Mean probability of the right tokens of each function, further ones included."""
+    answers = forced_answers(record, setup)
+    return {each.needle.name: each.probability for each in answers}
+
+
+def _every_name(record: CellRecord, _setup: Setup) -> list[str]:
+    return [each.needle for each in recall_of(record).forced]
+
+
+def _bounded(record: CellRecord) -> float:
+    forced = recall_of(record).forced
+    tokens = sum(len(each.logprobs) for each in forced)
+    return sum(len(each.bounds) for each in forced) / tokens if tokens else 0.0
+
+
+def _first_choices(record: CellRecord, setup: Setup) -> float:
+    rights = [answer.right for answer in forced_answers(record, setup)]
+    return math.fsum(rights) / len(rights) if rights else 0.0
+
+
+def _matched_share(record: CellRecord, setup: Setup) -> float:
+    matched = [counts.matched for counts in counts_of(record, setup, Reading())]
+    return sum(matched) / len(matched) / ASKED_LINES if matched else 0.0
+
+
+def _errors(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+    return [float(bool(asked.error)) for asked in asked_rounds(record, setup)]
+
+
+def _prefill(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    recall = recall_of(record)
+    rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
+    speeds = (_reading_speed(asked) for asked in rounds)
+    return [speed for speed in speeds if speed is not None]
+
+
+def _reading_speed(asked: Round) -> float | None:
+    """Tokens per second; None where much of the prompt came from the cache."""
+    read = asked.prompt_tokens - asked.cached_tokens
+    is_whole = read > 0 and read >= WHOLE_READING * asked.prompt_tokens
+    if asked.error or not is_whole or asked.prompt_ms <= 0:
+        return None
+    return read / asked.prompt_ms * 1000
+
+
+def _decode(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    return [
+        asked.predicted_tokens / asked.predicted_ms * 1000
+        for asked in recall_of(record).rounds
+        if not asked.error
+        and asked.predicted_tokens >= STEADY_TOKENS
+        and asked.predicted_ms > 0
+    ]
+
+
+def _accepted(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    return [
+        100 * asked.accepted / asked.drafted
+        for asked in recall_of(record).rounds
+        if asked.drafted
+    ]
+
+
+_lines = partial(Metric, unit="lines", digits=2, least_span=5)
+_rounds = partial(Metric, unit="rounds", bounds=(0, 1), digits=0, is_sum=True)
+_gap = partial(
+    Metric, unit="nats", better="higher", bounds=(0, None), digits=2, least_span=1
+)
+_speed = partial(
+    Metric, unit="tokens/s", better="higher", bounds=(0, None), group="speed"
+)
+_seconds = partial(Metric, unit="s", better="lower", bounds=(0, None), group="speed")
+
+METRICS: tuple[Metric, ...] = (
+    _lines(
+        name="matched",
+        label=f"matched lines of {ASKED_LINES}",
+        better="higher",
+        bounds=(0, ASKED_LINES),
+        values=_of_answers(lambda counts: counts.matched, missing=0),
+        names=_round_names,
+        in_table=True,
+        loss=Loss(kind=LossKind.ANSWERS, lost_from=LOST_LINES, able=_matched_share),
+    ),
+    _rounds(
+        name="pass",
+        label=f"rounds with at least {PASS_LINES} matched lines",
+        better="higher",
+        values=_of_answers(lambda counts: counts.passed),
+    ),
+    _lines(
+        name="hallucinated",
+        label="lines of the answer that match nothing",
+        better="lower",
+        bounds=(0, None),
+        values=_of_answers(lambda counts: counts.hallucinated),
+    ),
+    _lines(
+        name="missing",
+        label=f"missing lines of {ASKED_LINES}",
+        better="lower",
+        bounds=(0, ASKED_LINES),
+        values=_of_answers(lambda counts: counts.missing, missing=ASKED_LINES),
+    ),
+    _lines(
+        name="bonus",
+        label="correct lines past the asked ones",
+        better="neither",
+        bounds=(0, None),
+        values=_of_answers(lambda counts: counts.bonus),
+    ),
+    _lines(
+        name="overrun",
+        label="lines past the end of the answer that match nothing",
+        better="neither",
+        bounds=(0, None),
+        values=_of_answers(lambda counts: counts.overrun),
+    ),
+    _gap(
+        name="margin",
+        label="smallest gap to the runner-up token",
+        values=_of_gaps(lambda margins: margins.least),
+        names=_margin_names,
+        in_table=True,
+    ),
+    _gap(
+        name="margin5",
+        label="gap to the runner-up token, 5th percentile",
+        values=_of_gaps(lambda margins: margins.fifth),
+    ),
+    _gap(
+        name="margin-mean",
+        label="gap to the runner-up token, mean",
+        values=_of_gaps(lambda margins: margins.mean),
+    ),
+    _speed(
+        name="prefill", label="prompt reading, a by-product", digits=0, values=_prefill
+    ),
+    _speed(name="decode", label="writing, a by-product", digits=1, values=_decode),
+    Metric(
+        name="accepted",
+        label="drafted tokens that were right",
+        unit="%",
+        better="neither",
+        bounds=(0, 100),
+        digits=1,
+        values=_accepted,
+        group="speed",
+    ),
+    *MEMORY,
+    _seconds(
+        name="ready",
+        label="from launch to a verified server",
+        digits=1,
+        values=of_cell(lambda record: record.phases.ready_s),
+    ),
+    _seconds(
+        name="time",
+        label="the whole cell",
+        digits=1,
+        values=of_cell(lambda record: record.phases.total_s or None),
+    ),
+    _seconds(
+        name="waiting",
+        label="start and stop of the server, and the time since the last cell",
+        digits=2,
+        values=of_cell(lambda record: record.phases.waiting_s or None),
+    ),
+    _rounds(
+        name="errors",
+        label="rounds without an answer",
+        better="lower",
+        values=_errors,
+    ),
+)
+"""All of them; the first is the headline."""
+
+_forced = partial(Metric, better="higher", names=_forced_names)
+
+FORCED: tuple[Metric, ...] = (
+    _forced(
+        name="recall-logp",
+        label="log-probability of the right tokens",
+        unit="nats",
+        bounds=(None, 0),
+        least_span=0.5,
+        digits=3,
+        values=_of_forced(lambda answer: answer.logp),
+        in_table=True,
+        loss=Loss(
+            kind=LossKind.PROBABILITY,
+            by_unit=_probabilities,
+            units=_every_name,
+            bounded=_bounded,
+            able=_first_choices,
+        ),
+    ),
+    _forced(
+        name="recall-right",
+        label="right tokens that were the first choice",
+        unit="%",
+        bounds=(0, 100),
+        least_span=10,
+        digits=1,
+        values=_of_forced(lambda answer: 100 * answer.right),
+        in_table=True,
+    ),
+    _forced(
+        name="breaks-at",
+        label="forced lines before greedy writing would leave them",
+        unit="lines",
+        bounds=(0, None),
+        least_span=5,
+        digits=2,
+        values=_breaks_at,
+        names=_names_of_all_pairs,
+    ),
+    _forced(
+        name="lead",
+        label="lead of the right tokens over the runner-up, mean",
+        unit="nats",
+        bounds=(None, None),
+        least_span=1,
+        digits=2,
+        values=_of_forced(lambda answer: answer.margins.mean if answer.margins else 0),
+    ),
+    _forced(
+        name="lead5",
+        label="lead of the right tokens over the runner-up, 5th percentile",
+        unit="nats",
+        bounds=(None, None),
+        least_span=1,
+        digits=2,
+        values=_of_forced(lambda answer: answer.margins.fifth if answer.margins else 0),
+    ),
+)
+"""Those of forced recall, in runs that asked for it; the first is their headline."""
+
+
+def part_of(metric: str) -> Ask:
+    """What the metric of that name is read from: written rounds, or forced ones."""
+    is_forced = metric in {each.name for each in FORCED}
+    return Ask.FORCED if is_forced else Ask.WRITTEN
+
+
+def forced_metrics(setup: Setup) -> tuple[Metric, ...]:
+    """The metrics that *setup* has beyond `METRICS`."""
+    return FORCED if Ask.FORCED in asked_of(setup).parts else ()
+
+
+def headline(setup: Setup) -> str:
+    """
+    The metric that reports show where none is named.
+
+    Forced recall wherever it was asked for: beside it, written recall is the same in
+    most cells of most grids, at 20 of 20 or near none.
+    """
+    return (*forced_metrics(setup), METRICS[0])[0].name

@@ -1,0 +1,496 @@
+"""The recall probe: asks for functions verbatim and stores the replies."""
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from msgspec import structs
+
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.needles import (
+    ASKED_LINES,
+    block_ends,
+    depth_of,
+    forced_needle,
+    written_needle,
+)
+from codeneedle.engines.engine import Ability, Engine, Served
+from codeneedle.engines.messages import (
+    BadReply,
+    Chat,
+    Completion,
+    Forced,
+    Generation,
+    Reply,
+    ServerGone,
+)
+from codeneedle.errors import BadInput, CellError
+from codeneedle.probes import frames
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.recall.alignment import answer_lines, score
+from codeneedle.probes.recall.metrics import METRICS, forced_metrics, headline
+from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
+from codeneedle.probes.recall.record import NAME, ForcedRound, Recall, Round, recall_of
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.recall.settings import (
+    Ask,
+    RecallConditions,
+    RecallSettings,
+    conditions,
+    conditions_of,
+)
+from codeneedle.records.record import (
+    Json,
+    NeedleFacts,
+    Run,
+    Setup,
+    Status,
+    as_json,
+    shared_with,
+)
+from codeneedle.text import one_line, plural
+
+PRIMING_TOKENS = 8
+"""Enough to make the server read the corpus; the reply is not scored."""
+
+BACK_OFF_S = (0.1, 0.5, 2.0)
+"""How long to wait before each further attempt, in seconds."""
+
+TAIL_LINES = 2
+"""Lines after a complete answer that are still read, to see whether it runs on."""
+
+SLACK_LINES = 8
+"""Lines beyond the asked ones that an answer with slips in it may take."""
+
+CEILING_LINES = 19.95
+"""Matched lines, a mean, from which no more can be told than that nothing is lost."""
+
+FLOOR_LINES = 1.0
+"""Matched lines of the reference, a mean, up to which next to nothing can be lost."""
+
+
+def needles_of(
+    corpus: Corpus, chosen: RecallConditions
+) -> tuple[tuple[NeedleFacts, ...], tuple[NeedleFacts, ...]]:
+    """
+    The functions of *corpus* to be written, and those whose lines are forced.
+
+    Both in asking order; the latter with those that open pairs may be asked for. The
+    budgets of replies are not counted yet.
+    """
+    parts = chosen.ask.parts
+    written = corpus.written() if Ask.WRITTEN in parts else []
+    forced = (
+        corpus.forced(chosen.functions, chosen.lines) if Ask.FORCED in parts else []
+    )
+    depth = {
+        each.line: round(depth_of(each, line_count=corpus.line_count), 4)
+        for each in (*written, *forced)
+    }
+    return (
+        tuple(written_needle(each, depth=depth[each.line]) for each in written),
+        tuple(
+            forced_needle(
+                each,
+                depth=depth[each.line],
+                lines=chosen.lines,
+                seed=corpus.sample_seed,
+            )
+            for each in forced
+        ),
+    )
+
+
+def measure(context: ProbeContext) -> Json:
+    """
+    Ask for all functions of the setup that have no answer yet.
+
+    An unscored round comes first, which asks for a function of every sweep, so that
+    each scored one finds the corpus in the cache and nothing else: the same path for
+    all. Written rounds come before forced ones, and are the same with and without
+    them.
+
+    Raises:
+        CellError: If the server fails, or no round has an answer.
+    """
+    setup = context.run.setup
+    found = Recall(rounds=(), starts=0)
+    if context.former and context.former.observation:
+        found = recall_of(context.former)
+    questions = _missing(found, setup, context.goal)
+    context.step(0, 1, "loading")
+    with context.serving() as served:
+        asker = Asker(served, context)
+        context.step(0, 1, "reading the corpus")
+        priming = asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS)
+        context.observe_fallback(served)
+        found = replace(
+            found, priming=found.priming or priming, starts=found.starts + 1
+        )
+        for done, (part, needle) in enumerate(questions):
+            context.step(done, len(questions), f"{part} {needle.name}")
+            found = _with_answer(asker, part, needle, found)
+            if _has_answers(found):
+                context.keep(as_json(found))
+        asker.settle()
+        context.step(1, 1, "stopping")
+    _refuse_without_answers(found)
+    return as_json(found)
+
+
+def _missing(
+    found: Recall, setup: Setup, goal: int | None
+) -> list[tuple[Ask, NeedleFacts]]:
+    """The functions that *found* has no round of, those to be written first."""
+    chosen = conditions_of(setup)
+    wanted = {
+        Ask.WRITTEN: setup.needles,
+        Ask.FORCED: setup.forced[: goal or chosen.functions],
+    }
+    answered = {
+        Ask.WRITTEN: {each.needle for each in found.rounds},
+        Ask.FORCED: {each.needle for each in found.forced},
+    }
+    return [
+        (part, needle)
+        for part in chosen.ask.parts
+        for needle in wanted[part]
+        if needle.name not in answered[part]
+    ]
+
+
+def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
+    return (*setup.forced[: conditions_of(setup).functions], *setup.needles)[-1]
+
+
+def unit_ends(setup: Setup) -> list[int]:
+    """After how many forced functions a pair is judged; empty if none are forced."""
+    first = conditions_of(setup).functions
+    return block_ends(first, len(setup.forced)) if setup.forced else []
+
+
+def _with_answer(
+    asker: "Asker", part: Ask, needle: NeedleFacts, found: Recall
+) -> Recall:
+    """*found*, and the answer to one more question."""
+    if part is Ask.WRITTEN:
+        written = asker.round(needle, tokens=needle.budget)
+        return replace(found, rounds=(*found.rounds, written))
+    return replace(found, forced=(*found.forced, asker.scored(needle)))
+
+
+def price(settings: RecallSettings, setup: Setup | None) -> str:
+    """What is asked of a pair, with an upper bound of the tokens once it is known."""
+    chosen = conditions(settings, setup)
+    phrases = []
+    if Ask.WRITTEN in chosen.ask.parts:
+        phrases.append(f"{ASKED_LINES} lines of each function written")
+        if setup and setup.needles:
+            tokens = sum(needle.budget for needle in setup.needles)
+            functions = plural(len(setup.needles), "function")
+            phrases = [
+                f"{ASKED_LINES} lines of {functions} written, at most {tokens:,} tokens"
+            ]
+    if Ask.FORCED in chosen.ask.parts:
+        functions = plural(chosen.functions, "function")
+        lines = plural(chosen.lines, "line")
+        phrases.append(f"{lines} of {functions} forced")
+    return "; ".join(phrases)
+
+
+def suited(settings: RecallSettings, engine: Engine) -> RecallSettings:
+    """
+    *settings* as *engine* can ask them: without a choice, what it can.
+
+    Raises:
+        BadInput: If it cannot score right lines, and is to.
+    """
+    if settings.ask is None and Ability.FORCED not in engine.abilities:
+        return structs.replace(settings, ask=Ask.WRITTEN)
+    if settings.ask in {Ask.FORCED, Ask.BOTH}:
+        engine.require(Ability.FORCED)
+    return settings
+
+
+def check(settings: RecallSettings, corpus: Corpus | None) -> None:
+    """
+    Stop at settings that contradict each other, or ask what *corpus* does not have.
+
+    Args:
+        settings: What the user chose.
+        corpus: The whole corpus; None if it has not been read yet.
+
+    Raises:
+        BadInput: With a setting that works.
+    """
+    for name in ("functions", "lines"):
+        value = getattr(settings, name)
+        if settings.ask is Ask.WRITTEN and value is not None:
+            raise BadInput(
+                source=f"--{name} {value}",
+                reason="is of lines that are forced; --ask written forces none",
+                hint="Leave it out, or use --ask both.",
+            )
+    if corpus is None:
+        return
+    longest = max(function.content_lines for function in corpus.functions)
+    if settings.ask in {Ask.WRITTEN, Ask.BOTH} and longest < ASKED_LINES:
+        raise BadInput(
+            source=f"--ask {settings.ask}",
+            reason=f"no function of corpus {corpus.name} has {ASKED_LINES} lines to "
+            f"write; the longest has {longest} that are not blank",
+            hint="Use another --corpus, or --ask forced.",
+        )
+    if settings.lines and longest < settings.lines:
+        raise BadInput(
+            source=f"--lines {settings.lines}",
+            reason=f"no function of corpus {corpus.name} has so many; the longest has "
+            f"{longest} that are not blank",
+            hint=f"Use --lines {longest} or less, or another --corpus.",
+        )
+
+
+def stored_conditions(run: RunContext) -> Json:
+    """
+    What is asked, with as many forced functions as the text as sent has.
+
+    Lines are forced alone where none are to be written and nothing else was chosen.
+    """
+    setup, settings = run.setup, run.settings_of(RecallSettings, NAME)
+    chosen = conditions(settings, setup)
+    if settings.ask is None and not setup.needles:
+        chosen = replace(chosen, ask=Ask.FORCED)
+    if setup.forced:
+        chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
+    return as_json(chosen)
+
+
+def remarks(run: Run) -> tuple[str, ...]:
+    """
+    What its records do not tell: written recall that no pair can change; and why
+    nothing was forced, where the engine cannot do that.
+    """
+    lines = []
+    cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0], Reading())
+    values = [cell.value for cell in cells if cell.has_value]
+    if values and min(values) >= CEILING_LINES:
+        lines.append(
+            f"written recall is at its ceiling: {min(values):.2f} lines of "
+            f"{ASKED_LINES} or more with each pair, which tells none from another"
+        )
+    reference = frames.reference(cells)
+    lost = frames.value_at(cells, reference) if reference else math.inf
+    if lost <= FLOOR_LINES:
+        lines.append(
+            f"written recall is at its floor: {lost:.2f} lines of {ASKED_LINES} with "
+            f"{reference}, so no pair has anything to lose"
+        )
+    return (*lines, *_gaps(run))
+
+
+def _gaps(run: Run) -> Iterator[str]:
+    """Why no record has forced scores, or margins, where the same is true of all."""
+    records = [r for r in run.records if r.probe == NAME and r.has_numbers]
+    found = [recall_of(record) for record in records]
+    forced = [asked for each in found for asked in each.forced]
+    errors = {asked.error for asked in forced}
+    if forced and "" not in errors:
+        yield f"no forced recall: {min(errors)}"
+    written = [asked for each in found for asked in each.rounds if not asked.error]
+    drafts = any(asked.drafted for asked in written)
+    if written and not drafts and not any(asked.logprobs for asked in written):
+        unscored = {record.effective.unscored for record in records} - {""}
+        told = min(unscored, default="no probabilities")
+        yield f"no margins: the server tells {told}"
+
+
+PROBE = Probe(
+    name=NAME,
+    metrics=METRICS,
+    measure=measure,
+    settings=RecallSettings,
+    suited=suited,
+    check=check,
+    conditions=stored_conditions,
+    more_metrics=forced_metrics,
+    headline=headline,
+    remarks=remarks,
+    price=price,
+    repeats=True,
+    units=lambda record: len(recall_of(record).forced),
+    unit_ends=unit_ends,
+)
+
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(slots=True)
+class Asker:
+    """
+    Sends recall prompts; retries broken connections, never a completed reply.
+
+    Attributes:
+        served: The server.
+        context: The cell.
+    """
+
+    served: Served
+    context: ProbeContext
+    _retries: list[str] = field(default_factory=list)
+
+    def round(self, needle: NeedleFacts, *, tokens: int) -> Round:
+        """
+        Ask for *needle*, allowing *tokens* tokens of reply.
+
+        Raises:
+            CellError: If the server fails, or the connection breaks at each attempt.
+        """
+        question = self._question(needle, tokens=tokens)
+        self._retries.clear()
+        with self.context.asking():
+            reply = self._retried(lambda: self._reply(question, needle))
+        asked = _round(needle, _sha256(question), reply)
+        if reply.drafted:
+            # Of drafted tokens the server tells no probabilities: some are missing.
+            asked = replace(asked, logprobs=(), gaps=(), lengths=())
+        return replace(asked, retries=tuple(self._retries))
+
+    def scored(self, needle: NeedleFacts) -> ForcedRound:
+        """
+        Score the right lines of *needle*.
+
+        Raises:
+            CellError: As of `round`.
+        """
+        question = self._question(needle, tokens=needle.budget)
+        blank = ForcedRound(needle=needle.name, prompt_sha256=_sha256(question))
+        right = "\n".join(needle.lines)
+        self._retries.clear()
+        try:
+            with self.context.asking():
+                found = self._retried(lambda: self.served.client.force(question, right))
+        except BadReply as error:
+            # What was written stays: a server may tell no probabilities.
+            return replace(blank, error=one_line(str(error)))
+        scored = shared_with(found, Forced)
+        return replace(blank, **scored, retries=tuple(self._retries))
+
+    def settle(self) -> None:
+        """Wait until the server is idle, before it is stopped."""
+        self._retried(self.served.client.wait_idle)
+
+    def _retried(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask again if the connection breaks, as long as the server lives."""
+        for wait_s in BACK_OFF_S:
+            try:
+                return ask()
+            except ServerGone as error:
+                # A connection also breaks when a server dies, before it is gone.
+                if self.served.ends_within(wait_s):
+                    raise
+                self._retries.append(one_line(str(error)))
+        return ask()
+
+    def _reply(self, question: Chat | Completion, needle: NeedleFacts) -> Reply:
+        enough = enough_for(needle)
+        if isinstance(question, Chat):
+            return self.served.client.chat(question, enough=enough)
+        return self.served.client.complete(question, enough=enough)
+
+    def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
+        run = self.context.run
+        if run.setup.prompt_form == PromptForm.COMPLETION:
+            prompt = completion_prompt(run.text, needle)
+            return Completion(prompt=prompt, max_tokens=tokens, seed=run.setup.seed)
+        return Chat(
+            messages=chat_messages(
+                run.text, needle, prefill_no_think=run.prefill_no_think
+            ),
+            max_tokens=tokens,
+            seed=run.setup.seed,
+            template_args=NO_THINK_ARGS,
+        )
+
+
+def enough_for(needle: NeedleFacts) -> Callable[[str], bool]:
+    """
+    A judge of the reply so far: true once reading on would tell nothing more.
+
+    That is when every asked line has matched and `TAIL_LINES` more have come, or
+    when the answer is `SLACK_LINES` longer than what was asked. Only complete
+    lines are looked at, so the verdict does not depend on how tokens fall.
+    """
+    judge = functools.lru_cache(maxsize=1)(functools.partial(_is_enough, needle))
+
+    def is_enough(so_far: str) -> bool:
+        # Blank lines change no verdict, and a model may write them without end.
+        return judge(so_far.rpartition("\n")[0].rstrip())
+
+    return is_enough
+
+
+def _is_enough(needle: NeedleFacts, complete: str) -> bool:
+    if complete.count("\n") + 1 < ASKED_LINES:
+        return False
+    answer = answer_lines(needle, complete)
+    if len(answer) >= ASKED_LINES + SLACK_LINES:
+        return True
+    if len(answer) < ASKED_LINES or score(needle, complete).matched < ASKED_LINES:
+        return False
+    # Of any kind: prose after a closed fence is a tail, too.
+    lines = sum(bool(line.strip()) for line in complete.split("\n"))
+    return lines >= ASKED_LINES + TAIL_LINES
+
+
+def _sha256(question: Chat | Completion) -> str:
+    """Of what was sent, each message on a line of its own."""
+    if isinstance(question, Completion):
+        text = str(question.prompt)
+    else:
+        text = "\n".join(f"{said.role}: {said.content}" for said in question.messages)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _round(needle: NeedleFacts, prompt_sha256: str, reply: Reply) -> Round:
+    return Round(
+        needle=needle.name,
+        prompt_sha256=prompt_sha256,
+        reply=reply.text,
+        error=_why_unanswered(needle, reply),
+        **shared_with(reply, Generation),
+    )
+
+
+def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
+    """Why there is nothing to score, if so: an error of the round, never a zero."""
+    if answer_lines(needle, reply.text):
+        return ""
+    thought = reply.reasoning or reply.text.strip()
+    if thought and reply.finish == "length":
+        return f"all {reply.predicted_tokens} tokens went into reasoning"
+    return "the answer is empty"
+
+
+def _has_answers(found: Recall) -> bool:
+    return any(not asked.error for asked in found.answers)
+
+
+def _refuse_without_answers(found: Recall) -> None:
+    if not _has_answers(found):
+        error = found.answers[0].error
+        if not found.rounds:
+            raise CellError(
+                f"no right lines could be scored: {error}; --ask written needs none",
+                hint="Use --ask written.",
+                status=Status.UNSUPPORTED,
+            )
+        raise CellError(
+            f"no round has an answer: {error}",
+            hint="Try --prompt-form completion, or --prefill-no-think for a model "
+            "that thinks although it is told not to.",
+        )

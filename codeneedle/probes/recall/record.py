@@ -1,0 +1,101 @@
+"""What the recall probe stores of a cell."""
+
+import functools
+from dataclasses import dataclass
+
+from codeneedle.engines.messages import Forced, Generation
+from codeneedle.records.record import (
+    ByIdentity,
+    CellRecord,
+    from_json,
+)
+
+NAME = "recall"
+"""Of the probe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round(Generation):
+    """
+    One needle asked of one cell.
+
+    Attributes:
+        needle: Name of the function.
+        prompt_sha256: Of the prompt's text as sent, UTF-8.
+        reply: The model's text, verbatim; empty on an error.
+        error: Why there is no reply to score; empty if there is one.
+        retries: Why earlier attempts failed before a reply was complete.
+        places: Only in records of former versions: offsets in characters, ascending,
+            of the tokens that the gaps are of; empty if they are of all tokens.
+    """
+
+    needle: str
+    prompt_sha256: str
+    reply: str = ""
+    error: str = ""
+    retries: tuple[str, ...] = ()
+    places: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedRound(Forced):
+    """
+    Right lines of one function, joined by newlines, scored token by token.
+
+    Attributes:
+        needle: Name of the function.
+        prompt_sha256: Of the prompt's text as sent, UTF-8.
+        error: Why there are no scores; empty if there are.
+        retries: Why earlier attempts failed before all were scored.
+    """
+
+    needle: str
+    prompt_sha256: str
+    error: str = ""
+    retries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """
+    The observation of the recall probe.
+
+    Attributes:
+        rounds: The written rounds, in asking order; empty if none were asked for.
+        forced: Right lines that were scored, in asking order; likewise.
+        priming: The unscored round before them, of the first server.
+        starts: Servers that it took; each read the text once.
+    """
+
+    rounds: tuple[Round, ...]
+    forced: tuple[ForcedRound, ...] = ()
+    priming: Round | None = None
+    starts: int = 1
+
+    @property
+    def answers(self) -> "tuple[Round | ForcedRound, ...]":
+        """The written rounds, and behind them the forced ones."""
+        return (*self.rounds, *self.forced)
+
+
+def recall_of(record: CellRecord) -> Recall:
+    """
+    What the recall probe stored of *record*.
+
+    Raises:
+        BadRecord: If it is something else.
+    """
+    return _recall_of(ByIdentity(record))
+
+
+# Small: all metrics of a record are asked for before the next record. An entry holds
+# tens of thousands of numbers.
+@functools.lru_cache(maxsize=16)
+def _recall_of(key: ByIdentity[CellRecord]) -> Recall:
+    record = key.value
+    return from_json(record.observation or {}, Recall, file=file_of(record))
+
+
+def file_of(record: CellRecord) -> str:
+    """What messages call *record*."""
+    return f"the {record.probe} record of {record.pair}"

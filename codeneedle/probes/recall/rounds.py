@@ -1,0 +1,272 @@
+"""Scores of stored recall rounds: counts of lines, and margins of tokens."""
+
+import bisect
+import functools
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from codeneedle.probes.recall.alignment import Mark, answer_end, score
+from codeneedle.probes.recall.record import (
+    ForcedRound,
+    Round,
+    file_of,
+    recall_of,
+)
+from codeneedle.records.record import (
+    BadRecord,
+    ByIdentity,
+    CellRecord,
+    NeedleFacts,
+    Setup,
+)
+
+PASS_LINES = 8
+"""Matched lines from which a round passes, as in the published sweeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """
+    How stored replies are read; changing it re-scores, never re-measures.
+
+    Attributes:
+        strict_indent: Whether leading white space counts.
+    """
+
+    strict_indent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """
+    A round in numbers of lines, of the 20 that were asked for.
+
+    Attributes:
+        matched: Expected lines given back in order.
+        missing: Expected lines that are not.
+        hallucinated: Lines of the answer that match nothing.
+        bonus: Correct lines past the asked ones.
+        overrun: Lines past the end of the answer that match nothing.
+    """
+
+    matched: int
+    missing: int
+    hallucinated: int
+    bonus: int
+    overrun: int
+
+    @property
+    def answered(self) -> int:
+        """Lines of the answer, whatever became of them."""
+        return self.matched + self.hallucinated + self.bonus + self.overrun
+
+    @property
+    def passed(self) -> bool:
+        """Whether the published sweeps would call it a pass."""
+        return self.matched >= PASS_LINES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margins:
+    """
+    How far the tokens of one answer were ahead of the second most probable ones.
+
+    Attributes:
+        least: The smallest gap of log-probabilities, in nats.
+        fifth: Their 5th percentile.
+        mean: Their mean.
+    """
+
+    least: float
+    fifth: float
+    mean: float
+
+
+@dataclass(frozen=True)
+class AskedRound:
+    """
+    A stored round beside the truth that it is scored against.
+
+    Attributes:
+        needle: What was asked for.
+        round: What was answered.
+    """
+
+    needle: NeedleFacts
+    round: Round
+
+    @functools.cached_property
+    def error(self) -> str:
+        """Why there is nothing to score; empty if there is."""
+        if self.round.error:
+            return self.round.error
+        return "" if self.counts(Reading()).answered else "empty answer"
+
+    def counts(self, reading: Reading) -> Counts:
+        """Its score, by *reading*."""
+        return _counts(
+            self.needle, self.round.reply, strict_indent=reading.strict_indent
+        )
+
+    @functools.cached_property
+    def margins(self) -> Margins | None:
+        """
+        Of the tokens of the answer alone; None where not all their gaps are stored.
+
+        How sure a model is of what it writes after the answer tells nothing of how
+        close the answer was to breaking. A server that speculates tells no
+        probabilities of the tokens that it drafted.
+        """
+        if self.round.drafted or self.round.places:
+            return None
+        return margins(self._answer_gaps())
+
+    def _answer_gaps(self) -> tuple[float, ...]:
+        asked = self.round
+        if not asked.lengths:
+            return asked.gaps
+        end = _answer_end(self.needle, asked.reply)
+        begins = list(itertools.accumulate(asked.lengths, initial=0))
+        return asked.gaps[: bisect.bisect_left(begins, end)]
+
+
+@dataclass(frozen=True)
+class ForcedAnswer:
+    """
+    The right lines of a needle, as a pair scored their tokens.
+
+    Attributes:
+        needle: What they are of.
+        round: The scores; without an error.
+    """
+
+    needle: NeedleFacts
+    round: ForcedRound
+
+    @property
+    def logp(self) -> float:
+        """Mean log-probability of a token, in nats; at most 0."""
+        return math.fsum(self.round.logprobs) / len(self.round.logprobs)
+
+    @property
+    def probability(self) -> float:
+        """Mean probability of a token, from 0 to 1."""
+        return math.fsum(map(math.exp, self.round.logprobs)) / len(self.round.logprobs)
+
+    @property
+    def right(self) -> float:
+        """Share of tokens that were the first choice, from 0 to 1."""
+        return sum(lead >= 0 for lead in self.round.leads) / len(self.round.leads)
+
+    @property
+    def breaks_at(self) -> int:
+        """
+        Lines, blank ones not counted, before the first token that was no first choice.
+
+        All of them where there is none. Until then greedy writing gives the same
+        tokens: it would leave the truth in the line after these.
+        """
+        scored = zip(self.round.leads, self.round.ends, strict=True)
+        first = next((end for lead, end in scored if lead < 0), None)
+        lines = self.needle.lines
+        if first is not None:
+            # A line break belongs to the line that it ends.
+            before = "\n".join(lines)[: max(0, first - 1)]
+            lines = lines[: before.count("\n")]
+        return sum(bool(line.strip()) for line in lines)
+
+    @functools.cached_property
+    def margins(self) -> Margins | None:
+        """Of all tokens; a negative lead is how far the right one was behind."""
+        return margins(self.round.leads)
+
+
+def margins(gaps: Sequence[float]) -> Margins | None:
+    """The margins of an answer whose tokens have *gaps*; None if there are none."""
+    if not gaps:
+        return None
+    ordered = sorted(gaps)
+    fifth = ordered[0]
+    if len(ordered) > 1:
+        # Between order statistics: definition 7 of Hyndman & Fan, 1996.
+        fifth, *_ = statistics.quantiles(ordered, n=20, method="inclusive")
+    return Margins(least=ordered[0], fifth=fifth, mean=math.fsum(gaps) / len(gaps))
+
+
+def counts_of(record: CellRecord, setup: Setup, reading: Reading) -> list[Counts]:
+    """
+    The scores of the rounds of *record* that have an answer, in asking order.
+
+    Raises:
+        BadRecord: As of `asked_rounds`.
+    """
+    rounds = asked_rounds(record, setup)
+    return [asked.counts(reading) for asked in rounds if not asked.error]
+
+
+def margins_of(record: CellRecord, setup: Setup) -> list[Margins]:
+    """
+    The margins of the answers of *record* that have some, in asking order.
+
+    Raises:
+        BadRecord: As of `asked_rounds`.
+    """
+    rounds = (asked for asked in asked_rounds(record, setup) if not asked.error)
+    return [found for asked in rounds if (found := asked.margins)]
+
+
+def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
+    """
+    The rounds of *record*, in asking order.
+
+    Raises:
+        BadRecord: If it holds something else, or asks for a needle that *setup*
+            does not have.
+    """
+    return _asked_rounds(ByIdentity(record), ByIdentity(setup))
+
+
+def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:
+    """
+    The forced rounds of *record* that have scores, in asking order.
+
+    Raises:
+        BadRecord: As of `asked_rounds`.
+    """
+    needles = {needle.name: needle for needle in setup.forced}
+    rounds = [each for each in recall_of(record).forced if each.logprobs]
+    try:
+        return tuple(ForcedAnswer(needles[each.needle], each) for each in rounds)
+    except KeyError as error:
+        reason = f"its setup has no needle {error}"
+        raise BadRecord(file=file_of(record), reason=reason) from error
+
+
+@functools.lru_cache(maxsize=16)
+def _asked_rounds(
+    record: ByIdentity[CellRecord], setup: ByIdentity[Setup]
+) -> tuple[AskedRound, ...]:
+    needles = {needle.name: needle for needle in setup.value.needles}
+    try:
+        return tuple(
+            AskedRound(needles[asked.needle], asked)
+            for asked in recall_of(record.value).rounds
+        )
+    except KeyError as error:
+        reason = f"its setup has no needle {error}"
+        raise BadRecord(file=file_of(record.value), reason=reason) from error
+
+
+# Large: an entry is five numbers, and the cells of a good grid give equal replies.
+@functools.lru_cache(maxsize=65_536)
+def _counts(needle: NeedleFacts, reply: str, *, strict_indent: bool) -> Counts:
+    scored = score(needle, reply, strict_indent=strict_indent)
+    return Counts(**{mark.value: scored.count(mark) for mark in Mark})
+
+
+@functools.lru_cache(maxsize=65_536)
+def _answer_end(needle: NeedleFacts, reply: str) -> int:
+    return answer_end(needle, reply)

@@ -1,0 +1,1 @@
+"""Retrieval: questions on made texts, of a difficulty that the reference sets."""

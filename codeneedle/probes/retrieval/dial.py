@@ -1,0 +1,98 @@
+"""The dial of a task, which the reference sets, and how long its texts are."""
+
+from collections.abc import Callable
+
+from codeneedle.engines.engine import Tokenizer
+from codeneedle.errors import BadInput
+from codeneedle.probes.retrieval.record import (
+    USABLE,
+    Dialled,
+    DialStep,
+)
+from codeneedle.probes.retrieval.settings import (
+    AIM,
+)
+from codeneedle.probes.retrieval.task_kinds import TASKS
+
+DIAL_QUESTIONS = 10
+"""Fewest questions that try a setting of a dial: one in ten is a step of the score."""
+
+TOLERANCE = 0.03
+"""How much shorter than its length a text may be; it is never longer on purpose."""
+
+FITTING_ROUNDS = 6
+"""How often a text is made anew so that it gets the right number of tokens."""
+
+
+def dialled(task: str, tried: Callable[[int], DialStep]) -> Dialled:
+    """
+    Turn the dial of *task* until the reference is within `AIM`.
+
+    It goes up from a setting that is too easy, down from one that is too hard, and
+    stops where it turns back, at an end, and at a setting that does not fit the text.
+    Without one within, the nearest that is tried is taken; an easier one of two.
+
+    Args:
+        task: Name of the task.
+        tried: Asks questions at a setting. Raises BadInput if it does not fit.
+
+    Raises:
+        BadInput: If none fits.
+    """
+    settings = TASKS[task].settings
+    steps: dict[int, DialStep] = {}
+    at, misfit = TASKS[task].start, None
+    while 0 <= at < len(settings) and at not in steps:
+        try:
+            step = steps[at] = tried(at)
+        except BadInput as error:
+            if steps or not at:
+                misfit = error
+                break
+            at -= 1
+            continue
+        if _distance(step) == 0:
+            break
+        at += 1 if step.right > AIM[1] else -1
+    if not steps and misfit:
+        raise misfit
+    best = min(steps.values(), key=lambda step: (_distance(step), step.setting))
+    path = tuple(steps.values())
+    return Dialled(task=task, setting=best.setting, is_fixed=False, path=path)
+
+
+def _distance(step: DialStep) -> float:
+    """How far its share is from `AIM`; those that tell nothing are far away."""
+    low, high = AIM
+    away = max(low - step.right, step.right - high, 0.0)
+    return away if USABLE[0] <= step.right < USABLE[1] else away + 1
+
+
+def fitted_characters(
+    make: Callable[[int], str],
+    *,
+    length: int,
+    tokenizer: Tokenizer | None,
+    begin: int,
+) -> int:
+    """
+    How many characters make a text of *length* tokens or slightly fewer.
+
+    Args:
+        make: Makes a text of about so many characters.
+        length: In tokens.
+        tokenizer: Counts them; None if the engine has none.
+        begin: Where to begin.
+
+    Raises:
+        BadInput: If a text of so many characters cannot be made.
+    """
+    characters = begin
+    for _ in range(FITTING_ROUNDS if tokenizer else 0):
+        tokens = tokenizer.count_tokens(make(characters)) if tokenizer else 0
+        if (1 - TOLERANCE) * length <= tokens <= length:
+            break
+        characters = max(1, int(characters * (1 - TOLERANCE / 3) * length / tokens))
+    else:
+        make(characters)
+    return characters

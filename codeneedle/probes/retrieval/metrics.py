@@ -1,0 +1,242 @@
+"""Metrics of the retrieval probe, and its remarks."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from codeneedle.probes.metrics import Loss, LossKind, Metric
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.retrieval.outcomes import (
+    Outcome,
+    outcomes,
+    survival,
+)
+from codeneedle.probes.retrieval.record import (
+    NAME,
+    Dialled,
+    retrieval_of,
+)
+from codeneedle.probes.retrieval.scoring import Mode
+from codeneedle.probes.retrieval.task_kinds import TASKS
+from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
+
+# --- metrics
+
+
+_Number = Callable[[Outcome], float | None]
+_Chosen = Callable[[Outcome], bool]
+
+
+def _numbers(number: _Number, chosen: _Chosen) -> Metric:
+    """A metric with one value for each chosen question that has one; to be named."""
+
+    def of(record: CellRecord) -> Iterator[tuple[Outcome, float]]:
+        for each in outcomes(record):
+            value = number(each) if chosen(each) else None
+            if value is not None:
+                yield each, value
+
+    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+        return [value for _, value in of(record)]
+
+    def names(record: CellRecord, _setup: Setup) -> list[str]:
+        return [each.text for each, _ in of(record)]
+
+    return Metric(
+        name="",
+        label="",
+        unit="",
+        better="higher",
+        bounds=(0, 1),
+        least_span=0.1,
+        digits=2,
+        values=values,
+        names=names,
+        noun="texts",
+    )
+
+
+def _right(chosen: _Chosen) -> Metric:
+    return _numbers(lambda each: each.judged.share, chosen)
+
+
+def _logp(chosen: _Chosen) -> Metric:
+    metric = _numbers(lambda each: each.logp, chosen)
+    return replace(metric, unit="nats", bounds=(None, 0), digits=3, least_span=0.5)
+
+
+def _until(chosen: _Chosen) -> Metric:
+    metric = _numbers(lambda each: each.until, chosen)
+    return replace(metric, unit="tokens", bounds=(0, None), digits=1, least_span=10)
+
+
+def _mode(mode: Mode) -> Metric:
+    metric = _numbers(lambda each: float(each.judged.mode is mode), lambda _: True)
+    return replace(
+        metric,
+        name=mode.value,
+        label=f"answers of the mode {mode.value}, all tasks",
+        unit="answers",
+        better="lower",
+        digits=0,
+        is_sum=True,
+        in_table=mode is Mode.INTRUSION,
+    )
+
+
+def _is_informative(each: Outcome) -> bool:
+    return each.is_informative
+
+
+def _reading_speeds(
+    record: CellRecord, _setup: Setup, _reading: Reading
+) -> list[float]:
+    found = retrieval_of(record)
+    texts = found.texts if found else ()
+    return [
+        (text.prompt_tokens - text.cached_tokens) / text.prompt_ms * 1000
+        for text in texts
+        if text.prompt_ms > 0
+    ]
+
+
+def _bounded(record: CellRecord) -> float:
+    """Share of the tokens of right answers of which a bound alone is known."""
+    scored = [each.asked.scored for each in outcomes(record) if each.asked.scored]
+    tokens = sum(len(each.logprobs) for each in scored)
+    return sum(len(each.bounds) for each in scored) / tokens if tokens else 0.0
+
+
+LEAST_LOSS = 1e-9
+"""A text is lost that has fewer right answers, by however little."""
+
+METRICS: tuple[Metric, ...] = (
+    replace(
+        _right(_is_informative),
+        name=NAME,
+        label="right answers, informative tasks",
+        in_table=True,
+        loss=Loss(kind=LossKind.ANSWERS, lost_from=LEAST_LOSS),
+    ),
+    replace(
+        _logp(_is_informative),
+        name=f"{NAME}-logp",
+        label="log-probability of the right answer per token, informative tasks",
+        in_table=True,
+        loss=Loss(kind=LossKind.NATS, bounded=_bounded),
+    ),
+    _mode(Mode.INTRUSION),
+    *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION}),
+    Metric(
+        name="reading",
+        label="reading of texts, a by-product",
+        unit="tokens/s",
+        better="higher",
+        bounds=(0, None),
+        digits=0,
+        values=_reading_speeds,
+        group="speed",
+    ),
+)
+"""Those of every run; the first is the headline."""
+
+
+def more_metrics(setup: Setup) -> tuple[Metric, ...]:
+    """
+    Those of each task of a run, ``multikey`` and ``multikey-logp``; and at each length,
+    where there are several: ``multikey@2048``.
+
+    Raises:
+        BadRecord: If the settings name none.
+    """
+    chosen = setup.probes.get(NAME, {})
+    try:
+        tasks = msgspec.convert(chosen.get("tasks", []), type=tuple[str, ...])
+        lengths = msgspec.convert(chosen.get("lengths", []), type=tuple[int, ...])
+    except msgspec.ValidationError as error:
+        reason = f"the tasks or lengths of {NAME} are none: {error}"
+        raise BadRecord(file="setup.json", reason=reason) from error
+    several = lengths if len(lengths) > 1 else ()
+    return tuple(
+        metric
+        for task in tasks
+        for length in (None, *several)
+        for metric in _of_task(task, length)
+    )
+
+
+def _of_task(task: str, length: int | None) -> Iterator[Metric]:
+    def chosen(each: Outcome) -> bool:
+        return each.task == task and length in {None, each.length}
+
+    at = "" if length is None else f"@{length}"
+    where = "" if length is None else f", texts of {length:,} tokens"
+    about = f"{TASKS[task].about}{where}" if task in TASKS else f"{task}{where}"
+    shown = length is None
+    yield replace(
+        _right(chosen), name=f"{task}{at}", label=f"right: {about}", in_table=shown
+    )
+    yield replace(
+        _logp(chosen),
+        name=f"{task}-logp{at}",
+        label=f"log-probability of the right answer per token: {about}",
+        in_table=shown,
+    )
+    yield replace(
+        _until(chosen),
+        name=f"{task}-until{at}",
+        label=f"tokens before greedy writing would be wrong: {about}",
+    )
+
+
+# --- in words
+
+
+SURVIVAL_TOKENS = (16, 32, 64, 128, 256, 512)
+"""Lengths at which a remark says how many answers are still right."""
+
+
+def remarks(run: Run) -> tuple[str, ...]:
+    """The path of each dial, what was left out, and how long answers survive."""
+    records = [r for r in run.records if r.probe == NAME and r.has_numbers]
+    found = next(filter(None, map(retrieval_of, records)), None)
+    if found is None:
+        return ()
+    return (
+        *(_dial_phrase(dial, found.frozen.reference) for dial in found.frozen.dials),
+        *(
+            f"{each.task} at {each.length:,} tokens was asked of no pair: {each.reason}"
+            for each in found.frozen.left_out
+        ),
+        *_survivals(records),
+    )
+
+
+def _dial_phrase(dial: Dialled, reference: str) -> str:
+    settings = TASKS[dial.task].settings if dial.task in TASKS else ()
+    says = settings[dial.setting].says if dial.setting < len(settings) else ""
+    path = ", ".join(f"{step.setting}: {step.right:.0%}" for step in dial.path)
+    how = "chosen by the user" if dial.is_fixed else f"found on {reference}"
+    phrase = f"{dial.task}: setting {dial.setting}, {says}, {how} ({path} right)"
+    if dial.is_informative:
+        return phrase
+    return f"{phrase}; uninformative, so in no average of tasks"
+
+
+def _survivals(records: Sequence[CellRecord]) -> Iterator[str]:
+    """Of the task whose answers are long, a line per pair."""
+    for record in records:
+        found = [each for each in outcomes(record) if each.task == "ledger"]
+        shares = ((tokens, survival(found, tokens)) for tokens in SURVIVAL_TOKENS)
+        known = [
+            f"{tokens}: {share:.0%}"
+            for tokens, share in shares
+            if not math.isnan(share)
+        ]
+        if known:
+            yield (
+                f"ledger, {record.pair}: answers right for so many tokens: "
+                f"{', '.join(known)}"
+            )

@@ -1,0 +1,121 @@
+"""What became of each question of a record, scored when it is read."""
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from codeneedle.probes.retrieval.record import (
+    NAME,
+    Asked,
+    TextRead,
+    retrieval_of,
+)
+from codeneedle.probes.retrieval.scoring import Judgement, judge
+from codeneedle.records.record import (
+    BadRecord,
+    ByIdentity,
+    CellRecord,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """
+    What became of a question.
+
+    Attributes:
+        task: Name of the task.
+        length: Of the text as it was asked for, in tokens.
+        depth: The depth that was asked for, from 0 to 1.
+        question: Its name; the same for every pair.
+        text: Name of the text that it shares with other questions.
+        judged: What the answer is.
+        logp: Mean log-probability of the tokens of the right answer, in nats; None
+            if they were not forced.
+        is_bound: Whether that is only an upper bound.
+        until: Tokens of the right answer before the first that is not the first
+            choice: greedy writing is right until then. None if not forced.
+        tokens: Tokens of the right answer; 0 if not forced.
+        is_informative: Whether its task counts in what is about all tasks.
+        asked: The question and its answer, verbatim.
+    """
+
+    task: str
+    length: int
+    depth: float
+    question: str
+    text: str
+    judged: Judgement
+    logp: float | None
+    is_bound: bool
+    until: int | None
+    tokens: int
+    is_informative: bool
+    asked: Asked
+
+
+def outcomes(record: CellRecord) -> tuple[Outcome, ...]:
+    """
+    What became of each question of *record*, in asking order; judged anew.
+
+    Raises:
+        BadRecord: If what it holds cannot be read.
+    """
+    return _outcomes(ByIdentity(record))
+
+
+# All records of a large grid: a live one asks for all of them several times a second.
+@functools.lru_cache(maxsize=256)
+def _outcomes(key: ByIdentity[CellRecord]) -> tuple[Outcome, ...]:
+    found = retrieval_of(key.value)
+    if found is None:
+        return ()
+    told = {dial.task for dial in found.frozen.dials if dial.is_informative}
+    try:
+        return tuple(
+            _outcome(text, asked, is_informative=text.task in told)
+            for text in found.texts
+            for asked in text.asked
+        )
+    except (IndexError, ValueError) as error:
+        file = f"{key.value.pair.slug}.{NAME}.json"
+        raise BadRecord(file=file, reason=f"a question is none: {error}") from error
+
+
+def _outcome(text: TextRead, asked: Asked, *, is_informative: bool) -> Outcome:
+    scored = asked.scored if asked.scored and asked.scored.logprobs else None
+    return Outcome(
+        task=text.task,
+        length=text.length,
+        depth=asked.depth,
+        question=asked.name,
+        text=f"{text.task}-{text.length}-{text.number}",
+        judged=judge(asked.question(text.number, text.decoys), asked.reply),
+        logp=_mean(scored.logprobs) if scored else None,
+        is_bound=bool(scored and scored.bounds),
+        until=_first_choices(scored.leads) if scored else None,
+        tokens=len(scored.logprobs) if scored else 0,
+        is_informative=is_informative,
+        asked=asked,
+    )
+
+
+def _first_choices(leads: Sequence[float]) -> int:
+    """How many tokens come before the first that another one leads."""
+    return next((at for at, lead in enumerate(leads) if lead < 0), len(leads))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def survival(found: Iterable[Outcome], tokens: int) -> float:
+    """
+    Share of answers that greedy writing has right for *tokens* tokens, from 0 to 1.
+
+    Answers that are not that long do not count; NaN if none is.
+    """
+    long = [each for each in found if each.until is not None and each.tokens >= tokens]
+    right = sum(each.until is not None and each.until >= tokens for each in long)
+    return right / len(long) if long else math.nan

@@ -1,0 +1,387 @@
+"""The retrieval probe: questions on made texts, from a dial that the reference sets."""
+
+import functools
+import hashlib
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from codeneedle.engines.messages import Chat, Completion, Forced, Reply
+from codeneedle.grid import Pair
+from codeneedle.probes.probe import Probe, ProbeContext
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.recall.probe import Asker
+from codeneedle.probes.retrieval.dial import (
+    DIAL_QUESTIONS,
+    dialled,
+    fitted_characters,
+)
+from codeneedle.probes.retrieval.metrics import METRICS, more_metrics, remarks
+from codeneedle.probes.retrieval.prompts import messages, unblanked
+from codeneedle.probes.retrieval.record import (
+    NAME,
+    USABLE,
+    Asked,
+    Dialled,
+    DialStep,
+    Fitted,
+    Frozen,
+    LeftOut,
+    Retrieval,
+    TextRead,
+    retrieval_of,
+)
+from codeneedle.probes.retrieval.scoring import is_enough, judge
+from codeneedle.probes.retrieval.settings import (
+    ANSWER_EXTRA_TOKENS,
+    ANSWER_FACTOR,
+    CHARACTERS_PER_TOKEN,
+    Conditions,
+    RetrievalSettings,
+    check,
+    check_context,
+    conditions,
+    most_precise_first,
+    price,
+    texts_at,
+    texts_of,
+)
+from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
+from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question, Shape, TaskText
+from codeneedle.records.record import CellRecord, Json, as_json, from_json, shared_with
+
+FAILS_BELOW = USABLE[0]
+"""Share of right answers under which the reference fails at a length and depth."""
+
+PRIMING_TOKENS = 1
+"""Enough to make the server read a text; the reply is not scored."""
+
+
+# --- measuring
+
+
+def measure(context: ProbeContext) -> Json:
+    """
+    Ask every question of the tasks, lengths and depths that has no answer yet.
+
+    The first pair of a run, the most precise one, sets the dials and the gate before;
+    the records of the others hold the same settings.
+
+    Raises:
+        BadInput: If no setting of a task fits its shortest length.
+        CellError: If the server fails.
+    """
+    chosen = from_json(context.run.setup.probes[NAME], Conditions, file="setup.json")
+    found = retrieval_of(context.former) if context.former else None
+    context.step(0, 1, "loading")
+    with context.serving() as served:
+        asker = _Questioner(served, context)
+        cell = _Measuring(context=context, asker=asker, chosen=chosen)
+        frozen = found.frozen if found else frozen_of(context.records)
+        cell.leads = found is not None or frozen is None
+        found = found or Retrieval(frozen=frozen or cell.dialled(), texts=())
+        for so_far in cell.texts(found):
+            found = so_far
+            context.keep(as_json(found))
+        asker.settle()
+        context.step(1, 1, "stopping")
+    return as_json(found)
+
+
+def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
+    """What the first cell of *records* found out for all; None if there is none yet."""
+    for pair in most_precise_first(tuple(records)):
+        found = retrieval_of(records[pair])
+        if found is not None:
+            return found.frozen
+    return None
+
+
+PROBE = Probe(
+    name=NAME,
+    metrics=METRICS,
+    measure=measure,
+    reads_corpus=lambda _settings: False,
+    settings=RetrievalSettings,
+    check=check,
+    check_context=check_context,
+    conditions=conditions,
+    more_metrics=more_metrics,
+    order=most_precise_first,
+    remarks=remarks,
+    price=price,
+    repeats=True,
+    leads=True,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Measuring:
+    """One cell: its texts so far, and how far it is."""
+
+    context: ProbeContext
+    asker: "_Questioner"
+    chosen: Conditions
+    leads: bool = False
+    steps: tuple[int, int] = (0, 1)
+
+    def dialled(self) -> Frozen:
+        """The settings for all pairs, found on questions that are not scored."""
+        dials = [self._dialled(task) for task in self.chosen.tasks]
+        sizes = [
+            Fitted(d.task, length, self._characters(d.task, d.setting, length))
+            for d in dials
+            for length in self.chosen.lengths
+        ]
+        return Frozen(
+            reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
+        )
+
+    def texts(self, found: Retrieval) -> Iterator[Retrieval]:
+        """*found*, with one more text that it lacks each time."""
+        begin = len(found.texts)
+        while left := texts_of(found.frozen, self.chosen)[len(found.texts) :]:
+            done = len(found.texts) - begin
+            self.steps = done, done + len(left)
+            size, number = left[0]
+            read = self._read(size, self._text(size, number, found.frozen), number)
+            found = replace(found, texts=(*found.texts, read))
+            if number + 1 == texts_at(size.task, found.frozen, self.chosen):
+                found = self._gated(found, size)
+            yield found
+
+    def _gated(self, found: Retrieval, size: Fitted) -> Retrieval:
+        """*found*, without what is longer than *size* if the reference fails there."""
+        frozen = found.frozen
+        is_gated = self.chosen.gate == "on" and self.leads
+        if not is_gated or frozen.reference != str(self.context.pair):
+            return found
+        texts = [
+            t for t in found.texts if (t.task, t.length) == (size.task, size.length)
+        ]
+        if not _fails_everywhere(texts):
+            return found
+        left_out = (*frozen.left_out, *_beyond(size, frozen))
+        return replace(found, frozen=replace(frozen, left_out=left_out))
+
+    def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
+        """The text of that *number*, the same for every pair."""
+        setting = frozen.settings[size.task]
+        return self._made(size, setting, self.chosen.questions, "", only=number)[0]
+
+    def _made(
+        self,
+        size: Fitted,
+        setting: int,
+        questions: int,
+        purpose: str,
+        *,
+        only: int | None = None,
+    ) -> tuple[TaskText, ...]:
+        """Texts that depend on the run's seed, the length and the purpose alone."""
+        words = f"{self.context.run.setup.seed}:{size.length}:{purpose}"
+        return make_texts(
+            size.task,
+            dial=setting,
+            characters=size.characters,
+            depths=self.chosen.depths,
+            questions=questions,
+            seed=zlib.crc32(words.encode()),
+            only=only,
+        )
+
+    # The dial
+
+    def _dialled(self, task: str) -> Dialled:
+        fixed = self.chosen.settings.get(task)
+        if fixed is None:
+            return dialled(task, lambda setting: self._tried(task, setting))
+        step = self._tried(task, fixed)
+        return Dialled(task=task, setting=fixed, is_fixed=True, path=(step,))
+
+    def _tried(self, task: str, setting: int) -> DialStep:
+        """How many questions of their own the reference has right at *setting*."""
+        says = TASKS[task].settings[setting].says
+        self.context.step(0, 1, f"dial of {task} at {setting}: {says}")
+        length = self.chosen.lengths[0]
+        size = Fitted(task, length, self._characters(task, setting, length))
+        depths = self.chosen.questions_of(task) // self.chosen.questions
+        questions = -(-DIAL_QUESTIONS // depths)
+        shares = [
+            judge(asked, self.asker.answered(text, asked).text).share
+            for text in self._made(size, setting, questions, "dial")
+            for asked in text.questions
+        ]
+        right = math.fsum(shares) / len(shares)
+        return DialStep(setting, round(right, 4), len(shares))
+
+    def _characters(self, task: str, setting: int, length: int) -> int:
+        """Characters of a text of *length* tokens."""
+        return fitted_characters(
+            lambda characters: (
+                make_texts(
+                    task,
+                    dial=setting,
+                    characters=characters,
+                    depths=self.chosen.depths[:1],
+                    questions=1,
+                    seed=self.context.run.setup.seed,
+                )[0].text
+            ),
+            length=length,
+            tokenizer=self.asker.served.tokenizer,
+            begin=length
+            * (1 if self.context.run.is_built_in else CHARACTERS_PER_TOKEN),
+        )
+
+    # Texts
+
+    def _read(self, size: Fitted, text: TaskText, number: int) -> TextRead:
+        """Ask all questions of *text*, after an unscored one that makes it be read."""
+        what = f"{size.task} at {size.length:,} tokens"
+        self.context.step(*self.steps, f"{what}: reading")
+        # Each scored question then finds the text in the cache, and nothing else.
+        priming = self.asker.primed(text, text.questions[-1])
+        self.context.observe_fallback(self.asker.served)
+        decoys = tuple(dict.fromkeys(d for q in text.questions for d in q.decoys))
+        asked = []
+        for question in text.questions:
+            self.context.step(*self.steps, f"{what}: {question.key}")
+            asked.append(self._round(size, text, question, decoys))
+        return TextRead(
+            task=size.task,
+            length=size.length,
+            number=number,
+            characters=len(text.text),
+            sha256=hashlib.sha256(text.text.encode()).hexdigest(),
+            decoys=decoys,
+            prompt_tokens=priming.prompt_tokens,
+            cached_tokens=priming.cached_tokens,
+            prompt_ms=priming.prompt_ms,
+            asked=tuple(asked),
+        )
+
+    def _round(
+        self, size: Fitted, text: TaskText, asked: Question, decoys: Sequence[Decoy]
+    ) -> Asked:
+        reply = self.asker.answered(text, asked)
+        retries = self.asker.retries
+        forced = None if self.chosen.graded else self.asker.forced(text, asked)
+        numbers = {decoy: at for at, decoy in enumerate(decoys)}
+        named = replace(asked, name=f"{size.length}-{asked.name}")
+        return Asked(
+            **shared_with(named, Posed),
+            decoys=tuple(numbers[decoy] for decoy in asked.decoys),
+            reply=reply.text,
+            finish=reply.finish,
+            prompt_tokens=reply.prompt_tokens,
+            cached_tokens=reply.cached_tokens,
+            predicted_tokens=reply.predicted_tokens,
+            predicted_ms=reply.predicted_ms,
+            wall_s=reply.wall_s,
+            retries=retries,
+            scored=forced,
+        )
+
+
+def _beyond(failed: Fitted, frozen: Frozen) -> list[LeftOut]:
+    """The greater lengths of the task that *failed*, and why they are left out."""
+    reason = (
+        f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
+        f"{failed.length:,} tokens at every depth"
+    )
+    return [
+        LeftOut(each.task, each.length, reason)
+        for each in frozen.sizes
+        if each.task == failed.task and each.length > failed.length
+    ]
+
+
+def _fails_everywhere(texts: Sequence[TextRead]) -> bool:
+    """Whether less than `FAILS_BELOW` of the answers is right at each depth."""
+    shares: dict[float, list[float]] = {}
+    for text in texts:
+        for each in text.asked:
+            judged = judge(each.question(text.number, text.decoys), each.reply)
+            shares.setdefault(each.depth, []).append(judged.share)
+    return all(math.fsum(s) / len(s) < FAILS_BELOW for s in shares.values())
+
+
+# --- asking
+
+
+class _Questioner(Asker):
+    """Sends questions of tasks; retries connection errors, never a completed reply."""
+
+    @property
+    def retries(self) -> tuple[str, ...]:
+        """Why attempts of the last request failed before it was answered."""
+        return tuple(self._retries)
+
+    def primed(self, text: TaskText, asked: Question) -> Reply:
+        """The beginning of the reply to a question that makes *text* be read."""
+        return self._sent(text, asked, tokens=PRIMING_TOKENS)
+
+    def answered(self, text: TaskText, asked: Question) -> Reply:
+        """
+        The reply to *asked* about *text*.
+
+        Raises:
+            CellError: If the server fails, or the connection breaks at each attempt.
+        """
+        tokenizer = self.served.tokenizer
+        right = asked.payload
+        tokens = tokenizer.counts([right])[0] if tokenizer else len(right)
+        budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
+        return self._sent(text, asked, tokens=budget)
+
+    def forced(self, text: TaskText, asked: Question) -> Forced:
+        """The right answer to *asked*, token by token."""
+        question = self._asking(text, asked, tokens=1)
+        right = f"{asked.begin[len(unblanked(asked.begin)) :]}{asked.payload}"
+        self._retries.clear()
+        with self.context.asking():
+            return self._retried(lambda: self.served.client.force(question, right))
+
+    def _sent(self, text: TaskText, asked: Question, *, tokens: int) -> Reply:
+        question = self._asking(text, asked, tokens=tokens)
+        client = self.served.client
+        enough = enough_for(asked, self.context.run.setup.prompt_form)
+        self._retries.clear()
+        with self.context.asking():
+            if isinstance(question, Chat):
+                return self._retried(lambda: client.chat(question, enough=enough))
+            return self._retried(lambda: client.complete(question, enough=enough))
+
+    def _asking(
+        self, text: TaskText, asked: Question, *, tokens: int
+    ) -> Chat | Completion:
+        run = self.context.run
+        if run.setup.prompt_form == PromptForm.COMPLETION:
+            prompt = f"{text.text}\n{unblanked(asked.begin)}"
+            return Completion(prompt=prompt, max_tokens=tokens, seed=run.setup.seed)
+        return Chat(
+            messages=messages(run, text, asked),
+            max_tokens=tokens,
+            seed=run.setup.seed,
+            template_args=NO_THINK_ARGS,
+        )
+
+
+def enough_for(asked: Question, form: str) -> Callable[[str], bool]:
+    """
+    A judge of a reply so far: true once reading on would tell nothing more.
+
+    Args:
+        asked: What it answers.
+        form: Of the prompt. A completion has answered with its first line that is
+            not blank; behind it, the text goes on. A chat may begin with a preamble.
+    """
+    if form == PromptForm.COMPLETION and asked.shape is not Shape.LINES:
+        return _has_a_line
+    return functools.partial(is_enough, asked)
+
+
+def _has_a_line(so_far: str) -> bool:
+    return any(line.strip() for line in so_far.split("\n")[:-1])

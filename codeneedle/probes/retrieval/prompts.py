@@ -1,0 +1,32 @@
+"""How text and question of retrieval are joined."""
+
+import re
+
+from codeneedle.engines.messages import Message
+from codeneedle.probes.probe import RunContext
+from codeneedle.probes.prompts import NO_THINK_PREFILL
+from codeneedle.probes.retrieval.tasks import Question, TaskText
+
+# 1 - first version
+WORDING = 1
+"""Raised with every change of how text and question are joined; a condition."""
+
+
+# --- wording
+
+
+def messages(
+    run: RunContext, text: TaskText, asked: Question
+) -> tuple[Message, Message]:
+    """The chat that asks a question of *text*, its answer begun."""
+    thought = NO_THINK_PREFILL if run.prefill_no_think else ""
+    return (
+        Message("user", f"{text.text}---\n{asked.prompt}"),
+        # Small models go on with the text where no answer is begun.
+        Message("assistant", f"{thought}{unblanked(asked.begin)}"),
+    )
+
+
+def unblanked(begin: str) -> str:
+    """*begin* without the blank behind a word, which is a part of the next token."""
+    return begin[:-1] if re.search(r"\S $", begin) else begin

@@ -1,0 +1,206 @@
+"""What the retrieval probe stores of a cell."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from codeneedle.engines.messages import Finish, Forced
+from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question
+from codeneedle.records.record import (
+    CellRecord,
+    from_json,
+    shared_with,
+)
+
+NAME = "retrieval"
+"""Of the probe."""
+
+USABLE = (0.2, 1.0)
+"""
+Shares of right answers of the reference, the second excluded, between which a setting
+tells something: below there is nothing left to lose, and at the ceiling a loss may
+not show.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Posed):
+    """
+    One question of a text, as it was asked and answered.
+
+    Attributes:
+        decoys: Numbers of the decoys, from 0, among those of the text.
+        reply: The model's text, verbatim.
+        finish: Why it ended.
+        prompt_tokens: Length of the prompt, in tokens.
+        cached_tokens: Of these, taken from the cache.
+        predicted_tokens: Length of the reply, in tokens.
+        predicted_ms: Time to write it.
+        wall_s: From request to the end of the reply, in seconds.
+        retries: Why earlier attempts failed before a reply was complete.
+        scored: The right answer, forced; None if the engine tells no probabilities.
+    """
+
+    decoys: tuple[int, ...]
+    reply: str
+    finish: Finish
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    predicted_tokens: int = 0
+    predicted_ms: float = 0.0
+    wall_s: float = 0.0
+    retries: tuple[str, ...] = ()
+    scored: Forced | None = None
+
+    def question(self, text: int, decoys: Sequence[Decoy]) -> Question:
+        """
+        The question as its task made it.
+
+        Args:
+            text: Number of its text.
+            decoys: Those of the text.
+        """
+        own = tuple(decoys[at] for at in self.decoys)
+        return Question(text=text, decoys=own, **shared_with(self, Posed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRead:
+    """
+    One text, read once, and all that was asked of it.
+
+    Attributes:
+        task: Name of the task.
+        length: The length that was asked for, in tokens.
+        number: Of the text among those of this task and length, from 0.
+        characters: Its length.
+        sha256: Of the text, UTF-8.
+        decoys: Wrong answers, which questions name by number.
+        prompt_tokens: Length of the first prompt that held it, in tokens.
+        cached_tokens: Of these, taken from the cache.
+        prompt_ms: Time to read the others.
+        asked: Its questions; the unscored one before them is not among them.
+    """
+
+    task: str
+    length: int
+    number: int
+    characters: int
+    sha256: str
+    decoys: tuple[Decoy, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    prompt_ms: float
+    asked: tuple[Asked, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DialStep:
+    """
+    A setting that was tried on the reference.
+
+    Attributes:
+        setting: Number of the setting, from 0, the easiest.
+        right: Share of right answers, from 0 to 1.
+        questions: How many were asked.
+    """
+
+    setting: int
+    right: float
+    questions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialled:
+    """
+    The difficulty of a task for all pairs, found on the reference.
+
+    Attributes:
+        task: Name of the task.
+        setting: Number of the setting, from 0, the easiest.
+        is_fixed: Whether the user chose it.
+        path: What was tried, in order; the setting is among it.
+    """
+
+    task: str
+    setting: int
+    is_fixed: bool
+    path: tuple[DialStep, ...]
+
+    @property
+    def right(self) -> float:
+        """Share of right answers of the reference at the setting, from 0 to 1."""
+        return next(step.right for step in self.path if step.setting == self.setting)
+
+    @property
+    def is_informative(self) -> bool:
+        """Whether the reference can lose something there, and has something to lose."""
+        least, most = USABLE
+        return least <= self.right < most
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """How many characters make a text of a *task* as long as *length* tokens."""
+
+    task: str
+    length: int
+    characters: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Why a *task* is not asked at a *length*, in tokens, of any pair."""
+
+    task: str
+    length: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """
+    What the first cell of a run found out for all.
+
+    Attributes:
+        reference: Its pair: ``f16/f16``.
+        dials: One for each task.
+        sizes: One for each task and length.
+        left_out: Tasks that are too hard for the reference from a length on.
+    """
+
+    reference: str
+    dials: tuple[Dialled, ...]
+    sizes: tuple[Fitted, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """The setting of each dial, by task."""
+        return {dial.task: dial.setting for dial in self.dials}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrieval:
+    """
+    The observation of the retrieval probe.
+
+    Attributes:
+        frozen: The same in all records of a run.
+        texts: In asking order.
+    """
+
+    frozen: Frozen
+    texts: tuple[TextRead, ...]
+
+
+def retrieval_of(record: CellRecord) -> Retrieval | None:
+    """
+    What *record* holds of this probe; None if it holds nothing of it.
+
+    Raises:
+        BadRecord: If what it holds cannot be read.
+    """
+    if record.probe != NAME or record.observation is None:
+        return None
+    file = f"{record.pair.slug}.{record.probe}.json"
+    return from_json(record.observation, Retrieval, file=file)

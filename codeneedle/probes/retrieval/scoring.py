@@ -1,0 +1,261 @@
+"""Answers to questions of tasks, judged by rule on the payload, never on wording."""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from codeneedle.probes.retrieval.tasks import Decoy, Question, Shape
+
+
+class Mode(StrEnum):
+    """
+    What an answer is: the first of these rules that it meets.
+
+    Lines are looked at for loops before intrusions: each line of a loop belongs to
+    some other place.
+    """
+
+    EMPTY = "empty"
+    """Nothing but white space, or thoughts."""
+
+    CORRECT = "correct"
+    """All items are said; one item or items: not after a decoy; lines: first of all."""
+
+    INTRUSION = "intrusion"
+    """A payload that belongs to another key, twin or position is said instead."""
+
+    NEAR_MISS = "near-miss"
+    """A quarter of the characters of an item are wrong, a fifth of those of lines."""
+
+    REPETITION = "repetition"
+    """At least half of the words are one phrase, said three times or more."""
+
+    REFUSAL = "refusal"
+    """It says that it cannot, or that the text does not."""
+
+    SALAD = "salad"
+    """Three in five of at least eight words are such as *the* and *of*, or no words."""
+
+    WRONG = "wrong"
+    """Anything else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """
+    An answer beside its question.
+
+    Attributes:
+        mode: What it is.
+        share: Of the items that are right, from 0 to 1.
+        decoy: Key of the first decoy that was given instead; None if none was.
+        away: Place of that decoy minus the place of the payload, from -1 to 1.
+        edits: Characters to insert, remove or replace in what was said instead of the
+            payload, of an intrusion or a near miss; else None.
+    """
+
+    mode: Mode
+    share: float
+    decoy: str | None = None
+    away: float | None = None
+    edits: int | None = None
+
+
+NEAR = 0.25
+"""Share of the characters of an item that may be wrong in a near miss; at least one."""
+
+NEAR_LINES = 0.2
+"""The same of lines; RepoQA passes what is similar to 0.8."""
+
+
+def judge(question: Question, reply: str) -> Judgement:
+    """Judge *reply*, the answer behind `begin` or to `prompt`, verbatim."""
+    answer = _THINKING.sub("", reply).strip()
+    if not answer:
+        return Judgement(mode=Mode.EMPTY, share=0.0)
+    return _BY_SHAPE[question.shape](question, answer)
+
+
+def is_enough(question: Question, reply: str) -> bool:
+    """Whether *reply*, of which more may come, is judged as it will be at its end."""
+    if question.shape is Shape.LINES:
+        return len(_lines(question, reply)) > len(question.items)
+    return judge(question, reply).mode in {Mode.CORRECT, Mode.INTRUSION}
+
+
+def _edits(one: str, other: str) -> int:
+    """Characters to insert, delete or replace between two texts."""
+    # Help on a sweep reads the settings of all probes, and does not wait for this.
+    from rapidfuzz.distance.Levenshtein import distance
+
+    return distance(one, other)
+
+
+# --- one item, or several
+
+
+def _judge_items(question: Question, answer: str) -> Judgement:
+    """The first that are said count, as many as there are right ones."""
+    said = _said(question, answer)[: len(question.items)]
+    right = [item for item in question.items if item in said]
+    share = len(right) / len(question.items)
+    if share == 1:
+        return Judgement(mode=Mode.CORRECT, share=1.0)
+    missing = next(item for item in question.items if item not in right)
+    decoys = {decoy.payload: decoy for decoy in question.decoys}
+    given = next((each for each in said if each in decoys), None)
+    if given is not None:
+        return _intrusion(question, decoys[given], share, _edits(given, missing))
+    words = _CANDIDATE.findall(answer) or [""]
+    nearest = min(_edits(word, missing) for word in words)
+    if 0 < nearest <= max(1, int(NEAR * len(missing))):
+        return Judgement(mode=Mode.NEAR_MISS, share=share, edits=nearest)
+    return Judgement(mode=_failure(answer), share=share)
+
+
+def _intrusion(question: Question, decoy: Decoy, share: float, edits: int) -> Judgement:
+    return Judgement(
+        mode=Mode.INTRUSION,
+        share=share,
+        decoy=decoy.key,
+        away=decoy.place - question.place,
+        edits=edits,
+    )
+
+
+def _said(question: Question, answer: str) -> list[str]:
+    """
+    Items and payloads of decoys in *answer*, none twice, in order.
+
+    A decoy behind the mention of its own key is told, not given as the answer: it
+    comes after all others.
+    """
+    owner = {decoy.payload: decoy.key for decoy in question.decoys}
+    keys = {key for key in owner.values() if key not in owner} | {question.key}
+    payloads = {*question.items, *owner}
+    given, told, key = [], [], question.key
+    for word in _mentions(keys | payloads, answer):
+        if word not in payloads:
+            key = word
+        elif key != question.key and owner.get(word) == key:
+            told.append(word)
+        else:
+            given.append(word)
+    return list(dict.fromkeys([*given, *told]))
+
+
+def _mentions(words: set[str], answer: str) -> list[str]:
+    """The *words* that stand in *answer* whole, in order; of nested ones the longer."""
+    either = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
+    found = [
+        re.findall(rf"(?<!\w)(?:{either})(?!\w)", text) for text in (answer, plain)
+    ]
+    return max(found, key=len)
+
+
+# --- lines
+
+
+def _judge_lines(question: Question, answer: str) -> Judgement:
+    said = _lines(question, answer)[: len(question.items)]
+    wanted = [line.strip() for line in question.items]
+    agreed = [a == b for a, b in zip(said, wanted, strict=False)]
+    first = agreed.index(False) if False in agreed else len(agreed)
+    if first == len(wanted):
+        return Judgement(mode=Mode.CORRECT, share=1.0)
+    mode, decoy, edits = _failure_of_lines(question, said, first)
+    return Judgement(
+        mode=mode,
+        share=sum(line in said for line in wanted) / len(wanted),
+        decoy=decoy.key if decoy else None,
+        away=decoy.place - question.place if decoy else None,
+        edits=edits,
+    )
+
+
+def _failure_of_lines(
+    question: Question, said: Sequence[str], first: int
+) -> tuple[Mode, Decoy | None, int | None]:
+    wanted = [line.strip() for line in question.items]
+    pairs = itertools.zip_longest(said, wanted, fillvalue="")
+    edits = sum(itertools.starmap(_edits, pairs))
+    failure = _failure("\n".join(said))
+    if failure is not Mode.REPETITION and first < len(said):
+        for decoy in question.decoys:
+            if said[first] in map(str.strip, decoy.payload.split("\n")):
+                return Mode.INTRUSION, decoy, edits
+    if edits <= NEAR_LINES * len("".join(wanted)):
+        return Mode.NEAR_MISS, None, edits
+    return failure, None, None
+
+
+def _lines(question: Question, answer: str) -> list[str]:
+    """Lines that are not blank, without fences and the repeated beginning."""
+    lines = [line.strip() for line in answer.split("\n")]
+    lines = [line for line in lines if line and not line.startswith("```")]
+    begin = question.begin.strip()
+    return lines[1:] if lines[:1] == [begin] else lines
+
+
+_BY_SHAPE: Mapping[Shape, Callable[[Question, str], Judgement]] = {
+    Shape.ONE: _judge_items,
+    Shape.ITEMS: _judge_items,
+    Shape.LINES: _judge_lines,
+}
+
+
+# --- failures that no payload explains
+
+_THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
+_CANDIDATE = re.compile(r"\w+(?:-\w+)*")
+_REFUSAL = re.compile(
+    r"\bI(?:'m| am) (?:sorry|unable|not able)|\bI can(?:no|')t|\bI could not"
+    r"|\bas an AI\b|\bI do(?:n't| not) (?:know|have|see)|\bthere is no\b"
+    r"|\bno (?:mention|information)\b"
+    r"|(?:\bnot|n't) (?:mention|contain|provide|specif|state|include|say)",
+    re.IGNORECASE,
+)
+_FUNCTION_WORDS = frozenset({
+    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "from", "i", "i'm",
+    "in", "is", "it", "of", "on", "or", "that", "the", "this", "to", "was", "were",
+    "with",
+})  # fmt: skip
+
+LOOPS = 3
+"""Times that a phrase is said from which it is a loop."""
+
+SALAD_WORDS = 8
+"""Words below which nothing is called a salad."""
+
+SALAD_SHARE = 0.6
+"""Share of function words, or of characters that are no letters, digits or spaces."""
+
+
+def _failure(answer: str) -> Mode:
+    words = re.findall(r"[\w']+", answer.lower())
+    # The last word may have been cut by the limit of the reply.
+    if _is_loop(words) or _is_loop(words[:-1]):
+        return Mode.REPETITION
+    if _REFUSAL.search(answer):
+        return Mode.REFUSAL
+    if len(words) >= SALAD_WORDS:
+        empty = sum(word in _FUNCTION_WORDS for word in words)
+        if empty >= SALAD_SHARE * len(words):
+            return Mode.SALAD
+    signs = sum(not (sign.isalnum() or sign.isspace()) for sign in answer)
+    is_salad = len(answer) >= SALAD_WORDS and signs >= SALAD_SHARE * len(answer)
+    return Mode.SALAD if is_salad else Mode.WRONG
+
+
+def _is_loop(words: Sequence[str]) -> bool:
+    """Whether the end of *words*, half of them or more, is one phrase said over."""
+    for period in range(1, len(words) // LOOPS + 1):
+        run = 0
+        while run < len(words) - period and words[-1 - run] == words[-1 - run - period]:
+            run += 1
+        if run + period >= max(LOOPS * period, len(words) / 2, LOOPS + 1):
+            return True
+    return False

@@ -1,0 +1,432 @@
+"""
+What a run of the retrieval probe asks: settings and their checks, the price, what must
+be equal, how text and question are joined, and the texts.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.engines.engine import Ability
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.grid import Pair, precision
+from codeneedle.probes.probe import RunContext, tokenizing
+from codeneedle.probes.prompts import (
+    NO_THINK_ARGS,
+    PromptForm,
+    lost_text,
+)
+from codeneedle.probes.retrieval.prompts import WORDING, messages
+from codeneedle.probes.retrieval.record import (
+    NAME,
+    Dialled,
+    DialStep,
+    Fitted,
+    Frozen,
+    LeftOut,
+)
+from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
+from codeneedle.probes.retrieval.tasks import TaskText
+from codeneedle.records.record import Json, Setup, as_json
+from codeneedle.text import plural
+
+TASK_NAMES = ("single", "multikey")
+LENGTHS = ("1K", "2K", "4K")
+DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""The depths of the published tables of retrieval by length, depth and precision."""
+
+QUESTIONS = 4
+"""Of each task at each length and depth."""
+
+AIM = (0.6, 0.9)
+"""Share of right answers of the reference that a dial aims at, ends included."""
+
+ANSWER_FACTOR = 1.5
+ANSWER_EXTRA_TOKENS = 48
+"""A reply may have so many times the tokens of the right answer, and so many more."""
+
+CHARACTERS_PER_TOKEN = 4
+"""Of English, roughly: where fitting begins, or all of it without a tokenizer."""
+
+ANSWER_CHARACTERS_PER_TOKEN = 2
+"""Of random digits and names, fewer."""
+
+TEMPLATE_TOKENS = 128
+"""What a chat template may add to text and question."""
+
+KIBI = 1024
+
+
+# --- what a user may choose
+
+
+class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose."""
+
+    tasks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Tasks of the probe retrieval.",
+            extra={
+                "option": "--tasks",
+                "metavar": "LIST",
+                "default": ",".join(TASK_NAMES),
+            },
+        ),
+    ] = TASK_NAMES
+    lengths: Annotated[
+        tuple[int | str, ...],
+        Meta(
+            description="Lengths of its texts, in tokens: 512 or 1K.",
+            extra={
+                "option": "--lengths",
+                "metavar": "LIST",
+                "default": ",".join(LENGTHS),
+            },
+        ),
+    ] = LENGTHS
+    depths: Annotated[
+        tuple[float, ...],
+        Meta(
+            description="Depths of questions of retrieval, from 0 to 1.",
+            extra={
+                "option": "--depths",
+                "metavar": "LIST",
+                "default": ",".join(map(str, DEPTHS)),
+            },
+        ),
+    ] = DEPTHS
+    questions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Questions of each task at each length and depth.",
+            extra={"option": "--questions", "default": str(QUESTIONS)},
+        ),
+    ] = QUESTIONS
+    dial: Annotated[
+        tuple[int | str, ...],
+        Meta(
+            description="Difficulty of all tasks, 3, or of some, multikey=3,nth=0.",
+            extra={
+                "option": "--dial",
+                "metavar": "LIST",
+                "default": "found on the most precise pair",
+            },
+        ),
+    ] = ()
+    gate: Annotated[
+        bool,
+        Meta(
+            description="Ask no pair at lengths beyond one where the most precise pair "
+            "fails at every depth.",
+            extra={"option": "--gate/--no-gate", "default": "gate"},
+        ),
+    ] = True
+
+
+def tokens_of(length: int | str) -> int:
+    """
+    A length in tokens: ``1K`` is 1,024.
+
+    Raises:
+        BadInput: If it is none.
+    """
+    word = str(length).strip().upper()
+    digits = word.removesuffix("K")
+    if not (digits.isascii() and digits.isdecimal() and int(digits)):
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason="is no length in tokens",
+            hint="Write 512, or 4K for 4,096, separated by commas.",
+        )
+    return int(digits) * (KIBI if word.endswith("K") else 1)
+
+
+def lengths_of(settings: RetrievalSettings) -> tuple[int, ...]:
+    """The lengths asked for, in tokens, shortest first."""
+    return tuple(sorted({tokens_of(length) for length in settings.lengths}))
+
+
+def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
+    """
+    The settings of dials that the user chose, by task; empty if none.
+
+    Raises:
+        BadInput: If one is no setting of its task.
+        UnknownName: If a task is not among those asked for.
+    """
+    found = {}
+    for word in map(str, settings.dial):
+        named, _, number = word.rpartition("=")
+        if named and named not in settings.tasks:
+            raise UnknownName(
+                kind="task of --dial", name=named, known=list(settings.tasks)
+            )
+        for task in (named,) if named else settings.tasks:
+            last = len(TASKS[task].settings) - 1
+            if not (number.isascii() and number.isdecimal() and int(number) <= last):
+                raise BadInput(
+                    source=f"--dial {word}",
+                    reason=f"is no setting of {task}",
+                    hint=f"Choose one from 0 to {last}, or leave --dial out.",
+                )
+            found[task] = int(number)
+    return found
+
+
+def check(settings: RetrievalSettings, _corpus: Corpus | None) -> None:
+    """
+    Stop at settings that no model can satisfy.
+
+    Raises:
+        UnknownName: If there is no such task.
+        BadInput: If a length, a depth or a setting of a dial is none.
+    """
+    for task in settings.tasks:
+        if task not in TASKS:
+            raise UnknownName(kind="task", name=task, known=list(TASKS))
+    for depth in settings.depths:
+        if not 0 <= depth <= 1:
+            raise BadInput(
+                source=f"--depths {depth:g}",
+                reason="is no depth from 0 to 1",
+                hint="Write 0.5 for the middle of a text.",
+            )
+    lengths_of(settings)
+    fixed_dials(settings)
+
+
+def check_context(
+    settings: RetrievalSettings, context: int, trained: int | None
+) -> None:
+    """
+    Stop at a length that does not fit the context with question and answer.
+
+    Args:
+        settings: What the user chose.
+        context: Its size, in tokens; not above *trained*.
+        trained: What the weights were trained for; None if that does not bind.
+
+    Raises:
+        BadInput: Naming a context that is enough, or the longest text.
+    """
+    shortest, *_ = lengths = lengths_of(settings)
+    length, room = lengths[-1], answer_room(settings)
+    needed = length + room
+    if trained and length > trained:
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason=f"these weights were trained for {trained:,} tokens",
+            hint=f"Use lengths up to {max(1, trained - room)}, or stretch the context "
+            "on purpose with rope arguments after --.",
+        )
+    if needed > context:
+        enough = -(-needed // 256) * 256
+        fits = not trained or enough <= trained
+        left = (context if fits else trained or context) - room
+        least = min(shortest, tokens_of(LENGTHS[0]))
+        less = f"lengths up to {left}" if left >= least else "fewer --tasks"
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason=f"with question and answer it needs {needed:,} tokens, the context "
+            f"has {context:,}",
+            hint=f"Use --context {enough}, or {less}."
+            if fits
+            else f"These weights were trained for {trained:,} tokens: use {less}.",
+        )
+
+
+def answer_room(settings: RetrievalSettings) -> int:
+    """Tokens that the longest question of the tasks and its answer may take."""
+    characters = CHARACTERS_PER_TOKEN * lengths_of(settings)[0]
+    longest = max(
+        (
+            len(each.prompt) + len(each.begin) + ANSWER_FACTOR * len(each.payload)
+            for task in settings.tasks
+            for dial in range(len(TASKS[task].settings))
+            for text in _texts_that_fit(task, dial, characters)
+            for each in text.questions
+        ),
+        default=0,
+    )
+    own = math.ceil(longest / ANSWER_CHARACTERS_PER_TOKEN)
+    return own + TEMPLATE_TOKENS + ANSWER_EXTRA_TOKENS
+
+
+def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ...]:
+    """A text of one question; none if the setting takes a longer one."""
+    try:
+        return make_texts(
+            task, dial=dial, characters=characters, depths=(0.5,), questions=1, seed=0
+        )
+    except BadInput:
+        return ()
+
+
+def price(settings: RetrievalSettings, _setup: Setup | None = None) -> str:
+    """What a pair takes, as a phrase for the plan."""
+    chosen = _conditions(settings)
+    read = sum(size.length for size, _ in texts_of(_expected(chosen), chosen))
+    asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
+    found = len(chosen.tasks) - len(chosen.dial)
+    dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
+    lengths = ", ".join(map(str, chosen.lengths))
+    return (
+        f"{plural(asked, 'question')} and about {read:,} tokens of text a pair: "
+        f"{', '.join(chosen.tasks)} at {lengths} tokens{dials}"
+    )
+
+
+# --- what must be equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """
+    What must be equal for answers to be comparable, beside what is frozen.
+
+    Attributes:
+        tasks: Names of tasks, in asking order.
+        lengths: Of texts, in tokens, ascending.
+        depths: From 0 to 1.
+        questions: Of each task, at each length and depth.
+        dial: Settings that the user chose: ``multikey=3``.
+        gate: ``on`` or ``off``.
+        graded: Why right answers are not forced; empty if they are.
+        texts: Version of the texts and questions.
+        wording: Version of how they are joined.
+    """
+
+    tasks: tuple[str, ...]
+    lengths: tuple[int, ...]
+    depths: tuple[float, ...]
+    questions: int
+    dial: tuple[str, ...]
+    gate: str
+    graded: str
+    texts: int = TASKS_VERSION
+    wording: int = WORDING
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """The settings of dials that the user chose, by task."""
+        words = (word.split("=") for word in self.dial)
+        return {task: int(setting) for task, setting in words}
+
+    def questions_of(self, task: str) -> int:
+        """Questions of *task* at each length."""
+        return self.questions * (len(self.depths) if TASKS[task].has_depth else 1)
+
+
+def conditions(run: RunContext) -> Json:
+    """
+    What is asked; without log-probabilities, that no answer is forced.
+
+    Raises:
+        BadInput: If the chat template drops the text. A run folder that has records
+            of this probe was looked at before.
+        ToolFailed: If that cannot be found out.
+    """
+    asked = run.settings_of(RetrievalSettings, NAME)
+    if NAME not in run.setup.probes:
+        _refuse_lost_text(run, lengths_of(asked)[-1])
+    can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
+    graded = "" if can_force else f"{run.engine.name} tells no probabilities"
+    return as_json(_conditions(asked, graded))
+
+
+def _conditions(asked: RetrievalSettings, graded: str = "") -> Conditions:
+    return Conditions(
+        tasks=tuple(dict.fromkeys(asked.tasks)),
+        lengths=lengths_of(asked),
+        depths=tuple(sorted(set(asked.depths))),
+        questions=asked.questions,
+        dial=tuple(f"{task}={dial}" for task, dial in fixed_dials(asked).items()),
+        gate="on" if asked.gate else "off",
+        graded=graded,
+    )
+
+
+def _refuse_lost_text(run: RunContext, length: int) -> None:
+    """
+    Stop at a chat template that does not render a text of *length* tokens verbatim.
+
+    Engines that estimate lengths do not tell what their template renders.
+    """
+    is_told = run.setup.prompt_form == PromptForm.CHAT and not run.setup.lengths
+    if not is_told:
+        return
+    (text,) = make_texts(
+        "single",
+        dial=0,
+        characters=CHARACTERS_PER_TOKEN * max(length, KIBI),
+        depths=(0.5,),
+        questions=1,
+        seed=run.setup.seed,
+    )
+    (asked,) = text.questions
+    with tokenizing(run.engine, run.folder) as tokenizer:
+        prompt = tokenizer.render(messages(run, text, asked), NO_THINK_ARGS)
+    # Templates may drop white space around a message.
+    for what, said in (("the text", text.text.strip()), ("question", asked.prompt)):
+        if said not in prompt:
+            raise lost_text(f"{what} of the probe {NAME}")
+
+
+def _expected(chosen: Conditions) -> Frozen:
+    """What the first cell is likely to find out: each dial where it begins."""
+    settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.settings
+    return Frozen(
+        reference="",
+        dials=tuple(
+            Dialled(
+                task=task,
+                setting=settings[task],
+                is_fixed=task in chosen.settings,
+                path=(DialStep(settings[task], AIM[0], 0),),
+            )
+            for task in chosen.tasks
+        ),
+        sizes=tuple(
+            Fitted(task, length, 0)
+            for task in chosen.tasks
+            for length in chosen.lengths
+        ),
+    )
+
+
+# --- texts
+
+
+def texts_of(frozen: Frozen, chosen: Conditions) -> list[tuple[Fitted, int]]:
+    """The texts of a run: task and length of each with its number, in asking order."""
+    return [
+        (size, number)
+        for size in frozen.sizes
+        if not _is_out(size, frozen.left_out)
+        for number in range(texts_at(size.task, frozen, chosen))
+    ]
+
+
+def _is_out(size: Fitted, left_out: Iterable[LeftOut]) -> bool:
+    return (size.task, size.length) in {(each.task, each.length) for each in left_out}
+
+
+def texts_at(task: str, frozen: Frozen, chosen: Conditions) -> int:
+    """Texts of *task* at each length."""
+    return math.ceil(chosen.questions_of(task) / per_text(task, frozen))
+
+
+def per_text(task: str, frozen: Frozen) -> int:
+    """Questions that share a text of *task*."""
+    return TASKS[task].per_text(TASKS[task].settings[frozen.settings[task]])
+
+
+def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:
+    """The running order: the first pair sets the dials for all others."""
+    return sorted(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))

@@ -1,0 +1,645 @@
+"""The tasks by name: what each writes and asks, with its words, from a seed."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.probes.retrieval.tasks import (
+    Asked,
+    Chance,
+    Draft,
+    Line,
+    Made,
+    Setting,
+    Shape,
+    Task,
+    TaskText,
+    composed,
+)
+from codeneedle.text import plural
+
+# 1 - first version
+TASKS_VERSION = 1
+"""Raised with every change of a text, a question or a setting; part of the setup."""
+
+
+def make_texts(
+    name: str,
+    *,
+    dial: int,
+    characters: int,
+    depths: Sequence[float],
+    questions: int,
+    seed: int,
+    only: int | None = None,
+) -> tuple[TaskText, ...]:
+    """
+    The texts of a task, with *questions* questions for each of *depths*.
+
+    As many questions as possible share a text, of all depths in turn. The same
+    arguments give the same bytes on any platform and Python; with more questions,
+    further texts come behind those that have as many as they can.
+
+    Args:
+        name: A key of `TASKS`.
+        dial: Number of a setting of that task, from 0, the easiest.
+        characters: Length of each text: at most 200 characters less, never more.
+        depths: Places of what is asked for, from 0 to 1; ignored by a task without.
+        questions: At least 1.
+        seed: Any integer.
+        only: Number of the single text to make; all if None.
+
+    Raises:
+        UnknownName: If there is no such task.
+        BadInput: If there is no such setting, or *characters* are too few for it.
+    """
+    task, setting = _setting(name, dial)
+    wanted = tuple(depths) * questions if task.has_depth else (0.5,) * questions
+    size = task.per_text(setting)
+    found = []
+    numbers = range(math.ceil(len(wanted) / size)) if only is None else (only,)
+    for number in numbers:
+        draft = Draft(
+            setting=setting,
+            characters=characters,
+            depths=wanted[number * size :][:size],
+            chance=Chance(f"{TASKS_VERSION}:{name}:{dial}:{seed}:{number}"),
+        )
+        found.append(composed(task, draft, number))
+    return tuple(found)
+
+
+def _setting(name: str, dial: int) -> tuple[Task, Setting]:
+    if name not in TASKS:
+        raise UnknownName(kind="task", name=name, known=TASKS)
+    settings = TASKS[name].settings
+    if not 0 <= dial < len(settings):
+        raise BadInput(
+            source=f"task {name}",
+            key="dial",
+            reason=f"there is no setting {dial}",
+            hint=f"Choose one from 0 to {len(settings) - 1}.",
+        )
+    return TASKS[name], settings[dial]
+
+
+# --- words
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_CITIES = _words(
+    "Paris London Rome Madrid Berlin Vienna Lisbon Dublin Athens Oslo Moscow Cairo "
+    "Tokyo Seoul Delhi Sydney Toronto Boston Chicago Miami Lima Havana Nairobi Lagos "
+    "Warsaw Prague Zurich Geneva Munich Hamburg Milan Venice"
+)
+_ANIMALS = _words(
+    "aardvark badger camel dolphin eagle falcon gazelle hedgehog iguana jaguar koala "
+    "lemur meerkat otter panther rabbit salmon tortoise walrus zebra"
+)
+_ADJECTIVES = _words(
+    "old quiet small green heavy broken bright young warm narrow empty cheap dry early "
+    "plain round soft tall wide strange"
+)
+_NOUNS = _words(
+    "baker lamp bridge farmer window river basket doctor garden engine teacher coat "
+    "mirror sailor kitchen letter wagon painter ladder field bottle tailor barn clock "
+    "singer blanket tower market pilot shelf road candle"
+)
+_VERBS = _words(
+    "carries watches paints finds follows leaves holds moves opens keeps draws sells "
+    "cleans loses mends counts"
+)
+_PREPOSITIONS = _words("near behind under beside above before after without")
+
+
+def _sentences(chance: Chance) -> Iterator[str]:
+    """Sentences of 40 to 75 characters, drawn from words that no task asks for."""
+    while True:
+        yield (
+            f"The {chance.pick(_ADJECTIVES)} {chance.pick(_NOUNS)}"
+            f" {chance.pick(_VERBS)} the {chance.pick(_ADJECTIVES)}"
+            f" {chance.pick(_NOUNS)} {chance.pick(_PREPOSITIONS)}"
+            f" the {chance.pick(_NOUNS)}."
+        )
+
+
+_DIGITS = "0123456789"
+_HEX = "0123456789abcdef"
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _number(chance: Chance, digits: int) -> str:
+    return chance.pick(_DIGITS[1:]) + chance.word(_DIGITS, digits - 1)
+
+
+def _uuid(chance: Chance) -> str:
+    return "-".join(chance.word(_HEX, n) for n in (8, 4, 4, 4, 12))
+
+
+def _invented(chance: Chance) -> str:
+    """A word of six letters that can be spoken and means nothing."""
+    syllables = (chance.pick("bdfgklmnprstvz") + chance.pick("aeiou") for _ in range(3))
+    return "".join(syllables)
+
+
+# --- single
+
+
+def _single(draft: Draft) -> Made:
+    """The needle of the published tables: its wording, its five digits."""
+    key = draft.chance.pick(_ANIMALS)
+    value = _number(draft.chance, 5)
+    (depth,) = draft.depths
+    asked = Asked(
+        depth=depth,
+        key=key,
+        prompt=f"What is the magic number for {key} mentioned in the text above?"
+        " Answer with the number alone.",
+        begin=f"The magic number for {key} is ",
+        items=(value,),
+        at=(0,),
+    )
+    line = Line(depth, f"The magic number for {key} is {value}.")
+    return Made([line], [asked], _sentences(draft.chance))
+
+
+# --- multikey, multivalue, multiquery, nth
+
+_ORDINALS = _words("first second third fourth fifth sixth seventh eighth")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Keys with values, and how they are written."""
+
+    keys: list[str]
+    values: list[str]
+    form: str = "The code of {} is {}."
+
+    def line(self, n: int) -> str:
+        return self.form.format(self.keys[n], self.values[n])
+
+    def begin(self, n: int) -> str:
+        """The line up to its value."""
+        return self.form.partition("{}")[0] + self.keys[n] + self.form.split("{}")[1]
+
+    def others(self, wanted: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+        """The values of all but *wanted*, as decoys."""
+        for n, value in enumerate(self.values):
+            if n not in wanted:
+                yield self.keys[n], value, n
+
+
+def _pairs(draft: Draft, count: int) -> _Pairs:
+    """Keys and values of the kind of the setting, none twice."""
+    chance, kind = draft.chance, draft.setting.kind
+    if kind == "uuid":
+        count = count or (draft.characters - 1) // (2 * 36 + len(" -> \n"))
+        uuids = chance.different(lambda: _uuid(chance), 2 * count)
+        return _Pairs(uuids[:count], uuids[count:], "{} -> {}")
+    if kind == "word":
+        keys, digits = chance.different(lambda: _invented(chance), count), 5
+    else:
+        keys, digits = chance.distinct(_CITIES, count), 3
+    return _Pairs(keys, chance.different(lambda: _number(chance, digits), count))
+
+
+def _multikey(draft: Draft) -> Made:
+    pairs = _pairs(draft, draft.setting.count)
+    places = _spread(draft, len(pairs.keys))
+    asked = [
+        Asked(
+            depth=depth,
+            key=pairs.keys[n],
+            prompt=f"What does the text above say: {pairs.begin(n)}... Answer with what"
+            " stands in place of the dots, and nothing else.",
+            begin=pairs.begin(n),
+            items=(pairs.values[n],),
+            at=(n,),
+            decoys=pairs.others([n]),
+        )
+        for n, depth in enumerate(draft.depths)
+    ]
+    lines = [Line(place, pairs.line(n)) for n, place in enumerate(places)]
+    return Made(lines, asked, _sentences(draft.chance))
+
+
+def _spread(draft: Draft, count: int) -> list[float]:
+    """Places of *count* lines: the asked depths first, the others evenly."""
+    others = count - len(draft.depths)
+    if others < 0:
+        raise BadInput(
+            source=f"a text of {draft.characters:,} characters",
+            reason=f"{draft.setting.says}: {count} lines for {len(draft.depths)}"
+            " questions",
+            hint="Choose a greater length, or fewer questions.",
+        )
+    return [*draft.depths, *((n + 0.5) / others for n in range(others))]
+
+
+_APART = 0.03
+"""Distance of the lines of one group, as a share of the text."""
+
+
+def _around(depth: float, count: int) -> list[float]:
+    """Places of *count* lines whose middle is *depth*."""
+    return [depth + _APART * (n - (count - 1) / 2) for n in range(count)]
+
+
+def _multivalue(draft: Draft) -> Made:
+    """Two keys, so that the values of one are decoys for the other."""
+    count = draft.setting.count
+    numbers = draft.chance.different(lambda: _number(draft.chance, 3), 2 * count)
+    keys = [key for key in draft.chance.distinct(_CITIES, 2) for _ in range(count)]
+    pairs = _Pairs(keys, numbers, "One of the codes of {} is {}.")
+    lines, asked = [], []
+    for half, depth in enumerate((*draft.depths, 1 - draft.depths[0])[:2]):
+        mine = range(half * count, (half + 1) * count)
+        places = _around(depth, count)
+        lines += [Line(p, pairs.line(n)) for p, n in zip(places, mine, strict=True)]
+        key = keys[mine[0]]
+        if half < len(draft.depths):
+            asked.append(
+                Asked(
+                    depth=depth,
+                    key=key,
+                    prompt=f"Which are the {count} codes of {key} in the text above?"
+                    " Answer with the codes alone, separated by commas.",
+                    begin=f"The {count} codes of {key} are ",
+                    items=tuple(numbers[n] for n in mine),
+                    at=tuple(mine),
+                    decoys=pairs.others(mine),
+                    shape=Shape.ITEMS,
+                )
+            )
+    return Made(lines, asked, _sentences(draft.chance))
+
+
+def _multiquery(draft: Draft) -> Made:
+    """Groups of keys that are asked at once, and as many keys that are not."""
+    count = draft.setting.count
+    groups = len(draft.depths)
+    pairs = _pairs(draft, (groups + 1) * count)
+    places = [place for depth in draft.depths for place in _around(depth, count)]
+    places += [(n + 0.5) / count for n in range(count)]
+    asked = []
+    for group, depth in enumerate(draft.depths):
+        mine = range(group * count, (group + 1) * count)
+        keys = ", ".join(pairs.keys[n] for n in mine)
+        asked.append(
+            Asked(
+                depth=depth,
+                key=keys,
+                prompt=f"What are the codes of {keys}, by the text above? Answer with"
+                " the codes alone, in this order, separated by commas.",
+                begin=f"The codes of {keys} are ",
+                items=tuple(pairs.values[n] for n in mine),
+                at=tuple(mine),
+                decoys=pairs.others(mine),
+                shape=Shape.ITEMS,
+            )
+        )
+    lines = [Line(place, pairs.line(n)) for n, place in enumerate(places)]
+    return Made(lines, asked, _sentences(draft.chance))
+
+
+def _nth(draft: Draft) -> Made:
+    """All lines have one key; the rank of a line follows from its place."""
+    count = draft.setting.count
+    city = draft.chance.pick(_CITIES)
+    numbers = draft.chance.different(lambda: _number(draft.chance, 3), count)
+    places = _spread(draft, count)
+    order = sorted(range(count), key=lambda n: places[n])
+    ranks = {n: _ORDINALS[rank] for rank, n in enumerate(order)}
+    pairs = _Pairs([ranks[n] for n in range(count)], numbers)
+    asked = [
+        Asked(
+            depth=depth,
+            key=ranks[n],
+            prompt=f"The text above states {count} codes of {city}, one after the"
+            f" other. Which is the {ranks[n]}? Answer with the code alone.",
+            begin=f"The {ranks[n]} code of {city} in the text above is ",
+            items=(numbers[n],),
+            at=(n,),
+            decoys=pairs.others([n]),
+        )
+        for n, depth in enumerate(draft.depths)
+    ]
+    lines = [
+        Line(p, f"A code of {city} is {numbers[n]}.") for n, p in enumerate(places)
+    ]
+    return Made(lines, asked, _sentences(draft.chance))
+
+
+# --- variables
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Variables that have one value by way of one another, and their lines."""
+
+    value: str
+    names: list[str]
+    at: tuple[int, ...]
+
+
+def _variables(draft: Draft) -> Made:
+    """Two chains of assignments; each line stands behind the one that it refers to."""
+    chance, size = draft.chance, draft.setting.count + 1
+    names = chance.different(lambda: chance.word(_LETTERS, 5), 2 * size)
+    values = chance.different(lambda: _number(chance, 5), 2)
+    chains = [
+        _Chain(value, names[first : first + size], tuple(range(first, first + size)))
+        for value, first in zip(values, (0, size), strict=True)
+    ]
+    lines = []
+    depths = (*draft.depths, 1 - draft.depths[0])[:2]
+    for chain, depth in zip(chains, depths, strict=True):
+        told = zip(chain.names, [chain.value, *chain.names], strict=False)
+        texts = [f"VAR {name} = {meant}" for name, meant in told]
+        lines += [Line(p, t) for p, t in zip(_around(depth, size), texts, strict=True)]
+    ask = _listed if draft.setting.kind == "list" else _resolved
+    # Of one question, the second chain holds the decoys alone.
+    sides = zip(draft.depths, chains, reversed(chains), strict=False)
+    return Made(lines, [ask(*side) for side in sides], _sentences(chance))
+
+
+def _listed(depth: float, chain: _Chain, other: _Chain) -> Asked:
+    count = len(chain.names)
+    return Asked(
+        depth=depth,
+        key=chain.value,
+        prompt=f"Which {count} variables of the text above have the value"
+        f" {chain.value}, directly or by way of others? Answer with their names alone,"
+        " separated by commas.",
+        begin=f"The {count} variables with the value {chain.value} are ",
+        items=tuple(chain.names),
+        at=chain.at,
+        decoys=[
+            (other.value, name, at)
+            for name, at in zip(other.names, other.at, strict=True)
+        ],
+        shape=Shape.ITEMS,
+    )
+
+
+def _resolved(depth: float, chain: _Chain, other: _Chain) -> Asked:
+    last = chain.names[-1]
+    return Asked(
+        depth=depth,
+        key=last,
+        prompt=f"Which number is the value of the variable {last} in the text above?"
+        " Answer with the number alone.",
+        begin=f"The value of {last} is the number ",
+        items=(chain.value,),
+        at=chain.at,
+        decoys=[(other.names[-1], other.value, other.at[0])],
+    )
+
+
+# --- twins, ledger
+
+
+def _twins(draft: Draft) -> Made:
+    """Functions whose names differ in the last character, and bodies in some lines."""
+    chance, setting, family = draft.chance, draft.setting, draft.setting.count
+    keys = chance.distinct(_NOUNS, setting.lines)
+    stem = "_".join(chance.distinct(_NOUNS, 2))
+    names = [f"{stem}_{letter}" for letter in chance.distinct(_LETTERS.lower(), family)]
+    bodies = [
+        "\n".join(f'    {key} = "{told}"' for key, told in zip(keys, body, strict=True))
+        for body in _alike(draft)
+    ]
+    asked = [
+        Asked(
+            depth=depth,
+            key=names[n],
+            prompt=f"Repeat the body of the function {names[n]} in the text above,"
+            " verbatim, and nothing else.",
+            # Up to the last blank of the indentation, which tokenizers join to a word.
+            begin=f"def {names[n]}():\n   ",
+            items=tuple(bodies[n].removeprefix("   ").split("\n")),
+            at=(n,),
+            decoys=[(names[m], bodies[m], m) for m in range(family) if m != n],
+            shape=Shape.LINES,
+            joint="\n",
+        )
+        for n, depth in enumerate(draft.depths)
+    ]
+    lines = [
+        Line(place, f"\ndef {names[n]}():\n{bodies[n]}\n")
+        for n, place in enumerate(_spread(draft, family))
+    ]
+    return Made(lines, asked, _sentences(chance))
+
+
+def _alike(draft: Draft) -> Iterator[list[str]]:
+    """Values of each twin's lines: equal but for some lines, spread over the body."""
+    setting, chance = draft.setting, draft.chance
+
+    def value() -> str:
+        return f"{chance.pick(_ADJECTIVES)} {chance.pick(_ANIMALS)}"
+
+    family, differ = setting.count, setting.differ
+    values = chance.different(value, setting.lines + family * differ)
+    own = iter(values[setting.lines :])
+    changed = {n * setting.lines // differ for n in range(differ)}
+    for _ in range(family):
+        yield [next(own) if n in changed else values[n] for n in range(setting.lines)]
+
+
+def _ledger(draft: Draft) -> Made:
+    """Numbered records in one block whose middle is at the depth."""
+    count, chance = draft.setting.count, draft.chance
+    pairs = _pairs(draft, count)
+    records = [f"{n + 1:02}: {pairs.keys[n]} {pairs.values[n]}" for n in range(count)]
+    if draft.setting.kind == "word":
+        records = [f"{each} {chance.word(_HEX, 8)}" for each in records]
+    block = sum(len(each) + 1 for each in records)
+    (depth,) = draft.depths
+    top = max(depth - block / 2 / draft.characters, 0.0)
+    lines = [Line(top, "The ledger:"), *(Line(top, each) for each in records)]
+    asked = Asked(
+        depth=depth,
+        key="the ledger",
+        prompt=f"Repeat the {count} records of the ledger in the text above, in order,"
+        " verbatim, one on a line, and nothing else.",
+        begin="The ledger:\n",
+        items=tuple(records),
+        at=tuple(range(1, count + 1)),
+        decoys=[(f"record {n + 1}", each, n + 1) for n, each in enumerate(records)],
+        shape=Shape.LINES,
+        joint="\n",
+    )
+    return Made(lines, [asked], _sentences(chance))
+
+
+# --- common-words
+
+_RARE_WORDS = 30
+_ROW = 10
+
+
+def _common_words(draft: Draft) -> Made:
+    """Words in random order, of which some occur several times as often as others."""
+    chance, count, more = draft.chance, draft.setting.count, draft.setting.differ
+    words = chance.distinct([*_NOUNS, *_ANIMALS], _RARE_WORDS + count)
+    common, rare = words[:count], words[count:]
+    deck = [*rare, *(common * more)]
+    length = sum(len(word) + 1 for word in deck)
+    if length > draft.characters:
+        raise BadInput(
+            source="task common-words",
+            reason=f"{draft.setting.says}: {length:,} characters do not fit a text of"
+            f" {draft.characters:,}",
+            hint="Choose a greater length, or an easier setting.",
+        )
+    told: list[str] = []
+    decks = iter(lambda: chance.distinct(deck, len(deck)), None)
+    room = draft.characters
+    for word in itertools.chain.from_iterable(decks):
+        room -= len(word) + 1
+        if room < 0:
+            break
+        told.append(word)
+    which, begin = f"Which {count} words occur", f"The {count} words that occur"
+    if count == 1:
+        which, begin = "Which word occurs", "The word that occurs"
+    rows = [" ".join(told[n : n + _ROW]) for n in range(0, len(told), _ROW)]
+    asked = Asked(
+        depth=draft.depths[0],
+        key="the most common words",
+        prompt=f"{which} most often in the text above? Answer with nothing else.",
+        begin=f'{begin} most often in the text above {"is" if count == 1 else "are"} "',
+        items=tuple(common),
+        at=(len(rows) // 2,),
+        decoys=[(word, word, told.index(word) // _ROW) for word in rare],
+        shape=Shape.ITEMS,
+        joint='", "',
+    )
+    return Made([Line(0.0, row) for row in rows], [asked], iter(()))
+
+
+# --- the list
+
+
+def _cities(*counts: int) -> tuple[Setting, ...]:
+    return tuple(Setting(f"{n} cities, three digits", n, "city") for n in counts)
+
+
+def _invented_words(*counts: int) -> tuple[Setting, ...]:
+    return tuple(Setting(f"{n} invented words, five digits", n, "word") for n in counts)
+
+
+TASKS: Mapping[str, Task] = {
+    task.name: task
+    for task in (
+        Task(
+            name="single",
+            about="one magic number in unrelated sentences",
+            settings=(Setting("one number of five digits"),),
+            make=_single,
+            per_text=lambda _: 1,
+        ),
+        Task(
+            name="multikey",
+            about="the value of one of many keys of the same kind",
+            settings=(
+                *_cities(2, 4, 6, 8, 16),
+                *_invented_words(8, 16, 32),
+                Setting("UUIDs throughout", 0, "uuid"),
+            ),
+            make=_multikey,
+            per_text=lambda setting: setting.count or 16,
+        ),
+        Task(
+            name="multivalue",
+            about="all values of one of two keys",
+            settings=tuple(Setting(f"{n} values", n) for n in (2, 3, 4, 6, 8)),
+            make=_multivalue,
+            per_text=lambda _: 2,
+        ),
+        Task(
+            name="multiquery",
+            about="the values of several keys, asked at once",
+            settings=(
+                *(Setting(f"{n} cities", n, "city") for n in (2, 3, 4, 8)),
+                *(Setting(f"{n} UUIDs", n, "uuid") for n in (2, 4, 8)),
+            ),
+            make=_multiquery,
+            per_text=lambda _: 2,
+        ),
+        Task(
+            name="variables",
+            about="a chain of assignments, resolved or listed",
+            settings=(
+                *(Setting(f"resolve, {plural(n, 'hop')}", n) for n in (0, 1, 2, 3, 4)),
+                *(
+                    Setting(f"list, {plural(n, 'hop')}", n, "list")
+                    for n in (1, 2, 4, 8)
+                ),
+            ),
+            make=_variables,
+            per_text=lambda _: 2,
+        ),
+        Task(
+            name="twins",
+            about="a function among others of nearly the same name and body",
+            settings=tuple(
+                Setting(
+                    f"{plural(n, 'function')}, {differ} of {lines} lines of their own",
+                    n,
+                    differ=differ,
+                    lines=lines,
+                )
+                for n, lines, differ in (
+                    *((1, 1, 1), (2, 1, 1), (2, 4, 4), (2, 4, 2), (4, 4, 4)),
+                    *((4, 4, 2), (4, 4, 1), (16, 4, 1), (16, 20, 2)),
+                )
+            ),
+            make=_twins,
+            per_text=lambda setting: setting.count,
+        ),
+        Task(
+            name="nth",
+            about="the n-th of several lines of the same name",
+            settings=tuple(Setting(f"one of {n}", n) for n in (2, 3, 4, 6, 8)),
+            make=_nth,
+            per_text=lambda setting: setting.count,
+        ),
+        Task(
+            name="ledger",
+            about="numbered records, repeated in order",
+            settings=(
+                *(Setting(f"{n} short records", n, "city") for n in (2, 4, 8, 16)),
+                *(Setting(f"{n} records", n, "word") for n in (8, 16, 32, 64)),
+            ),
+            make=_ledger,
+            per_text=lambda _: 1,
+        ),
+        Task(
+            name="common-words",
+            about="which words occur most often",
+            settings=tuple(
+                Setting(f"{plural(n, 'word')}, {more} times as often", n, differ=more)
+                for n, more in (
+                    (1, 30),
+                    (1, 10),
+                    (2, 10),
+                    (3, 10),
+                    (5, 10),
+                    (10, 10),
+                    (10, 4),
+                )
+            ),
+            has_depth=False,
+            make=_common_words,
+            per_text=lambda _: 1,
+        ),
+    )
+}

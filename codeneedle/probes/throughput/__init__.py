@@ -1,0 +1,1 @@
+"""Throughput: prompt and generation speed by depth."""

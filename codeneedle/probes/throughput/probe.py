@@ -1,0 +1,296 @@
+"""The throughput probe: prompt and generation speed by depth."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from codeneedle.engines.engine import Ability, Speeds, SpeedTask, SpeedTool
+from codeneedle.errors import BadInput, CellError
+from codeneedle.grid import Pair, most_precise, precision
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.throughput.metrics import METRICS, crossover, more_metrics
+from codeneedle.probes.throughput.record import (
+    NAME,
+    DepthSpeeds,
+    Throughput,
+    ThroughputSetup,
+    settings_of,
+)
+from codeneedle.records.record import Json, Run, Status, as_json
+from codeneedle.text import one_line
+
+DEPTHS = (0, 4096)
+"""Tokens; the corpus' own depth comes on top."""
+
+REPETITIONS = 3
+PROMPT_TOKENS = 512
+GENERATED_TOKENS = 128
+"""llama-bench's own sizes, as in most published tables."""
+
+BUILT_IN_DEPTHS = (0, 1024, 4096)
+BUILT_IN_PROMPT_TOKENS = 128
+BUILT_IN_GENERATED_TOKENS = 32
+"""
+Smaller for the built-in model: what it takes to see the probe at work, in seconds.
+
+To fill the cache to the depth of its corpus takes three times as long.
+"""
+
+LOAD_TIMEOUT_S = 1800.0
+"""How long loading may take: a hundred gigabytes from a slow disk."""
+
+SLOWEST_S_PER_TOKEN = 0.25
+"""A machine that reads fewer than four tokens per second is given up."""
+
+SLACK_FACTOR = 3.0
+"""How many times longer than expected a depth may take."""
+
+SHORTEST_TIMEOUT_S = 120.0
+"""What a depth may take in any case: a busy machine, a slow disk."""
+
+NAMED = 4
+"""Pairs that a remark names before it counts the others."""
+
+_DepthTokens = Annotated[int, Meta(ge=0)]
+_Repetitions = Annotated[int, Meta(ge=1)]
+
+
+class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose; empty or None for what suits the model."""
+
+    depths: Annotated[
+        tuple[_DepthTokens, ...],
+        Meta(
+            description="Depths to measure speed at, in tokens.",
+            extra={
+                "option": "--depths",
+                "metavar": "LIST",
+                "default": "0,4096 and the corpus",
+            },
+        ),
+    ] = ()
+    repetitions: Annotated[
+        _Repetitions | None,
+        Meta(
+            description="Measurements of speed at each depth.",
+            extra={"option": "--repetitions"},
+        ),
+    ] = None
+
+
+def conditions(run: RunContext) -> Json:
+    """
+    What to measure, after everything that can be checked before a cell starts.
+
+    Raises:
+        BadInput: If a depth is deeper than the weights were trained for.
+        MachineError: If the tool is missing or too old.
+    """
+    tool = run.engine.speed_tool()
+    asked = run.settings_of(ThroughputSettings, NAME)
+    small = run.is_built_in
+    return as_json(
+        ThroughputSetup(
+            depths=chosen_depths(run, asked.depths),
+            repetitions=asked.repetitions or REPETITIONS,
+            prompt_tokens=BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS,
+            generated_tokens=BUILT_IN_GENERATED_TOKENS if small else GENERATED_TOKENS,
+            arguments=dict(tool.arguments),
+            ignored=tool.ignored,
+        )
+    )
+
+
+def needs_depth_of_corpus(settings: ThroughputSettings) -> bool:
+    """Whether one of the depths is the length of the corpus, as by default."""
+    return not settings.depths
+
+
+def chosen_depths(run: RunContext, asked: tuple[int, ...]) -> tuple[int, ...]:
+    """
+    Depths to measure at, in tokens, ascending.
+
+    Those asked for, as they are; else those that suit the model, none of them
+    deeper than what the weights were trained for.
+
+    Raises:
+        BadInput: If one that was asked for is deeper than that.
+    """
+    trained = run.weights.training_context
+    # Leaves room for both tests.
+    deepest = max(0, trained - PROMPT_TOKENS) if trained else None
+    for depth in asked:
+        too_deep = deepest is not None and depth > deepest
+        if too_deep and not run.engine.stretches_context:
+            raise BadInput(
+                source=f"--depths {depth}",
+                reason=f"these weights were trained for {trained:,} tokens",
+                hint=f"Use {deepest} or less; or stretch the context with rope "
+                "arguments after --.",
+            )
+    if asked:
+        return tuple(sorted(set(asked)))
+    if run.is_built_in:
+        return BUILT_IN_DEPTHS
+    depths = {*DEPTHS, run.setup.corpus.tokens}
+    limit = max(depths) if deepest is None else deepest
+    return tuple(sorted({min(depth, limit) for depth in depths}))
+
+
+def measure(context: ProbeContext) -> Json:
+    """
+    Measure each depth by a process of its own, the shallowest first.
+
+    A depth that fails is a gap, and so are the deeper ones.
+
+    Raises:
+        CellError: If the shallowest depth fails, or what runs at any depth is not
+            what was asked for.
+    """
+    chosen = settings_of(context.run.setup)
+    if chosen is None:
+        raise ValueError("a setup without conditions of this probe")
+    tool = context.run.engine.speed_tool()
+    measured: list[DepthSpeeds] = []
+    first: Speeds | None = None
+    with context.measuring():
+        for depth in chosen.depths:
+            speeds, found = _at_depth(context, tool, chosen, depth, measured)
+            measured.append(speeds)
+            first = first or found
+    if first is None:
+        raise ValueError("conditions without depths")
+    return as_json(
+        Throughput(
+            speeds=tuple(measured),
+            build=first.build,
+            cpu=first.cpu,
+            gpu=first.gpu,
+            backends=first.backends,
+            threads=first.threads,
+        )
+    )
+
+
+def timeout_s(
+    depth: int, prompt_tokens: int, before: DepthSpeeds | None = None
+) -> float:
+    """
+    How long the tool may be silent at *depth*, in seconds.
+
+    Attention makes the time grow at most with the square of the length, so this
+    is an upper bound even for a cell that is all attention.
+
+    Args:
+        depth: In tokens.
+        prompt_tokens: Read at each depth, beside it.
+        before: The depth that was measured before; None for the first one.
+    """
+    if before is None:
+        return LOAD_TIMEOUT_S + SLOWEST_S_PER_TOKEN * depth
+    growth = (depth + prompt_tokens) / (before.depth + prompt_tokens)
+    return SHORTEST_TIMEOUT_S + SLACK_FACTOR * before.seconds * growth**2
+
+
+def remarks(run: Run) -> tuple[str, ...]:
+    """
+    From which depth on each pair writes faster than the most precise one.
+
+    Pairs of which the same can be said share a line.
+    """
+    records = {r.pair: r for r in run.records if r.probe == NAME and r.has_numbers}
+    if not records:
+        return ()
+    reference = most_precise(records)
+    said: dict[str, list[Pair]] = defaultdict(list)
+    for pair in sorted(records, key=lambda p: (*precision(p.k), *precision(p.v))):
+        crossed = crossover(records[pair], records[reference])
+        if pair != reference and crossed:
+            said[_faster_than(reference, crossed)].append(pair)
+    return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
+
+
+def _faster_than(reference: Pair, crossed: str) -> str:
+    """``never writes faster than f16/f16``, or from or until which depth it does."""
+    if crossed in {"always", "never"}:
+        return f"{crossed} writes faster than {reference}"
+    return f"writes faster than {reference} {crossed}"
+
+
+PROBE = Probe(
+    name=NAME,
+    metrics=METRICS,
+    measure=measure,
+    needs=frozenset({Ability.SPEED}),
+    reads_corpus=needs_depth_of_corpus,
+    settings=ThroughputSettings,
+    conditions=conditions,
+    more_metrics=more_metrics,
+    remarks=remarks,
+    is_timed=True,
+)
+
+
+def _at_depth(
+    context: ProbeContext,
+    tool: SpeedTool,
+    chosen: ThroughputSetup,
+    depth: int,
+    before: Sequence[DepthSpeeds],
+) -> tuple[DepthSpeeds, Speeds | None]:
+    """The speeds at *depth*, a gap behind one that failed; what the tool told of it."""
+    failed = next((each for each in before if each.gap), None)
+    if failed is not None:
+        gap = f"depth {failed.depth:,} failed"
+        return DepthSpeeds(depth=depth, status=failed.status, gap=gap), None
+    began = time.monotonic()
+    try:
+        found = _measured(context, tool, chosen, depth, before)
+    except CellError as error:
+        if not before or error.status == Status.MISMATCHED:
+            raise
+        gap = one_line(str(error))
+        return DepthSpeeds(depth=depth, status=error.status, gap=gap), None
+    speeds = DepthSpeeds(
+        depth=depth,
+        pp=found.pp,
+        tg=found.tg,
+        seconds=round(time.monotonic() - began, 3),
+        peak_bytes=found.peak_bytes,
+    )
+    return speeds, found
+
+
+def _measured(
+    context: ProbeContext,
+    tool: SpeedTool,
+    chosen: ThroughputSetup,
+    depth: int,
+    before: Sequence[DepthSpeeds],
+) -> Speeds:
+    total, done = len(chosen.depths), len(before)
+    context.step(done, total, f"depth {depth:,}")
+    return tool.measure(
+        SpeedTask(
+            pair=context.pair,
+            depth=depth,
+            prompt_tokens=chosen.prompt_tokens,
+            generated_tokens=chosen.generated_tokens,
+            repetitions=chosen.repetitions,
+        ),
+        log=context.log(f"{NAME}-{depth}"),
+        silence_s=timeout_s(
+            depth, chosen.prompt_tokens, before[-1] if before else None
+        ),
+        note=context.observe_tool,
+        progress=lambda what: context.step(done, total, f"depth {depth:,}: {what}"),
+    )
+
+
+def _named(pairs: list[Pair]) -> str:
+    named = ", ".join(str(pair) for pair in pairs[:NAMED])
+    more = len(pairs) - NAMED
+    return f"{named} and {more} more" if more > 0 else named

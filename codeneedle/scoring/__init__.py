@@ -1,1 +1,0 @@
-"""Scoring of answers against the expected lines."""

@@ -1,0 +1,119 @@
+"""Metrics of the divergence probe."""
+
+from dataclasses import replace
+
+import pytest
+from fake_tools import made_statistics
+from made_records import failed_record, made_setup
+
+from codeneedle.grid import Pair
+from codeneedle.probes.divergence.metrics import METRICS, more_metrics
+from codeneedle.probes.divergence.record import (
+    NAME,
+    Compared,
+    Divergence,
+    divergence_of,
+)
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.records.record import BadRecord, Status, as_json
+
+SETUP = made_setup()
+
+
+def compared(*contexts, reference="f16/f16", reference_ppl=4.0):
+    """A record with the mean divergences 0.25, 0.5, ... at *contexts*."""
+    stored = Divergence(
+        reference=reference,
+        contexts=tuple(
+            Compared(
+                context=context,
+                chunks=4,
+                tokens=1020,
+                seconds=1.0,
+                base_seconds=1.0,
+                reference_ppl=reference_ppl,
+                statistics=made_statistics(kld=0.25 * at),
+            )
+            for at, context in enumerate(contexts, start=1)
+        ),
+    )
+    record = replace(failed_record(Pair("q8_0", "q8_0")), probe=NAME)
+    return replace(record, status=Status.FINISHED, observation=as_json(stored))
+
+
+def values(record, metrics=METRICS):
+    """The values of *metrics*, by name."""
+    return {
+        metric.name: [*metric.values(record, SETUP, Reading())] for metric in metrics
+    }
+
+
+def test_each_metric_is_one_number_of_the_comparison():
+    """
+    The perplexity ratio is that to the reference before it was rounded to 16 bits.
+    """
+    assert {
+        "kld": [0.25],
+        "kld999": [4.0],
+        "top1": [88.0],
+        "kld-median": [0.1],
+        "kld-max": [9.0],
+        "dp-rms": [7.0],
+        "ppl": [6.0],
+        "ppl-ratio": [1.5],
+    } == values(compared(512))
+    assert [3.0] == values(compared(512, reference_ppl=2.0))["ppl-ratio"]
+
+
+def test_mean_divergence_is_the_headline_and_perplexity_never_ranks():
+    """
+    Perplexity may improve while the distributions diverge.
+    """
+    better = {metric.name: metric.better for metric in METRICS}
+
+    assert "kld" == METRICS[0].name
+    assert ("lower", "higher") == (better["kld"], better["top1"])
+    assert {"neither"} == {better["ppl"], better["ppl-ratio"]}
+
+
+def test_several_contexts_have_metrics_of_their_own():
+    """
+    Named ``kld@512``; of a single context, there are none. A context that a record
+    lacks is a gap, never a zero.
+    """
+    record = compared(512, 4096)
+    conditions = {NAME: {"contexts": [512, 4096]}}
+    more = more_metrics(replace(SETUP, probes=conditions))
+    found = values(record, more)
+
+    assert 2 * len(METRICS) == len(found)
+    assert ([0.25], [0.5]) == (found["kld@512"], found["kld@4096"])
+    assert [0.25] == values(record)["kld"]
+    assert [] == values(compared(512), more)["kld@4096"]
+    one = {NAME: {"contexts": [512]}}
+    assert () == more_metrics(SETUP) == more_metrics(replace(SETUP, probes=one))
+
+
+def test_metrics_state_the_pair_that_they_are_measured_against():
+    """
+    Perplexity is measured against none.
+    """
+    references = {metric.name: metric.reference for metric in METRICS}
+    record = compared(512, reference="q8_0/q8_0")
+
+    assert "q8_0/q8_0" == references["kld"](record)
+    assert references["top1"](replace(record, observation=None)) is None
+    assert references["ppl"] is None
+
+
+def test_what_is_stored_is_read_strictly():
+    """
+    Something else than an observation or contexts is an error, not an absence.
+    """
+    record = compared(512)
+
+    assert divergence_of(replace(record, probe="recall")) is None
+    with pytest.raises(BadRecord):
+        divergence_of(replace(record, observation={"reference": 3}))
+    with pytest.raises(BadRecord, match="contexts of divergence"):
+        more_metrics(replace(SETUP, probes={NAME: {"contexts": "all"}}))

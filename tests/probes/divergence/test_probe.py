@@ -1,0 +1,400 @@
+"""The divergence probe, with a tool that a test controls, and the real one."""
+
+import hashlib
+from dataclasses import replace
+
+import msgspec
+import pytest
+from fake_engine import made_weights
+from fake_tools import FakeDivergence, ToolEngine
+from made_contexts import real_context, run_context
+from made_records import failed_record, made_setup
+from programs import script
+
+from codeneedle.corpora.corpus import load
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.errors import BadInput, CellError, FolderUnusable
+from codeneedle.grid import Pair
+from codeneedle.probes.divergence import comparison
+from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
+from codeneedle.probes.divergence.record import Divergence, divergence_of
+from codeneedle.probes.probe import ProbeContext
+from codeneedle.records.record import Status, Trouble, as_json, from_json
+from codeneedle.records.store import Store
+from codeneedle.sweep import runner
+from codeneedle.sweep.runner import CellEnded, Runner
+from codeneedle.system import machine
+
+TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
+F16, Q8, Q4 = (Pair(name, name) for name in ("f16", "q8_0", "q4_0"))
+ON_CPU = Trouble(Status.FALLBACK_CPU, "attention runs on the CPU")
+
+
+@pytest.fixture
+def made_run(tmp_path):
+    """Makes the context of a run with a fake tool; *chosen* are settings."""
+
+    def made(tool=None, *, corpus=TEXT, stretched=False, changes=(), **chosen):
+        chosen = {"contexts": (512,), **chosen}
+        facts = {
+            "setup": made_setup(types_k=("f16", "q8_0", "q4_0")),
+            "text": corpus,
+            "settings": {NAME: DivergenceSettings(**chosen)},
+            **dict(changes),
+        }
+        tool = tool or FakeDivergence()
+        engine = ToolEngine(divergence=tool, stretches_context=stretched)
+        return run_context(tmp_path / "run", engine, **facts)
+
+    return made
+
+
+def with_conditions(run):
+    """The same run after planning."""
+    probes = {NAME: PROBE.conditions(run)}
+    return replace(run, setup=replace(run.setup, probes=probes))
+
+
+def swept(run, pairs=(F16, Q8, Q4), **changes):
+    """The records of a sweep over *pairs*, in the order they ended."""
+    events = []
+    run = with_conditions(run)
+    store = Store(run.folder)
+    Runner(run=run, store=store, **changes).sweep(
+        PROBE, PROBE.order(pairs), tell=events.append
+    )
+    ended = [event.record for event in events if isinstance(event, CellEnded)]
+    return {record.pair: record for record in ended}
+
+
+def context_of(run, pair=F16, **changes):
+    """One cell of *run*."""
+    run.folder.mkdir(exist_ok=True)
+    return ProbeContext(run=with_conditions(run), pair=pair, logs=run.folder, **changes)
+
+
+def fails_for(pair):
+    """An outcome that is an error for one pair."""
+    error = CellError("no such type", hint="Look.", status=Status.UNSUPPORTED)
+    return lambda asked: error if asked == pair else None
+
+
+def compared_with(reference):
+    """A record that was compared with *reference*."""
+    stored = as_json(Divergence(reference=str(reference), contexts=()))
+    record = failed_record(reference)
+    return replace(record, probe=NAME, status=Status.FINISHED, observation=stored)
+
+
+# Conditions
+
+
+def test_the_text_is_the_corpus_as_sent(made_run):
+    """
+    Its name and hash are conditions, so that another text is refused.
+    """
+    chosen = PROBE.conditions(made_run(chunks=4))
+
+    assert {
+        "contexts": [512],
+        "chunks": [4],
+        "text": "random-bodies",
+        "text_sha256": hashlib.sha256(TEXT.encode()).hexdigest(),
+        "llama": "1.2 (fake)",
+        "arguments": ["-t", "1"],
+        "ignored": ["--temp", "1"],
+    } == chosen
+
+
+def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
+    """
+    With ``--text``, its bytes count.
+    """
+    file = tmp_path / "wiki.txt"
+    file.write_text("x" * 5000)
+    tool = FakeDivergence()
+    chosen = PROBE.conditions(made_run(tool, text=file))
+
+    assert ("wiki.txt", hashlib.sha256(b"x" * 5000).hexdigest()) == (
+        chosen["text"],
+        chosen["text_sha256"],
+    )
+    assert 5000 == tool.checked[0]["text_bytes"]
+
+
+def test_each_context_is_checked_by_the_tool(made_run):
+    """
+    Repeated contexts count once; of a text that is not asked for in chunks, as many
+    as may fit, from 2 to 8; at most 4 where the context was not asked for either and
+    is short because the text is.
+    """
+    tool = FakeDivergence()
+    unasked = PROBE.conditions(made_run(tool, contexts=()))
+    tool.checked.clear()
+    chosen = PROBE.conditions(made_run(tool, contexts=(4096, 512, 4096)))
+
+    assert ([4096, 512], [2, 8]) == (chosen["contexts"], chosen["chunks"])
+    assert ([256], [4]) == (unasked["contexts"], unasked["chunks"])
+    assert [(4096, 2), (512, 8)] == [
+        (each["context"], each["chunks"]) for each in tool.checked
+    ]
+    assert {("random-bodies", len(TEXT))} == {
+        (each["text_name"], each["text_bytes"]) for each in tool.checked
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "expected"),
+    [
+        (5000, {}, 256),
+        (70_000, {}, 4096),
+        (70_000, {"weights": made_weights(training_context=2048)}, 2048),
+        (500, {}, 256),
+        (9000, {}, 512),
+        (9000, {"is_built_in": True}, 2048),
+    ],
+)
+def test_the_default_context_suits_text_and_weights(made_run, size, changes, expected):
+    """
+    4096 tokens where the text most likely has four times as many, and less otherwise; a
+    token of the built-in model is a byte.
+    """
+    run = made_run(corpus="x" * size, contexts=(), changes=changes)
+
+    assert [expected] == PROBE.conditions(run)["contexts"]
+
+
+def test_a_context_beyond_the_training_is_refused(made_run):
+    """
+    Unless the user's arguments stretch it on purpose.
+    """
+    changes = {"weights": made_weights(training_context=256)}
+
+    with pytest.raises(BadInput, match=r"--divergence-context 512: .* 256 tokens"):
+        PROBE.conditions(made_run(changes=changes))
+    run = made_run(changes=changes, stretched=True)
+    assert [512] == PROBE.conditions(run)["contexts"]
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
+    made_run, monkeypatch
+):
+    """
+    What the references would add at all contexts, and some room for records.
+    """
+    tool = FakeDivergence()
+    run = made_run(tool, contexts=(512, 1024), chunks=4)
+    needed = 2 * 4000 + comparison.SPARE_BYTES
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: needed - 1)
+    with pytest.raises(FolderUnusable, match=r"take 7\.8 KiB"):
+        PROBE.conditions(run)
+
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: needed)
+    assert PROBE.conditions(run)
+    assert [] == tool.calls
+
+
+# Settings, before anything is loaded
+
+
+@pytest.mark.parametrize("name", ["", "nowhere.txt", "n" * 300])
+def test_a_text_that_is_no_file_is_refused_in_planning(tmp_path, name):
+    """
+    A folder, nothing at all, or a name that is too long.
+    """
+    with pytest.raises(BadInput, match="--text"):
+        PROBE.check(DivergenceSettings(text=tmp_path / name), None)
+
+
+def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
+    """
+    The tool reads all of it, however few chunks it computes.
+    """
+    monkeypatch.setattr(comparison, "MAX_TEXT_BYTES", 10)
+    file = tmp_path / "wiki.txt"
+    file.write_text("x" * 10)
+    PROBE.check(DivergenceSettings(text=file), None)
+    file.write_text("x" * 11)
+
+    with pytest.raises(BadInput, match="it has more than 10 B"):
+        PROBE.check(DivergenceSettings(text=file), None)
+
+
+def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
+    """
+    No tokenizer makes more tokens than bytes; the corpus counts once it is read.
+    """
+    file = tmp_path / "wiki.txt"
+    file.write_text("x" * 5000)
+    in_file = DivergenceSettings(text=file, contexts=(400, 500), chunks=10)
+    PROBE.check(in_file, None)
+    PROBE.check(DivergenceSettings(chunks=99_999_999), None)
+    corpus = load("random-bodies-mini")
+    fitting = corpus.size_bytes // 500
+    PROBE.check(DivergenceSettings(contexts=(500,), chunks=fitting), corpus)
+
+    with pytest.raises(BadInput) as caught:
+        PROBE.check(msgspec.structs.replace(in_file, chunks=11), None)
+    assert "Use --chunks 10 or less, or a longer --text." == caught.value.hint
+    with pytest.raises(BadInput, match=r"--chunks \d+: the corpus has at") as caught:
+        PROBE.check(DivergenceSettings(contexts=(500,), chunks=fitting + 1), corpus)
+    assert f"Use --chunks {fitting} or less, or a longer" in caught.value.hint
+
+
+@pytest.mark.real
+def test_impossible_settings_are_refused_before_a_token_is_counted(
+    codeneedle, tmp_path
+):
+    """
+    With exit code 2, and without a run folder.
+    """
+    told = codeneedle("sweep", "--probe", "divergence", "--chunks", "99999999")
+
+    assert 2 == told.returncode, told.stderr
+    assert "--chunks 20 or less" in told.stderr
+    assert "counting" not in told.stderr
+    assert [] == list(tmp_path.iterdir())
+
+
+# Measuring
+
+
+def test_the_reference_runs_first_and_is_written_once(made_run):
+    """
+    Then it is compared with itself, and every other pair with it.
+    """
+    tool = FakeDivergence()
+    records = swept(made_run(tool, chunks=4), pairs=(Q4, F16, Q8))
+
+    assert ["write f16/f16@512"] + [
+        f"compare {pair}@512" for pair in ("f16/f16", "q8_0/q8_0", "q4_0/q4_0")
+    ] == tool.calls
+    assert {Status.FINISHED} == {record.status for record in records.values()}
+    assert {"f16/f16"} == {divergence_of(r).reference for r in records.values()}
+    (compared,) = divergence_of(records[Q4]).contexts
+    assert (512, 4, 1020, 2.5, 4.0) == (
+        compared.context,
+        compared.chunks,
+        compared.tokens,
+        compared.base_seconds,
+        compared.reference_ppl,
+    )
+
+
+def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
+    """
+    A reference that must be written counts as many chunks again.
+    """
+    steps = []
+    run = made_run(contexts=(512, 256), chunks=4)
+    observation = PROBE.measure(context_of(run, tell=steps.append))
+
+    found = from_json(observation, Divergence, file="x")
+    assert [512, 256] == [each.context for each in found.contexts]
+    assert {16} == {step.total for step in steps}
+    done = [step.done for step in steps]
+    assert sorted(done) == done
+    assert [0, 4, 4, 5, 8, 12, 12, 13] == done
+    assert "computing the reference f16/f16 at 512 tokens" == steps[0].what
+
+
+def test_a_record_holds_what_ran_in_its_own_comparison(made_run):
+    """
+    Neither what the reference ran, nor what that fell back to: that marks the cell of
+    the reference, whose own comparison need not say so again.
+    """
+    tool = FakeDivergence(reference_fallback=ON_CPU)
+    cell = context_of(made_run(tool), Q8, records={F16: compared_with(F16)})
+    own = context_of(made_run(FakeDivergence(reference_fallback=ON_CPU)), F16)
+    PROBE.measure(cell)
+    PROBE.measure(own)
+
+    assert ("tool", "compare q8_0/q8_0@512") == cell.command
+    assert "q8_0/q8_0" == cell.effective.build
+    assert (None, ON_CPU) == (cell.fallback, own.fallback)
+    assert cell.phases.measure_s is not None
+
+
+def test_the_next_most_precise_pair_replaces_a_reference_that_fails(made_run):
+    """
+    The reference is the most precise pair that ran; the one that failed has the
+    status and the command of its failure.
+    """
+    records = swept(made_run(FakeDivergence(outcome=fails_for(F16))))
+
+    failed = records[F16]
+    assert (Status.UNSUPPORTED, "no such type") == (failed.status, failed.reason)
+    assert ("tool", "write f16/f16@512") == failed.command
+    assert "q8_0/q8_0" == divergence_of(records[Q4]).reference
+
+
+def test_a_reference_that_runs_at_last_does_not_replace_the_present_one(made_run):
+    """
+    Within a run, all divergences are from the same pair.
+    """
+    swept(made_run(FakeDivergence(outcome=fails_for(F16))))
+
+    records = swept(made_run(), retry_failed=True)
+
+    assert [F16] == list(records)
+    assert "q8_0/q8_0" == divergence_of(records[F16]).reference
+
+
+def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):
+    """
+    Every other cell would fail alike.
+    """
+    error = BadInput(source="wiki.txt", reason="too short", hint="Use a longer one.")
+
+    with pytest.raises(BadInput, match="too short"):
+        swept(made_run(FakeDivergence(outcome=lambda _pair: error)))
+
+
+def test_a_text_that_changed_meanwhile_is_refused(made_run, tmp_path):
+    """
+    Conditions and reference are those of the same text.
+    """
+    file = tmp_path / "wiki.txt"
+    file.write_text("x" * 5000)
+    cell = context_of(made_run(text=file))
+    file.write_text("y" * 5000)
+
+    with pytest.raises(BadInput, match="it has changed since"):
+        PROBE.measure(cell)
+
+
+def test_the_order_is_by_precision():
+    """
+    Each pair comes after those that would be the reference before it.
+    """
+    pairs = [Pair("q4_0", "q4_0"), Pair("q8_0", "f16"), Pair("f16", "q4_0")]
+
+    assert [pairs[2], pairs[1], pairs[0]] == list(PROBE.order(pairs))
+
+
+# The real tool
+
+
+@pytest.mark.real
+def test_a_real_full_disk_is_noticed(tmp_path, llama_server, monkeypatch):
+    """
+    With writes beyond 200 KB refused, the real tool exits 0 and says nothing.
+    """
+    # The setup is a made one: it names other weights.
+    monkeypatch.setattr(runner, "refuse_replaced", lambda *_, **__: None)
+    real = installation.find(llama_server=llama_server).perplexity
+    limited = script(
+        tmp_path / "limited", f"trap '' XFSZ\nulimit -f 200\nexec {real} \"$@\""
+    )
+    run = real_context(
+        tmp_path / "run",
+        tools={"perplexity": limited},
+        setup=made_setup(types_k=("f16",), types_v=("f16",)),
+        text=TEXT,
+        settings={NAME: DivergenceSettings(contexts=(512,), chunks=4)},
+    )
+
+    record = swept(run, [F16])[F16]
+
+    assert Status.CRASHED == record.status
+    assert "the base file is not whole" in record.reason

@@ -1,0 +1,247 @@
+"""The metrics of the recall probe."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from made_records import (
+    made_forced,
+    made_priming,
+    made_record,
+    made_reply,
+    made_round,
+    made_setup,
+)
+
+from codeneedle.probes.recall.metrics import (
+    FORCED,
+    METRICS,
+    forced_metrics,
+    headline,
+    unanswered,
+)
+from codeneedle.probes.recall.record import NAME, Round
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.recall.settings import (
+    Ask,
+    RecallConditions,
+    asked_of,
+    conditions_of,
+)
+from codeneedle.records.record import BadRecord, NeedleFacts, Setup
+
+SETUP = made_setup(needles=3)
+FIRST, SECOND, THIRD = SETUP.needles
+
+
+def values(
+    name: str,
+    rounds: Sequence[Round],
+    *,
+    priming: Round | None = None,
+    strict_indent: bool = False,
+) -> list[float]:
+    """What the metric called *name* reads from a record of *rounds*."""
+    metric = next(metric for metric in METRICS if metric.name == name)
+    record = made_record("q8_0/q4_0", rounds, priming=priming)
+    return list(metric.values(record, SETUP, Reading(strict_indent=strict_indent)))
+
+
+def failed(needle: NeedleFacts, error: str = "HTTP 500") -> Round:
+    return Round(needle=needle.name, prompt_sha256="d0" * 32, error=error)
+
+
+def test_each_answered_round_is_one_value() -> None:
+    """
+    Rounds are scored against their own needles, in asking order, as the reading says.
+    """
+    flat = "\n".join(line.strip() for line in FIRST.lines)
+    rounds = [
+        made_round(FIRST, reply=flat),
+        made_round(SECOND, reply=made_reply(SECOND, matched=12)),
+        made_round(THIRD, reply=made_reply(THIRD, matched=7)),
+    ]
+
+    assert [20, 12, 7] == values("matched", rounds)
+    assert [0, 12, 7] == values("matched", rounds, strict_indent=True)
+    assert [0, 8, 13] == values("missing", rounds)
+    assert [1, 1, 0] == values("pass", rounds)
+
+
+def test_a_round_without_an_answer_counts_as_nothing_recalled() -> None:
+    """
+    A pair must not look better for saying less: a round that failed, or has no line to
+    score, has no matched line, and is counted apart. A cell without any answer has no
+    value.
+    """
+    empty = made_round(THIRD, reply="<think>what is it that")
+    rounds = [made_round(FIRST), failed(SECOND), empty]
+
+    assert [20, 0, 0] == values("matched", rounds)
+    assert [0, 20, 20] == values("missing", rounds)
+    for name in ("pass", "hallucinated", "margin"):
+        assert 1 == len(values(name, rounds)), name
+    assert [0, 1, 1] == values("errors", rounds)
+    assert [] == values("matched", rounds[1:])
+    record = made_record("q8_0/q4_0", rounds)
+    assert {SECOND.name, THIRD.name} == unanswered(record, SETUP, Ask.WRITTEN)
+    assert not unanswered(record, SETUP, Ask.FORCED)
+
+
+def test_the_margin_is_the_smallest_gap_of_each_round() -> None:
+    """
+    One value per round, in nats; the mean over rounds is the cell's.
+    """
+    rounds = [made_round(FIRST, gap=0.25), made_round(SECOND, gap=3.0)]
+
+    assert [0.25, 3.0] == values("margin", rounds)
+    assert [1.25, 4.0] == values("margin-mean", rounds)
+
+
+def test_reading_speed_comes_from_whole_readings_alone() -> None:
+    """
+    The priming round reads 9,000 tokens in 3 s; rounds behind a cache tell nothing,
+    those that found none do.
+    """
+    cached = made_round(FIRST)
+    uncached = replace(cached, cached_tokens=5, prompt_ms=4497.5)
+
+    assert [3000.0, 2000.0] == (
+        values("prefill", [cached, uncached], priming=made_priming(THIRD))
+    )
+    assert [] == values("prefill", [cached])
+
+
+def test_short_replies_tell_no_writing_speed() -> None:
+    """
+    The first token comes free, so that a speed over few tokens is a fiction.
+    """
+    short = replace(made_round(FIRST), predicted_tokens=1, predicted_ms=0.001)
+
+    assert [] == values("decode", [short])
+    assert [800.0] == values("decode", [made_round(FIRST)])
+
+
+def test_the_cell_itself_is_one_value() -> None:
+    """
+    Memory and times belong to the cell, not to its rounds.
+    """
+    rounds = [made_round(FIRST), made_round(SECOND)]
+
+    assert [3.5] == values("kv", rounds)
+    assert [0.5] == values("ready", rounds)
+    assert [pytest.approx(10.7)] == values("time", rounds)
+
+
+def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
+    """
+    Paired by its name; a round with an error has none, but breaks at once.
+    """
+    first, second, third = SETUP.forced
+    lost = replace(made_forced(second), error="no probabilities", logprobs=(), leads=())
+    rounds = [made_forced(first, behind=[3]), lost, made_forced(third, logprob=-0.25)]
+    record = made_record("q8_0/q4_0", [], forced=rounds)
+    metrics = {metric.name: metric for metric in forced_metrics(SETUP)}
+
+    found = {
+        name: metric.values(record, SETUP, Reading())
+        for name, metric in metrics.items()
+    }
+
+    assert [-0.5, -0.25] == found["recall-logp"]
+    assert [80, 100] == found["recall-right"]
+    assert [3, 0, 5] == found["breaks-at"]
+    assert [pytest.approx(2.2), 3.0] == found["lead"]
+    logp = metrics["recall-logp"]
+    assert {first.name: math.exp(-0.5), third.name: math.exp(-0.25)} == (
+        logp.by_unit(record, SETUP, Reading())
+    )
+    assert [each.name for each in SETUP.forced] == logp.loss.units(record, SETUP)
+    assert 0.9 == pytest.approx(logp.loss.able(record, SETUP))
+
+
+def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_show() -> (
+    None
+):
+    """Means over other functions than those of the other pairs compare with none."""
+    setup = replace(SETUP, probes={NAME: {"functions": 2}})
+    logprobs = (-0.5, -0.25, -0.125)
+    rounds = [
+        made_forced(each, logprob=logprob)
+        for each, logprob in zip(SETUP.forced, logprobs, strict=True)
+    ]
+    record = made_record("q8_0/q4_0", [], forced=rounds)
+
+    logp, *others = FORCED
+
+    assert [-0.5, -0.25] == logp.values(record, setup, Reading())
+    assert {each.name for each in SETUP.forced} == {
+        *logp.by_unit(record, setup, Reading())
+    }
+    for each in (logp, *others):
+        assert 2 == len(each.values(record, setup, Reading()))
+        assert 2 == len(each.names(record, setup))
+
+
+def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
+    """
+    Not of the probability of the mean: one token that is lost costs 1 at most.
+    """
+    scored = replace(made_forced(SETUP.forced[0]), logprobs=(0.0, 0.0, 0.0, 0.0, -99.0))
+    record = made_record("q8_0/q4_0", [], forced=[scored])
+
+    (value,) = FORCED[0].by_unit(record, SETUP, Reading()).values()
+
+    assert 0.8 == pytest.approx(value)
+
+
+def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
+    """An engine that lists few tokens tells of others how probable they are at most."""
+    rounds = [replace(made_forced(each), bounds=(0, 4)) for each in SETUP.forced[:1]]
+    record = made_record(
+        "q8_0/q4_0", [], forced=[*rounds, made_forced(SETUP.forced[1])]
+    )
+
+    assert 0.2 == FORCED[0].loss.bounded(record)
+    assert 0.0 == FORCED[0].loss.bounded(made_record("q8_0/q4_0", []))
+
+
+def of_recall(**conditions: object) -> Setup:
+    """A setup that says this of recall."""
+    return replace(SETUP, probes={NAME: conditions})
+
+
+def test_a_setup_that_says_nothing_of_recall_has_the_defaults() -> None:
+    """32 functions of five lines are forced, beside those that are written."""
+    expected = RecallConditions(ask=Ask.BOTH, functions=32, lines=5)
+
+    assert expected == conditions_of(SETUP) == conditions_of(of_recall())
+    assert Ask.FORCED is asked_of(of_recall(ask="forced"))
+
+
+@pytest.mark.parametrize(
+    "conditions", [{"ask": "x"}, {"functions": "x"}, {"functions": 0}, {"lines": 0}]
+)
+def test_conditions_that_are_none_are_a_bad_setup(
+    conditions: dict[str, object],
+) -> None:
+    """A file that was edited, or written by something else."""
+    with pytest.raises(BadRecord, match=r"setup\.json"):
+        conditions_of(of_recall(**conditions))
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [("written", "matched"), ("both", "recall-logp"), ("forced", "recall-logp")],
+)
+def test_forced_recall_is_the_headline_where_it_was_asked(
+    ask: str, expected: str
+) -> None:
+    """
+    And its metrics exist nowhere else.
+    """
+    setup = of_recall(ask=ask)
+
+    assert expected == headline(setup)
+    assert (expected == "matched") == (forced_metrics(setup) == ())

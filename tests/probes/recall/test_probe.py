@@ -1,0 +1,638 @@
+"""The recall probe: what is asked, what is stored, when a reply is enough."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from fake_engine import FakeEngine, FakeServer, forced_to, is_for, reply_to
+from made_contexts import run_context
+from made_records import (
+    made_forced,
+    made_needle,
+    made_record,
+    made_round,
+    made_run,
+    made_setup,
+)
+
+from codeneedle.corpora.corpus import load
+from codeneedle.engines.engine import Ability
+from codeneedle.engines.messages import BadReply, Chat, ServerGone
+from codeneedle.errors import CellError, ToolMissing
+from codeneedle.grid import Pair
+from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.recall import probe as recall
+from codeneedle.probes.recall.probe import (
+    PRIMING_TOKENS,
+    PROBE,
+    SLACK_LINES,
+    TAIL_LINES,
+    Asker,
+    enough_for,
+    measure,
+)
+from codeneedle.probes.recall.prompts import chat_messages
+from codeneedle.probes.recall.record import Recall, recall_of
+from codeneedle.probes.recall.settings import Ask, RecallSettings
+from codeneedle.records.record import CellRecord, Effective, Status, from_json
+from codeneedle.records.store import Store
+
+NEEDLE = made_needle()
+BODY = "\n".join(NEEDLE.lines) + "\n"
+GONE = ServerGone(reason="reset\nby peer")
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    """Further attempts come soon."""
+    monkeypatch.setattr(recall, "BACK_OFF_S", (0.01, 0.02, 0.03))
+
+
+def made_context(
+    folder, engine, *, form=PromptForm.COMPLETION, conditions=None, **changes
+):
+    """A cell of a run with three functions to be written and five to be forced."""
+    setup = made_setup(needles=3, forced=5)
+    needles = tuple(replace(each, budget=50) for each in setup.needles)
+    setup = replace(
+        setup,
+        needles=needles,
+        prompt_form=form,
+        probes={"recall": conditions or {"functions": 4}},
+    )
+    run = run_context(folder, engine, setup=setup, text="CORPUS", **changes)
+    return ProbeContext(run=run, pair=Pair("q8_0", "q4_0"), logs=folder)
+
+
+def asker(folder, engine, **changes):
+    """Asks a server of *engine*."""
+    engine.server = FakeServer(engine)
+    return Asker(engine.server, made_context(folder, engine, **changes))
+
+
+def measured(folder, engine, **changes):
+    """What the probe stores."""
+    engine.server = engine.server or FakeServer(engine)
+    return from_json(measure(made_context(folder, engine, **changes)), Recall, file="x")
+
+
+def breaks(times):
+    """Replies of which the first ones never come."""
+    left = [GONE] * times
+    return lambda question: left.pop() if left else reply_to(question)
+
+
+# What is asked and stored
+
+
+def test_all_needles_are_asked_after_one_round_that_is_not_scored(tmp_path):
+    """
+    That one asks for the last needle: all others find just the corpus in the cache.
+    """
+    engine = FakeEngine(reply=lambda asked: reply_to(asked, text=asked.prompt[-10:]))
+
+    found = measured(tmp_path, engine)
+
+    asked = engine.server.questions
+    needles = made_setup(needles=3).needles
+    for needle, question in zip((needles[-1], *needles), asked, strict=True):
+        assert is_for(needle, question)
+    assert [PRIMING_TOKENS, 50, 50, 50] == [each.max_tokens for each in asked]
+    assert [needle.name for needle in needles] == [r.needle for r in found.rounds]
+    assert needles[-1].name == found.priming.needle
+    assert 1 == engine.server.settled
+
+
+def test_a_chat_is_asked_with_thinking_switched_off(tmp_path):
+    """
+    And goes on after an empty thought where that was asked for.
+    """
+    engine = FakeEngine()
+
+    measured(tmp_path, engine, form=PromptForm.CHAT, prefill_no_think=True)
+
+    question = engine.server.questions[0]
+    assert isinstance(question, Chat)
+    assert NO_THINK_ARGS == question.template_args
+    assert ["user", "assistant"] == [said.role for said in question.messages]
+
+
+def test_probabilities_are_stored_where_each_token_has_one(tmp_path):
+    """
+    As the server tells them.
+    """
+    found = measured(tmp_path, FakeEngine())
+
+    assert [((-0.1,), (2.0,), (9,))] * 3 == [
+        (asked.logprobs, asked.gaps, asked.lengths) for asked in found.rounds
+    ]
+
+
+def test_a_server_that_drafts_gives_no_margins(tmp_path):
+    """
+    It tells no probabilities of drafted tokens: those of the others are not all.
+    """
+    drafting = FakeEngine(reply=lambda asked: reply_to(asked, drafted=3, accepted=2))
+    found = measured(tmp_path, drafting)
+
+    for asked in found.rounds:
+        assert ((), (), ()) == (asked.logprobs, asked.gaps, asked.lengths)
+        assert asked.reply
+
+
+@pytest.mark.parametrize(
+    ("chosen", "stored", "expected"),
+    [
+        ({}, {}, ("both", 16, 5)),
+        ({}, {"divergence": {}}, ("both", 16, 5)),
+        ({"functions": 8, "lines": 3}, {}, ("both", 8, 3)),
+        ({"functions": 90}, {}, ("both", 16, 5)),
+        ({}, {"recall": {"ask": "forced", "functions": 7}}, ("forced", 7, 5)),
+        ({"lines": 3}, {"recall": {"functions": 7}}, ("both", 7, 3)),
+        ({"ask": Ask.WRITTEN}, {"recall": {"ask": "both"}}, ("written", 16, 5)),
+    ],
+)
+def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
+    chosen, stored, expected, tmp_path
+):
+    """No more functions than the text as sent has."""
+    setup = replace(made_setup(), probes=stored)
+    settings = {"recall": RecallSettings(**chosen)}
+
+    told = PROBE.conditions(run_context(tmp_path, setup=setup, settings=settings))
+
+    assert expected == (told["ask"], told["functions"], told["lines"])
+
+
+@pytest.mark.parametrize(
+    ("needles", "forced", "chosen", "ask"),
+    [(0, 9, None, "forced"), (0, 9, Ask.BOTH, "both"), (9, 0, Ask.WRITTEN, "written")],
+)
+def test_lines_are_forced_alone_where_none_can_be_written(
+    needles, forced, chosen, ask, tmp_path
+):
+    """Unless something else was chosen, which is another run."""
+    setup = made_setup(needles=needles, forced=forced)
+    settings = {"recall": RecallSettings(ask=chosen)}
+
+    told = PROBE.conditions(run_context(tmp_path, setup=setup, settings=settings))
+
+    assert ask == told["ask"]
+
+
+# Forced recall
+
+
+@pytest.mark.parametrize(
+    ("ask", "written", "forced"),
+    [("forced", 0, 4), ("both", 3, 4), ("written", 3, 0)],
+)
+def test_right_lines_are_scored_after_what_was_written(ask, written, forced, tmp_path):
+    """
+    Each function's, joined as they stand in the text. One round comes before all,
+    that is not scored.
+    """
+    engine = FakeEngine(force=lambda *asked: forced_to(*asked, bounds=(0,)))
+    conditions = {"ask": ask, "functions": 4}
+
+    found = measured(tmp_path, engine, conditions=conditions)
+
+    functions = made_setup(forced=5).forced[:forced]
+    assert (written, forced) == (len(found.rounds), len(found.forced))
+    assert ["\n".join(each.lines) for each in functions] == engine.server.forced
+    assert [each.name for each in functions] == [r.needle for r in found.forced]
+    assert all((0,) == asked.bounds for asked in found.forced)
+    assert 1 + written == len(engine.server.questions)
+
+
+@pytest.mark.parametrize("form", PromptForm)
+def test_the_lines_before_forced_ones_are_in_their_prompt(form, tmp_path):
+    """A chat's answer is begun with them; a completion goes on behind them."""
+    asked = []
+
+    def force(question, right):
+        asked.append((question, right))
+        return forced_to(question, right)
+
+    measured(tmp_path, FakeEngine(force=force), form=form, conditions={"ask": "forced"})
+
+    for needle, (question, right) in zip(made_setup().forced, asked, strict=False):
+        begun = "".join(f"{line}\n" for line in needle.before)
+        if isinstance(question, Chat):
+            user, *answer = (said.content for said in question.messages)
+            prompt = "".join(answer)
+            assert f"first {len(needle.before) + 5} lines" in user
+            assert begun == prompt
+        else:
+            assert question.prompt.endswith(f"{needle.signature}\n{begun}")
+        assert "\n".join(needle.lines) == right
+    assert 5 == len(asked)
+
+
+def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
+    """
+    A server may tell no probabilities; the rounds say so.
+    """
+    engine = FakeEngine(force=lambda *_: BadReply(expected="probabilities"))
+
+    found = measured(tmp_path, engine)
+
+    assert 3 == len(found.rounds)
+    assert all("did not answer with probabilities" in r.error for r in found.forced)
+    with pytest.raises(CellError, match="--ask written needs none") as caught:
+        measured(tmp_path, engine, conditions={"ask": "forced"})
+    assert Status.UNSUPPORTED == caught.value.status
+
+
+@pytest.mark.parametrize(
+    ("ask", "abilities", "suited"),
+    [
+        (None, {Ability.FORCED}, None),
+        (None, (), Ask.WRITTEN),
+        (Ask.WRITTEN, (), Ask.WRITTEN),
+        (Ask.FORCED, {Ability.FORCED}, Ask.FORCED),
+    ],
+)
+def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
+    ask, abilities, suited
+):
+    """
+    Unless scores are asked for: that is refused.
+    """
+    engine = FakeEngine(abilities=frozenset(abilities))
+
+    assert RecallSettings(suited) == PROBE.suited(RecallSettings(ask), engine)
+    for more in (Ask.FORCED, Ask.BOTH):
+        if not abilities:
+            with pytest.raises(ToolMissing, match="no tool for forced recall"):
+                PROBE.suited(RecallSettings(more), engine)
+
+
+def test_why_there_are_no_margins_is_said():
+    asked = replace(made_round(NEEDLE), logprobs=(), gaps=())
+    record = made_record("f16/f16", [asked])
+    telling = replace(record, effective=Effective(unscored="a log-probability of 5"))
+
+    for one, told in ((record, "no probabilities"), (telling, "a log-probability of")):
+        run = replace(made_run(), setup=made_setup(), records=(one,))
+        assert f"no margins: the server tells {told}" in " ".join(PROBE.remarks(run))
+
+
+def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):
+    """
+    As a question is.
+    """
+    left = [GONE]
+    engine = FakeEngine(force=lambda *a: left.pop() if left else forced_to(*a))
+
+    scored = asker(tmp_path, engine).scored(NEEDLE)
+
+    assert 1 == len(scored.retries)
+    assert len("\n".join(NEEDLE.lines)) == len(scored.logprobs) == scored.ends[-1]
+
+
+@pytest.mark.parametrize(
+    ("matched", "words"),
+    [
+        (lambda _pair, _at: 20, "at its ceiling: 20.00 lines of 20"),
+        (lambda pair, _at: 20 if pair.k == "bf16" else 3, None),
+        (lambda _pair, _at: 1, "at its floor: 1.00 lines of 20 with bf16/bf16"),
+    ],
+)
+def test_written_recall_that_tells_nothing_says_so(matched, words):
+    """
+    Where no pair loses a line, and where the reference has none to lose.
+    """
+    said = " ".join(PROBE.remarks(made_run(matched)))
+
+    assert (words or "") in said
+    assert bool(words) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"text": "", "finish": "stop"}, "the answer is empty"),
+        ({"text": " \n", "finish": "length"}, "the answer is empty"),
+        (
+            {"text": "", "reasoning": "hm", "finish": "length", "predicted_tokens": 50},
+            "all 50 tokens went into reasoning",
+        ),
+    ],
+)
+def test_a_cell_without_any_answer_fails_and_says_why(changes, words, tmp_path):
+    """
+    It is never a zero.
+    """
+    engine = FakeEngine(reply=lambda asked: reply_to(asked, **changes))
+
+    with pytest.raises(CellError, match=f"no round has an answer: {words}") as caught:
+        measured(tmp_path, engine, conditions={"ask": "written"})
+    assert "--prefill-no-think" in caught.value.hint
+
+
+def test_one_round_without_an_answer_is_an_error_of_that_round(tmp_path):
+    """
+    The others count.
+    """
+    first = made_setup(needles=3).needles[0]
+
+    def reply(asked):
+        return reply_to(asked, text="" if is_for(first, asked) else "an answer\n")
+
+    found = measured(tmp_path, FakeEngine(reply=reply))
+
+    assert ["the answer is empty", "", ""] == [asked.error for asked in found.rounds]
+
+
+# Broken connections
+
+
+def test_a_connection_that_breaks_is_tried_again(tmp_path):
+    """
+    The round has the reply, and why it took three attempts, a line each; the next
+    round has none of that.
+    """
+    ask = asker(tmp_path, FakeEngine(reply=breaks(2)))
+    asked, after = (ask.round(NEEDLE, tokens=50) for _ in range(2))
+
+    assert "an answer\n" == asked.reply
+    assert 2 == len(asked.retries)
+    assert all("\n" not in reason for reason in asked.retries)
+    assert () == after.retries
+
+
+@pytest.mark.parametrize(("is_dying", "attempts"), [(False, 4), (True, 1)])
+def test_a_connection_that_keeps_breaking_ends_the_cell(tmp_path, is_dying, attempts):
+    """
+    After three further attempts; that of a dead server breaks a moment before it is
+    gone, and is not tried again.
+    """
+    ask = asker(tmp_path, FakeEngine(reply=breaks(99)))
+    ask.served.is_dying = is_dying
+
+    with pytest.raises(ServerGone):
+        ask.round(NEEDLE, tokens=50)
+    assert attempts == len(ask.served.questions)
+
+
+def test_a_completed_reply_is_never_asked_for_again(tmp_path):
+    """
+    Lines that are not the asked ones are an answer, however poor.
+    """
+    ask = asker(tmp_path, FakeEngine())
+    asked = ask.round(NEEDLE, tokens=50)
+
+    assert ((), "") == (asked.retries, asked.error)
+    assert 1 == len(ask.served.questions)
+
+
+# When a reply is enough
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (BODY, False),
+        (BODY + "x\n" * (TAIL_LINES - 1), False),
+        (BODY + "x\n" * (TAIL_LINES - 1) + "half a line", False),
+        (BODY + "x\n" * TAIL_LINES, True),
+        ("wrong\n" * (20 + SLACK_LINES - 1), False),
+        ("wrong\n" * (20 + SLACK_LINES), True),
+        ("<think>\n" + "hm\n" * 30, False),
+        (f"```\n{BODY}```\nThis function\nassigns\nvalues\n", True),
+    ],
+    ids=[
+        *("complete", "short tail", "half a line", "tail"),
+        *("slack", "too wrong", "thoughts", "talk after a fence"),
+    ],
+)
+def test_a_reply_is_enough_when_reading_on_would_tell_nothing_more(reply, expected):
+    """
+    Whether a model runs on shows only if it may; an unfinished line does not count, a
+    faulty answer ends after some slack, and thoughts are no answer.
+    """
+    assert expected == enough_for(NEEDLE)(reply)
+
+
+def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
+    """
+    Each is a line break at which is asked; none is a reason to read it all again.
+    """
+    looks = []
+    monkeypatch.setattr(
+        "codeneedle.probes.recall.probe.answer_lines",
+        lambda _needle, text: looks.append(text) or text.split("\n"),
+    )
+    judge = enough_for(NEEDLE)
+    verdicts = {judge("x\n" * 20 + "\n" * blank) for blank in range(100)}
+
+    assert {False} == verdicts
+    assert 1 == len(looks)
+
+
+# What was answered before
+
+
+def names_of(context):
+    """Of the functions that any sweep asks, in asking order."""
+    setup = context.run.setup
+    return [each.name for each in (*setup.needles, *setup.forced[:4])]
+
+
+def answers_of(observation):
+    """Functions that have an answer, in order."""
+    return [each.needle for each in from_json(observation, Recall, file="x").answers]
+
+
+def record_of(context, observation, status=Status.INTERRUPTED):
+    """The record of a cell that an earlier server has answered so far."""
+    return CellRecord(
+        pair=context.pair,
+        probe="recall",
+        status=status,
+        started="",
+        observation=observation,
+    )
+
+
+def test_each_answer_is_kept_at_once(tmp_path):
+    """With all that were given before."""
+    engine, kept = FakeEngine(), []
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    context.keep = kept.append
+
+    found = measure(context)
+
+    names = names_of(context)
+    assert [names[: n + 1] for n in range(7)] == [answers_of(each) for each in kept]
+    assert found == kept[-1]
+
+
+def test_nothing_is_kept_until_there_is_an_answer(tmp_path):
+    """A cell without any is a failure, whatever it was asked."""
+    first = made_setup(needles=3).needles[0]
+    engine, kept = FakeEngine(), []
+    engine.reply = lambda asked: reply_to(
+        asked, text="" if is_for(first, asked) else "an answer\n"
+    )
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    context.keep = kept.append
+
+    measure(context)
+
+    assert names_of(context)[:2] == answers_of(kept[0])
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_a_cell_goes_on_from_what_was_answered(after, tmp_path):
+    """
+    Another server reads the text once more, and is asked what is missing; what there
+    is of the answers is as if one server had given all.
+    """
+    engine, kept = FakeEngine(), []
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    context.keep = kept.append
+    whole = from_json(measure(context), Recall, file="x")
+
+    engine.server = FakeServer(engine)
+    context.former = record_of(context, kept[after - 1])
+    found = from_json(measure(context), Recall, file="x")
+
+    assert replace(whole, starts=2) == replace(found, forced=whole.forced)
+    assert [r.needle for r in whole.forced] == [r.needle for r in found.forced]
+    asked = len(engine.server.questions) - 1 + len(engine.server.forced)
+    assert 7 - after == asked
+
+
+def test_further_functions_are_forced_and_nothing_is_written_again(tmp_path):
+    engine = FakeEngine()
+    engine.server = FakeServer(engine)
+    context = made_context(tmp_path, engine)
+    first = measure(context)
+
+    engine.server = FakeServer(engine)
+    context.former, context.goal = record_of(context, first, Status.FINISHED), 5
+    found = measure(context)
+
+    assert [*names_of(context), context.run.setup.forced[4].name] == answers_of(found)
+    assert (1, 1) == (len(engine.server.questions), len(engine.server.forced))
+
+
+def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
+    """The first is of every sweep; a record tells how many it has answered."""
+    setup = replace(
+        made_setup(needles=0, forced=40), probes={"recall": {"functions": 16}}
+    )
+    written = made_setup(needles=3, forced=0)
+
+    assert [16, 32, 40] == PROBE.unit_ends(setup)
+    assert [] == PROBE.unit_ends(written)
+    looks = {
+        units: PROBE.look(
+            made_record("q8_0/q8_0", [], forced=map(made_forced, setup.forced[:units])),
+            setup,
+        )
+        for units in (16, 17, 32, 40)
+    }
+    assert {16: 0, 17: 1, 32: 1, 40: 2} == looks
+
+
+@pytest.mark.parametrize(
+    ("settings", "stored", "expected"),
+    [
+        (
+            {},
+            None,
+            "20 lines of each function written; 5 lines of 32 functions forced",
+        ),
+        ({"ask": Ask.FORCED, "functions": 1}, None, "5 lines of 1 function forced"),
+        ({"ask": Ask.WRITTEN}, None, "20 lines of each function written"),
+        (
+            {},
+            {"functions": 4},
+            (
+                "20 lines of 3 functions written, at most 150 tokens; 5 lines of 4 "
+                "functions forced"
+            ),
+        ),
+        ({}, {"ask": "forced", "lines": 3}, "3 lines of 32 functions forced"),
+    ],
+)
+def test_the_price_of_a_pair_is_what_it_is_asked(settings, stored, expected, tmp_path):
+    """In a new folder, and in one that holds what is asked."""
+    setup = made_context(tmp_path, FakeEngine(), conditions=stored).run.setup
+
+    assert expected == PROBE.price(RecallSettings(**settings), stored and setup)
+
+
+# The real server
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("form", PromptForm)
+def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_text_s(
+    codeneedle, tmp_path, form
+):
+    """
+    With the built-in model a token is a byte: each prompt is as long as text, question
+    and lines before, and each byte of the lines, as they stand in the text, is scored.
+    """
+    template = ("--", "--chat-template", "chatml") if form is PromptForm.CHAT else ()
+    said = codeneedle(
+        *("sweep", "--corpus", "random-bodies-short", "--types", "q8_0"),
+        *("--ask", "forced", "--lines", "3", "--prompt-form", form, *template),
+    )
+
+    assert 0 == said.returncode, said.stderr
+    (folder,) = (tmp_path / "sweeps").glob("*/*")
+    store = Store(folder)
+    setup, text = store.setup(), load("random-bodies-short").text
+    body = text.split("\n")
+    (record,) = store.records("recall")
+    found = recall_of(record).forced
+    starts = set()
+    for needle, scored in zip(setup.forced, found, strict=True):
+        begun = "".join(f"{line}\n" for line in needle.before)
+        right = "\n".join(needle.lines)
+        first = needle.line + len(needle.before)
+        assert list(needle.lines) == body[first : first + 3]
+        prompt = f"{text}\n\n# recall\n{needle.signature}\n{begun}"
+        if form is PromptForm.CHAT:
+            asked = chat_messages(text, needle)[0].content
+            prompt = f"<|im_start|>user\n{asked}<|im_end|>\n"
+            prompt += f"<|im_start|>assistant\n{begun}"
+        assert 1 + len(prompt) == scored.prompt_tokens
+        assert len(right) == len(scored.logprobs) == scored.ends[-1]
+        starts.add(len(needle.before))
+    assert 20 == len(found)
+    assert {0, 1, 2} == starts
+
+
+@pytest.mark.real
+def test_contexts_that_errors_and_notes_name_do_with_the_real_server(codeneedle):
+    """A function needs so much, and all 20 of them so much more."""
+
+    def sweep(context):
+        said = codeneedle(
+            *("sweep", "--corpus", "random-bodies-short", "--types", "q8_0"),
+            *("--ask", "forced", "--context", str(context), "--out", f"at {context}"),
+        )
+        return said.returncode, said.stderr
+
+    def named(words):
+        return int(re.search(r"--context (\d+)", words)[1])
+
+    code, refused = sweep(256)
+    assert (2, 512) == (code, named(refused))
+    code, noted = sweep(512)
+    assert 0 == code, noted
+    assert "functions to force fit the context; --context" in noted
+    code, whole = sweep(named(noted))
+    assert 0 == code, whole
+    assert "5 lines of 20 functions forced" in whole
+    assert "functions to force fit" not in whole

@@ -1,0 +1,67 @@
+"""The wording of prompts."""
+
+from dataclasses import replace
+
+from made_records import made_forced_needle, made_needle
+
+from codeneedle.probes.recall.prompts import chat_messages, completion_prompt, question
+
+NEEDLE = made_needle()
+
+
+def test_the_corpus_comes_first_in_both_forms():
+    """
+    The shared prefix is what a server takes from its cache; a completion ends with
+    the signature, where the body begins.
+    """
+    completion = completion_prompt("CORPUS", NEEDLE)
+
+    assert completion.startswith("CORPUS\n")
+    assert completion.endswith(f"\n{NEEDLE.signature}\n")
+    assert chat_messages("CORPUS", NEEDLE)[0].content.startswith("CORPUS\n---\n")
+
+
+def test_a_question_quotes_the_real_signature_and_counts_blank_lines():
+    """
+    Asking for 20 lines of a body with blank ones would forbid the last; backticks
+    around a line end would not be read as a quotation.
+    """
+    spaced = replace(NEEDLE, lines=("", *NEEDLE.lines))
+    long = replace(NEEDLE, signature="def f(\n    a,\n):")
+
+    assert f"`{NEEDLE.signature}`" in question(spaced)
+    assert "first 21 lines" in question(spaced)
+    assert "```\ndef f(\n    a,\n):\n```" in question(long)
+
+
+FORCED = made_forced_needle(3)
+BEGUN = "".join(f"{line}\n" for line in FORCED.before)
+
+
+def test_a_completion_goes_on_behind_the_lines_before_those_that_are_asked():
+    assert 3 == len(FORCED.before)
+    assert completion_prompt("CORPUS", FORCED).endswith(
+        f"\n{FORCED.signature}\n{BEGUN}"
+    )
+
+
+def test_a_chat_s_answer_is_begun_with_the_lines_before_those_that_are_asked():
+    """After an empty thought where that is wanted; the question counts them, too."""
+    asked, answer = chat_messages("x", FORCED)
+    _, thoughtful = chat_messages("x", FORCED, prefill_no_think=True)
+
+    assert "first 8 lines of its body" in asked.content
+    assert ("assistant", BEGUN) == (answer.role, answer.content)
+    assert f"<think>\n\n</think>\n\n{BEGUN}" == thoughtful.content
+    assert 1 == len(chat_messages("x", replace(FORCED, before=())))
+
+
+def test_a_prefilled_thought_is_the_assistants():
+    """
+    The answer goes on after a thought that is over already.
+    """
+    asked, answer = chat_messages("x", NEEDLE, prefill_no_think=True)
+
+    assert "assistant" == answer.role
+    assert answer.content.startswith("<think>\n\n</think>")
+    assert "user" == asked.role

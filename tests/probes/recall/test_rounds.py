@@ -1,0 +1,288 @@
+"""Stored rounds beside the truth: counts of lines, and margins of tokens."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from made_records import (
+    made_needle,
+    made_record,
+    made_reply,
+    made_round,
+    made_setup,
+)
+
+from codeneedle.probes.recall import rounds
+from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
+from codeneedle.probes.recall.rounds import (
+    AskedRound,
+    Counts,
+    ForcedAnswer,
+    Margins,
+    Reading,
+    asked_rounds,
+    counts_of,
+    margins,
+    margins_of,
+)
+from codeneedle.records.record import BadRecord, ByIdentity
+
+SETUP = made_setup(needles=3)
+FIRST, SECOND, _ = SETUP.needles
+LOST = Round(needle=SECOND.name, prompt_sha256="d0", error="HTTP 500")
+
+
+def test_a_round_is_counted_by_lines():
+    """
+    Twelve of twenty, with three lines that stand nowhere; indentation counts as the
+    reading says.
+    """
+    reply = made_reply(FIRST, matched=12, junk=3)
+    asked = AskedRound(FIRST, made_round(FIRST, reply=reply))
+    bare = "\n".join(line.strip() for line in FIRST.lines)
+    flat = AskedRound(FIRST, made_round(FIRST, reply=bare))
+
+    assert asked.counts(Reading()) == (
+        Counts(matched=12, missing=8, hallucinated=3, bonus=0, overrun=0)
+    )
+    assert 20 == flat.counts(Reading()).matched
+    assert 0 == flat.counts(Reading(strict_indent=True)).matched
+
+
+@pytest.mark.parametrize(("matched", "passed"), [(7, False), (8, True)])
+def test_a_round_passes_from_eight_lines_on(matched, passed):
+    """
+    As the published sweeps count.
+    """
+    asked = AskedRound(
+        FIRST, made_round(FIRST, reply=made_reply(FIRST, matched=matched))
+    )
+
+    assert passed is asked.counts(Reading()).passed
+
+
+@pytest.mark.parametrize(
+    ("stored", "error"),
+    [
+        (made_round(FIRST), ""),
+        (made_round(FIRST, reply="x"), ""),
+        (made_round(FIRST, reply=" \n"), "empty answer"),
+        (made_round(FIRST, reply="<think>hm"), "empty answer"),
+        (LOST, "HTTP 500"),
+    ],
+)
+def test_a_round_without_an_answer_says_why(stored, error):
+    """
+    It is an error of the round, and no answer that matches nothing.
+    """
+    assert error == AskedRound(FIRST, stored).error
+
+
+def test_rounds_without_an_answer_have_neither_counts_nor_margins():
+    """
+    The others keep their order.
+    """
+    wrong = made_round(FIRST, reply="x", gap=2.0)
+    record = made_record("q8_0/q4_0", [wrong, LOST, made_round(FIRST, gap=1.0)])
+
+    assert [0, 20] == [c.matched for c in counts_of(record, SETUP, Reading())]
+    assert [2.0, 1.0] == [m.least for m in margins_of(record, SETUP)]
+
+
+def test_margins_are_those_of_the_answer_alone():
+    """
+    How sure a model is of what follows its answer tells nothing of the answer. A token
+    belongs to the answer if it begins before its end.
+    """
+    reply = made_reply(FIRST) + "\nx\ny\nz"
+    end = reply.index("\nx") + 1
+    count = len(reply)
+    gaps = tuple(float(count - at) for at in range(count))
+    stored = replace(made_round(FIRST, reply=reply), gaps=gaps, lengths=(1,) * count)
+    halves = replace(stored, gaps=(3.0, 2.0, 1.0), lengths=(end - 1, 2, count - end))
+
+    assert float(count - end + 1) == AskedRound(FIRST, stored).margins.least
+    assert 2.0 == AskedRound(FIRST, halves).margins.least
+
+
+def test_without_lengths_all_tokens_are_of_the_answer():
+    """
+    Servers that tell no lengths are read so; an answer of nothing has no token.
+    """
+    stored = replace(
+        made_round(FIRST, reply=made_reply(FIRST, junk=9)), gaps=(2.0, 1.0)
+    )
+    nothing = replace(made_round(FIRST, reply="<think>hm"), gaps=(1.0,), lengths=(9,))
+
+    assert 1.0 == AskedRound(FIRST, stored).margins.least
+    assert None is AskedRound(FIRST, nothing).margins
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gaps": (), "lengths": (9, 9), "logprobs": (-0.1, -0.2)},
+        {"drafted": 9, "accepted": 7},
+        {"places": (0, 7, 9)},
+    ],
+    ids=["no gaps", "drafted", "of earlier versions"],
+)
+def test_without_the_gaps_of_all_tokens_there_are_no_margins(changes):
+    """
+    Not one of 0.0: some servers name no tokens, and a speculating one tells no
+    probabilities of those it drafted. Records of earlier versions hold gaps at some
+    places of the reply, which are not compared either.
+    """
+    record = made_record("q8_0/q4_0", [replace(made_round(FIRST), **changes)])
+
+    assert [] == margins_of(record, SETUP)
+    assert [20] == [c.matched for c in counts_of(record, SETUP, Reading())]
+
+
+def test_a_needle_that_the_setup_does_not_have_is_a_bad_record():
+    """
+    Records and setup of different runs are told apart, not scored.
+    """
+    stranger = replace(made_round(FIRST), needle="somebody_else")
+
+    with pytest.raises(BadRecord, match=r"q8_0/q4_0.*no needle 'somebody_else'"):
+        asked_rounds(made_record("q8_0/q4_0", [stranger]), SETUP)
+
+
+@pytest.mark.parametrize("observation", [{"kld": 0.1}, None])
+def test_an_observation_of_another_probe_is_a_bad_record(observation):
+    """
+    What the recall probe did not store is refused.
+    """
+    record = replace(made_record("q8_0/q4_0", []), observation=observation)
+
+    with pytest.raises(BadRecord, match="the recall record of q8_0/q4_0"):
+        recall_of(record)
+
+
+def test_records_and_setups_that_are_equal_but_not_the_same_are_all_read():
+    """
+    What is remembered of a record belongs to that very object, and to its setup.
+    """
+    whole = made_record("q8_0/q4_0", [made_round(FIRST)])
+    broken = replace(whole, observation=made_record("f16/f16", [LOST]).observation)
+    other = replace(SETUP, needles=(replace(FIRST, lines=("x",)),))
+
+    assert not asked_rounds(whole, SETUP)[0].error
+    assert asked_rounds(broken, SETUP)[0].error
+    assert ("x",) == asked_rounds(whole, other)[0].needle.lines
+    assert asked_rounds(whole, SETUP) is asked_rounds(whole, SETUP)
+
+
+def test_what_is_equal_but_not_the_same_is_told_apart():
+    """
+    Without a look at all that a record holds.
+    """
+    first, second = [1], [1]
+
+    assert ByIdentity(first) == ByIdentity(first)
+    assert ByIdentity(first) != ByIdentity(second)
+    assert ByIdentity(first) != first
+
+
+def test_equal_replies_are_scored_once(monkeypatch):
+    """
+    The cells of a good grid give equal replies; each is asked for many metrics.
+    """
+    scored = []
+    score = rounds.score
+    monkeypatch.setattr(
+        rounds, "score", lambda *a, **more: scored.append(a) or score(*a, **more)
+    )
+    reply = made_reply(FIRST, matched=5, junk=7)
+    records = [
+        made_record(pair, [made_round(FIRST, reply=reply)])
+        for pair in ("q8_0/q4_0", "f16/f16")
+    ]
+
+    for record in records * 2:
+        counts_of(record, SETUP, Reading())
+
+    assert 1 == len(scored)
+
+
+def test_the_margins_of_an_answer_are_its_least_gaps_and_their_mean():
+    """
+    The smallest, the 5th percentile and the mean, in nats; none of no gaps. A
+    percentile lies between order statistics; of a single gap it is that gap. Cells with
+    the same tokens have the same mean, in whatever order.
+    """
+    gaps = [float(gap) for gap in range(20, -1, -1)]
+    chance = random.Random(42)  # noqa: S311 - no secret
+    many = [round(abs(chance.gauss(15, 3)), 4) for _ in range(450)]
+
+    assert Margins(least=0.0, fifth=1.0, mean=10.0) == margins(gaps)
+    assert (0.5, 7.0) == (margins(range(11)).fifth, margins([7.0]).fifth)
+    assert None is margins([])
+    assert math.fsum(many) / 450 == margins(many).mean == margins(many[::-1]).mean
+
+
+def forced(*leads, lines=("ab", "", "    cd", "ef")):
+    """An answer whose tokens are characters, with these leads and then good ones."""
+    needle = replace(made_needle(), lines=lines)
+    length = len("\n".join(lines))
+    leads = (*leads, *(1.0 for _ in range(length - len(leads))))
+    return ForcedAnswer(
+        needle,
+        ForcedRound(
+            needle=needle.name,
+            prompt_sha256="",
+            logprobs=(-0.5,) * length,
+            leads=leads,
+            ends=tuple(range(1, length + 1)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong_at", "expected"),
+    [(None, 3), (0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (9, 1), (10, 1), (11, 2)],
+)
+def test_writing_would_leave_the_truth_in_the_line_of_the_first_wrong_token(
+    wrong_at, expected
+):
+    """
+    A line break belongs to the line that it ends; blank lines are not counted.
+    """
+    good = 0 if wrong_at is None else wrong_at
+    leads = (0.0,) * good if wrong_at is None else (*((0.0,) * good), -0.1)
+
+    assert expected == forced(*leads).breaks_at
+
+
+def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
+    """
+    As a line break with the indentation behind it is.
+    """
+    found = forced()
+    spanning = replace(
+        found.round, logprobs=(0, 0, 0), leads=(1, -1, 1), ends=(2, 8, 13)
+    )
+
+    assert 1 == ForcedAnswer(found.needle, spanning).breaks_at
+
+
+def test_a_first_token_that_completes_no_character_is_of_the_first_line():
+    """
+    As of a line that begins with a character of several bytes.
+    """
+    found = forced(lines=("ab", "cd"))
+    parts = replace(found.round, logprobs=(0, 0), leads=(-1, 1), ends=(0, 5))
+
+    assert 0 == ForcedAnswer(found.needle, parts).breaks_at
+
+
+def test_forced_lines_are_scored_by_token():
+    """
+    The mean log-probability, the share of first choices, and the leads of all tokens.
+    """
+    found = forced(-1.0, 0.0, lines=("abcd",))
+
+    assert (-0.5, 0.75, -1.0) == (found.logp, found.right, found.margins.least)
+    assert 0.25 == found.margins.mean

@@ -1,0 +1,214 @@
+"""Outcomes and metrics of the retrieval probe, on made records."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from made_records import made_setup
+from made_retrieval import (
+    made_dial,
+    made_frozen,
+    made_scored,
+    made_texts,
+    retrieval_record,
+)
+
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.retrieval.metrics import METRICS, more_metrics, remarks
+from codeneedle.probes.retrieval.outcomes import outcomes, survival
+from codeneedle.probes.retrieval.record import NAME
+from codeneedle.probes.retrieval.scoring import Mode
+from codeneedle.records.record import BadRecord, Run
+
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def setup_of(tasks=("multikey",), lengths=(1024,)):
+    """The setup of a run with these conditions."""
+    chosen = {"tasks": list(tasks), "lengths": list(lengths)}
+    return replace(made_setup(), probes={NAME: chosen})
+
+
+def values(metric, record, setup=None):
+    """The observations of *metric*."""
+    return list(metric.values(record, setup or setup_of(), Reading()))
+
+
+def decoy_of(question, _length):
+    """The answer that belongs to the first decoy."""
+    return question.decoys[0].payload
+
+
+def wrong_at(depth):
+    """Answers that are right but for one depth."""
+    return lambda asked, _length: "no idea" if asked.depth == depth else asked.payload
+
+
+# Outcomes
+
+
+def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():
+    """
+    A right answer has no decoy, and its log-probability is per token.
+    """
+    found = outcomes(retrieval_record("f16/f16", made_texts()))
+
+    assert [0.1, 0.5, 0.9] * 2 == [each.depth for each in found]
+    assert {("multikey", 1024, 1.0, -0.5, Mode.CORRECT)} == {
+        (e.task, e.length, e.judged.share, e.logp, e.judged.mode) for e in found
+    }
+    assert len(found) == len({each.question for each in found})
+
+
+def test_an_intrusion_is_named_with_the_decoy_that_came():
+    """
+    Decoys are stored once per text; each question has its own back when it is judged.
+    """
+    record = retrieval_record("q4_0/q4_0", made_texts(answer=decoy_of))
+
+    found = outcomes(record)
+
+    assert [Mode.INTRUSION] * 6 == [each.judged.mode for each in found]
+    for each in found:
+        assert each.judged.decoy not in {None, each.asked.key}
+
+
+def test_without_probabilities_there_is_no_graded_endpoint():
+    """
+    A gap, not a zero.
+    """
+    record = retrieval_record("f16/f16", made_texts(scored=None))
+
+    assert [1.0] * 6 == values(BY_NAME["retrieval"], record)
+    assert [] == values(BY_NAME["retrieval-logp"], record)
+    assert {None} == {each.logp for each in outcomes(record)}
+
+
+def test_an_answer_is_right_until_the_first_token_that_another_one_leads():
+    """
+    Equal is not led: a lead of zero is still the first choice.
+    """
+
+    def scored(payload):
+        return replace(made_scored(payload), leads=(1.0, 0.0, -0.1))
+
+    found = outcomes(retrieval_record("f16/f16", made_texts(scored=scored)))
+
+    assert {2} == {each.until for each in found}
+    assert 1.0 == survival(found, 2)
+    assert 0.0 == survival(found, 3)
+
+
+def test_an_observation_of_something_else_is_a_bad_record():
+    """
+    Also a question whose decoy the text does not have.
+    """
+    good = retrieval_record("f16/f16", made_texts())
+    broken = msgspec.json.decode(msgspec.json.encode(good.observation))
+    broken["texts"][0]["decoys"] = []
+
+    with pytest.raises(BadRecord, match="question"):
+        outcomes(replace(good, observation=broken))
+    with pytest.raises(BadRecord):
+        outcomes(replace(good, observation={"texts": 3}))
+
+
+# Metrics
+
+
+def test_an_uninformative_task_is_shown_and_never_averaged():
+    """
+    The reference at 1.0 or under 0.2: its own metrics have values, overall ones do not.
+    """
+    texts = [
+        *made_texts(),
+        *made_texts("single", dial=0, answer=lambda _asked, _length: "no"),
+    ]
+    frozen = made_frozen(made_dial(), made_dial("single", setting=0, score=1.0))
+    record = retrieval_record("f16/f16", texts, frozen=frozen)
+
+    own = {metric.name: metric for metric in more_metrics(setup_of(["single"]))}
+
+    assert [1.0] * 6 == values(BY_NAME["retrieval"], record)
+    assert [0.0] * 6 == values(own["single"], record)
+
+
+@pytest.mark.parametrize(
+    ("score", "is_informative"),
+    [(0.19, False), (0.2, True), (0.99, True), (1.0, False)],
+)
+def test_a_task_is_informative_where_the_reference_can_lose_something(
+    score, is_informative
+):
+    """
+    From 0.2 on, and below the ceiling.
+    """
+    assert is_informative == made_dial(score=score).is_informative
+
+
+def test_modes_are_counted_over_all_tasks():
+    """
+    A sum over questions, one metric for each mode but the good one.
+    """
+    record = retrieval_record("q4_0/q4_0", made_texts(answer=decoy_of))
+
+    assert 6 == sum(values(BY_NAME["intrusion"], record))
+    assert 0 == sum(values(BY_NAME["empty"], record))
+    assert "correct" not in BY_NAME
+
+
+def test_each_task_is_a_metric_and_each_length_where_there_are_several():
+    """
+    As many as the settings name; with a single length it would be said twice.
+    """
+    one = [metric.name for metric in more_metrics(setup_of())]
+    two = [metric.name for metric in more_metrics(setup_of(lengths=(512, 1024)))]
+
+    assert ["multikey", "multikey-logp", "multikey-until"] == one
+    assert {*one, "multikey@512", "multikey-logp@1024"} < set(two)
+    assert () == more_metrics(made_setup())
+
+
+def test_tasks_that_are_none_are_a_bad_setup():
+    """
+    A file that was edited, or written by something else.
+    """
+    with pytest.raises(BadRecord, match="tasks or lengths"):
+        more_metrics(setup_of(lengths=("long",)))
+
+
+def test_units_are_texts_whatever_they_are_asked():
+    """
+    Questions of one text share what makes it hard: two texts that lose two of six
+    answers each are two units, not twelve.
+    """
+    record = retrieval_record("q4_0/f16", made_texts(questions=4, answer=wrong_at(0.5)))
+
+    units = BY_NAME["retrieval"].by_unit(record, setup_of(), Reading())
+
+    assert [pytest.approx(2 / 3)] * 2 == list(units.values())
+
+
+# In words
+
+
+def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
+    """
+    A line for each task, and one for each length that no pair was asked at.
+    """
+    reason = "f16/f16 has less than 20% right at 1,024 tokens at every depth"
+    frozen = made_frozen(
+        made_dial(),
+        made_dial("single", setting=0, score=1.0, is_fixed=True),
+        left_out=[("multikey", 2048, reason)],
+    )
+    record = retrieval_record("f16/f16", made_texts(), frozen=frozen)
+    run = Run(name="x/y", setup=setup_of(), records=(record,))
+
+    dial, fixed, left = remarks(run)
+
+    assert dial.startswith("multikey: setting 2, 6 cities")
+    assert dial.endswith("found on f16/f16 (2: 70% right)")
+    assert "uninformative" in fixed
+    assert left == f"multikey at 2,048 tokens was asked of no pair: {reason}"
+    assert () == remarks(replace(run, records=()))

@@ -1,0 +1,514 @@
+"""The retrieval probe: dial and gate, what is asked and stored."""
+
+from dataclasses import replace
+
+import pytest
+from fake_engine import ByteTokenizer, FakeEngine, FakeServer, reply_to
+from made_contexts import real_context
+from made_records import made_setup
+from made_retrieval import made_run
+
+from codeneedle.engines.engine import Ability
+from codeneedle.engines.messages import Chat, ServerGone
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair
+from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.recall import probe as recall
+from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters
+from codeneedle.probes.retrieval.outcomes import outcomes
+from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for, measure
+from codeneedle.probes.retrieval.record import NAME, DialStep, Retrieval, retrieval_of
+from codeneedle.probes.retrieval.settings import RetrievalSettings, conditions
+from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
+from codeneedle.records.record import CellRecord, Status, from_json
+from codeneedle.records.store import Store, find_runs
+from codeneedle.sweep.runner import Runner
+
+REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")
+LAST = len(TASKS["multikey"].settings) - 1
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    """Further attempts come soon."""
+    monkeypatch.setattr(recall, "BACK_OFF_S", (0.01, 0.02, 0.03))
+
+
+def looked_up(question):
+    """The right answer: what stands in the text behind the last line of the prompt."""
+    text, _, begin = question.prompt.rpartition("\n")
+    line = next(line for line in text.split("\n") if line.startswith(begin))
+    return reply_to(question, text=f"{line.removeprefix(begin)}\nmore\n")
+
+
+def keys_in(question):
+    """How many keys the text of a question has."""
+    return question.prompt.count("The code of ") - 1
+
+
+def right_below(keys):
+    """Answers that are right in texts with fewer keys, wrong in others."""
+
+    def reply(question):
+        if keys_in(question) < keys:
+            return looked_up(question)
+        return reply_to(question, text="no idea\n")
+
+    return reply
+
+
+def nine_in_ten(question):
+    """Answers of which few are wrong, and always the same ones: within the aim."""
+    key = question.prompt.rpartition("\n")[2]
+    wrong = sum(key.encode()) % 4 == 0
+    return reply_to(question, text="no\n") if wrong else looked_up(question)
+
+
+def cell(folder, engine, pair=REFERENCE, records=(), **asked):
+    """A cell of such a run."""
+    engine.server = FakeServer(engine)
+    found = {record.pair: record for record in records}
+    run = made_run(folder, engine, **asked)
+    return ProbeContext(run=run, pair=pair, logs=folder, records=found)
+
+
+def measured(folder, engine, pair=REFERENCE, records=(), **asked):
+    """What the probe stores of a cell, and the record with it."""
+    stored = measure(cell(folder, engine, pair, records, **asked))
+    record = CellRecord(
+        pair=pair, probe=NAME, status=Status.FINISHED, started="", observation=stored
+    )
+    return from_json(stored, Retrieval, file="x"), record
+
+
+# The dial
+
+
+def scores(*shares):
+    """Tries that give these shares by setting; settings beyond them do not fit."""
+
+    def tried(setting):
+        if setting >= len(shares):
+            raise BadInput(source="text", reason="too short", hint="Longer.")
+        return DialStep(setting, shares[setting], 10)
+
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("shares", "path", "setting", "is_informative"),
+    [
+        ([0.7], [0], 0, True),
+        ([1.0, 0.95, 0.8, 0.1], [0, 1, 2], 2, True),
+        ([1.0, 0.95, 0.4, 0.1], [0, 1, 2], 1, True),
+        ([1.0, 0.1], [0, 1], 0, False),
+        ([1.0, 1.0, 1.0], [0, 1, 2], 0, False),
+        ([0.3], [0], 0, True),
+        ([0.1], [0], 0, False),
+    ],
+    ids=["at once", "up", "back", "cliff", "ceiling", "hard", "too hard"],
+)
+def test_the_dial_goes_up_until_the_reference_is_within_the_aim(
+    shares, path, setting, is_informative
+):
+    """
+    Without a setting within, the nearest that tells something; at 1.0 or below 0.2
+    everywhere, the task is uninformative.
+    """
+    found = dialled("multikey", scores(*shares))
+
+    assert path == [step.setting for step in found.path]
+    assert (setting, is_informative) == (found.setting, found.is_informative)
+
+
+def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
+    monkeypatch,
+):
+    """
+    A text that is too short for a setting has easier ones; if for all, it is refused.
+    """
+    monkeypatch.setitem(TASKS, "multikey", replace(TASKS["multikey"], start=3))
+
+    down = dialled("multikey", scores(1.0, 0.8, 0.4, 0.1))
+    shorter = dialled("multikey", scores(1.0, 0.8))
+
+    assert [3, 2, 1] == [step.setting for step in down.path]
+    assert [1] == [step.setting for step in shorter.path]
+    assert 1 == down.setting == shorter.setting
+    with pytest.raises(BadInput, match="too short"):
+        dialled("multikey", scores())
+
+
+def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
+    """
+    Right below eight keys: the path leads there, and no scored question was seen.
+    """
+    engine = FakeEngine(reply=right_below(8))
+
+    found, _ = measured(tmp_path, engine, dial=(), lengths=(1500,))
+
+    (dial,) = found.frozen.dials
+    prompts = [question.prompt for question in engine.server.questions]
+    scored = {each.name: each for text in found.texts for each in text.asked}
+    assert [(0, 1.0), (1, 1.0), (2, 1.0), (3, 0.0)] == [
+        (step.setting, step.right) for step in dial.path
+    ]
+    assert not dial.is_informative
+    assert str(REFERENCE) == found.frozen.reference
+    assert len(prompts) == len(set(prompts)) + len(found.texts)
+    assert 4 == len(scored)
+
+
+def test_a_fixed_dial_is_tried_once_and_kept(tmp_path):
+    """
+    Whether it tells anything has to be known all the same.
+    """
+    engine = FakeEngine(reply=looked_up)
+
+    found, _ = measured(tmp_path, engine, dial=("multikey=1",))
+
+    (dial,) = found.frozen.dials
+    assert (1, True, ((1, 1.0, DIAL_QUESTIONS),)) == (
+        dial.setting,
+        dial.is_fixed,
+        tuple((step.setting, step.right, step.questions) for step in dial.path),
+    )
+
+
+def test_further_pairs_are_asked_the_same_and_set_no_dial(tmp_path):
+    """
+    Also where the sweep was stopped in between: the record on disk is all it takes.
+    """
+    first = FakeEngine(reply=nine_in_ten)
+    theirs, record = measured(tmp_path, first, dial=())
+    asked = [question.prompt for question in first.server.questions]
+
+    again = FakeEngine(reply=looked_up)
+    ours, _ = measured(tmp_path, again, OTHER, [record], dial=())
+
+    scored = [question.prompt for question in again.server.questions]
+    assert theirs.frozen == ours.frozen
+    assert asked[-len(scored) :] == scored
+    assert len(asked) >= len(scored) + DIAL_QUESTIONS
+
+
+def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
+    """
+    The second command reads it from the record on disk, through the runner and the
+    store, and asks the other pair alone.
+    """
+    store = Store(tmp_path / "corpus" / "model")
+    engines = FakeEngine(reply=nine_in_ten), FakeEngine(reply=looked_up)
+    for engine, pairs in zip(engines, ([REFERENCE], [REFERENCE, OTHER]), strict=True):
+        run = made_run(tmp_path, engine, dial=())
+        setup = replace(run.setup, types_k=("f16", "q4_0"), types_v=("f16", "q4_0"))
+        run = replace(run, setup=store.adopt(setup))
+        Runner(run=run, store=store).sweep(PROBE, pairs)
+
+    first, second = (store.record(pair, NAME) for pair in (REFERENCE, OTHER))
+    assert [[REFERENCE], [OTHER]] == [[c.pair for c in e.served] for e in engines]
+    assert retrieval_of(first).frozen == retrieval_of(second).frozen
+    assert [e.question for e in outcomes(first)] == [
+        e.question for e in outcomes(second)
+    ]
+
+
+def test_a_cell_that_failed_leaves_the_dial_to_the_next_one(tmp_path):
+    """
+    It has no observation, so nothing was frozen.
+    """
+    failed = CellRecord(
+        pair=REFERENCE, probe=NAME, status=Status.CRASHED, started="", reason="died"
+    )
+
+    found, _ = measured(tmp_path, FakeEngine(reply=looked_up), OTHER, [failed])
+
+    assert str(OTHER) == found.frozen.reference
+
+
+def test_the_most_precise_pair_comes_first():
+    """
+    It is the one that the others are compared with.
+    """
+    pairs = [OTHER, Pair("q8_0", "f16"), REFERENCE]
+
+    assert REFERENCE == PROBE.order(pairs)[0]
+
+
+# The gate
+
+
+def failing_from(characters):
+    """Answers that are wrong in texts of at least so many characters."""
+
+    def reply(question):
+        short = len(question.prompt) < characters
+        return looked_up(question) if short else reply_to(question, text="no\n")
+
+    return reply
+
+
+def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_path):
+    """
+    It fails at 1,000 at each depth: 2,000 is left out of it and of the others.
+    """
+    engine = FakeEngine(reply=failing_from(800))
+    lengths = (500, 1000, 2000)
+
+    found, record = measured(tmp_path, engine, lengths=lengths)
+    other, _ = measured(tmp_path, engine, OTHER, [record], lengths=lengths)
+
+    (left,) = found.frozen.left_out
+    assert [500, 1000] == sorted({text.length for text in found.texts})
+    assert [500, 1000] == sorted({text.length for text in other.texts})
+    assert (("multikey", 2000), found.frozen) == (
+        (left.task, left.length),
+        other.frozen,
+    )
+    assert "f16/f16 has less than 20% right at 1,000 tokens" in left.reason
+
+
+def test_without_the_gate_all_lengths_are_asked(tmp_path):
+    """
+    As every other pair is asked what the reference was asked.
+    """
+    engine = FakeEngine(reply=failing_from(800))
+
+    found, _ = measured(tmp_path, engine, lengths=(500, 1000, 2000), gate=False)
+
+    assert [500, 1000, 2000] == sorted({text.length for text in found.texts})
+    assert () == found.frozen.left_out
+
+
+def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
+    """
+    That is structure by depth, which is what the map is for.
+    """
+
+    def reply(question):
+        text, _, begin = question.prompt.rpartition("\n")
+        is_early = text.index(begin) < len(text) / 2
+        return looked_up(question) if is_early else reply_to(question, text="no\n")
+
+    found, _ = measured(tmp_path, FakeEngine(reply=reply), lengths=(500, 1000))
+
+    assert () == found.frozen.left_out
+
+
+# What is asked and stored
+
+
+def test_every_text_is_read_by_a_question_that_is_not_scored(tmp_path):
+    """
+    The last one of the text: each scored one finds just the text in the cache.
+    """
+    engine = FakeEngine(reply=looked_up)
+
+    found, _ = measured(tmp_path, engine)
+
+    asked = engine.server.questions[DIAL_QUESTIONS:]
+    primings = [at for at, q in enumerate(asked) if q.max_tokens == PRIMING_TOKENS]
+    assert len(found.texts) == len(primings) == 2
+    for at, text in zip(primings, found.texts, strict=True):
+        own = [each.prompt for each in asked[at : at + len(text.asked) + 1]]
+        assert own[0] == own[-1]
+        assert text.characters == len(own[0].rpartition("\n")[0])
+    assert 1 == engine.server.settled
+
+
+def test_answers_are_stored_as_they_come_and_judged_when_read(tmp_path):
+    """
+    And the right answer is forced after the same prompt, with the blank before it.
+    """
+    engine = FakeEngine(reply=looked_up)
+
+    found, record = measured(tmp_path, engine)
+
+    for text in found.texts:
+        for each in text.asked:
+            assert f" {each.payload}.\nmore\n" == each.reply
+            assert len(each.payload) + 1 == len(each.scored.logprobs)
+    assert {1.0} == {each.judged.share for each in outcomes(record)}
+    assert engine.server.forced == [
+        f" {each.payload}" for text in found.texts for each in text.asked
+    ]
+
+
+def test_an_indentation_before_an_answer_stays_in_the_prompt(tmp_path):
+    """
+    A single blank behind a word goes with what follows; the rest of an indentation
+    is where the answer begins, so that both are tokenized as in the text.
+    """
+    engine = FakeEngine()
+
+    found, _ = measured(tmp_path, engine, tasks=("twins",), lengths=(1500,))
+
+    last = found.texts[-1].asked[-1]
+    assert last.begin.endswith("\n   ")
+    assert engine.server.questions[-1].prompt.endswith(f"\n{last.begin}")
+    assert last.payload == engine.server.forced[-1]
+
+
+def test_a_chat_gets_the_question_behind_the_text(tmp_path):
+    """
+    Its answer is begun for it, as small models go on with the text otherwise; the
+    rest is forced.
+    """
+    engine = FakeEngine()
+
+    found, _ = measured(tmp_path, engine, form=PromptForm.CHAT)
+
+    question = engine.server.questions[-1]
+    assert isinstance(question, Chat)
+    last = found.texts[-1].asked[-1]
+    asked, begun = question.messages
+    assert asked.content.endswith(f"---\n{last.prompt}")
+    assert f"{begun.content} " == last.begin
+    assert f" {last.payload}" == engine.server.forced[-1]
+
+
+def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path):
+    """
+    The conditions say why, so that such records never mix with others.
+    """
+    engine = FakeEngine(reply=looked_up, abilities=frozenset({Ability.SPEED}))
+
+    found, _ = measured(tmp_path, engine)
+
+    assert [] == engine.server.forced
+    assert {None} == {each.scored for text in found.texts for each in text.asked}
+    assert (
+        "fake tells no probabilities"
+        == conditions(made_run(tmp_path, engine))["graded"]
+    )
+
+
+def test_a_broken_connection_is_tried_again_and_told(tmp_path):
+    """
+    As by the recall probe: never a completed reply.
+    """
+    left = [ServerGone(reason="reset")]
+    count = []
+
+    def reply(question):
+        count.append(question)
+        # The first scored question: behind the dial's and the first priming.
+        if len(count) == DIAL_QUESTIONS + 2:
+            return left.pop()
+        return looked_up(question)
+
+    found, _ = measured(tmp_path, FakeEngine(reply=reply))
+
+    retries = [each.retries for text in found.texts for each in text.asked]
+    assert 1 == len(retries[0])
+    assert [()] * 3 == retries[1:]
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), None], ids=["counted", "not"])
+def test_texts_get_as_long_as_asked_for(tokenizer):
+    """
+    In tokens where they can be counted, at most 3 % shorter; else in characters.
+    """
+
+    def make(characters):
+        return "x" * characters
+
+    found = fitted_characters(make, length=1000, tokenizer=tokenizer, begin=4000)
+
+    assert (970 <= found <= 1000) if tokenizer else found == 4000
+
+
+@pytest.mark.parametrize(
+    ("so_far", "is_enough"),
+    [("\n\n", False), (" 123", False), (" 123.\n", True), ("\n 123\n", True)],
+)
+def test_one_line_answers_a_question_of_one_line(so_far, is_enough):
+    """
+    Blank lines before it do not count; a chat may begin with something else.
+    """
+    (text,) = make_texts(
+        "single", dial=0, characters=500, depths=(0.5,), questions=1, seed=1
+    )
+
+    completion = enough_for(text.questions[0], PromptForm.COMPLETION)
+    chat = enough_for(text.questions[0], PromptForm.CHAT)
+
+    assert is_enough == completion(so_far)
+    assert not chat(so_far)
+    assert chat(f"Sure:\n{text.questions[0].payload}\n")
+
+
+def test_an_answer_of_lines_is_read_a_little_beyond_its_last():
+    """
+    Four lines are asked for; what comes behind them tells a loop from an end.
+    """
+    (text,) = make_texts(
+        "ledger", dial=1, characters=900, depths=(0.5,), questions=1, seed=1
+    )
+    enough = enough_for(text.questions[0], PromptForm.COMPLETION)
+
+    assert [False, True] == [enough("1\n2\n\n3\n4\n"), enough("1\n" * 5)]
+
+
+# The real thing
+
+
+@pytest.mark.real
+def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
+    """
+    UUIDs on a real server, from the dial to forced answers: all right, and every
+    token of them the first choice.
+    """
+    settings = RetrievalSettings(
+        tasks=("multikey",),
+        lengths=(1500,),
+        depths=(0.2, 0.8),
+        questions=2,
+        dial=(LAST,),
+    )
+    setup = replace(made_setup(), context=4096)
+    run = real_context(tmp_path, setup=setup, settings={NAME: settings})
+    run = replace(run, setup=replace(setup, probes={NAME: conditions(run)}))
+    context = ProbeContext(run=run, pair=REFERENCE, logs=tmp_path)
+
+    stored = measure(context)
+
+    record = CellRecord(
+        pair=REFERENCE,
+        probe=NAME,
+        status=Status.FINISHED,
+        started="",
+        observation=stored,
+    )
+    found = outcomes(record)
+    assert [1.0] * 4 == [each.judged.share for each in found]
+    assert all(each.until == each.tokens > 30 for each in found)
+    assert all(each.asked.cached_tokens > 1400 for each in found)
+
+
+@pytest.mark.real
+def test_a_language_model_is_graded_where_answers_are_all_alike(
+    smollm2, codeneedle, tmp_path
+):
+    """
+    Two pairs of SmolLM2 on one short text: a coarser K changes the log-probability of
+    each right answer, whatever it does to the answers.
+    """
+    done = codeneedle(
+        *("sweep", "--model", str(smollm2), "--context", "2048", "--out", "runs"),
+        *("--k-types", "f16,q4_0", "--v-types", "f16", "--prompt-form", "completion"),
+        *("--probe", "retrieval", "--tasks", "multikey", "--dial", "4"),
+        *("--lengths", "250", "--depths", "0.5", "--questions", "4"),
+        *("--", "-t", "1", "--poll", "0"),
+    )
+
+    assert 0 == done.returncode, done.stderr
+    (store,) = find_runs(tmp_path / "runs", "random-bodies")
+    first, second = (store.record(Pair(k, "f16"), NAME) for k in ("f16", "q4_0"))
+    pairs = list(zip(outcomes(first), outcomes(second), strict=True))
+    assert 4 == len(pairs)
+    for ours, theirs in pairs:
+        assert ours.question == theirs.question
+        assert ours.logp < 0 > theirs.logp != ours.logp
+        assert ours.asked.cached_tokens > ours.asked.prompt_tokens - 20

@@ -1,0 +1,149 @@
+"""What the retrieval probe asks: what is refused, and what a plan says."""
+
+import pytest
+from fake_engine import ByteTokenizer, FakeEngine
+from made_retrieval import made_run
+
+from codeneedle.errors import BadInput, RequestError, UnknownName
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.retrieval.record import NAME
+from codeneedle.probes.retrieval.settings import (
+    RetrievalSettings,
+    answer_room,
+    check,
+    check_context,
+    conditions,
+    lengths_of,
+    price,
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"tasks": ("multykey",)}, "multykey"),
+        ({"depths": (1.5,)}, "--depths 1.5"),
+        ({"depths": (-0.1,)}, "--depths -0.1"),
+        ({"lengths": ("1M",)}, "--lengths 1M"),
+        ({"lengths": (0,)}, "--lengths 0"),
+        ({"dial": (99,)}, "--dial 99"),
+        ({"dial": ("multikey=x",)}, "--dial multikey=x"),
+        ({"dial": ("single=0",), "tasks": ("multikey",)}, "single"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(asked, words):
+    """
+    Before anything is loaded, each with what to write instead.
+    """
+    with pytest.raises(RequestError, match=words) as caught:
+        check(RetrievalSettings(**asked), None)
+
+    assert caught.value.hint
+
+
+def test_lengths_are_read_in_kibi_and_sorted():
+    """
+    Numbers of a sweep file and words of an option alike.
+    """
+    settings = RetrievalSettings(lengths=("2k", 512, "1K", 1024))
+
+    assert (512, 1024, 2048) == lengths_of(settings)
+
+
+def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
+    """
+    Question and answer included; that context is then enough.
+    """
+    settings = RetrievalSettings(lengths=(4096,))
+
+    with pytest.raises(BadInput, match="the context has 4,096") as caught:
+        check_context(settings, 4096, 8192)
+
+    named = int(caught.value.hint.split()[2].rstrip(","))
+    check_context(settings, named, 8192)
+    assert 4096 + answer_room(settings) <= named
+
+
+def test_a_length_beyond_the_training_is_refused_unless_stretched():
+    """
+    The hint names the longest that fits; stretched, only the context binds.
+    """
+    settings = RetrievalSettings(lengths=("16K",))
+
+    with pytest.raises(BadInput, match="trained for 8,192"):
+        check_context(settings, 8192, 8192)
+    with pytest.raises(BadInput, match="--lengths 8192") as caught:
+        check_context(RetrievalSettings(lengths=("8K",)), 8192, 8192)
+    check_context(settings, 32768, None)
+    assert str(8192 - answer_room(settings)) in caught.value.hint
+
+
+def test_a_plan_prices_questions_and_reading():
+    """
+    Two lengths, two depths, three questions; six cities share a text.
+    """
+    settings = RetrievalSettings(
+        tasks=("multikey",), lengths=(512, 1024), depths=(0.1, 0.9), questions=3
+    )
+    fixed = RetrievalSettings(
+        tasks=("multikey",),
+        lengths=(512, 1024),
+        depths=(0.1, 0.9),
+        questions=3,
+        dial=(2,),
+    )
+
+    assert price(settings).startswith("12 questions and about 4,608 tokens")
+    assert price(settings).endswith("the first pair also sets 1 dial")
+    assert price(fixed).startswith("12 questions and about 1,536 tokens")
+    assert "dial" not in price(fixed)
+
+
+@pytest.mark.parametrize(
+    ("template", "lost"),
+    [
+        (lambda said: "hi", "the text"),
+        (lambda said: said.content[:99], "the text"),
+        (lambda said: said.content.replace("\n", " "), "the text"),
+        (lambda said: said.content.replace("What", "what"), "question"),
+    ],
+    ids=["dropped", "cut", "joined", "changed"],
+)
+def test_a_template_that_drops_the_text_is_refused_before_the_first_cell(
+    tmp_path, template, lost
+):
+    """
+    Also where this is the only probe, so that no corpus was counted; a folder that was
+    looked at is not looked at again.
+    """
+    engine = FakeEngine(tokenizer=ByteTokenizer(template))
+    asked = {"tasks": ("twins",), "form": PromptForm.CHAT, "dial": ()}
+
+    with pytest.raises(BadInput, match=f"lacks {lost} of the probe") as caught:
+        made_run(tmp_path, engine, **asked)
+    assert "--prompt-form completion" in caught.value.hint
+    assert [] == engine.served
+    made_run(tmp_path, FakeEngine(tokenizer=engine.tokenizer))
+
+
+def test_a_template_that_keeps_the_text_is_looked_at_once(tmp_path):
+    """
+    A template that drops white space around messages keeps the text.
+    """
+    tokenizer = ByteTokenizer(lambda said: f"<{said.role}>{said.content.strip()}")
+    engine = FakeEngine(tokenizer=tokenizer)
+
+    run = made_run(tmp_path, engine, form=PromptForm.CHAT)
+    assert run.setup.probes == {NAME: conditions(run)}
+
+    assert 1 == engine.counted
+
+
+def test_an_unknown_task_names_the_nearest():
+    """
+    A typo never runs a default.
+    """
+    with pytest.raises(UnknownName) as caught:
+        check(RetrievalSettings(tasks=("singel",)), None)
+
+    assert "'single'" in caught.value.hint

@@ -1,0 +1,249 @@
+"""Texts of tasks: the same bytes everywhere, each answer once, at its depth."""
+
+import hashlib
+import json
+import zlib
+from dataclasses import asdict
+
+import pytest
+
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
+from codeneedle.probes.retrieval.tasks import Shape
+
+DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
+
+SETTINGS = [(name, n) for name in TASKS for n in range(len(TASKS[name].settings))]
+
+PLACED = [setting for setting in SETTINGS if TASKS[setting[0]].has_depth]
+
+
+def texts(name, dial, *, characters=12_000, depths=DEPTHS, questions=1, seed=5):
+    return make_texts(
+        name,
+        dial=dial,
+        characters=characters,
+        depths=depths,
+        questions=questions,
+        seed=seed,
+    )
+
+
+def asked(name, dial, **options):
+    return [
+        (text.text, question)
+        for text in texts(name, dial, **options)
+        for question in text.questions
+    ]
+
+
+@pytest.mark.parametrize(("name", "dial"), SETTINGS)
+def test_the_same_seed_makes_the_same_texts_and_another_makes_others(name, dial):
+    """
+    Texts and questions alike.
+    """
+    assert texts(name, dial) == texts(name, dial)
+    assert texts(name, dial)[0].text != texts(name, dial, seed=6)[0].text
+
+
+def test_the_bytes_of_all_tasks_are_pinned():
+    """
+    Who changes a text or a question raises the version that setups hold.
+    """
+    made = [asdict(text) for setting in SETTINGS for text in texts(*setting)]
+    data = json.dumps(made, sort_keys=True).encode()
+
+    assert 1 == TASKS_VERSION
+    assert "ad717e131ed12368" == hashlib.sha256(data).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(("name", "dial"), SETTINGS)
+def test_a_text_is_as_long_as_asked_and_never_longer(name, dial):
+    """
+    At most 200 characters are left.
+    """
+    for text in texts(name, dial):
+        assert 11_800 <= len(text.text) <= 12_000
+        assert text.text.endswith("\n")
+
+
+@pytest.mark.parametrize(("name", "dial"), SETTINGS)
+def test_every_depth_has_its_number_of_questions(name, dial):
+    """
+    Whatever number of them share a text; their names are all different.
+    """
+    depths = DEPTHS if TASKS[name].has_depth else [0.5]
+    found = [question for _, question in asked(name, dial, questions=3)]
+
+    assert sorted(3 * [*depths]) == sorted(question.depth for question in found)
+    assert 3 * len(depths) == len({question.name for question in found})
+
+
+@pytest.mark.parametrize(("name", "dial"), PLACED)
+def test_what_is_asked_for_stands_at_its_depth_and_nowhere_else(name, dial):
+    """
+    The payload once, or each of several items, but for names, which chains repeat;
+    within 3 % of the text, if it is not as long as a tenth of it.
+    """
+    for text, question in asked(name, dial):
+        near = 0.1 if len(question.payload) > 300 else 0.03
+        is_list = question.shape is Shape.ITEMS
+        parts = question.items if is_list else [question.payload]
+
+        most = 2 if name == "variables" and is_list else 1
+        assert all(1 <= text.count(part) <= most for part in parts)
+        assert question.depth == pytest.approx(question.place, abs=near)
+
+
+@pytest.mark.parametrize(("name", "dial"), PLACED)
+def test_decoys_stand_where_they_say_and_are_no_right_answers(name, dial):
+    """
+    In order of their places; other records of a ledger are right in their own place.
+    """
+    for text, question in asked(name, dial):
+        places = [decoy.place for decoy in question.decoys]
+
+        assert sorted(places) == places
+        for decoy in question.decoys:
+            at = text.index(decoy.payload)
+            assert decoy.place == pytest.approx(at / len(text), abs=0.01)
+            assert decoy.payload not in question.items or name == "ledger"
+
+
+@pytest.mark.parametrize(
+    ("name", "dial", "characters", "least"),
+    [
+        ("multikey", 8, 12_000, 0.5),
+        ("ledger", 7, 2_000, 0.5),
+        ("single", 0, 12_000, 0.2),
+    ],
+)
+def test_what_is_to_be_remembered_does_not_compress(name, dial, characters, least):
+    """
+    UUIDs are hexadecimal, so half of their bytes; sentences of a few hundred words
+    have fewer bits, a repeated one would have hardly any.
+    """
+    text = texts(name, dial, characters=characters)[0].text.encode()
+
+    assert least < len(zlib.compress(text, 9)) / len(text)
+
+
+def test_filler_is_never_repeated():
+    """
+    Sentences are drawn: a loop of four, as others have, costs nothing to read.
+    """
+    lines = texts("single", 0)[0].text.splitlines()
+
+    assert len(lines) == len(set(lines))
+
+
+def test_the_needle_has_the_wording_of_the_published_tables():
+    """
+    "The magic number for Aardvark": five digits, one needle in a text.
+    """
+    for text, question in asked("single", 0):
+        line = f"The magic number for {question.key} is {question.payload}.\n"
+        assert 1 == text.count(line) == text.count("magic")
+        assert 5 == len(question.payload) == len(str(int(question.payload)))
+
+
+@pytest.mark.parametrize(("name", "dial"), SETTINGS)
+def test_a_completion_is_begun_up_to_the_payload(name, dial):
+    """
+    Where the text itself has that beginning, the payload follows it immediately.
+    """
+    for text, question in asked(name, dial):
+        if question.begin in text:
+            assert question.begin + question.payload in text
+        if name in {"single", "multikey", "twins", "ledger"}:
+            assert question.begin in text
+
+
+@pytest.mark.parametrize("dial", range(9))
+def test_twins_differ_in_as_many_lines_as_the_setting_says(dial):
+    """
+    Names in their last character; bodies in the same lines.
+    """
+    setting = TASKS["twins"].settings[dial]
+    for _, question in asked("twins", dial, characters=16_000):
+        own = question.payload.lstrip().split("\n")
+        assert setting.lines == len(own)
+        assert setting.count - 1 == len(question.decoys)
+        for decoy in question.decoys:
+            lines = decoy.payload.lstrip().split("\n")
+            changed = [a != b for a, b in zip(own, lines, strict=True)]
+            assert setting.differ == sum(changed)
+            assert question.key[:-1] == decoy.key[:-1]
+
+
+@pytest.mark.parametrize("dial", range(5))
+def test_a_chain_can_be_followed_in_the_order_of_the_text(dial):
+    """
+    From the number through as many names as there are hops.
+    """
+    for text, question in asked("variables", dial):
+        values = {}
+        for line in text.splitlines():
+            if line.startswith("VAR "):
+                _, name, _, told = line.split()
+                values[name] = values.get(told, told)
+        assert question.payload == values[question.key]
+
+
+def test_common_words_occur_as_much_more_often_as_the_setting_says():
+    """
+    Counted over a text of many whole decks and a part of one.
+    """
+    (text,) = texts("common-words", 4, characters=60_000)
+    words = text.text.split()
+    right = [words.count(word) for word in text.questions[0].items]
+    wrong = [words.count(decoy.payload) for decoy in text.questions[0].decoys]
+
+    assert 10 == pytest.approx(min(right) / max(wrong), rel=0.1)
+    assert set(words) == {
+        *text.questions[0].items,
+        *(decoy.payload for decoy in text.questions[0].decoys),
+    }
+
+
+def test_the_rank_of_a_line_follows_from_its_place():
+    """
+    The n-th is the n-th from the top.
+    """
+    for text, question in asked("nth", 2):
+        codes = [line[-4:-1] for line in text.splitlines() if line.startswith("A code")]
+        ranks = {decoy.payload: decoy.key for decoy in question.decoys}
+        ranks[question.payload] = question.key
+        assert ["first", "second", "third", "fourth"] == [ranks[code] for code in codes]
+
+
+def test_an_unknown_task_is_told_with_the_nearest_known():
+    """
+    As an unknown corpus is.
+    """
+    with pytest.raises(UnknownName, match="multikeys") as caught:
+        texts("multikeys", 0)
+    assert "multikey" in caught.value.hint
+
+
+@pytest.mark.parametrize("dial", [-1, len(TASKS["multikey"].settings)])
+def test_a_setting_that_is_not_there_is_told_with_those_that_are(dial):
+    """
+    Settings are numbered from 0.
+    """
+    with pytest.raises(BadInput) as caught:
+        texts("multikey", dial)
+    assert "from 0 to 8" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "dial"),
+    [("multikey", 7), ("multikey", 8), ("ledger", 7), ("common-words", 0)],
+)
+def test_what_does_not_fit_is_told_before_anything_is_asked(name, dial):
+    """
+    With what to change.
+    """
+    with pytest.raises(BadInput) as caught:
+        texts(name, dial, characters=200)
+    assert "Choose a greater length" in caught.value.hint

@@ -1,0 +1,13 @@
+"""What tasks are made with."""
+
+from codeneedle.probes.retrieval.tasks import Chance
+
+
+def test_chance_is_even():
+    """
+    All numbers below a limit come, about equally often.
+    """
+    chance = Chance("even")
+    found = [chance.below(6) for _ in range(6000)]
+
+    assert all(900 < found.count(n) < 1100 for n in range(6))

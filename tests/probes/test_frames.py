@@ -1,0 +1,156 @@
+"""Records as grids of cells."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from made_records import failed_record, made_run, made_setup
+
+from codeneedle.grid import Pair
+from codeneedle.probes import frames
+from codeneedle.probes.recall.metrics import METRICS
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.records.record import CellRecord, Run, Status
+
+MATCHED = next(metric for metric in METRICS if metric.name == "matched")
+PASS = next(metric for metric in METRICS if metric.name == "pass")
+READING = Reading()
+SMALL = made_setup(needles=2, types_k=["q4_0", "bf16"], types_v=["q8_0", "bf16"])
+
+
+def small_run(*, failed: Sequence[CellRecord] = (), untried: Sequence[str] = ()) -> Run:
+    """Two by two cells of two rounds."""
+    return made_run(
+        lambda pair, at: 20 if pair.k == "bf16" else 4 + at,
+        setup=SMALL,
+        failed=failed,
+        untried=untried,
+    )
+
+
+def pairs_of(cells: frames.Cells) -> list[str]:
+    return [str(cell.pair) for cell in cells]
+
+
+def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
+    """
+    K goes down and V across, whatever the order of setup and records; each cell tells
+    how many observations it rests on.
+    """
+    cells = frames.cells_frame(small_run(), MATCHED, READING)
+
+    assert ["bf16/bf16", "bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"] == pairs_of(cells)
+    assert [20.0, 20.0, 4.5, 4.5] == [cell.value for cell in cells]
+    assert [2] * 4 == [cell.n for cell in cells]
+
+
+def test_cells_that_did_not_finish_are_gaps() -> None:
+    """
+    A gap is NaN, never a zero, and its status and reason are kept.
+    """
+    run = small_run(
+        failed=[failed_record("q4_0/q8_0", Status.CRASHED, "signal 11")],
+        untried=["q4_0/bf16"],
+    )
+
+    cells = frames.cells_frame(run, MATCHED, READING)
+    *_, untried, failed = cells
+
+    assert ["q4_0/bf16", "q4_0/q8_0"] == pairs_of([untried, failed])
+    assert not failed.has_value
+    assert "signal 11" == failed.reason
+    assert frames.NOT_RUN == untried.status
+    assert 0 == untried.n
+
+
+def test_sums_are_not_averaged() -> None:
+    """
+    Passes are counted over the rounds of a cell.
+    """
+    cells = frames.cells_frame(made_run(), PASS, READING)
+
+    assert 16.0 == cells[0].value
+
+
+def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
+    """
+    The grid widens to what the records hold; types of unknown precision are ordered by
+    the bits in their names.
+    """
+    types = ["t2", "t1", "f16", "t3"]
+    run = made_run(setup=made_setup(needles=1, types_k=types[:1], types_v=types))
+    stranger = failed_record("turbo3/f16", Status.UNSUPPORTED)
+    run = replace(run, records=(*run.records, stranger))
+
+    cells = frames.cells_frame(run, MATCHED, READING)
+
+    assert ["turbo3", "t2"] == frames.k_types(cells)
+    assert ["f16", "t3", "t2", "t1"] == frames.v_types(cells)
+
+
+def test_records_of_other_probes_are_left_out() -> None:
+    """
+    A run is narrowed to one probe before it is framed.
+    """
+    run = small_run()
+    others = [replace(record, probe="other") for record in run.records]
+    both = replace(run, records=(*run.records, *others))
+
+    assert run.records == frames.of_probe(both, "recall").records
+    with pytest.raises(ValueError, match="narrow"):
+        frames.cells_frame(both, MATCHED, READING)
+
+
+def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
+    """
+    One that crashed is none, and a run without a finished cell has none.
+    """
+    run = small_run(failed=[failed_record("bf16/bf16")])
+    none = replace(run, records=())
+
+    assert Pair("bf16", "q8_0") == (
+        frames.reference(frames.cells_frame(run, MATCHED, READING))
+    )
+    assert None is frames.reference(frames.cells_frame(none, MATCHED, READING))
+
+
+def test_the_reference_is_the_pair_that_records_name() -> None:
+    """
+    However precise another one is; where they name several, there is none. Cells that
+    did not finish are not asked.
+    """
+    run = small_run(failed=[failed_record("q4_0/bf16")])
+
+    def cells(named: Callable[[CellRecord], str]) -> frames.Cells:
+        metric = replace(MATCHED, reference=named)
+        return frames.cells_frame(run, metric, READING)
+
+    several = cells(lambda record: str(record.pair))
+
+    assert Pair("q4_0", "q8_0") == frames.reference(cells(lambda _: "q4_0/q8_0"))
+    assert None is frames.reference(cells(lambda _: "f16/f16"))
+    assert None is frames.reference(several)
+    assert ["bf16/bf16", "bf16/q8_0", "q4_0/q8_0"] == (
+        list(map(str, frames.named_references(several)))
+    )
+
+
+def test_the_spread_divides_by_the_number_of_cells() -> None:
+    """
+    One cell of 15 among 36 of 16 is 15.97 +/- 0.16, as published; n - 1 gives 0.17.
+    Gaps are not averaged; the spread of nothing is NaN.
+    """
+    run = made_run(lambda pair, _at: 15 if str(pair) == "q4_0/q4_0" else 16)
+    found = frames.spread(frames.cells_frame(run, MATCHED, READING))
+    some = frames.spread(
+        frames.cells_frame(small_run(untried=["q4_0/q8_0"]), MATCHED, READING)
+    )
+
+    assert ("15.97", "0.16") == (f"{found.mean:.2f}", f"{found.sd:.2f}")
+    assert (15, 16, 36) == (found.low, found.high, found.cells)
+    assert 3 == some.cells
+    nothing = frames.spread([])
+    assert math.isnan(nothing.mean)
+    assert math.isnan(nothing.sd)
+    assert 0 == nothing.cells

@@ -1,0 +1,79 @@
+"""Memory metrics: of any record whose server said how large it is."""
+
+from dataclasses import replace
+
+import pytest
+from made_records import failed_record, made_record, made_setup
+
+from codeneedle.probes.metrics import METRICS
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.records.record import CellRecord, Effective, KvBuffer
+
+METRIC = {metric.name: metric for metric in METRICS}
+SETUP, READING = made_setup(), Reading()
+
+
+def buffer(*, cells: int, k_mib: float, v_mib: float) -> KvBuffer:
+    """A cache of two layers."""
+    return KvBuffer(
+        cells=cells, layers=2, k_type="q8_0", v_type="q4_0", k_mib=k_mib, v_mib=v_mib
+    )
+
+
+WINDOWED = Effective(
+    context=4000,
+    kv=(
+        buffer(cells=4096, k_mib=8.0, v_mib=4.0),
+        buffer(cells=512, k_mib=1.0, v_mib=0.5),
+    ),
+    compute_mib=300.25,
+)
+
+
+def value(name: str, record: CellRecord) -> list[float]:
+    """What *record* has of the metric *name*."""
+    return list(METRIC[name].values(record, SETUP, READING))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("kv", 13.5),
+        ("kv-k", 9.0),
+        ("kv-v", 4.5),
+        ("kv-per-1k", 3.375),
+        ("compute", 300.25),
+        ("rss", 2.0),
+        ("device", 5.0),
+    ],
+)
+def test_all_caches_of_a_model_count(name, expected):
+    """
+    A model with sliding windows has two caches, of which each has a K and a V.
+    """
+    record = replace(
+        made_record("q8_0/q4_0", []),
+        effective=WINDOWED,
+        peak_rss_bytes=2 << 20,
+        device_bytes=5 << 20,
+    )
+
+    assert [expected] == value(name, record)
+
+
+def test_without_a_stated_context_the_longest_cache_tells_it():
+    """
+    Old builds print no line for the context.
+    """
+    effective = replace(WINDOWED, context=None)
+    record = replace(made_record("q8_0/q4_0", []), effective=effective)
+
+    assert [13.5 / 4.096] == value("kv-per-1k", record)
+
+
+@pytest.mark.parametrize("name", METRIC)
+def test_a_silent_log_gives_no_value(name):
+    """
+    What was not said is a gap, not a zero.
+    """
+    assert [] == value(name, failed_record("q8_0/q4_0"))

@@ -1,0 +1,173 @@
+"""Ratios of speeds, and where a pair overtakes the reference."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from made_records import failed_record, made_setup
+
+from codeneedle.grid import Pair
+from codeneedle.probes.recall.rounds import Reading
+from codeneedle.probes.throughput.metrics import METRICS, crossover, more_metrics
+from codeneedle.probes.throughput.record import (
+    NAME,
+    DepthSpeeds,
+    Throughput,
+    ThroughputSetup,
+    throughput_of,
+)
+from codeneedle.records.record import BadRecord, Run, Status, as_json
+
+F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
+TG = METRICS[0]
+
+
+def measured(pair, speeds):
+    """A finished record that writes at *speeds*, by depth; None is a gap."""
+    stored = Throughput(
+        speeds=tuple(
+            DepthSpeeds(depth=depth, tg=(speed, speed), pp=(1.0,))
+            if speed
+            else DepthSpeeds(depth=depth, status="out-of-memory", gap="full")
+            for depth, speed in speeds.items()
+        ),
+        build="1 (a)",
+        cpu="",
+        gpu="",
+        backends="CPU",
+        threads=1,
+    )
+    record = replace(failed_record(pair), probe=NAME, status=Status.FINISHED, reason="")
+    return replace(record, observation=as_json(stored))
+
+
+def run_of(*records, depths=(0, 100)):
+    """A run with these records."""
+    settings = ThroughputSetup(
+        depths=depths,
+        repetitions=2,
+        prompt_tokens=1,
+        generated_tokens=1,
+        arguments={},
+    )
+    setup = replace(made_setup(), probes={NAME: as_json(settings)})
+    return Run(name="c/m", setup=setup, records=records)
+
+
+def crossing(ratios_by_depth):
+    """The crossover of a pair that is faster by these ratios."""
+    theirs = dict.fromkeys(ratios_by_depth, 100.0)
+    ours = {depth: ratio * 100.0 for depth, ratio in ratios_by_depth.items()}
+    return crossover(measured(Q8, ours), measured(F16, theirs))
+
+
+@pytest.mark.parametrize(
+    ("by_depth", "expected"),
+    [
+        ({0: 1.1, 100: 1.2}, "always"),
+        ({0: 0.9, 100: 0.8}, "never"),
+        ({0: 1.0, 100: 1.0}, "never"),
+        ({0: 0.5, 100: 1.5}, "from 50 tokens"),
+        ({0: 0.5, 100: 0.75, 200: 1.25}, "from 150 tokens"),
+        ({0: 1.0, 100: 1.5}, "from 0 tokens"),
+        ({0: 1.5, 100: 0.5}, "until 50 tokens"),
+        ({0: 1.5, 100: 0.5, 200: 1.5}, "from 150 tokens"),
+        ({7: 1.5}, "always"),
+        ({0: 0.5, 24_690: 1.5}, "from 12,345 tokens"),
+        ({}, ""),
+    ],
+)
+def test_the_crossover_by_examples(by_depth, expected):
+    """
+    The last crossing counts, because it decides what deeper contexts cost.
+    """
+    assert expected == crossing(by_depth)
+
+
+AHEAD = {"always": "never", "from": "until"}
+"""What is said of a pair that ends faster, and of the other one."""
+
+RATIOS = st.dictionaries(
+    st.integers(0, 100_000), st.floats(0.01, 100), min_size=1, max_size=6
+).map(lambda by_depth: dict(sorted(by_depth.items())))
+
+
+@given(RATIOS)
+def test_a_crossover_lies_within_the_measured_range(by_depth):
+    """
+    It is never extrapolated; the pair that is faster at the deepest depth is faster
+    from the crossover on.
+    """
+    trend, *depth = crossing(by_depth).removesuffix(" tokens").split()
+
+    assert (list(by_depth.values())[-1] * 100.0 > 100.0) == (trend in AHEAD)
+    assert bool(depth) == (trend in {"from", "until"})
+    for each in depth:
+        assert min(by_depth) <= int(each.replace(",", "")) <= max(by_depth)
+
+
+@given(RATIOS)
+def test_exchanging_the_two_mirrors_the_trend(by_depth):
+    """
+    Where one overtakes, the other falls behind.
+    """
+    assume(all(abs(ratio - 1) > 1e-9 for ratio in by_depth.values()))
+    theirs = measured(F16, dict.fromkeys(by_depth, 1.0))
+    ours = measured(Q8, by_depth)
+    both = crossover(ours, theirs).split()[0], crossover(theirs, ours).split()[0]
+
+    assert both in {*AHEAD.items(), *((one, other) for other, one in AHEAD.items())}
+
+
+def test_only_depths_that_both_have_count():
+    """
+    A gap on either side shortens the range; a cell that fell back has no speed of its
+    types.
+    """
+    ours = measured(Q8, {0: 50.0, 100: 150.0, 200: None})
+    theirs = measured(F16, {0: 100.0, 100: 100.0, 200: 1.0})
+
+    assert "from 50 tokens" == crossover(ours, theirs)
+    assert "" == crossover(replace(ours, status=Status.FALLBACK_F16), theirs)
+
+
+def test_each_depth_of_the_settings_has_its_metrics():
+    """
+    Names tell test and depth; a run without the probe has none, and no values.
+    """
+    assert ["tg@0", "pp@0", "tg@9", "pp@9"] == [
+        metric.name for metric in more_metrics(run_of(depths=(0, 9)).setup)
+    ]
+    assert () == more_metrics(made_setup())
+    assert () == TG.values(measured(F16, {0: 1.0}), made_setup(), Reading())
+
+
+def test_a_speed_is_that_of_its_depth():
+    """
+    Metrics without a depth are of the deepest one; what was not measured is no zero.
+    """
+    setup = run_of().setup
+    full = measured(Q8, {0: 9.0, 100: 4.0})
+    shallow = measured(Q8, {0: 9.0, 100: None})
+    at_0, pp_at_0, *_ = more_metrics(setup)
+
+    assert (4.0, 4.0) == TG.values(full, setup, Reading())
+    assert (9.0, 9.0) == at_0.values(full, setup, Reading())
+    assert (1.0,) == pp_at_0.values(full, setup, Reading())
+    assert () == TG.values(shallow, setup, Reading())
+    assert () == TG.values(measured(Q8, {0: 9.0}), setup, Reading())
+
+
+@pytest.mark.parametrize("observation", [None, {}, {"speeds": "fast"}])
+def test_another_observation_is_refused(observation):
+    """
+    A record that was edited is named, with what is wrong; so is a setup.
+    """
+    record = replace(measured(F16, {0: 1.0}), observation=observation)
+    setup = replace(made_setup(), probes={NAME: {"depths": "all"}})
+
+    with pytest.raises(BadRecord, match=r"f16-f16\.throughput\.json"):
+        throughput_of(record)
+    with pytest.raises(BadRecord, match=r"setup\.json"):
+        more_metrics(setup)

@@ -1,0 +1,283 @@
+"""The throughput probe, with a tool that a test controls, and the real one."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+from fake_engine import made_weights
+from fake_tools import FakeSpeed, ToolEngine
+from made_contexts import real_context, run_context
+from made_records import made_run as recall_run
+from made_records import made_setup
+from programs import script
+
+from codeneedle.engines.llama_cpp import installation
+from codeneedle.errors import BadInput, CellError
+from codeneedle.grid import Pair
+from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.throughput.probe import PROBE, ThroughputSettings, timeout_s
+from codeneedle.probes.throughput.record import NAME, DepthSpeeds, Throughput
+from codeneedle.records.record import (
+    CellRecord,
+    Run,
+    Status,
+    Trouble,
+    as_json,
+    from_json,
+)
+
+PAIR = Pair("q8_0", "q4_0")
+
+
+@pytest.fixture
+def made_run(tmp_path):
+    """Makes the context of a run with a fake tool; *chosen* are settings."""
+
+    def made(tool=None, *, stretched=False, changes=(), **chosen):
+        chosen = {"depths": (0, 64, 128), "repetitions": 2, **chosen}
+        facts = {
+            "weights": made_weights(training_context=32768),
+            "settings": {NAME: ThroughputSettings(**chosen)},
+            **dict(changes),
+        }
+        tool = tool or FakeSpeed()
+        engine = ToolEngine(speed=tool, stretches_context=stretched)
+        return run_context(tmp_path, engine, **facts)
+
+    return made
+
+
+def context_of(run, pair=PAIR, **changes):
+    """One cell of *run*, after planning."""
+    probes = {NAME: PROBE.conditions(run)}
+    run = replace(run, setup=replace(run.setup, probes=probes))
+    return ProbeContext(run=run, pair=pair, logs=run.folder, **changes)
+
+
+def measured(run, pair=PAIR, **changes):
+    """The observation of one cell, and its context."""
+    cell = context_of(run, pair, **changes)
+    return from_json(PROBE.measure(cell), Throughput, file="x"), cell
+
+
+def fails_at(depth, status=Status.OUT_OF_MEMORY):
+    """An outcome that is an error at one depth."""
+    error = CellError("failed to\nallocate", hint="Look.", status=status)
+    return lambda task: error if task.depth == depth else None
+
+
+# Conditions
+
+
+def test_chosen_settings_are_conditions(made_run):
+    """
+    With the sizes of most published tables, and what the tool takes of the user's
+    arguments.
+    """
+    assert {
+        "depths": [0, 8, 64],
+        "repetitions": 2,
+        "prompt_tokens": 512,
+        "generated_tokens": 128,
+        "arguments": {"--threads": "1"},
+        "ignored": ["--temp", "1"],
+    } == PROBE.conditions(made_run(depths=(64, 0, 64, 8)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "depths", "sizes"),
+    [
+        ({}, [0, 4096, 8912], (512, 128)),
+        ({"weights": made_weights(training_context=4096)}, [0, 4096 - 512], (512, 128)),
+        (
+            {"weights": made_weights(training_context=None)},
+            [0, 4096, 8912],
+            (512, 128),
+        ),
+        ({"is_built_in": True}, [0, 1024, 4096], (128, 32)),
+    ],
+    ids=["corpus", "training", "no training", "built-in"],
+)
+def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes):
+    """
+    An empty cache, 4096 tokens, and the corpus as it is sent, as far as weights were
+    trained for it and both tests; the built-in model's take seconds.
+    """
+    run = made_run(depths=(), repetitions=None, changes=changes)
+    chosen = PROBE.conditions(run)
+
+    assert (depths, 3, sizes) == (
+        chosen["depths"],
+        chosen["repetitions"],
+        (chosen["prompt_tokens"], chosen["generated_tokens"]),
+    )
+
+
+def test_a_depth_beyond_the_training_is_refused_unless_stretched(made_run):
+    """
+    The deepest leaves room for both tests.
+    """
+    assert PROBE.conditions(made_run(depths=(32768 - 512,)))
+    with pytest.raises(BadInput, match="--depths 32257: ") as caught:
+        PROBE.conditions(made_run(depths=(32768 - 511,)))
+
+    assert "Use 32256 or less" in caught.value.hint
+    assert PROBE.conditions(made_run(depths=(65536,), stretched=True))
+    untold = {"weights": made_weights(training_context=None)}
+    assert PROBE.conditions(made_run(depths=(999_999,), changes=untold))
+
+
+# Measuring
+
+
+def test_each_depth_is_measured_by_a_run_of_its_own(made_run):
+    """
+    Speeds per repetition and depth, and the tool's facts.
+    """
+    tool, steps = FakeSpeed(), []
+    found, cell = measured(made_run(tool), tell=steps.append)
+
+    assert [0, 64, 128] == [task.depth for task in tool.tasks]
+    assert {(PAIR, 512, 128, 2)} == {
+        (t.pair, t.prompt_tokens, t.generated_tokens, t.repetitions) for t in tool.tasks
+    }
+    assert [0, 64, 128] == [at.depth for at in found.speeds]
+    assert {((200.0, 100.0), (20.0, 10.0))} == {(at.pp, at.tg) for at in found.speeds}
+    assert ("7 (fake)", "C", "", "CPU", 1) == (
+        found.build,
+        found.cpu,
+        found.gpu,
+        found.backends,
+        found.threads,
+    )
+    assert ("bench", "128") == cell.command
+    assert "7 (fake)" == cell.effective.build
+    assert cell.phases.measure_s is not None
+    assert [(0, 3), (0, 3), (1, 3), (1, 3), (2, 3), (2, 3)] == [
+        (step.done, step.total) for step in steps
+    ]
+    assert "depth 128: prompt run 1/2" == steps[-1].what
+
+
+def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
+    """
+    The cell is finished, with what was measured; nothing deeper is tried. A fallback
+    keeps its speeds and marks the cell.
+    """
+    fallback = Trouble(Status.FALLBACK_F16, "converting K and V to f16")
+    tool = FakeSpeed(outcome=fails_at(64), fallback=fallback)
+    found, cell = measured(made_run(tool))
+
+    shallow, failed, skipped = found.speeds
+    assert (20.0, 10.0) == shallow.tg
+    assert ("out-of-memory", "failed to allocate", ()) == (
+        failed.status,
+        failed.gap,
+        failed.tg,
+    )
+    assert ("out-of-memory", "depth 64 failed") == (skipped.status, skipped.gap)
+    assert [0, 64] == [task.depth for task in tool.tasks]
+    assert fallback == cell.fallback
+
+
+@pytest.mark.parametrize(
+    ("depth", "status"), [(0, Status.OUT_OF_MEMORY), (64, Status.MISMATCHED)]
+)
+def test_the_shallowest_depth_or_a_mismatch_ends_the_cell(made_run, depth, status):
+    """
+    No speed of it is stored; its command is kept.
+    """
+    cell = context_of(made_run(FakeSpeed(outcome=fails_at(depth, status))))
+
+    with pytest.raises(CellError, match="failed to"):
+        PROBE.measure(cell)
+    assert ("bench", str(depth)) == cell.command
+
+
+def test_the_time_limit_grows_with_what_the_depth_before_took(made_run):
+    """
+    The first depth may take as long as loading; a deeper one its square, and more.
+    """
+    before = DepthSpeeds(depth=0, seconds=10.0)
+    tool = FakeSpeed()
+    measured(made_run(tool))
+
+    assert 1800 + 4096 / 4 == timeout_s(4096, 512)
+    assert 120 + 3 * 10 * 9**2 == timeout_s(4096, 512, before)
+    assert timeout_s(0, 512) == tool.limits_s[0]
+    assert 120 <= tool.limits_s[2] < 180
+
+
+# Remarks
+
+
+def record(pair, *speeds):
+    """Writing speeds at depths 0, 1,000, 2,000 ... in tokens per second."""
+    measured = tuple(
+        DepthSpeeds(depth=1000 * at, pp=(100.0,), tg=(speed,), seconds=1.0)
+        for at, speed in enumerate(speeds)
+    )
+    stored = Throughput(
+        speeds=measured, build="b1", cpu="", gpu="", backends="CPU", threads=1
+    )
+    return CellRecord(
+        pair=Pair.parse(pair),
+        probe=NAME,
+        status=Status.FINISHED,
+        started="2026-01-01T00:00:00+00:00",
+        observation=as_json(stored),
+    )
+
+
+def remarks_of(*records):
+    """The remarks of a run of these records."""
+    return PROBE.remarks(Run(name="a/b", setup=made_setup(), records=records))
+
+
+def test_pairs_that_overtake_at_the_same_depth_share_a_line():
+    """
+    In order of precision, some named and the others counted; failed cells and those of
+    other probes are not compared.
+    """
+    lines = remarks_of(
+        record("f16/f16", 100, 100, 100),
+        record("q4_0/q4_0", 50, 100, 150),
+        record("q8_0/q8_0", 50, 100, 150),
+        *(record(f"{k}/q4_0", 10, 10) for k in ("q8_0", "q5_1", "q5_0", "q4_1")),
+        record("f16/q4_0", 10, 10),
+        replace(record("q5_1/q5_1"), status=Status.CRASHED, observation=None),
+    )
+
+    never, faster = lines
+    assert (
+        "writes faster than f16/f16 from 1,000 tokens: q8_0/q8_0, q4_0/q4_0" == faster
+    )
+    assert never.startswith("never writes faster than f16/f16: f16/q4_0, q8_0/q4_0, ")
+    assert never.endswith("q5_0/q4_0 and 1 more")
+    assert () == PROBE.remarks(recall_run())
+
+
+# The real tool
+
+
+@pytest.mark.real
+@pytest.mark.skipif(sys.platform != "linux", reason="others have no such limit")
+def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(tmp_path, llama_server):
+    """
+    With little address space, the cache of millions of tokens does not fit.
+    """
+    real = installation.find(llama_server=llama_server).bench
+    binary = script(tmp_path / "little", f'ulimit -v 900000; exec {real} "$@"')
+    chosen = ThroughputSettings(depths=(0, 3_000_000), repetitions=1)
+
+    found, _ = measured(
+        real_context(
+            tmp_path,
+            tools={"bench": binary},
+            arguments=("--rope-scale", "99"),
+            settings={NAME: chosen},
+        )
+    )
+
+    assert found.speeds[0].tg
+    assert "out-of-memory" == found.speeds[1].status, found.speeds[1].gap
