@@ -10,7 +10,7 @@ Sections:
               of a cell that is not measuring
     start-up  commands that answer at once
     records   reports of 1,000 records
-    workers   cells that only wait, by up to eight workers; claims; a merge of 10,000
+    workers   cells that only wait, by up to eight workers; a merge of 10,000
 
 Everything happens in a temporary folder, one thing at a time; the user's runs are not
 touched, and of the cache folder the built-in model is copied. Progress goes to stderr,
@@ -91,7 +91,6 @@ class Bench:
         calls: Of each command whose start-up is measured.
         records: Pairs with a record in the section of that name.
         merged: Records that are merged.
-        claims: Names that several processes claim.
     """
 
     folder: Path
@@ -103,7 +102,6 @@ class Bench:
     calls: int = 15
     records: int = 1_000
     merged: int = 10_000
-    claims: int = 2_000
 
     def fresh(self, name: str) -> Path:
         """A new empty folder whose name begins with *name*."""
@@ -369,7 +367,6 @@ CELL_S = 0.5
 
 WORKERS = (1, 2, 4, 8)
 CELLS_OF_A_WORKER = 8
-CLAIMERS = 8
 MANY_CELLS = 100_000
 
 
@@ -396,7 +393,7 @@ def _waiting(made: Store, cells: int) -> tuple[Runner, Probe, list[Pair]]:
 
 
 def workers(bench: Bench) -> Section:
-    """N workers against one, claims of several processes, and a large merge."""
+    """N workers against one, and a large merge."""
     times: dict[int, list[float]] = {number: [] for number in WORKERS}
     for _ in range(bench.repetitions):
         for number, found in times.items():
@@ -415,11 +412,8 @@ def workers(bench: Bench) -> Section:
         )
         for number, found in times.items()
     ]
-    bench.say(f"claims by {CLAIMERS} processes")
-    per_s = _claims_per_s(bench)
     bench.say(f"merging {bench.merged:,} records")
     merge_s = _merge_s(bench)
-    hours = MANY_CELLS / per_s / 3600
     return Section(
         title=f"workers: seconds for {CELLS_OF_A_WORKER} cells of {CELL_S} s for each",
         headings=("cells", "seconds", "times one", "overhead of a cell, ms"),
@@ -427,21 +421,16 @@ def workers(bench: Bench) -> Section:
         notes=(
             machine_line(),
             (
-                f"{per_s:,.0f} claims per second, taken, recorded and given back by "
-                f"{CLAIMERS} processes in one folder"
-            ),
-            (
                 f"{merge_s:,.1f} s to merge {bench.merged:,} records of two folders, "
                 f"{1000 * merge_s / bench.merged:.2f} ms each"
             ),
             (
-                f"estimate for {MANY_CELLS:,} cells: {hours * 60:,.1f} min of claims, "
+                f"estimate for {MANY_CELLS:,} cells: "
                 f"{merge_s / bench.merged * MANY_CELLS / 60:,.1f} min to merge"
             ),
         ),
         raw={
             "seconds": {str(number): found for number, found in times.items()},
-            "claims_per_s": per_s,
             "merge_s": merge_s,
         },
     )
@@ -453,50 +442,9 @@ def _seconds_by(bench: Bench, number: int) -> float:
     several = [Worker(engine=runner.run.engine) for _ in range(number)]
     runner = replace(runner, workers=several)
     began = time.perf_counter()
-    with runner.store.locked(is_shared=True):
+    with runner.store.locked():
         runner.sweep(probe, pairs)
     return time.perf_counter() - began
-
-
-CLAIMER = """
-import sys
-from pathlib import Path
-from codeneedle.records.claims import Claims
-folder, names = Path(sys.argv[1]), int(sys.argv[2])
-with Claims(folder) as claims:
-    for at in range(names):
-        if (folder / f"{at}.json").exists():
-            continue
-        claim = claims.take(str(at))
-        if claim is None:
-            continue
-        if not (folder / f"{at}.json").exists():
-            (folder / f"{at}.json").write_text(f"{claim.path}")
-            print(at)
-        claim.remove()
-"""
-
-
-def _claims_per_s(bench: Bench) -> float:
-    """Of several processes that record and give back what they claim."""
-    folder, names = bench.fresh("claims"), bench.claims
-    argv = [sys.executable, "-c", CLAIMER, str(folder), str(names)]
-    began = time.perf_counter()
-    with contextlib.ExitStack() as stack:
-        logs = [folder / f"{at}.log" for at in range(CLAIMERS)]
-        children = [
-            stack.enter_context(running(argv, env=dict(os.environ), log=log))
-            for log in logs
-        ]
-        for child in children:
-            child.wait()
-        taken_s = time.perf_counter() - began
-    done = [line for log in logs for line in log.read_text().split()]
-    if len(done) != names or len(set(done)) != names:
-        raise MachineError(
-            f"{len(done)} claims of {names} names", hint="Is the disk shared oddly?"
-        )
-    return names / taken_s
 
 
 def _merge_s(bench: Bench) -> float:
@@ -592,8 +540,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=_pairs, metavar="K/V,...")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keeps raw numbers")
     for name in (
-        *("repetitions", "functions", "reply-tokens", "calls", "records"),
-        *("merged", "claims"),
+        *("repetitions", "functions", "reply-tokens", "calls", "records", "merged"),
     ):
         parser.add_argument(f"--{name}", type=_count, metavar="N")
     given = parser.parse_args(arguments)

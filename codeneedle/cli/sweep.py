@@ -26,6 +26,7 @@ from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.records.record import Run
+from codeneedle.records.store import SETUP
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
     PROBE,
@@ -55,9 +56,6 @@ from codeneedle.verdict.judge import Limits, judge
 INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
 
-
-ELSEWHERE = "another process measures it"
-"""Why a pair whose record has no reason got no further functions."""
 
 HEADLINES = {"matched", "recall-logp"}
 """What reports show of recall where no metric is named."""
@@ -212,7 +210,7 @@ class _Page:
         """
         plan = self.plan
         shard = plan.request.shard
-        with plan.store.locked(is_shared=shard is not None):
+        with plan.store.locked(share=str(shard or "")):
             if shard is not None:
                 cells = plural(len(plan.pairs), "cell")
                 note_lines(self.console, [f"share {shard} of the grid: {cells}"])
@@ -295,8 +293,7 @@ class _Page:
 
         failed = decide(runner, self.wish.limits, is_over=is_over, show=show)
         reasons = (
-            f"{each.pair} was asked no further: {each.reason or ELSEWHERE}"
-            for each in failed
+            f"{each.pair} was asked no further: {each.reason}" for each in failed
         )
         note_lines(self.console, reasons)
         if user.asked_to_stop:
@@ -306,7 +303,7 @@ class _Page:
     def _set_up(self) -> RunContext:
         """The corpus fitted and the setup stored, by one of several at a time."""
         plan = self.plan
-        with plan.store.setting_up():
+        with plan.store.alone(SETUP):
             note_lines(
                 self.console,
                 (

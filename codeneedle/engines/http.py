@@ -29,7 +29,6 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Json
-from codeneedle.system.processes import AwakeClock
 from codeneedle.text import harmless
 
 SHORT_S = 5.0
@@ -375,12 +374,7 @@ def beginning(chunks: Iterable[bytes]) -> bytes:
 
 
 class _Deadline:
-    """
-    The time limit of the current request.
-
-    Time in which this process was suspended does not count: the server was perhaps
-    suspended with it.
-    """
+    """The time limit of the current request."""
 
     def __init__(self, is_leaving: Callable[[], bool]) -> None:
         self._is_leaving = is_leaving
@@ -389,14 +383,14 @@ class _Deadline:
     def start(self, limit_s: float) -> None:
         """Begin a request that may take *limit_s* seconds."""
         self.poll_s = max(0.001, min(POLL_S, limit_s / 10))
-        self._limit_s = self._until_s = limit_s
-        self._elapsed_s = AwakeClock(longest_s=2 * self.poll_s)
-        self._polled_s = 0.0
+        self._limit_s = limit_s
+        self._polled_s = time.monotonic()
         self._left_since_s: float | None = None
+        self.extend()
 
     def extend(self) -> None:
         """Grant the whole limit again from now on."""
-        self._until_s = self._elapsed_s() + self._limit_s
+        self._until_s = time.monotonic() + self._limit_s
 
     def check(self) -> None:
         """
@@ -406,7 +400,7 @@ class _Deadline:
             httpcore.ReadTimeout: If the time is over.
             httpcore.ReadError: If the server is shutting down and still owes data.
         """
-        now_s = self._elapsed_s()
+        now_s = time.monotonic()
         if now_s > self._until_s:
             raise httpcore.ReadTimeout
         if now_s - self._polled_s < self.poll_s:

@@ -13,7 +13,6 @@ import msgspec
 
 from codeneedle.errors import BadInput, FolderUnusable, did_you_mean
 from codeneedle.grid import Pair
-from codeneedle.records.claims import Claim, Claims
 from codeneedle.records.comparability import (
     identity,
     refuse_difference,
@@ -33,6 +32,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.system.files import (
     Lock,
+    holder,
     locked,
     move_aside,
     nap,
@@ -94,13 +94,19 @@ def find_runs(root: Path, name: str) -> list["Store"]:
 
 
 class Store:
-    """A run folder. Deleting a cell's file makes the cell run again."""
+    """
+    A run folder. Deleting a cell's file makes the cell run again.
+
+    Attributes:
+        folder: Where it is.
+        is_shared: Whether sweeps of other shares may add records now.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._setup: Setup | None = None
         self._lock: Lock | None = None
-        self._claims: Claims | None = None
+        self.is_shared = False
 
     @property
     def name(self) -> str:
@@ -113,68 +119,67 @@ class Store:
         return max(path.stat().st_mtime for path in files if path.exists())
 
     @contextlib.contextmanager
-    def locked(self, *, is_shared: bool = False) -> Iterator[None]:
+    def locked(self, *, share: str = "") -> Iterator[None]:
         """
-        Keep other sweeps out of the folder; the lock ends with this process.
+        Keep other sweeps out of the folder; locks end with this process.
 
         Args:
-            is_shared: Whether sweeps that ask for the same may be in it, too; cells
-                are claimed then.
+            share: Of the grid, as ``3/8``: only sweeps of the whole grid and of the
+                same share are kept out then, for the others write other files.
 
         Raises:
-            BadInput: If another sweep is in it.
+            BadInput: If such a sweep is in it, with its process.
             FolderUnusable: If it cannot be written to.
         """
+        locks = [self.folder / LOCK]
+        if share:
+            name = f"share-{share.replace('/', '-of-')}.{LOCK}"
+            locks.append(self.folder / name)
         with contextlib.ExitStack() as stack:
             with _translated(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                path = self.folder / LOCK
-                try:
-                    self._lock = stack.enter_context(locked(path, is_shared=is_shared))
-                except BlockingIOError as error:
-                    raise BadInput(
-                        source=self.folder,
-                        reason="another sweep is running in it",
-                        hint="Wait for it, or choose another folder with --out. "
-                        "Sweeps that are all started with --shard share a folder.",
-                    ) from error
-                if is_shared:
-                    claims = Claims(self.folder / CELLS)
-                    self._claims = stack.enter_context(claims)
+                for path in locks:
+                    is_shared = bool(share) and path == locks[0]
+                    try:
+                        lock = stack.enter_context(locked(path, is_shared=is_shared))
+                    except BlockingIOError as error:
+                        raise self._busy(path, share) from error
+                    self._lock = self._lock or lock
+            self.is_shared = bool(share)
             try:
                 yield
             finally:
-                self._lock = self._claims = None
+                self._lock, self.is_shared = None, False
+
+    def _busy(self, path: Path, share: str) -> BadInput:
+        """The error for a folder in which somebody holds the lock *path*."""
+        if not (by := holder(path)):
+            what = "sweeps of shares are running in it"
+        elif path.name == LOCK:
+            what = f"another sweep is running in it ({by})"
+        else:
+            what = f"share {share} is being swept already ({by})"
+        return BadInput(
+            source=self.folder,
+            reason=what,
+            hint="Wait for it, or choose another folder with --out. Sweeps with "
+            "different shares (--shard 1/2, --shard 2/2) share a folder.",
+        )
 
     @contextlib.contextmanager
-    def setting_up(self) -> Iterator[None]:
-        """Keep others that share the folder from its setup, for a block."""
-        if self._claims is None:
-            yield
-            return
+    def alone(self, what: str, waiting: Callable[[], object] = nap) -> Iterator[None]:
+        """
+        Keep sweeps of other shares from *what* for a block.
+
+        Args:
+            what: The setup, or cells of a probe that all shares need.
+            waiting: Called as long as another sweep does it; sleeps for a moment.
+        """
         with contextlib.ExitStack() as stack:
             with _translated(self.folder):
-                path = self.folder / f"{SETUP}.lock"
-                stack.enter_context(locked(path, waiting=nap))
+                path = self.folder / f"{what}.{LOCK}"
+                stack.enter_context(locked(path, waiting=waiting))
             yield
-
-    def claim(self, name: str) -> Claim | None:
-        """
-        The right to do *name*, such as a cell; None while another process has it.
-
-        Raises:
-            FolderUnusable: If the folder cannot be written to, or is gone.
-        """
-        if self._claims is None:
-            return Claim()
-        self._refuse_lost()
-        with _translated(self.folder):
-            return self._claims.take(name)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes may add records now."""
-        return self._claims is not None
 
     # The setup
 

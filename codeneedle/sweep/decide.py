@@ -101,7 +101,6 @@ def decide(
         with show(asked) as tell:
             for pair, goal in asked.items():
                 record = runner.extend(PROBE, pair, goal, tell=tell)
-                # Another process may be measuring it now.
                 if not record.has_numbers or PROBE.units(record) < goal:
                     failed[pair] = record
                 # Without the reference, what others answer is compared with nothing.

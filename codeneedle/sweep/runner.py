@@ -3,9 +3,10 @@ Walks the cells of a run, by one worker or several, and turns whatever happens i
 records.
 """
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
@@ -13,7 +14,6 @@ from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise
 from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
-from codeneedle.records.claims import Claim
 from codeneedle.records.comparability import stamp
 from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status, Trouble
 from codeneedle.records.store import Store
@@ -32,9 +32,6 @@ FULL_DISK_BYTES = 1 << 20
 
 STOPPED = "stopped before it was through"
 """Why an interrupted cell has no numbers."""
-
-POLL_S = 1.0
-"""Between two looks at cells that other processes measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +141,7 @@ class Runner:
 
         Each record is on disk before it is told. Where a cell's numbers show that
         another one fell back, that one is stored and told again with its new status.
-        Cells that other processes measure in the same folder are waited for.
+        A cell that another process has measured meanwhile is not measured again.
 
         Args:
             probe: What measures.
@@ -190,8 +187,7 @@ class Runner:
         A failure leaves what was answered.
 
         Returns:
-            Its record, or that of the failure; its record as it is while another
-            process measures it.
+            Its record, or that of the failure.
 
         Raises:
             CodeneedleError: As of `sweep`.
@@ -199,10 +195,8 @@ class Runner:
         """
         walk = _Walk(self, probe, [pair])
         walk.tell = tell
-        claim = self.store.claim(walk.claim_of(pair))
-        if claim is None:
-            return walk.records[pair]
-        return self._cell(self.workers[0], walk, pair, claim, goal=goal)
+        tell(CellStarted(pair))
+        return self._cell(self.workers[0], walk, pair, goal=goal)
 
     def _side_by_side(
         self, workers: Sequence[Worker], walk: "_Walk", tell: Callable[[Event], None]
@@ -235,7 +229,7 @@ class Runner:
                 while (event := events.get()) is not None:
                     tell(event)
         except BaseException:
-            walk.is_aborted = True
+            walk.abort()
             with ending_all():
                 for thread in threads:
                     if thread.ident is not None:
@@ -244,23 +238,52 @@ class Runner:
 
     def _work(self, worker: Worker, walk: "_Walk") -> None:
         """Measure cells of *walk* until none is left."""
-        while (taken := walk.take()) is not None:
-            pair, claim = taken
+        while (pair := walk.take()) is not None:
             try:
-                self._cell(worker, walk, pair, claim)
+                with self._alone(walk, pair):
+                    if not walk.takes_over(pair):
+                        self._cell(worker, walk, pair)
+            except _Stopped:
+                return
             finally:
                 walk.leave(pair)
 
+    @contextlib.contextmanager
+    def _alone(self, walk: "_Walk", pair: Pair) -> Iterator[None]:
+        """
+        Without other shares, where *pair* is a cell that they need, too.
+
+        All measure the reference; and of a probe whose first cell decides for all
+        others, only one share may have that cell. The others go by what it stored.
+        """
+
+        def wait() -> None:
+            if walk.is_aborted:
+                raise KeyboardInterrupt
+            if self.asked_to_stop():
+                raise _Stopped
+            what = "waiting: another share measures the reference"
+            walk.tell(CellStepped(pair, Step(0, 1, what)))
+            nap()
+
+        walk.tell(CellStarted(pair))
+        with contextlib.ExitStack() as stack:
+            if self.store.is_shared and walk.is_led():
+                lock = self.store.alone(walk.probe.name, waiting=wait)
+                stack.enter_context(lock)
+                walk.refresh()
+                if not walk.is_led():
+                    stack.close()
+            if self.store.is_shared and pair == most_precise(walk.pairs):
+                what = f"{pair.slug}.{walk.probe.name}"
+                stack.enter_context(self.store.alone(what, waiting=wait))
+                walk.refresh()
+            yield
+
     def _cell(
-        self,
-        worker: Worker,
-        walk: "_Walk",
-        pair: Pair,
-        claim: Claim,
-        goal: int | None = None,
+        self, worker: Worker, walk: "_Walk", pair: Pair, goal: int | None = None
     ) -> CellRecord:
         position, probe = walk.pairs.index(pair) + 1, walk.probe
-        walk.tell(CellStarted(pair))
         cell = self._context(worker, pair, walk, goal)
         started = now()
         kept = cell.former.observation if cell.former else None
@@ -277,9 +300,8 @@ class Runner:
 
         def keep(observation: Json) -> None:
             nonlocal kept
-            # Answers of a server that fell back are of something else; suspended for
-            # long, another process may have measured the cell meanwhile.
-            if cell.fallback or not claim.is_mine():
+            # Answers of a server that fell back are of something else.
+            if cell.fallback or walk.of_others(pair):
                 return
             self._refuse_replaced_weights(cell)
             kept = observation
@@ -301,19 +323,17 @@ class Runner:
                 raise KeyboardInterrupt  # noqa: TRY301 - its server was ended for that
         except KeyboardInterrupt:
             record = made(_record(probe, cell, Status.INTERRUPTED, reason=STOPPED))
-            if claim.is_mine():
-                walk.tell(CellEnded(self._stored(record)))
+            walk.tell(CellEnded(walk.of_others(pair) or self._stored(record)))
             raise
         finally:
             worker.previous_end = cell.previous_end
         record = made(record)
         self._refuse_full_disk(record)
-        if not claim.is_mine():
-            walk.put_back(pair)
-            return record
         with walk.changed:
+            # Where files have no locks, another share may have measured it as well.
+            if walk.takes_over(pair):
+                return walk.records[pair]
             record = self._keep(probe, record, walk)
-        claim.remove()
         walk.count(record)
         return record
 
@@ -397,7 +417,6 @@ class Runner:
         if stored is not record:
             tell(CellEnded(stored))
             return record
-        walk.refresh()
         records[record.pair] = record
         changed = self._judged(probe, walk, record.device)
         for each in changed.values():
@@ -482,6 +501,10 @@ def _record(
     )
 
 
+class _Stopped(Exception):  # noqa: N818 - named after the fact
+    """The sweep is to end while it waits for a cell of another share."""
+
+
 class _Walk:
     """
     The cells of one probe while workers measure them.
@@ -513,44 +536,57 @@ class _Walk:
         )
         self._seen = {pair: self._record(pair) for pair in self._left}
         self._measuring: set[Pair] = set()
-        self._lead: Claim | None = None
         self._failures: list[str] = []
 
-    def claim_of(self, pair: Pair) -> str:
-        """What the claim of *pair* is called."""
-        return f"{pair.slug}.{self.probe.name}"
-
-    def take(self) -> tuple[Pair, Claim] | None:
+    def take(self) -> Pair | None:
         """The next cell for a worker, once there is one; None if there is none."""
         with self.changed:
-            while not (self.error or self.is_aborted or self._runner.asked_to_stop()):
-                taken = self._taken()
-                if taken is not None:
-                    self._left.remove(taken[0])
-                    self._measuring.add(taken[0])
-                    return taken
-                # Also while others measure: what they leave undone is to be taken over.
-                if not self._left:
-                    return None
-                self.changed.wait(POLL_S)
+            while self._left:
+                if self.error or self.is_aborted or self._runner.asked_to_stop():
+                    break
+                if self._measuring and self.is_led():
+                    self.changed.wait()
+                elif not self.takes_over(pair := self._left.pop(0)):
+                    self._measuring.add(pair)
+                    return pair
             return None
 
     def leave(self, pair: Pair) -> None:
         """*pair* is not measured any more, whatever became of it."""
         with self.changed:
             self._measuring.discard(pair)
-            self._drop_lead()
+            self.changed.notify_all()
+
+    def abort(self) -> None:
+        """End running cells at once, and begin none."""
+        with self.changed:
+            self.is_aborted = True
             self.changed.notify_all()
 
     def refresh(self) -> None:
         """Take in what other processes have stored."""
-        if self._runner.store.is_shared:
+        with self.changed:
             self.records |= self._stored(self._runner)
 
-    def put_back(self, pair: Pair) -> None:
-        """Another process took *pair* over: it is waited for, or measured again."""
-        with self.changed:
-            self._left.append(pair)
+    def is_led(self) -> bool:
+        """Whether the next cell decides for all others, and is the first to do so."""
+        has_leader = any(each.observation is not None for each in self.records.values())
+        return self.probe.leads and not has_leader
+
+    def of_others(self, pair: Pair) -> CellRecord | None:
+        """What another process has stored of *pair* since this one began."""
+        record = self._record(pair)
+        is_new = not is_open(record) and record != self._seen.get(pair, record)
+        return record if is_new else None
+
+    def takes_over(self, pair: Pair) -> bool:
+        """Whether there is such a record; it is told, and stands."""
+        record = self.of_others(pair)
+        if record is None:
+            return False
+        self.records[pair] = record
+        self.tell(CellEnded(record))
+        return True
 
     def count(self, record: CellRecord) -> None:
         """
@@ -572,56 +608,6 @@ class _Walk:
                     f"{self._failures[0]}",
                     hint="Mend that, then run the same command with --retry-failed.",
                 )
-
-    def _taken(self) -> tuple[Pair, Claim] | None:
-        if not self._may_go_on():
-            return None
-        for pair in list(self._left):
-            if self._is_done(pair):
-                continue
-            claim = self._runner.store.claim(self.claim_of(pair))
-            # Between a look at the record and the claim it may have been measured.
-            if claim is not None and not self._is_done(pair):
-                return pair, claim
-            if claim is not None:
-                claim.remove()
-        self._drop_lead()
-        return None
-
-    def _may_go_on(self) -> bool:
-        """Whether no cell decides for all others, or it has done so, or may now."""
-        if not self.probe.leads or self._has_leader():
-            return True
-        if self._measuring:
-            return False
-        self._lead = self._runner.store.claim(f"lead.{self.probe.name}")
-        if self._lead is None:
-            return False
-        self.refresh()
-        if self._has_leader():  # another process led while this one waited
-            self._drop_lead()
-        return True
-
-    def _drop_lead(self) -> None:
-        if self._lead is not None:
-            if self._lead.is_mine():
-                self._lead.remove()
-            self._lead = None
-
-    def _has_leader(self) -> bool:
-        return any(each.observation is not None for each in self.records.values())
-
-    def _is_done(self, pair: Pair) -> bool:
-        """Whether another process has measured *pair* since this one began."""
-        if not self._runner.store.is_shared:
-            return False
-        record = self._record(pair)
-        if record is None or is_open(record) or record == self._seen[pair]:
-            return False
-        self._left.remove(pair)
-        self.records[pair] = record
-        self.tell(CellEnded(record))
-        return True
 
     def _record(self, pair: Pair) -> CellRecord | None:
         return self._runner.store.record(pair, self.probe.name)

@@ -6,6 +6,7 @@ moving unreadable files aside, the cache folder.
 import contextlib
 import fcntl
 import os
+import platform
 import secrets
 import stat
 import time
@@ -17,6 +18,10 @@ import msgspec
 import platformdirs
 
 from codeneedle.errors import FolderUnusable
+from codeneedle.text import visible
+
+HOLDER_BYTES = 200
+"""What is read of the file of a lock."""
 
 CACHE_VARIABLE = "CODENEEDLE_CACHE"
 """Environment variable that names another cache folder."""
@@ -242,7 +247,7 @@ def locked(
     such as some network shares, nothing is locked.
 
     Args:
-        path: The file that is locked; created empty if missing, never written to.
+        path: The file that is locked; it names who holds it, as of `holder`.
         waiting: Called as long as another process holds the lock; sleeps for a
             moment each time. By default nothing is waited for.
         is_shared: Whether others may hold a shared lock meanwhile.
@@ -253,7 +258,7 @@ def locked(
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
-    with os.fdopen(os.open(path, flags, 0o666), "rb", buffering=0) as file:
+    with os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
         while True:
             try:
                 fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -265,4 +270,15 @@ def locked(
             except OSError:
                 pass  # a file system without locks
             break
+        with contextlib.suppress(OSError):  # a full disk, or no file
+            file.truncate(0)
+            if not is_shared:
+                file.write(f"pid {os.getpid()} on {platform.node()}".encode())
         yield Lock(path, file)
+
+
+def holder(path: Path) -> str:
+    """Who holds the lock *path* alone, as ``pid 123 on host``; empty if unknown."""
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        return visible(file.read(HOLDER_BYTES).decode(errors="replace"))
+    return ""

@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,6 @@ import psutil
 from codeneedle.system.files import cache_folder, read_note, write_note
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
-    AwakeClock,
     Child,
     end_group,
     ends_within,
@@ -32,9 +32,6 @@ VARIABLE = "CODENEEDLE_CHILD"
 
 POLL_S = 0.25
 """Between two checks of a program's files: rare, as they disturb measurements."""
-
-LONGEST_POLL_S = 10.0
-"""A longer gap between two checks means that this process was suspended."""
 
 PASSES = 3
 """Looks for marked processes: what ends may start others."""
@@ -237,16 +234,16 @@ def watched(
         MachineError: As `noted` does.
     """
     with noted(argv, env=env, log=files[0], file_limit_bytes=file_limit_bytes) as child:
-        awake_s = AwakeClock(longest_s=LONGEST_POLL_S)
-        size, last_s = 0, awake_s()
+        began_s = last_s = time.monotonic()
+        size = 0
         while not ends_within(child, POLL_S):
-            now_s, found = awake_s(), sum(map(_size, files))
+            now_s, found = time.monotonic(), sum(map(_size, files))
             if found != size:
                 size, last_s = found, now_s
                 grown()
             elif now_s - last_s > silence_s:
                 return None
-            if now_s > longest_s:
+            if now_s - began_s > longest_s:
                 return None
         return child.returncode
 

@@ -81,32 +81,6 @@ _are_ending = threading.Event()
 """Set while `ending_all` is active."""
 
 
-class AwakeClock:
-    """
-    Seconds since it was made, without those in which this process was suspended.
-
-    After Ctrl-Z or in a frozen container, a silent child was suspended as well, or has
-    been writing to a log that we did not read.
-
-    Args:
-        longest_s: The longest time between two calls while awake; a longer one counts
-            as this.
-    """
-
-    def __init__(self, *, longest_s: float) -> None:
-        self._longest_s = longest_s
-        self._awake_s = 0.0
-        self._called = time.monotonic()
-        self._lock = threading.Lock()
-
-    def __call__(self) -> float:
-        """Seconds so far; any thread may call it."""
-        with self._lock:
-            called, self._called = self._called, time.monotonic()
-            self._awake_s += min(self._called - called, self._longest_s)
-            return self._awake_s
-
-
 def now() -> str:
     """ISO 8601 in UTC, to the second: ``2026-01-31T23:59:59+00:00``."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

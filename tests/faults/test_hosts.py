@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -77,73 +76,66 @@ def all_finished(folder):
 ONCE = sorted(map(str, PAIRS))
 
 
-def test_a_killed_worker_costs_its_cell_a_second_try_and_nothing_else(
+def shares(number, **settings):
+    """The settings of so many sweeps that have a share each."""
+    return [{"share": f"{n + 1}/{number}", **settings} for n in range(number)]
+
+
+def test_a_killed_share_costs_its_cell_a_second_try_and_nothing_else(
     shared, ledger, times
 ):
-    """
-    At any moment; who shares the folder takes its cell over, and plays no other twice.
-    """
+    """At any moment; the same command goes on with its share, as a requeued task."""
     chance = random.Random(14)  # noqa: S311 - no secret
     for at in range(times(50, quick=2)):
         folder = Folder(shared.path / str(at))
         (folder.path / "runs").mkdir(parents=True)
-        with started(folder, {}, {}) as (first, second):
+        with started(folder, *shares(2)) as (first, second):
             seen = [first.stdout.readline() for _ in range(chance.randrange(1, 4))]
             first.kill()
             texts = ["".join(seen), *said([first, second])]
-        assert 0 == second.returncode, texts
+        with started(folder, *shares(2)) as again:
+            texts += said(again)
+        assert [0, 0, 0] == [child.returncode for child in (second, *again)], texts
         assert all_finished(folder)
         # The killed one may have measured a cell and not stored it yet.
         assert len(measured(texts)) - len(PAIRS) in {0, 1}
-        ledger.note("a worker killed", of=folder)
-
-
-def test_a_host_that_is_gone_loses_its_cell_when_its_heartbeat_stops(
-    shared, ledger, times
-):
-    """
-    Nobody can ask whether its process lives; it is watched, and then taken over.
-    """
-    for _ in range(times(10, quick=1)):
-        for record in run_of(shared).glob("cells/*"):
-            record.unlink()
-        with started(shared, {"host": "gone", "cell_s": 60}) as (lost,):
-            assert lost.stdout.readline().startswith("begun")
-            lost.send_signal(signal.SIGKILL)
-            lost.wait()
-            with started(shared, {}) as others:
-                texts = said(others)
-        assert ONCE == measured(texts)
-        assert all_finished(shared)
-        ledger.note("a host gone: its heartbeat stops", of=shared)
+        ledger.note("a share killed", of=folder)
 
 
 @pytest.mark.parametrize(
     ("fault", "settings"),
     [
-        ("clocks an hour apart", ({"clock_s": 3600.0}, {"clock_s": -3600.0})),
-        ("the shared folder slow", ({"slow_s": 0.1}, {"slow_s": 0.05})),
-        ("the same share started twice", ({}, {})),
-        ("eight at once", ({},) * 8),
+        ("the shared folder slow", shares(2, slow_s=0.1)),
+        ("eight at once", shares(8)),
     ],
 )
-def test_hosts_on_one_folder_measure_each_cell_once(
+def test_shares_in_one_folder_measure_each_cell_once(
     shared, ledger, times, fault, settings
 ):
-    """
-    Each of them for the other a host of another name; all end when all is done.
-    """
+    """The reference, which all of them need, by the first one alone."""
     for at in range(times(20, quick=1)):
         folder = Folder(shared.path / str(at))
         (folder.path / "runs").mkdir(parents=True)
-        named = [{**each, "host": f"host {n}"} for n, each in enumerate(settings)]
-        with started(folder, *named) as children:
+        with started(folder, *settings) as children:
             texts = said(children)
         assert {0} == {child.returncode for child in children}, texts
         assert ONCE == measured(texts)
         assert all_finished(folder)
-        assert not list(folder.path.rglob("*.claim*"))
         ledger.note(fault, of=folder)
+
+
+def test_the_same_share_started_twice_is_refused_with_the_process_that_has_it(
+    shared, ledger
+):
+    (settings,) = shares(1, cell_s=60)
+    with started(shared, settings) as (first,):
+        assert first.stdout.readline().startswith("begun")
+        with started(shared, settings) as second:
+            (text,) = said(second)
+        assert 3 == second[0].returncode
+        assert f"share 1/1 is being swept already (pid {first.pid} on " in text
+    saw = text.strip().replace(str(shared.path), "...")
+    ledger.note("the same share started twice", saw, of=shared)
 
 
 def test_a_full_folder_ends_the_sweeps_and_they_go_on_when_there_is_room(
@@ -155,11 +147,11 @@ def test_a_full_folder_ends_the_sweeps_and_they_go_on_when_there_is_room(
     for at in range(times(10, quick=1)):
         folder = Folder(shared.path / str(at))
         (folder.path / "runs").mkdir(parents=True)
-        with started(folder, {"full": True}, {"full": True}) as full:
+        with started(folder, *shares(2, full=True)) as full:
             texts = said(full)
         assert {3} == {child.returncode for child in full}, texts
         assert "No space left on device" in texts[0]
-        with started(folder, {}, {}) as again:
+        with started(folder, *shares(2)) as again:
             assert ONCE == measured(said(again))
         assert all_finished(folder)
         error = texts[0].splitlines()[-1].replace(str(folder.path), "...")
@@ -176,7 +168,7 @@ def finished(pair):
 
 
 @pytest.fixture
-def shares(tmp_path):
+def two_runs(tmp_path):
     """Two shares of a grid, with the reference in both."""
     for at, name in enumerate("ab"):
         store = Store(run_folder(tmp_path / name, corpus="made", model="made"))
@@ -186,7 +178,7 @@ def shares(tmp_path):
     return [tmp_path / "a", tmp_path / "b"]
 
 
-def test_a_merge_that_was_interrupted_goes_on(shares, ledger, tmp_path, monkeypatch):
+def test_a_merge_that_was_interrupted_goes_on(two_runs, ledger, tmp_path, monkeypatch):
     """
     At each record: the shares stay as they are, and the next merge is whole.
     """
@@ -203,25 +195,25 @@ def test_a_merge_that_was_interrupted_goes_on(shares, ledger, tmp_path, monkeypa
         with monkeypatch.context() as patch:
             patch.setattr(Store, "copy", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                merging.merge(shares, tmp_path / str(stop_at))
-        (found,) = merging.merge(shares, tmp_path / str(stop_at))
+                merging.merge(two_runs, tmp_path / str(stop_at))
+        (found,) = merging.merge(two_runs, tmp_path / str(stop_at))
         stored = [r.pair for r in Store(found.folder).records() if r.has_numbers]
         assert sorted(PAIRS) == sorted(stored)
         folder = Folder(tmp_path / str(stop_at))
         ledger.note("a merge interrupted", of=folder)
 
 
-def test_a_record_of_another_model_in_a_share_is_not_merged(shares, ledger, tmp_path):
+def test_a_record_of_another_model_in_a_share_is_not_merged(two_runs, ledger, tmp_path):
     """
     It is told, and its cell is a gap until it is measured.
     """
-    store = Store(shares[1] / "made" / "made")
+    store = Store(two_runs[1] / "made" / "made")
     pair = next(
         iter(record.pair for record in store.records() if record.pair.k != "f16")
     )
     store.add(replace(finished(pair), setup="0123456789abcdef"))
 
-    (found,) = merging.merge(shares, tmp_path / "all")
+    (found,) = merging.merge(two_runs, tmp_path / "all")
 
     stored = {r.pair for r in Store(found.folder).records() if r.has_numbers}
     assert {pair} == set(PAIRS) - stored

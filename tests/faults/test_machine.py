@@ -350,14 +350,11 @@ def test_memory_may_be_too_little_for_a_server(series, ledger, times, llama_serv
 
 
 @pytest.mark.parametrize("who", ["us", "the server", "both"])
-def test_time_in_suspension_fails_no_cell(series, ledger, times, who):
-    """
-    Whoever was stopped in a round goes on where it was, however long it took.
-    """
+def test_a_suspension_shorter_than_the_limit_fails_no_cell(series, ledger, times, who):
+    """Whoever was stopped in a round goes on where it was."""
     if times(2, quick=1) == 1:
         pytest.skip("in the full form alone")
-    silence_s = 3.0 if who != "the server" else 60.0
-    faults = [impatience(silence_s=silence_s, load_s=60.0)]
+    faults = [impatience(silence_s=60.0, load_s=60.0)]
     with going(series.path, *series.arguments, faults=faults) as sweep:
         server = serving(series, sweep)
         both = {"us": [sweep.pid], "the server": [server]}

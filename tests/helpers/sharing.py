@@ -2,14 +2,13 @@
 A sweep of cells that only wait, in a folder that several processes share:
 ``sharing.py FOLDER SETTINGS``; prints each cell when it begins and when it is over.
 
-SETTINGS is a JSON object: ``cell_s``, how long a cell takes; and the faults ``host``
-(another name of this host), ``clock_s`` (how far its clock is wrong), ``slow_s`` (how
-long the folder takes to answer), ``full`` (whether nothing can be written).
+SETTINGS is a JSON object: ``share``, as ``1/2``; ``cell_s``, how long a cell takes; and
+the faults ``slow_s`` (how long the folder takes to write) and ``full`` (whether nothing
+can be written).
 """
 
 import errno
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -21,35 +20,19 @@ from made_records import made_setup
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import shuffled_grid
 from codeneedle.probes.probe import Probe
-from codeneedle.records import claims, store
+from codeneedle.records import store
 from codeneedle.records.store import Store
-from codeneedle.sweep import runner
 from codeneedle.sweep.runner import Runner
+from codeneedle.sweep.workers import Share
 
 TYPES = ("f16", "q8_0", "q4_0")
 PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
 SETUP = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
 
 
-def hurry(beat_s=0.05, stale_s=1.0):
-    """Heartbeats and patience of a test."""
-    claims.HEARTBEAT_S, claims.STALE_S = beat_s, stale_s
-    runner.POLL_S = 0.02
-
-
-def break_things(host="", clock_s=0.0, slow_s=0.0, full=False):
+def break_things(slow_s=0.0, full=False):
     """The faults of this process."""
-    if host:
-        claims.this_host = lambda: host
-    utime, write_whole, take = os.utime, store.write_whole, claims.Claims.take
-
-    def wrong(path):
-        now = time.time_ns() + int(clock_s * 1e9)
-        utime(path, ns=(now, now))
-
-    def slow_take(self, name):
-        time.sleep(slow_s)
-        return take(self, name)
+    write_whole = store.write_whole
 
     def slow_write(path, data, **how):
         time.sleep(slow_s)
@@ -57,7 +40,7 @@ def break_things(host="", clock_s=0.0, slow_s=0.0, full=False):
             raise OSError(errno.ENOSPC, "No space left on device")
         write_whole(path, data, **how)
 
-    os.utime, claims.Claims.take, store.write_whole = wrong, slow_take, slow_write
+    store.write_whole = slow_write
 
 
 def say(line):
@@ -67,8 +50,7 @@ def say(line):
 
 def main():
     folder, settings = Path(sys.argv[1]), json.loads(sys.argv[2])
-    cell_s = settings.pop("cell_s", 0.05)
-    hurry()
+    share, cell_s = settings.pop("share"), settings.pop("cell_s", 0.05)
 
     def measure(cell):
         say(f"begun {cell.pair}")
@@ -80,9 +62,9 @@ def main():
     ours.adopt(SETUP)
     break_things(**settings)
     context = run_context(folder, FakeEngine(), setup=ours.setup())
-    with ours.locked(is_shared=True):
+    with ours.locked(share=share):
         probe = Probe(name="recall", metrics=(), measure=measure)
-        Runner(run=context, store=ours).sweep(probe, PAIRS)
+        Runner(run=context, store=ours).sweep(probe, Share.parse(share).pairs(PAIRS))
 
 
 if __name__ == "__main__":

@@ -137,20 +137,41 @@ def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path):
         pass
 
 
-def test_sweeps_that_share_a_folder_are_in_it_at_once(tmp_path):
-    """
-    Each cell is claimed then; logs are written to the folder that all share.
-    """
-    with Store(tmp_path).locked(is_shared=True):
+def test_sweeps_of_different_shares_are_in_a_folder_at_once(tmp_path):
+    """Logs are written to the folder that all share."""
+    with Store(tmp_path).locked(share="1/2"):
         shared = Store(tmp_path)
         assert not shared.is_shared
-        with shared.locked(is_shared=True):
+        with shared.locked(share="2/2"):
             assert shared.is_shared
             log = shared.log(PAIR)
         assert not shared.is_shared
 
     assert tmp_path / "logs" / "q8_0-q4_0.log" == log
     assert log.parent.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "reason"),
+    [
+        ("", "", r"another sweep is running in it \(pid {pid} on "),
+        ("", "1/2", r"another sweep is running in it \(pid {pid} on "),
+        ("1/2", "1/2", r"share 1/2 is being swept already \(pid {pid} on "),
+        ("1/2", "", "sweeps of shares are running in it"),
+    ],
+)
+def test_who_holds_a_folder_is_named(tmp_path, ours, theirs, reason):
+    """Whether or not a sweep of the other kind was in it before."""
+    for share in ("", "1/2"):
+        with Store(tmp_path).locked(share=share):
+            pass
+    reason = reason.format(pid=os.getpid())
+    with (
+        Store(tmp_path).locked(share=ours),
+        pytest.raises(BadInput, match=reason),
+        Store(tmp_path).locked(share=theirs),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\x00b"])

@@ -26,7 +26,6 @@ from codeneedle.grid import Pair
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.records.record import Phases, Run, Status, as_json
-from codeneedle.records.store import Store
 from codeneedle.sweep.decide import decide, finalists, further, spent_share, time_s
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.runner import CellStarted, Runner
@@ -323,18 +322,6 @@ def test_an_interruption_leaves_what_was_answered(world):
     world.decide()
     assert 40 == world.functions(GOOD)
     assert len(world.asked) == len(set(world.asked))
-
-
-def test_a_pair_that_another_process_measures_is_left_to_it(world, monkeypatch):
-    world.losses = {GOOD: noisy}
-    world.sweep(WHOLE, GOOD)
-    monkeypatch.setattr(Store, "claim", lambda _self, _name: None)
-
-    (untouched, *_) = world.decide()
-
-    assert (WHOLE, True) == (untouched.pair, untouched.has_numbers)
-    assert 1 == len(world.rounds)
-    assert 8 == world.functions(WHOLE) == world.functions(GOOD)
 
 
 # Times

@@ -44,7 +44,7 @@ from codeneedle.sweep.runner import (
     once_more,
     pending,
 )
-from codeneedle.sweep.workers import Worker
+from codeneedle.sweep.workers import Share, Worker
 from codeneedle.system import machine
 
 TYPES = ("q8_0", "q4_0")
@@ -756,22 +756,6 @@ def test_crashes_alike_end_a_sweep_whatever_was_answered_before_them(store):
         walk(store, script)
 
 
-def test_an_answer_that_comes_after_another_process_took_over_is_not_stored(store):
-    """Suspended for long, we do not replace what the other has measured meanwhile."""
-    theirs = made_record(PAIRS[0], [made_round(NEEDLE)])
-
-    def outcome(cell):
-        cell.keep({"answers": ["a"]})
-        take_over(store, PAIRS[0])
-        Store(store.folder).add(theirs)
-        cell.keep({"answers": ["a", "b"]})
-
-    with store.locked(is_shared=True):
-        made_runner(store).sweep(Script(outcome).probe, PAIRS[:1])
-
-    assert theirs == store.record(PAIRS[0], "recall")
-
-
 # --- further questions
 
 
@@ -857,18 +841,6 @@ def test_numbers_stay_where_no_further_answer_came(store):
 
     assert Status.CRASHED is made.status
     assert before == store.record(PAIRS[0], "recall")
-
-
-def test_a_pair_that_another_process_measures_is_not_asked_for_more(store):
-    walk(store, Script(answering("ab")), pairs=PAIRS[:1])
-    other, script = Store(store.folder), Script(answering("abc"))
-    with other.locked(is_shared=True), store.locked(is_shared=True):
-        other.claim(f"{PAIRS[0].slug}.recall")
-
-        record = made_runner(store).extend(script.probe, PAIRS[0], 64)
-
-    assert [] == script.measured
-    assert store.record(PAIRS[0], "recall") == record
 
 
 # --- several workers, several processes
@@ -983,25 +955,24 @@ def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
     assert store.record(PAIRS[1], "recall").has_numbers
 
 
-def test_sweeps_that_share_a_folder_measure_each_cell_once(store):
+def test_shares_of_a_folder_measure_each_cell_once(store):
     """
-    Each is told of cells of the others, no cell twice, and ends when all are done.
+    Also the reference, which all of them need; no cell is told twice.
     """
     scripts = [Script(), Script(), Script()]
     told = [[], [], []]
     start = threading.Barrier(3, timeout=60)
 
-    def sweep(script, events):
-        ours = Store(store.folder)
-        with ours.locked(is_shared=True):
+    def sweep(number):
+        share, ours = Share(number + 1, 3), Store(store.folder)
+        with ours.locked(share=str(share)):
             start.wait()
-            made_runner(ours).sweep(script.probe, PAIRS, tell=events.append)
+            made_runner(ours).sweep(
+                scripts[number].probe, share.pairs(PAIRS), tell=told[number].append
+            )
             start.wait()
 
-    threads = [
-        threading.Thread(target=sweep, args=each)
-        for each in zip(scripts, told, strict=True)
-    ]
+    threads = [threading.Thread(target=sweep, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -1014,87 +985,95 @@ def test_sweeps_that_share_a_folder_measure_each_cell_once(store):
         pairs = [pair for pair, _ in ended(events)]
         assert set(script.measured) <= set(pairs)
         assert len(set(pairs)) == len(pairs)
-    assert not list(store.folder.rglob("*.owner"))
-    assert not list(store.folder.rglob("*.claim*"))
 
 
-def test_what_a_sweep_left_that_is_gone_is_measured_by_who_shares_its_folder(store):
-    """
-    It had claimed the cell, and ended.
-    """
-    gone = Store(store.folder)
-    with gone.locked(is_shared=True):
-        gone.claim(f"{PAIRS[0].slug}.recall")
-    script = Script()
-
-    with store.locked(is_shared=True):
-        made_runner(store).sweep(script.probe, PAIRS)
-
-    assert PAIRS == script.measured
+def of_another(store, pair=PAIRS[0]):
+    """What another process stores of *pair* meanwhile."""
+    theirs = made_record(pair, [made_round(NEEDLE)])
+    Store(store.folder).add(theirs)
+    return theirs
 
 
-def test_a_cell_that_another_took_over_meanwhile_is_not_stored_twice(store):
-    """
-    After a long sleep: the other's record stands.
-    """
+def test_a_cell_that_another_process_has_measured_is_not_begun(store):
+    """It is told, with the record that is there."""
+    script = Script(lambda cell: of_another(store, PAIRS[2]) and None)
+
+    events = walk(store, script, pairs=PAIRS[:3])
+
+    assert PAIRS[:2] == script.measured
+    theirs = made_record(PAIRS[2], [made_round(NEEDLE)])
+    assert CellEnded(theirs) == events[-1]
+    assert theirs == store.record(PAIRS[2], "recall")
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt()])
+def test_the_first_record_of_a_cell_that_two_measured_stands(store, error):
+    """As where files have no locks: neither answers nor an end replace it."""
     theirs = made_record(PAIRS[0], [made_round(NEEDLE)])
 
-    def outcome(_cell):
-        take_over(store, PAIRS[0])
-        Store(store.folder).add(theirs)
+    def outcome(cell):
+        cell.keep({"answers": ["a"]})
+        of_another(store)
+        cell.keep({"answers": ["a", "b"]})
+        if error:
+            raise error
 
     script = Script(outcome)
-    with store.locked(is_shared=True):
-        made_runner(store).sweep(script.probe, PAIRS[:1])
+    with contextlib.suppress(KeyboardInterrupt):
+        walk(store, script, pairs=PAIRS[:1])
 
     assert PAIRS[:1] == script.measured
     assert theirs == store.record(PAIRS[0], "recall")
 
 
-def test_a_cell_that_another_took_over_and_left_is_measured_again(store):
+def share_that_leads(store, other, ours, *, fails_first):
+    """What *ours* saw of the records of *other*, which led while it waited."""
+    probe = replace(Script().probe, leads=True)
+    with (
+        other.locked(share="1/2"),
+        store.locked(share="2/2"),
+        contextlib.ExitStack() as lead,
+    ):
+        lead.enter_context(other.alone("recall"))
+
+        def tell(event):
+            if isinstance(event, CellStepped) and "another share" in event.step.what:
+                record = made_record(PAIRS[0], [made_round(NEEDLE)])
+                if fails_first:
+                    record = replace(record, status=Status.CRASHED, observation=None)
+                other.add(record)
+                lead.close()
+
+        made_runner(store).sweep(replace(probe, measure=ours.measure), PAIRS, tell=tell)
+
+
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
     """
-    It is not forgotten: the sweep ends when all cells have records.
+    It waits while another share measures the cell that decides for all; where that
+    fails, the next one of either decides.
     """
-
-    def outcome(_cell):
-        if script.measured == PAIRS[:1]:
-            take_over(store, PAIRS[0])
-
-    script = Script(outcome)
-    with store.locked(is_shared=True):
-        made_runner(store).sweep(script.probe, PAIRS[:2])
-
-    assert sorted([PAIRS[0], *PAIRS[:2]]) == sorted(script.measured)
-    assert [] == pending(PAIRS[:2], store=store, probe="recall")
-
-
-def take_over(store, pair):
-    """What a process leaves that took the cell of *pair* over, and is gone."""
-    path = store.folder / "cells" / f"{pair.slug}.recall.claim-2"
-    path.write_text("0" * 16, encoding="utf-8")
-
-
-def test_a_process_that_waited_for_the_leader_does_not_lead_after_it(store):
-    """
-    It holds nobody up: the right to lead is given back before its first cell.
-    """
-    leader = Store(store.folder)
     seen = []
 
     def outcome(cell):
-        seen.append((cell.pair, list(store.folder.glob("cells/lead.*.claim*"))))
+        leaders = [r.pair for r in cell.records.values() if r.observation]
+        seen.append((cell.pair, leaders[:1]))
 
-    probe = replace(Script(outcome).probe, leads=True)
-    with leader.locked(is_shared=True), store.locked(is_shared=True):
-        lead = leader.claim("lead.recall")
+    other = Store(store.folder)
+    share_that_leads(store, other, Script(outcome), fails_first=fails_first)
 
-        def asked_to_stop():
-            if lead.is_mine() and (store.folder / "waited").exists():
-                leader.add(made_record(PAIRS[0], [made_round(NEEDLE)]))
-                lead.remove()
-            (store.folder / "waited").touch()
-            return False
+    first = [] if fails_first else [PAIRS[0]]
+    assert [pair for pair, _ in seen] == PAIRS[1:]
+    assert first == seen[0][1]
+    assert seen[1][1] == (first or [PAIRS[1]])
 
-        made_runner(store, asked_to_stop=asked_to_stop).sweep(probe, PAIRS)
 
-    assert [(pair, []) for pair in PAIRS[1:]] == seen
+def test_a_stop_ends_the_wait_for_another_share(store):
+    other, stop, script = Store(store.folder), [], Script()
+    probe = replace(script.probe, leads=True)
+    with other.locked(share="1/2"), store.locked(share="2/2"), other.alone("recall"):
+        made_runner(store, asked_to_stop=lambda: bool(stop)).sweep(
+            probe, PAIRS, tell=stop.append
+        )
+
+    assert [] == script.measured

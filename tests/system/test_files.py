@@ -1,11 +1,13 @@
 """Whole writes, new files that follow no link, the lock, and files moved aside."""
 
 import os
+import platform
 
 import pytest
 
 from codeneedle.system.files import (
     create,
+    holder,
     identity,
     locked,
     move_aside,
@@ -193,16 +195,15 @@ def test_a_file_has_another_identity_once_written_to(tmp_path):
 
 
 def test_a_lock_has_one_holder(tmp_path):
-    """
-    Others are refused until the block ends, and its file is left empty.
-    """
+    """Others are refused until the block ends; the file names the last holder."""
     path = tmp_path / "lock"
+    assert "" == holder(path)
     with locked(path), pytest.raises(BlockingIOError), locked(path):
         pass
-    with locked(path):
-        pass
 
-    assert b"" == path.read_bytes()
+    assert f"pid {os.getpid()} on {platform.node()}" == holder(path)
+    with locked(path, is_shared=True):
+        assert "" == holder(path)
 
 
 def test_a_lock_may_be_waited_for(tmp_path):

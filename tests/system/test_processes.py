@@ -15,7 +15,6 @@ from codeneedle.system import processes
 from codeneedle.system.processes import (
     END_BYTES,
     OMISSION,
-    AwakeClock,
     clean,
     ends_within,
     now,
@@ -391,31 +390,9 @@ def test_places_languages_and_devices_are_inherited_and_nothing_else(name, is_ke
     assert is_kept is bool(clean({name: "x"}))
 
 
-@pytest.fixture
-def monotonic(monkeypatch):
-    """A monotonic clock that stands still until it is set."""
-    seconds = [100.0]
-    monkeypatch.setattr(processes.time, "monotonic", lambda: seconds[0])
-    return seconds
-
-
 def test_the_time_of_day_has_its_zone():
     """
     ISO 8601, UTC, to the second.
     """
     assert dt.timedelta(0) == dt.datetime.fromisoformat(now()).utcoffset()
     assert len("2026-01-31T23:59:59+00:00") == len(now())
-
-
-def test_a_suspension_counts_as_the_longest_step(monotonic):
-    """
-    Eight hours count as ten seconds; shorter steps count in full.
-    """
-    awake_s = AwakeClock(longest_s=10.0)
-    for _ in range(100):
-        monotonic[0] += 9.0
-        awake_s()
-    before = awake_s()
-    monotonic[0] += 30000.0
-
-    assert (900.0, 910.0) == (before, awake_s())

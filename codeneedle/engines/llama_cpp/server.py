@@ -39,7 +39,7 @@ from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import AwakeClock, Child, ends_within, free_port
+from codeneedle.system.processes import Child, ends_within, free_port
 from codeneedle.text import size
 
 LOAD_TIMEOUT_S = 1800.0
@@ -242,9 +242,6 @@ The built-in model is ready after 50 ms, a large one after minutes: each nap is 
 share of the time so far, so that readiness is noticed soon.
 """
 
-LONGEST_POLL_S = 60.0
-"""A longer gap between two polls means that this process was suspended."""
-
 _WARM_UP = "warming up the model"
 """Says a server of the pinned and of older builds once the weights are loaded."""
 
@@ -252,8 +249,6 @@ _WARM_UP = "warming up the model"
 class Deadlines:
     """
     How long a server may take to load, and from then on to warm up.
-
-    Of time in which this process was suspended, at most `LONGEST_POLL_S` counts.
 
     Attributes:
         log: What the server says.
@@ -265,7 +260,7 @@ class Deadlines:
         self.log = log
         self.load_s = load_s
         self.warmup_s = warmup_s
-        self._elapsed_s = AwakeClock(longest_s=LONGEST_POLL_S)
+        self._began_s = time.monotonic()
         self._warm_from_s: float | None = None
 
     def restart(self) -> None:
@@ -274,7 +269,7 @@ class Deadlines:
 
     def left_s(self) -> float:
         """Seconds until the deadline; negative when it has passed."""
-        now_s = self._elapsed_s()
+        now_s = time.monotonic() - self._began_s
         if self._warm_from_s is None:
             if _WARM_UP not in read_log(self.log):
                 return self.load_s - now_s

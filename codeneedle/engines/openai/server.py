@@ -26,7 +26,6 @@ from codeneedle.records.record import Effective, Print, Proof, Status
 from codeneedle.system import machine
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
-    AwakeClock,
     Child,
     stop,
 )
@@ -40,9 +39,6 @@ STRANGER_S = 30.0
 
 POLL_S = 0.25
 """Between two questions about readiness."""
-
-LONGEST_POLL_S = 60.0
-"""A longer gap between two polls means that this process was suspended."""
 
 LAST_LINES = 12
 """Of the log of a server that failed."""
@@ -240,21 +236,24 @@ class Server(Served):
 
 def wait(server: Server, log: Path, *, health: str) -> Readiness:
     """How far the server is once it is ready, has ended, or is out of time."""
-    child, awake_s = server.child, AwakeClock(longest_s=LONGEST_POLL_S)
+    child, began_s = server.child, time.monotonic()
     seen = Readiness.SILENT
     strange_s: float | None = None
     # Polled before the port: once it has ended, another program may answer there.
-    while child is not None and child.poll() is None and awake_s() < LOAD_TIMEOUT_S:
+    while child is not None and child.poll() is None:
+        now_s = time.monotonic()
+        if now_s - began_s > LOAD_TIMEOUT_S:
+            break
         if stops_flood(child, log):
             break
         seen = server.client.readiness(health=health)
         if seen is Readiness.READY and child.poll() is None:
             return seen
         is_strange = seen is Readiness.STRANGER and bool(server.client.strange)
-        strange_s = (strange_s or awake_s()) if is_strange else None
+        strange_s = (strange_s or now_s) if is_strange else None
         if is_strange and server.client.wants_key:
             return seen
-        if strange_s is not None and awake_s() - strange_s > STRANGER_S:
+        if strange_s is not None and now_s - strange_s > STRANGER_S:
             return seen
         time.sleep(POLL_S)
     return Readiness.SILENT if seen is Readiness.READY else seen

@@ -294,36 +294,3 @@ def test_loading_and_warming_up_have_their_own_time(log, clock):
     log.unlink()
     deadlines.restart()
     assert -41.0 == deadlines.left_s()
-
-
-class Sleeper:
-    """A server, its client and child; at the third question a night passes for all."""
-
-    def __init__(self, clock):
-        self.child = self.client = self.launch = self
-        self.alias = "sleeper"
-        self.clock = clock
-        self.asked = 0
-
-    def is_too_large(self):
-        return False
-
-    def poll(self):
-        return None
-
-    def readiness(self, alias, *, limit_s):
-        self.asked += 1
-        self.clock[0] += 30000.0 if self.asked == 3 else 1.0
-        return Readiness.READY if self.asked == 5 else Readiness.LOADING
-
-
-def test_a_night_in_suspension_is_no_time_to_load(log, clock, monkeypatch):
-    """
-    Of the time in which both did not run, at most a minute counts.
-    """
-    monkeypatch.setattr(server.time, "sleep", lambda _: None)
-    sleeper = Sleeper(clock)
-    deadlines = Deadlines(log=log, load_s=70.0, warmup_s=5.0)
-
-    assert Readiness.READY == server.wait(sleeper, deadlines)
-    assert 70.0 - 60.0 - 4.0 == deadlines.left_s()
