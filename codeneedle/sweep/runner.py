@@ -196,7 +196,10 @@ class Runner:
         walk = _Walk(self, probe, [pair])
         walk.tell = tell
         tell(CellStarted(pair))
-        return self._cell(self.workers[0], walk, pair, goal=goal)
+        try:
+            return self._cell(self.workers[0], walk, pair, goal=goal)
+        except _Stopped:
+            raise KeyboardInterrupt from None
 
     def _side_by_side(
         self, workers: Sequence[Worker], walk: "_Walk", tell: Callable[[Event], None]
@@ -453,13 +456,13 @@ class Runner:
 
     def _wait(self, cell: ProbeContext, who: str) -> None:
         """
-        Wait for others that compute; a sweep that is to end does not.
+        Wait for others that compute.
 
         Raises:
-            KeyboardInterrupt: If it is.
+            _Stopped: If the sweep is to end.
         """
         if self.asked_to_stop():
-            raise KeyboardInterrupt
+            raise _Stopped
         another = f"another codeneedle ({who})" if who else "another codeneedle"
         what = f"waiting: {another} is measuring; Ctrl-C, or --no-wait"
         cell.step(0, 1, what)
@@ -502,7 +505,7 @@ def _record(
 
 
 class _Stopped(Exception):  # noqa: N818 - named after the fact
-    """The sweep is to end while it waits for a cell of another share."""
+    """The sweep is to end while it waits for another one."""
 
 
 class _Walk:

@@ -227,7 +227,8 @@ def occupied(
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(path, waiting=waiting and wait, is_shared=not alone))
+            lock = locked(path, waiting=waiting and wait, is_shared=not alone)
+            stack.enter_context(lock)
         with contextlib.suppress(OSError):
             note.write_text(what, encoding="utf-8")
             stack.callback(note.unlink, missing_ok=True)

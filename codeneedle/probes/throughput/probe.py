@@ -18,8 +18,10 @@ from codeneedle.probes.throughput.record import (
     Throughput,
     ThroughputSetup,
     settings_of,
+    throughput_of,
 )
 from codeneedle.records.record import Json, Run, Status, as_json
+from codeneedle.system import machine
 from codeneedle.text import one_line
 
 DEPTHS = (0, 4096)
@@ -38,6 +40,8 @@ Smaller for the built-in model: what it takes to see the probe at work, in secon
 
 To fill the cache to the depth of its corpus takes three times as long.
 """
+
+OVERLOADED = "measured while more programs computed than there are cores"
 
 LOAD_TIMEOUT_S = 1800.0
 """How long loading may take: a hundred gigabytes from a slow disk."""
@@ -154,6 +158,7 @@ def measure(context: ProbeContext) -> Json:
     if chosen is None:
         raise ValueError("a setup without conditions of this probe")
     tool = context.run.engine.speed_tool()
+    load = round(machine.mean_load() / machine.usable_cores(), 2)
     measured: list[DepthSpeeds] = []
     first: Speeds | None = None
     with context.measuring():
@@ -171,6 +176,7 @@ def measure(context: ProbeContext) -> Json:
             gpu=first.gpu,
             backends=first.backends,
             threads=first.threads,
+            load=load,
         )
     )
 
@@ -197,7 +203,8 @@ def timeout_s(
 
 def remarks(run: Run) -> tuple[str, ...]:
     """
-    From which depth on each pair writes faster than the most precise one.
+    From which depth on each pair writes faster than the most precise one, and which
+    were measured beside more programs than there are cores.
 
     Pairs of which the same can be said share a line.
     """
@@ -210,6 +217,8 @@ def remarks(run: Run) -> tuple[str, ...]:
         crossed = crossover(records[pair], records[reference])
         if pair != reference and crossed:
             said[_faster_than(reference, crossed)].append(pair)
+        if throughput_of(records[pair]).load > 1:
+            said[OVERLOADED].append(pair)
     return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
 
 
