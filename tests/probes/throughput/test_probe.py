@@ -263,7 +263,7 @@ def test_pairs_that_overtake_at_the_same_depth_share_a_line():
     assert () == PROBE.remarks(recall_run())
 
 
-def test_speeds_beside_more_programs_than_cores_are_said_to_be_such(made_run, monkeypatch):
+def test_speeds_taken_beside_many_programs_are_said_to_be_such(made_run, monkeypatch):
     monkeypatch.setattr(machine, "mean_load", lambda: 8.6)
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)
     found, _ = measured(made_run())
