@@ -6,7 +6,7 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from codeneedle.engines.engine import (
     ToolRun,
     mismatched,
 )
+from codeneedle.engines.messages import Progress
 from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
@@ -105,11 +106,33 @@ class Step:
         done: Steps behind it; for recall, rounds.
         total: Steps that it takes.
         what: What it does now, as a phrase.
+        within: How far the request of this step is; None before a server says so.
     """
 
     done: int
     total: int
     what: str
+    within: Progress | None = None
+
+    @property
+    def part(self) -> float:
+        """How much of all steps is done, from 0 to 1; reading a text counts as none."""
+        at = self.within
+        begun = 0.0
+        if at and at.total and not at.is_prompt:
+            begun = min(1.0, at.done / at.total)
+        return (self.done + begun) / self.total
+
+    @property
+    def phrase(self) -> str:
+        """What it does now, with how far that is: tokens read, or written."""
+        at = self.within
+        if at is None:
+            return self.what
+        if not at.is_prompt:
+            return f"{self.what}, token {at.done:,} of {at.total:,}"
+        share = f"{at.done / at.total:.0%}"
+        return f"{self.what}: {at.done:,} of {at.total:,} tokens read ({share})"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,6 +175,7 @@ class ProbeContext:
     phases: Phases = field(default_factory=Phases)
     peak_rss_bytes: int | None = None
     device_bytes: int | None = None
+    _now: Step = field(default=Step(0, 1, ""), init=False)
     _first_request: float | None = field(default=None, init=False)
     _last_reply: float | None = field(default=None, init=False)
 
@@ -162,7 +186,11 @@ class ProbeContext:
 
     def step(self, done: int, total: int, what: str) -> None:
         """Tell how far the probe is."""
-        self.tell(Step(done, total, what))
+        self._now = Step(done, total, what)
+        self.tell(self._now)
+
+    def _tell_progress(self, within: Progress) -> None:
+        self.tell(replace(self._now, within=within))
 
     def log(self, name: str = "") -> Path:
         """A log file of this cell; *name* tells it from the server's."""
@@ -199,6 +227,7 @@ class ProbeContext:
                 if differences:
                     raise mismatched(differences)
                 moments.append(time.monotonic())
+                served.client.tell = self._tell_progress
                 try:
                     yield served
                     # Only once it is through: a driver may take seconds.

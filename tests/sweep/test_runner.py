@@ -46,6 +46,7 @@ from codeneedle.sweep.runner import (
     pending,
 )
 from codeneedle.sweep.workers import Share, Worker
+from codeneedle.system import machine
 
 TYPES = ("q8_0", "q4_0")
 PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
@@ -230,6 +231,42 @@ def test_the_current_cell_ends_before_a_sweep_that_is_asked_to_stop(store):
     walk(store, script, asked_to_stop=lambda: bool(script.measured))
 
     assert PAIRS[:1] == script.measured
+
+
+def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
+    store, tmp_path, monkeypatch
+):
+    """
+    Its cell has not begun: nothing is lost, and the other one may take hours.
+    """
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    script, steps, asked = Script(), [], []
+    timed = replace(script.probe, is_timed=True)
+
+    def tell(event):
+        if isinstance(event, CellStepped):
+            steps.append(event.step.what)
+            asked.append(True)
+
+    mine = made_runner(store, asked_to_stop=lambda: bool(asked))
+    with machine.occupied("a/b", alone=False, waiting=None):
+        mine.sweep(timed, PAIRS, tell=tell)
+
+    assert [] == script.measured
+    assert ["waiting: another codeneedle is measuring; Ctrl-C, or --no-wait"] == steps
+
+
+def test_a_sweep_that_must_not_wait_measures_beside_another_one(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    script = Script()
+    mine = made_runner(store, may_wait=False)
+
+    with machine.occupied("a/b", alone=False, waiting=None):
+        mine.sweep(replace(script.probe, is_timed=True), PAIRS)
+
+    assert PAIRS == script.measured
 
 
 def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, monkeypatch):

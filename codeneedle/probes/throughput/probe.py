@@ -19,8 +19,10 @@ from codeneedle.probes.throughput.record import (
     Throughput,
     ThroughputSetup,
     settings_of,
+    throughput_of,
 )
 from codeneedle.records.record import Json, Run, Setup, Status, as_json
+from codeneedle.system import machine
 from codeneedle.text import one_line
 
 DEPTHS = (0, 4096)
@@ -39,6 +41,8 @@ Smaller for the built-in model: what it takes to see the probe at work, in secon
 
 To fill the cache to the depth of its corpus takes three times as long.
 """
+
+OVERLOADED = "measured while more programs computed than there are cores"
 
 LOAD_TIMEOUT_S = 1800.0
 """How long loading may take: a hundred gigabytes from a slow disk."""
@@ -189,6 +193,7 @@ class ThroughputProbe(Probe):
         if chosen is None:
             raise ValueError("a setup without conditions of this probe")
         tool = context.run.engine.speed_tool()
+        load = round(machine.mean_load() / machine.usable_cores(), 2)
         measured: list[DepthSpeeds] = []
         first: Speeds | None = None
         with context.measuring():
@@ -206,12 +211,14 @@ class ThroughputProbe(Probe):
                 gpu=first.gpu,
                 backends=first.backends,
                 threads=first.threads,
+                load=load,
             )
         )
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """
-        From which depth on each pair writes faster than the most precise one.
+        From which depth on each pair writes faster than the most precise one, and which
+        were measured beside more programs than there are cores.
 
         Pairs of which the same can be said share a line.
         """
@@ -224,6 +231,8 @@ class ThroughputProbe(Probe):
             crossed = crossover(records[pair], records[reference])
             if pair != reference and crossed:
                 said[_faster_than(reference, crossed)].append(pair)
+            if throughput_of(records[pair]).load > 1:
+                said[OVERLOADED].append(pair)
         return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
 
 
