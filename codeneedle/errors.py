@@ -105,6 +105,13 @@ class BadInput(RequestError):  # noqa: N818 - named after the fact
         self.reason = reason
 
 
+class NothingToShow(CodeneedleError):  # noqa: N818 - named after the fact
+    """A run has no numbers of what a report is about; it may have them later."""
+
+    def __init__(self, *, run: str, what: str, hint: str) -> None:
+        super().__init__(f"{run} has no cell with {what}", hint=hint)
+
+
 class ToolMissing(MachineError):  # noqa: N818 - named after the fact
     """A program that is needed is not there, or is too old for what is needed."""
 

@@ -33,6 +33,7 @@ from codeneedle.cli.options import (
     ServerOption,
     StrictIndent,
     SweepCommand,
+    WaitOption,
     argument,
     limits_of,
     one_form,
@@ -106,6 +107,7 @@ def sweep(
     decide: DecideOption = False,
     more: MoreOption = None,
     budget: BudgetOption = None,
+    wait: WaitOption = True,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
     max_memory: MaxMemory = None,
@@ -124,6 +126,7 @@ def sweep(
         decide=decide,
         more=more,
         budget_s=budget,
+        wait=wait,
         limits=limits_of(max_loss, max_lost, max_memory, at),
     )
     return sweep_module.sweep(context.obj, _stderr(), wish)
@@ -228,6 +231,7 @@ def heatmap(
     out: OutOption = RUNS,
 ) -> None:
     """Draw a sweep's grid as PNG and SVG, and print their paths."""
+    from codeneedle.errors import NothingToShow
     from codeneedle.report.heatmap import draw
     from codeneedle.report.panel_pictures import draw_panels
     from codeneedle.report.selection import select
@@ -235,23 +239,30 @@ def heatmap(
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost)
     it = select(out, name, wanted, strict_indent=strict_indent, limits=limits)
+    empty: NothingToShow | None = None
     for run, found in zip(it.runs, it.verdicts, strict=True):
         folder = out / run.name
-        pictures = (
-            draw_panels(run, it.metric, difference=difference, folder=folder)
-            if panels
-            else draw(
-                run,
-                it.metric,
-                it.reading,
-                difference=difference,
-                zoom=zoom,
-                found=found,
-                folder=folder,
+        try:
+            pictures = (
+                draw_panels(run, it.metric, difference=difference, folder=folder)
+                if panels
+                else draw(
+                    run,
+                    it.metric,
+                    it.reading,
+                    difference=difference,
+                    zoom=zoom,
+                    found=found,
+                    folder=folder,
+                )
             )
-        )
+        except NothingToShow as error:
+            empty = error
+            continue
         for picture in pictures:
             _write_verbatim(f"{picture}\n")
+    if empty:
+        raise empty
 
 
 @app.command()
@@ -323,7 +334,7 @@ def verdict(
     json: JsonOption = False,
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
-) -> None:
+) -> int:
     """Say which pair to set, and what it loses at most."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import read_runs
@@ -345,6 +356,9 @@ def verdict(
             _stdout().print(
                 verdict_view(each, asks_for(each.run.setup.engine)), crop=False
             )
+    return (
+        0 if all(any(r.has_numbers for r in each.run.records) for each in found) else 1
+    )
 
 
 @app.command()

@@ -72,6 +72,8 @@ class Metric:
         unit: Of the values; empty for a pure number.
         better: Which end is good, or ``neither``.
         bounds: The scale's natural ends; None where there is none.
+        least_span: Least width of a colour scale, in the unit of the values: a tenth of
+            it is no difference worth a colour. 0 for a share of the values instead.
         digits: Decimals worth showing.
         values: The observations of one finished record, one per round where
             there are rounds; empty if it has none. A cell's value is their mean.
@@ -98,6 +100,7 @@ class Metric:
     bounds: tuple[float | None, float | None]
     digits: int
     values: Values
+    least_span: float = 0.0
     is_sum: bool = False
     group: Literal["quality", "speed", "memory"] = "quality"
     in_table: bool = False
@@ -108,6 +111,11 @@ class Metric:
     loss: Loss | None = None
     noun: Literal["functions", "chunks", "texts"] = "functions"
     units: Values | None = None
+
+    @property
+    def counted(self) -> str:
+        """What its observations are: of a text there are several, one per question."""
+        return "questions" if self.noun == "texts" else self.noun
 
     def by_unit(
         self, record: CellRecord, setup: Setup, reading: Reading

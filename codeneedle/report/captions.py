@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from codeneedle.errors import NothingToShow
 from codeneedle.grid import Pair, most_precise
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
@@ -234,10 +236,12 @@ def described(metric: Metric) -> str:
 
 
 def combined(metric: Metric, cells: Cells) -> str:
-    """How many observations a cell's number combines: `` (mean of 16)``."""
+    """How many observations a cell's number combines: `` (mean of 16 functions)``."""
     most = frames.most_observations(cells)
-    how = "sum" if metric.is_sum else "mean"
-    return f" ({how} of {most})" if most > 1 else ""
+    if most < 2:  # noqa: PLR2004 - nothing to combine
+        return ""
+    noun = f" {metric.counted}" if metric.group == "quality" else ""
+    return f" ({'sum' if metric.is_sum else 'mean'} of {most}{noun})"
 
 
 REFERENCE_MARK = "*"
@@ -331,6 +335,16 @@ def named_pairs(pairs: Sequence[Pair]) -> str:
     named = ", ".join(visible(str(pair)) for pair in pairs[:PAIRS_NAMED])
     rest = len(pairs) - PAIRS_NAMED
     return named if rest <= 0 else f"{named} and {rest} more"
+
+
+def nothing_to_show(run: Run, what: str) -> NothingToShow:
+    """The error for *run* without numbers of *what*, with the command that goes on."""
+    command = shlex.join(["codeneedle", "sweep", *run.setup.words])
+    hint = f"Measure them: {command}" if run.setup.words else f"{SEE}{run.name}"
+    return NothingToShow(run=visible(run.name), what=what, hint=hint)
+
+
+SEE = "See why: codeneedle table "
 
 
 def unmeasured_lines(run: Run, metric: Metric) -> list[str]:

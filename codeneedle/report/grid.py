@@ -39,10 +39,10 @@ LEAST_COLUMN = 8
 SUMMARY_DIGITS = 2
 """Fewest decimals of a mean over cells, as in the published table."""
 
-LEAST_WIDTH = 0.05
+LEAST_SHARE = 0.05
 """
-Least width of a scale, as a share of the natural range, or of the values where there
-is none: negligible differences must not span all colours.
+Least width of a scale, as a share of the values, of metrics that name no least span:
+negligible differences must not span all colours.
 """
 
 
@@ -102,7 +102,7 @@ def difference_scale(
     largest = max(finite, default=0.0)
     low, high = natural_bounds(metric, rounds=rounds)
     whole = abs(reference) if low is None or high is None else high - low
-    half = max(largest, LEAST_WIDTH * whole) or 1.0
+    half = max(largest, metric.least_span / 2 or LEAST_SHARE * whole) or 1.0
     return Scale(-half, half)
 
 
@@ -117,14 +117,14 @@ def natural_bounds(metric: Metric, *, rounds: int) -> tuple[float | None, float 
 
 
 def _wide_enough(low: float, high: float, *, metric: Metric) -> Scale:
-    missing = LEAST_WIDTH * max(abs(low), abs(high)) - (high - low)
-    if missing > 0 and metric.bounds[0] == low:
-        return Scale(low, high + missing)
+    """From *low* to *high*, wider where that is too narrow; not beyond a bound."""
+    share = LEAST_SHARE * max(abs(low), abs(high))
+    missing = max((metric.least_span or share or 1.0) - (high - low), 0.0)
     if metric.bounds[1] == high:
-        return Scale(min(low, high - missing) if low or high else -1.0, high)
-    if missing > 0:
-        return Scale(low - missing / 2, high + missing / 2)
-    return Scale(low, high if high > low else low + 1)
+        return Scale(low - missing, high)
+    if metric.bounds[0] == low:
+        return Scale(low, high + missing)
+    return Scale(low - missing / 2, high + missing / 2)
 
 
 RAMP: tuple[tuple[int, int, int], ...] = (
@@ -165,7 +165,12 @@ def cell_style(metric: Metric, value: float, scale: Scale | None = None) -> str:
         return "italic"
     place = (scale or value_scale(metric, [value])).place(value)
     red, green, blue = colour(1 - place if metric.better == "lower" else place)
-    return f"{text_colour(red, green, blue)} on #{red:02x}{green:02x}{blue:02x}"
+    return f"{text_colour(red, green, blue)} on {hex_of((red, green, blue))}"
+
+
+def hex_of(rgb: tuple[int, int, int]) -> str:
+    """``#440154``."""
+    return "#{:02x}{:02x}{:02x}".format(*rgb)
 
 
 def colour(place: float) -> tuple[int, int, int]:
@@ -417,7 +422,8 @@ def _mean_and_sd(metric: Metric, spread: frames.Spread) -> str:
     if not spread.cells:
         return NO_VALUE_WORD
     digits = max(metric.digits, SUMMARY_DIGITS)
-    return f"{spread.mean:.{digits}f} +/- {spread.sd:.{digits}f}"
+    mean, sd = (number(each, digits=digits) for each in (spread.mean, spread.sd))
+    return f"{mean} +/- {sd}"
 
 
 def _of_all(cells: int, of: int) -> str:

@@ -82,8 +82,9 @@ class Picture:
         scale: The values at the ends of the colour map.
         colours: ``lighter is higher``, ``lighter is lower`` or ``around zero``.
         caption: Label of the colour scale.
-        title: The headline.
-        notes: Lines below it.
+        title: What is shown, of how many, and which way is better.
+        notes: Lines below the cells.
+        facts: What it was measured on; smaller lines below these.
         reference: The pair with a frame; None if there is none.
     """
 
@@ -95,11 +96,12 @@ class Picture:
     caption: str
     title: str
     notes: tuple[str, ...]
+    facts: tuple[str, ...]
     reference: Pair | None
 
 
 CELL = 0.80
-"""Side of a cell, in inches."""
+"""Side of a cell, in inches; all else is drawn around the cells."""
 
 LABELLED = 20
 """
@@ -109,19 +111,17 @@ Cells of larger grids are small and without labels: with labels, the picture wou
 metres wide and take minutes to draw.
 """
 
-SMALL_CELL, TOP_TURNED_LABELS = 0.2, 1.05
-"""Side of a cell without a label, and height of vertical V types, in inches."""
+SMALL_CELL = 0.2
+"""Side of a cell without a label, in inches."""
 
-MARGIN, LEFT, TOP_LABELS, BAR_GAP, BAR, BAR_LABELS = 0.30, 1.05, 0.55, 0.22, 0.16, 0.95
-"""Space around the grid, in inches: edge, K types, V types, and colour scale."""
-
-TITLE_LINE, NOTE_LINE = 0.27, 0.175
-"""Heights of a line, in inches."""
-
-TITLE_POINTS, NOTE_POINTS, TYPE_POINTS, CELL_POINTS = 13.0, 8.0, 10.0, 10.5
+BAR, BAR_GAP = 0.16, 0.22
+"""Width of the colour scale and its distance from the cells, in inches."""
 
 LEAST_WIDTH = 6.6
-"""Least width of the figure, in inches: the notes need it."""
+"""Least width of lines of text, in inches."""
+
+TITLE_POINTS, NOTE_POINTS, FACT_POINTS = 13.0, 8.5, 6.5
+TYPE_POINTS, CELL_POINTS = 10.0, 10.5
 
 EM, DIGIT_EM = 0.57, 0.64
 """Mean width of a letter, and width of a digit, relative to the font size."""
@@ -134,10 +134,11 @@ def has_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
     return max(len(k_types), len(v_types)) <= LABELLED
 
 
-def _wrapped(texts: Iterable[str], *, points: float, inches: float) -> list[str]:
-    """The lines of *texts* at a width of *inches*."""
-    characters = int(inches * POINTS_PER_INCH / (points * EM))
-    return [line for text in texts for line in textwrap.wrap(text, characters)]
+def _wrapped(texts: Iterable[str], *, points: float, inches: float) -> str:
+    """*texts*, each on lines of *inches*."""
+    characters = int(max(inches, LEAST_WIDTH) * POINTS_PER_INCH / (points * EM))
+    lines = (line for text in texts for line in textwrap.wrap(text, characters))
+    return "\n".join(lines)
 
 
 PIXELS_PER_INCH = 200
@@ -172,51 +173,70 @@ def _settings() -> dict[Any, Any]:
 def paint(picture: Picture) -> Figure:
     """Draw *picture* on a figure that pyplot does not know; it grows with the grid."""
     is_labelled = has_labels(picture.k_types, picture.v_types)
-    cell, top = (CELL, TOP_LABELS) if is_labelled else (SMALL_CELL, TOP_TURNED_LABELS)
+    cell = CELL if is_labelled else SMALL_CELL
     wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
-    width = max(LEFT + wide + BAR_GAP + BAR + BAR_LABELS, LEAST_WIDTH)
-    head = Head(picture.title, picture.notes, room=width - 2 * MARGIN)
-    height = MARGIN + high + top + head.height + MARGIN
-    figure = Figure(figsize=(width, height), facecolor="white")
-    FigureCanvasAgg(figure)
-
-    def axes_at(left: float, inches: float) -> Axes:
-        box = (left / width, MARGIN / height, inches / width, high / height)
-        return figure.add_axes(box)
-
-    axes, bar = axes_at(LEFT, wide), axes_at(LEFT + wide + BAR_GAP, BAR)
-    head.write(figure)
-    _paint_cells(axes, bar, picture)
+    figure = figure_of(wide, high)
+    axes = figure.add_axes((0, 0, 1, 1))
+    _paint_cells(axes, bar_of(figure), picture)
     _paint_types(axes, picture)
-    paint_scale(bar, picture.scale, picture.caption)
+    paint_scale(figure.axes[1], picture.scale, picture.caption)
+    write_title(axes, picture.title)
+    write_below(axes, picture.notes, picture.facts)
     return figure
 
 
-class Head:
+def figure_of(wide: float, high: float) -> Figure:
     """
-    Title and notes of a picture, in lines that fit.
+    A figure of the size of its cells, in inches.
 
-    Attributes:
-        height: Space that they take, in inches.
+    Types, text and colour scale lie outside of it: `drawn` saves all there is.
     """
+    figure = Figure(figsize=(wide, high), facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
 
-    def __init__(self, title: str, notes: Iterable[str], *, room: float) -> None:
-        """Break *title* and *notes* into lines of *room* inches."""
-        self._title = _wrapped([title], points=TITLE_POINTS * 1.2, inches=room)
-        self._notes = _wrapped(notes, points=NOTE_POINTS, inches=room)
-        self._below_title = TITLE_LINE * len(self._title) + 0.06
-        self.height = self._below_title + NOTE_LINE * len(self._notes) + 0.1
 
-    def write(self, figure: Figure) -> None:
-        """Write them at the top of *figure*."""
-        width, height = figure.get_size_inches()
-        write = functools.partial(figure.text, MARGIN / width, va="top")
-        for at, line in enumerate(self._title):
-            place = (height - MARGIN - at * TITLE_LINE) / height
-            write(place, line, size=TITLE_POINTS, color=INK, weight="bold")
-        for at, line in enumerate(self._notes):
-            place = (height - MARGIN - self._below_title - at * NOTE_LINE) / height
-            write(place, line, size=NOTE_POINTS, color=QUIET)
+def bar_of(figure: Figure, *, most: float = math.inf) -> Axes:
+    """Axes of a colour scale right of *figure*, at most so high, in inches."""
+    wide, high = figure.get_size_inches()
+    share = min(1.0, most / high)
+    return figure.add_axes((1 + BAR_GAP / wide, 1 - share, BAR / wide, share))
+
+
+def write_title(axes: Axes, title: str, *, above: float = 6.0) -> None:
+    """Write *title* over the types of *axes*, so many points above them."""
+    wide, _ = axes.figure.get_size_inches()  # type: ignore[union-attr]
+    text = _wrapped([title], points=TITLE_POINTS * 1.2, inches=wide)
+    axes.set_title(
+        text, loc="left", pad=above, size=TITLE_POINTS, color=INK, weight="bold"
+    )
+
+
+def write_below(
+    axes: Axes, notes: Iterable[str], facts: Iterable[str], *, below: float = 14.0
+) -> None:
+    """Write *notes* and, smaller, *facts* so many points below *axes*."""
+    wide, _ = axes.figure.get_size_inches()  # type: ignore[union-attr]
+    blocks = [(NOTE_POINTS, INK, notes), (FACT_POINTS, QUIET, facts)]
+    for points, ink, texts in blocks:
+        text = _wrapped(texts, points=points, inches=wide)
+        if text:
+            axes.annotate(
+                text,
+                (0, 0),
+                xycoords="axes fraction",
+                xytext=(0, -below),
+                textcoords="offset points",
+                va="top",
+                size=points,
+                color=ink,
+                linespacing=LINE,
+            )
+            below += (text.count("\n") + 1) * points * LINE + points
+
+
+LINE = 1.3
+"""Distance of lines, relative to the font size."""
 
 
 def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
@@ -313,9 +333,11 @@ def _paint_types(axes: Axes, picture: Picture) -> None:
 def paint_scale(bar: Axes, scale: Scale, caption: str) -> None:
     """Ticks and *caption* of the colour scale *bar*."""
     bar.set_yticks(_ticks(scale))
-    bar.set_yticklabels([f"{tick:.4g}" for tick in _ticks(scale)])
+    bar.set_yticklabels([f"{tick:z.4g}" for tick in _ticks(scale)])
     bar.tick_params(length=3, color=QUIET, labelcolor=INK, labelsize=NOTE_POINTS)
-    bar.set_ylabel(visible(caption), size=NOTE_POINTS + 0.5, color=QUIET)
+    bar.set_ylabel(visible(caption), size=NOTE_POINTS, color=QUIET)
+    bar.yaxis.set_label_position("right")
+    bar.yaxis.tick_right()
 
 
 def _ticks(scale: Scale) -> list[float]:
@@ -357,9 +379,12 @@ def draw(
         The paths of the PNG and of the SVG.
 
     Raises:
+        NothingToShow: If no cell has a value.
         FolderUnusable: If the disk refuses.
     """
     picture = picture_of(run, metric, reading, found, difference=difference, zoom=zoom)
+    if all(square.is_gap for row in picture.squares for square in row):
+        raise captions.nothing_to_show(run, metric.name)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
     return drawn(functools.partial(paint, picture), folder=folder, name=name)
 
@@ -378,10 +403,9 @@ def drawn(
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = painted()
         pixels, curves = io.BytesIO(), io.BytesIO()
-        figure.savefig(
-            pixels, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None}
-        )
-        figure.savefig(curves, format="svg", metadata={"Date": None, "Creator": None})
+        save = functools.partial(figure.savefig, bbox_inches="tight", pad_inches=0.25)
+        save(pixels, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None})
+        save(curves, format="svg", metadata={"Date": None, "Creator": None})
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -416,12 +440,12 @@ def picture_of(
     if base is None:
         scale = value_scale(metric, values, rounds=rounds, zoom=zoom)
         colours = f"lighter is {'lower' if metric.better == 'lower' else 'higher'}"
-        title = _capital(metric.label + captions.combined(metric, cells))
+        title = metric.label + captions.combined(metric, cells)
     else:
         scale = difference_scale(metric, values, reference=base, rounds=rounds)
         colours, caption = "around zero", f"difference, {caption}"
         label = number(base, digits=metric.digits)
-        title = f"{_capital(metric.label)}: difference from {reference} ({label})"
+        title = f"{metric.label}: difference from {reference} ({label})"
     beyond = {c.pair for c in cells if found.word(c.pair, metric.name) == Word.BEYOND}
     return Picture(
         k_types=tuple(frames.k_types(cells)),
@@ -430,8 +454,9 @@ def picture_of(
         scale=scale,
         colours=colours,
         caption=caption,
-        title=title,
+        title=_capital(f"{title}{better(metric)}"),
         notes=_notes(run, metric, cells, found),
+        facts=run_facts(run),
         reference=reference,
     )
 
@@ -456,22 +481,27 @@ def _squares(
     return tuple(tuple(flat[at : at + across]) for at in range(0, len(flat), across))
 
 
-def run_notes(run: Run) -> tuple[str, ...]:
+def better(metric: Metric) -> str:
+    """``; higher is better``; empty where neither end is."""
+    return "" if metric.better == "neither" else f"; {metric.better} is better"
+
+
+def run_facts(run: Run) -> tuple[str, ...]:
     """What *run* was measured on, a line each."""
     said, engine = dict(captions.facts(run)), run.setup.engine
     return (
-        visible(run.name),
-        f"{said['model']}  |  context {said['context']}",
+        visible(f"{run.name}  |  {said['model']}  |  context {said['context']}"),
         said["corpus"],
         *(f"{name}: {phrase}" for name, phrase in captions.probe_settings(run)),
         f"{engine} {said[engine]}  |  {said['machine']}  |  {said['date']}",
-        *captions.cautions(run.setup),
     )
 
 
 def _notes(run: Run, metric: Metric, cells: Cells, found: Verdict) -> tuple[str, ...]:
+    reference = frames.reference(cells)
     return (
-        *run_notes(run),
+        *captions.cautions(run.setup),
+        *((f"Framed: the reference, {visible(str(reference))}",) if reference else ()),
         *map(_capital, unmeasured_lines(run, metric)),
         *map(_capital, incomplete_lines(run, cells)),
         *filter(None, [_capital(reference_note(cells))]),

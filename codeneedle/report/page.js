@@ -1,10 +1,11 @@
 "use strict";
 // Shows the runs of the JSON block. Their text is only ever set as text, never as markup.
-const { runs, comparison } = JSON.parse(document.getElementById("data").textContent);
+const { runs, comparison, colours } = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const scheme = window.matchMedia("(prefers-color-scheme: dark)");
 const isNarrow = () => window.innerWidth < 600;
-const VIRIDIS = [[0, "#440154"], [0.25, "#3b528b"], [0.5, "#21918c"], [0.75, "#5ec962"], [1, "#fde725"]];
+// Dark to light, as in pictures and on terminals.
+const RAMP = colours.map((each, at) => [at / (colours.length - 1), each]);
 const SIDES = ["middle right", "top center", "bottom center"];
 let run = runs[0];
 
@@ -46,7 +47,7 @@ function draw(id, traces, layout) {
 }
 
 function number(value, digits) {
-  return value === null ? "–" : value.toFixed(digits);
+  return value === null ? "–" : value.toFixed(digits).replace(/^-(?=[0.]*$)/, "");
 }
 
 function definitions(id, entries) {
@@ -63,8 +64,9 @@ function showGrid() {
   const metric = run.metrics.find((each) => each.name === byId("metric").value);
   if (!metric) return;
   const cells = rows(metric.cells, run.v.length);
+  const words = cells.map((row) => row.map((cell) => (cell.value === null ? plain(cell.word) : "")));
   const text = cells.map((row) => row.map((cell) => {
-    const shown = cell.value === null ? plain(cell.word) : number(cell.value, metric.digits);
+    const shown = cell.value === null ? "" : number(cell.value, metric.digits);
     return cell.verdict === "beyond" ? `<b>${shown}</b>` : shown;
   }));
   const hover = cells.map((row, k) => row.map((cell, v) => {
@@ -77,13 +79,13 @@ function showGrid() {
   }));
   const gaps = cells.map((row) => row.map((cell) => (cell.value === null ? 1 : null)));
   const quiet = colour("--panel");
-  byId("metric-note").textContent = `${metric.label}${metric.note ? ": " + metric.note : ""}. The reference is ${run.reference}.${metric.cells.some((cell) => cell.verdict === "beyond") ? " Bold: beyond the limit by this metric." : ""}`;
+  byId("metric-note").textContent = `${metric.label}${metric.better === "neither" ? "" : `; ${metric.better} is better`}${metric.note ? ": " + metric.note : ""}. The reference is ${run.reference}.${metric.cells.some((cell) => cell.verdict === "beyond") ? " Bold: beyond the limit by this metric." : ""}`;
   const axes = { x: run.v.map(plain), y: run.k.map(plain), hoverinfo: "text", hovertext: hover, xgap: 2, ygap: 2 };
   draw("grid", [
-    { ...axes, type: "heatmap", z: gaps, showscale: false, colorscale: [[0, quiet], [1, quiet]], text, texttemplate: "%{text}", textfont: { color: colour("--ink") } },
+    { ...axes, type: "heatmap", z: gaps, showscale: false, colorscale: [[0, quiet], [1, quiet]], text: words, texttemplate: "%{text}", textfont: { color: colour("--ink") } },
     {
       ...axes, type: "heatmap", z: cells.map((row) => row.map((cell) => cell.value)), text, texttemplate: "%{text}", hoverongaps: false,
-      colorscale: VIRIDIS, reversescale: metric.better === "lower", showscale: !isNarrow(), colorbar: { thickness: 12, outlinewidth: 0 },
+      colorscale: RAMP, reversescale: metric.better === "lower", zmin: metric.ends[0], zmax: metric.ends[1], showscale: !isNarrow(), colorbar: { thickness: 12, outlinewidth: 0 },
       textfont: { size: isNarrow() ? 9 : 13 },
     },
   ], {
@@ -118,17 +120,17 @@ function showFront() {
       each.pair, `memory ${number(100 * each.memory, 0)}%`, `loss ${number(100 * each.loss, 1)} %${each.low === null ? "" : `, ${number(100 * each.low, 1)} .. ${number(100 * each.high, 1)} %`}`,
       each.speed === null ? "" : `speed ${number(100 * each.speed, 0)}%`, each.verdict].filter(Boolean).map(plain).join("<br>")),
     error_y: {
-      type: "data", symmetric: false, thickness: 1.5, width: 3, color: colour("--quiet"),
+      type: "data", symmetric: false, thickness: 2, width: 6, color: colour("--ink"),
       array: points.map((each) => 100 * ((each.high ?? each.loss) - each.loss)),
       arrayminus: points.map((each) => 100 * (each.loss - (each.low ?? each.loss))),
     },
     marker: {
       size: 11, symbol: points.map((each) => (each.onFront ? "circle" : "circle-open")), line: { width: 1.5 },
-      color: speeds ? points.map((each) => 100 * (each.speed ?? 0)) : colour("--accent"), colorscale: VIRIDIS,
+      color: speeds ? points.map((each) => 100 * (each.speed ?? 0)) : colour("--accent"), colorscale: RAMP,
       cmin: 0, showscale: speeds, colorbar: { title: { text: "speed, %" }, thickness: 12, outlinewidth: 0 },
     },
   }], {
-    height: 420, xaxis: { title: { text: "KV memory, % of the reference's" } }, yaxis: { title: { text: "loss, % of right tokens" } },
+    height: 420, xaxis: { title: { text: "KV memory, % of the reference's" }, rangemode: "tozero" }, yaxis: { title: { text: "loss, % of right tokens" }, rangemode: "tozero" },
     shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 100 * limit, y1: 100 * limit, line: { dash: "dot", width: 1, color: colour("--ink") } }],
     margin: { l: 60, r: 20, t: 20, b: 50 },
   });
@@ -137,7 +139,7 @@ function showFront() {
 function drawMap(id, title, map, z, scale) {
   draw(id, [{
     type: "heatmap", x: map.columns, y: map.rows, z, ...scale, showscale: false, xgap: 2, ygap: 2,
-    text: z.map((row) => row.map((value) => (value === null ? "–" : value.toFixed(2)))), texttemplate: "%{text}", hoverinfo: "text",
+    text: z.map((row) => row.map((value) => number(value, 2))), texttemplate: "%{text}", hoverinfo: "text",
   }], {
     title: { text: plain(title), font: { size: 14 } }, height: 150 + 42 * map.rows.length,
     xaxis: { type: "category", title: { text: "depth" }, showgrid: false }, yaxis: { type: "category", autorange: "reversed", title: { text: "tokens" }, showgrid: false },
@@ -152,7 +154,7 @@ function showMaps() {
   const pair = byId("map-pair").value;
   const known = map.pairs[run.reference];
   const chosen = map.pairs[pair];
-  const scale = { zmin: 0, zmax: map.high, colorscale: VIRIDIS };
+  const scale = { zmin: 0, zmax: map.high, colorscale: RAMP };
   byId("map-reference").hidden = !known;
   byId("map-chosen").hidden = !chosen;
   byId("map-difference").hidden = !known || !chosen;
@@ -195,10 +197,11 @@ function showMemory() {
   const { contexts, pairs } = run.memory;
   byId("memory-section").hidden = !contexts.length;
   if (!contexts.length) return;
-  const isShown = (pair) => pair === run.reference || pair.split("/")[0] === pair.split("/")[1];
-  const shown = Object.entries(pairs).filter(([pair]) => !isNarrow() || isShown(pair));
+  const onFront = new Set(run.front.points.filter((each) => each.onFront).map((each) => each.pair));
+  const isShown = (pair) => pair === run.reference || onFront.has(pair) || pair.split("/")[0] === pair.split("/")[1];
+  const shown = Object.entries(pairs).filter(([pair]) => isShown(pair));
   draw("memory", shown.map(([pair, sizes]) => ({
-    type: "scatter", mode: "lines+markers", name: plain(pair), x: contexts, y: sizes, visible: isShown(pair) ? true : "legendonly",
+    type: "scatter", mode: "lines+markers", name: plain(pair), x: contexts, y: sizes,
   })), {
     height: 420, xaxis: { type: "log", title: { text: "context, tokens" }, tickvals: contexts, ticktext: contexts.map((each) => each.toLocaleString("en")) },
     yaxis: { type: "log", dtick: "D2", tickformat: "~g", title: { text: "MiB" } }, margin: { l: 60, r: 20, t: 20, b: 60 },

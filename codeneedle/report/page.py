@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 from codeneedle.corpora.needles import ASKED_LINES
 from codeneedle.grid import ENGINE, Pair
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
-from codeneedle.probes import PROBES
+from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.rounds import Reading, asked_rounds
@@ -33,6 +33,7 @@ from codeneedle.report.compare import (
     compare,
     setup_rows,
 )
+from codeneedle.report.grid import RAMP, hex_of, value_scale
 from codeneedle.report.plan import predictable, weights_of_run
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import (
@@ -75,7 +76,9 @@ def page(
     )
     return template.render(
         title=", ".join(visible(run.name) for run in runs),
-        data=_script_json({"runs": shown, "comparison": both}),
+        data=_script_json(
+            {"runs": shown, "comparison": both, "colours": [hex_of(c) for c in RAMP]}
+        ),
         plotly=Markup(_closed(get_plotlyjs())),  # noqa: S704 - the library's own file
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
@@ -135,13 +138,15 @@ def _run_facts(
 
 def _metric(column: Column, table: PairTable, found: Verdict) -> dict[str, Any]:
     """One metric of the switch: a cell per pair, with what a pointer shows of it."""
-    metric = column.metric
+    metric, cells = column.metric, list(column.cells.values())
+    rounds = frames.most_observations(cells)
+    scale = value_scale(metric, [each.value for each in cells], rounds=rounds)
     return {
         "name": metric.name,
         "label": captions.described(metric),
         "better": metric.better,
         "digits": metric.digits,
-        "isShown": column.is_shown,
+        "ends": [scale.low, scale.high],
         "note": found.silent.get(metric.name, ""),
         "cells": [_cell(column, pair, found) for pair in table.pairs],
     }

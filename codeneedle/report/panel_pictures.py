@@ -2,14 +2,12 @@
 
 import functools
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
@@ -17,22 +15,22 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report.captions import number, status_word
 from codeneedle.report.heatmap import (
-    BAR,
     BAR_GAP,
-    BAR_LABELS,
     COLOURS,
     INK,
-    LEAST_WIDTH,
-    MARGIN,
     NOTE_POINTS,
     QUIET,
+    TITLE_POINTS,
     TYPE_POINTS,
-    Head,
+    bar_of,
+    better,
     drawn,
+    figure_of,
     ink_on,
     paint_gap,
     paint_scale,
-    run_notes,
+    run_facts,
+    write_below,
 )
 from codeneedle.report.panels import (
     KINDS,
@@ -45,7 +43,7 @@ from codeneedle.report.panels import (
     panels_of,
     refuse_without_reference,
 )
-from codeneedle.text import visible
+from codeneedle.text import plural, visible
 
 KIND_COLOURS = dict(
     zip(KINDS, ("#cfcfcf", "#e08214", "#6a51a3", "#8f8f8f"), strict=True)
@@ -61,61 +59,10 @@ LEAST_PANEL = 1.35
 GAP_ACROSS, GAP_DOWN = 0.20, 0.36
 """Between panels, in inches; the counts of a panel stand above it."""
 
-LEFT, TOP, BOTTOM = 1.42, 0.82, 0.50
-"""Around all panels, in inches: K types and depths, V types, lengths."""
-
-LEGEND = 1.35
-"""Width of the legend of a comparison, in inches."""
+BAR_HEIGHT = 4.0
+"""Most of a colour scale, in inches."""
 
 SPOT_POINTS = 7.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where the panels of a picture are, in inches from the left and the bottom."""
-
-    panels: Panels
-    right: float
-
-    @property
-    def k_types(self) -> list[str]:
-        return list(dict.fromkeys(each.pair.k for each in self.panels.panels))
-
-    @property
-    def v_types(self) -> list[str]:
-        return list(dict.fromkeys(each.pair.v for each in self.panels.panels))
-
-    @property
-    def panel_width(self) -> float:
-        return max(SPOT_WIDTH * len(self.panels.lengths), LEAST_PANEL)
-
-    @property
-    def panel_height(self) -> float:
-        return SPOT_HEIGHT * len(self.panels.depths)
-
-    @property
-    def all_width(self) -> float:
-        count = len(self.v_types)
-        return count * self.panel_width + (count - 1) * GAP_ACROSS
-
-    @property
-    def all_height(self) -> float:
-        count = len(self.k_types)
-        return count * self.panel_height + (count - 1) * GAP_DOWN
-
-    @property
-    def width(self) -> float:
-        return max(LEFT + self.all_width + self.right, LEAST_WIDTH)
-
-    def place(self, panel: Panel) -> tuple[float, float]:
-        """The lower left corner of *panel*."""
-        across = self.v_types.index(panel.pair.v)
-        down = self.k_types.index(panel.pair.k)
-        up = len(self.k_types) - 1 - down
-        return (
-            LEFT + across * (self.panel_width + GAP_ACROSS),
-            MARGIN + BOTTOM + up * (self.panel_height + GAP_DOWN),
-        )
 
 
 def draw_panels(
@@ -151,45 +98,83 @@ def draw_panels(
 
 def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     """Draw *panels* of *run* on a figure that pyplot does not know."""
-    right = BAR_GAP + (LEGEND if difference else BAR + BAR_LABELS)
-    at = _Layout(panels, right)
-    title = headline(panels, difference=difference)
-    notes = (*run_notes(run), *map(visible, panels.notes))
-    head = Head(visible(title), notes, room=at.width - 2 * MARGIN)
-    height = MARGIN + BOTTOM + at.all_height + TOP + head.height + MARGIN
-    figure = Figure(figsize=(at.width, height), facecolor="white")
-    FigureCanvasAgg(figure)
-    head.write(figure)
+    k_types = list(dict.fromkeys(each.pair.k for each in panels.panels))
+    v_types = list(dict.fromkeys(each.pair.v for each in panels.panels))
+    across, down = len(v_types), len(k_types)
+    wide = max(SPOT_WIDTH * len(panels.lengths), LEAST_PANEL)
+    high = SPOT_HEIGHT * len(panels.depths)
+    figure = figure_of(
+        across * wide + (across - 1) * GAP_ACROSS, down * high + (down - 1) * GAP_DOWN
+    )
+    space = {"left": 0, "right": 1, "bottom": 0, "top": 1.0}
+    space |= {"wspace": GAP_ACROSS / wide, "hspace": GAP_DOWN / high}
+    places = figure.subplots(down, across, squeeze=False, gridspec_kw=space)
+    for axes in places.flat:
+        axes.set_axis_off()
     for panel in panels.panels:
-        axes = _axes(figure, *at.place(panel), at.panel_width, at.panel_height)
-        if not panel.has_spots:
-            _paint_missing(axes, panels, panel)
-        elif difference:
-            _paint_changes(axes, panels, panel)
-        else:
-            _paint_values(axes, panels, panel)
-        _paint_edges(axes, at, panel)
-        says = f"mean {number(panel.whole.value, digits=panels.metric.digits)}"
-        if difference:
-            is_reference = panel.pair == panels.reference
-            says = "reference" if is_reference else _changes(panel.whole)
-        if panel.has_spots:
-            axes.set_title(says, size=NOTE_POINTS, color=QUIET, loc="left", pad=3)
-    _paint_names(figure, at)
-    left = LEFT + at.all_width + BAR_GAP
+        at = (k_types.index(panel.pair.k), v_types.index(panel.pair.v))
+        _paint_panel(places[at], panels, panel, difference=difference)
+        _paint_edges(
+            places[at], panels, panel, is_left=not at[1], is_low=at[0] == down - 1
+        )
+    for axes, v in zip(places[0], v_types, strict=True):
+        _write(axes, v, (0.5, 1), (0, 24), weight="bold")
+    whole_wide, whole_high = figure.get_size_inches()
+    _paint_names(places[0, 0], (whole_wide / wide / 2, whole_high / high / 2))
+    title = f"{headline(panels, difference=difference)}{_of_how_many(panels)}"
+    title += "" if difference else better(panels.metric)
+    corner = places[0, 0]
+    _write(
+        corner,
+        visible(title),
+        (0, 1),
+        (0, 62),
+        ha="left",
+        size=TITLE_POINTS,
+        weight="bold",
+    )
+    write_below(
+        places[-1, 0],
+        _picture_notes(panels, difference=difference),
+        run_facts(run),
+        below=34,
+    )
     if difference:
-        _paint_legend(figure, left, MARGIN + BOTTOM + at.all_height)
+        _paint_legend(figure)
     else:
-        bar_height = min(at.all_height, 4.0)
-        bottom = MARGIN + BOTTOM + at.all_height - bar_height
-        _paint_bar(_axes(figure, left, bottom, BAR, bar_height), panels)
+        _paint_bar(bar_of(figure, most=BAR_HEIGHT), panels)
     return figure
 
 
-def _axes(figure: Figure, left: float, bottom: float, wide: float, high: float) -> Axes:
-    """Axes at a place in inches."""
-    width, height = figure.get_size_inches()
-    return figure.add_axes((left / width, bottom / height, wide / width, high / height))
+def _of_how_many(panels: Panels) -> str:
+    """``, 4 questions a cell``: a share of two tells little."""
+    counts = {spot.asked for each in panels.panels for spot in each.spots.values()}
+    most = max(counts, default=0)
+    least = "" if len(counts) < 2 else f"{min(counts)} to "  # noqa: PLR2004 - as many
+    return f", {least}{plural(most, 'question')} a cell"
+
+
+def _picture_notes(panels: Panels, *, difference: bool) -> list[str]:
+    """What was left out; that no pair differs, where that is so."""
+    spots = [each.whole for each in panels.panels]
+    same = difference and not any(spot.counts[1] or spot.counts[2] for spot in spots)
+    none = "No pair differs from the reference in any answer."
+    return [*([none] if same else []), *map(visible, panels.left_out)]
+
+
+def _paint_panel(axes: Axes, panels: Panels, panel: Panel, *, difference: bool) -> None:
+    axes.set_axis_on()
+    if not panel.has_spots:
+        _paint_missing(axes, panels, panel)
+        return
+    says = f"mean {number(panel.whole.value, digits=panels.metric.digits)}"
+    if difference:
+        is_reference = panel.pair == panels.reference
+        says = "reference" if is_reference else _changes(panel.whole)
+        _paint_changes(axes, panels, panel)
+    else:
+        _paint_values(axes, panels, panel)
+    axes.set_title(says, size=NOTE_POINTS, color=QUIET, loc="left", pad=3)
 
 
 def _spots(panels: Panels, panel: Panel) -> list[list[Spot]]:
@@ -268,12 +253,12 @@ def _paint_missing(axes: Axes, panels: Panels, panel: Panel) -> None:
     )
 
 
-def _paint_edges(axes: Axes, at: _Layout, panel: Panel) -> None:
-    """Lengths below the lowest panels, depths left of the first; a frame."""
-    is_left = panel.pair.v == at.v_types[0]
-    is_low = panel.pair.k == at.k_types[-1]
-    lengths = [length_word(each) if is_low else "" for each in at.panels.lengths]
-    depths = [f"{each:g}" if is_left else "" for each in at.panels.depths]
+def _paint_edges(
+    axes: Axes, panels: Panels, panel: Panel, *, is_left: bool, is_low: bool
+) -> None:
+    """Lengths below the lowest panels, K and depths left of the first; a frame."""
+    lengths = [length_word(each) if is_low else "" for each in panels.lengths]
+    depths = [f"{each:g}" if is_left else "" for each in panels.depths]
     axes.set_xlim(0, len(lengths))
     axes.set_ylim(len(depths), 0)
     axes.set_xticks([each + 0.5 for each in range(len(lengths))])
@@ -281,35 +266,48 @@ def _paint_edges(axes: Axes, at: _Layout, panel: Panel) -> None:
     axes.set_xticklabels(lengths, rotation=0, size=NOTE_POINTS)
     axes.set_yticklabels(depths, rotation=0, size=NOTE_POINTS)
     axes.tick_params(length=0, labelcolor=INK, pad=3)
-    is_reference = panel.pair == at.panels.reference
+    axes.set_xlabel("")
+    axes.set_ylabel("")
+    if is_left:
+        k = visible(panel.pair.k)
+        _write(axes, k, (0, 0.5), (-30, 0), ha="right", weight="bold")
+    is_reference = panel.pair == panels.reference
     for spine in axes.spines.values():
         spine.set_visible(is_reference)
         spine.set_edgecolor(INK)
         spine.set_linewidth(1.6)
 
 
-def _paint_names(figure: Figure, at: _Layout) -> None:
-    """Types of K and V beside the panels, and what their edges mean."""
-    width, height = figure.get_size_inches()
+def _write(
+    axes: Axes,
+    text: str,
+    place: tuple[float, float],
+    points: tuple[float, float],
+    **how: Any,
+) -> None:
+    """*text* so many points right of and above a *place* of *axes*."""
+    style: dict[str, Any] = {"size": TYPE_POINTS, "color": INK}
+    style |= {"ha": "center", "va": "center", "xycoords": "axes fraction"} | how
+    style |= {"xytext": points, "textcoords": "offset points"}
+    axes.annotate(visible(text), place, **style)
 
-    def write(x: float, y: float, text: str, **how: Any) -> None:
-        style: dict[str, Any] = {"size": TYPE_POINTS, "color": INK}
-        style |= {"ha": "center", "va": "center"} | how
-        figure.text(x / width, y / height, visible(text), **style)
 
-    top = MARGIN + BOTTOM + at.all_height
-    middle_across, middle_down = LEFT + at.all_width / 2, top - at.all_height / 2
-    for number_of, v in enumerate(at.v_types):
-        left = LEFT + number_of * (at.panel_width + GAP_ACROSS)
-        write(left + at.panel_width / 2, top + 0.36, v, weight="bold")
-    for number_of, k in enumerate(at.k_types):
-        y = top - number_of * (at.panel_height + GAP_DOWN) - at.panel_height / 2
-        write(LEFT - 0.42, y, k, weight="bold", ha="right")
-    write(middle_across, top + 0.62, "V cache", color=QUIET)
-    write(LEFT - 1.08, middle_down, "K cache", color=QUIET, rotation=90)
+def _paint_names(corner: Axes, middle: tuple[float, float]) -> None:
+    """
+    What the types and the edges are.
+
+    Args:
+        corner: The panel at the top left.
+        middle: Of all panels, from the top left of that one, in its widths and heights.
+    """
+    across, down = middle
+    quiet = {"color": QUIET}
     small = {"size": NOTE_POINTS, "color": QUIET}
-    write(middle_across, MARGIN + 0.12, "length of the text, in tokens", **small)
-    write(LEFT - 0.14, top + 0.09, "depth", ha="right", **small)
+    _write(corner, "V cache", (across, 1), (0, 42), **quiet)
+    _write(corner, "K cache", (0, 1 - down), (-78, 0), rotation=90, **quiet)
+    tokens = "length of the text, in tokens"
+    _write(corner, tokens, (across, 1 - 2 * down), (0, -24), **small)
+    _write(corner, "depth", (0, 1), (-8, 7), ha="right", **small)
 
 
 def _paint_bar(bar: Axes, panels: Panels) -> None:
@@ -322,19 +320,17 @@ def _paint_bar(bar: Axes, panels: Panels) -> None:
         ramp, cmap=colours, aspect="auto", origin="lower", extent=(0, 1, low, high)
     )
     bar.set_xticks([])
-    bar.yaxis.tick_right()
-    bar.yaxis.set_label_position("right")
     for spine in bar.spines.values():
         spine.set_visible(False)
     paint_scale(bar, panels.scale, panels.metric.unit or "share")
 
 
-def _paint_legend(figure: Figure, left: float, top: float) -> None:
-    width, height = figure.get_size_inches()
+def _paint_legend(figure: Figure) -> None:
+    wide, _ = figure.get_size_inches()
     figure.legend(
         handles=[Patch(color=KIND_COLOURS[kind], label=kind) for kind in KINDS],
         loc="upper left",
-        bbox_to_anchor=(left / width, top / height),
+        bbox_to_anchor=(1 + BAR_GAP / wide, 1),
         borderaxespad=0,
         frameon=False,
         fontsize=NOTE_POINTS,

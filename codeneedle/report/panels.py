@@ -31,6 +31,7 @@ from codeneedle.report.captions import (
     entry_table,
     facts,
     failure_phrase,
+    nothing_to_show,
     number,
     status_word,
 )
@@ -55,10 +56,12 @@ class Spot:
     Attributes:
         value: Mean of the metric; NaN where it has none.
         counts: Of questions, in the order of `KINDS`, against the reference.
+        asked: Questions behind the value.
     """
 
     value: float
     counts: tuple[int, int, int, int]
+    asked: int = 0
 
     @property
     def n(self) -> int:
@@ -108,6 +111,7 @@ class Panels:
         panels: K slowest, most precise first.
         reference: The pair that others are compared with; None if there is none.
         notes: What was left out and how hard the task was made.
+        left_out: Of these, what was left out.
     """
 
     task: str
@@ -117,6 +121,7 @@ class Panels:
     panels: tuple[Panel, ...]
     reference: Pair | None
     notes: tuple[str, ...]
+    left_out: tuple[str, ...]
 
     @property
     def scale(self) -> Scale:
@@ -135,12 +140,15 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
             log-probability: of all tasks (``retrieval``), or of one (``nth-logp``).
 
     Raises:
-        BadInput: If it is another one, or nothing was answered.
+        BadInput: If it is another one.
+        NothingToShow: If nothing was answered.
     """
     name = metric.name.removesuffix(_LOGP)
     asked = {record.pair: outcomes(record) for record in run.records}
     tasks = list(dict.fromkeys(each.task for found in asked.values() for each in found))
     chosen = [task for task in tasks if name in {RETRIEVAL, task}]
+    if not tasks and RETRIEVAL in run.setup.probes:
+        raise nothing_to_show(run, "answers to tasks")
     if not chosen:
         known = [RETRIEVAL, *(f"{t}{end}" for t in tasks for end in ("", _LOGP))]
         raise BadInput(
@@ -170,7 +178,7 @@ def _panels(
     base = of_task.get(reference, []) if reference else []
     is_logp = metric.name.endswith(_LOGP)
     left_out = {
-        each.length
+        each.length: each.reason
         for record in run.records
         if (found := retrieval_of(record))
         for each in found.frozen.left_out
@@ -179,7 +187,7 @@ def _panels(
     return Panels(
         task=task,
         metric=metric,
-        lengths=tuple(sorted(left_out | {each.length for each in flat})),
+        lengths=tuple(sorted({*left_out, *(each.length for each in flat)})),
         depths=tuple(sorted({each.depth for each in flat})),
         panels=tuple(
             _panel(cell, of_task.get(cell.pair, []), base, is_logp=is_logp)
@@ -187,6 +195,10 @@ def _panels(
         ),
         reference=reference,
         notes=tuple(note for note in remarks(run) if note.startswith(f"{task}")),
+        left_out=tuple(
+            f"{length:,} tokens: asked of no pair, {reason}"
+            for length, reason in sorted(left_out.items())
+        ),
     )
 
 
@@ -226,7 +238,7 @@ def _spot(
             kinds.append(kind_of(theirs[each.question], is_right(each)))
     mean = math.fsum(values) / len(values) if values else math.nan
     right, lost, gained, wrong = map(kinds.count, KINDS)
-    return Spot(mean, (right, lost, gained, wrong))
+    return Spot(mean, (right, lost, gained, wrong), len(values))
 
 
 def kind_of(theirs: bool, ours: bool) -> str:

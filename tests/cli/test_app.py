@@ -6,13 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from made_panels import RUN as TASKS_RUN
 from made_panels import run_of
-from made_records import made_record, made_round, stored_run
+from made_records import made_record, made_round, made_run, stored_run
 from programs import llama_like, script
 from started_sweeps import controls, on_terminal
 
@@ -35,6 +36,16 @@ def test_help_names_every_command(codeneedle):
     assert {"sweep", "plan", "grid", "show", "doctor", "llama"} <= set(commands)
     for name in [*commands, "corpus"]:
         assert re.search(rf"^  {name}  +[A-Z].*[^.]\.$", shown, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("command", ["verdict", "heatmap"])
+def test_a_run_without_numbers_is_told_apart_by_the_exit_code(
+    codeneedle, tmp_path, command
+):
+    stored_run(tmp_path / "sweeps", replace(made_run(), records=()))
+
+    assert 1 == codeneedle(command, "random-bodies").returncode
+    assert [] == [*tmp_path.rglob("*.png")]
 
 
 def test_gen_corpus_tells_its_file_which_is_named_after_the_seed(codeneedle, tmp_path):

@@ -23,7 +23,7 @@ from rich.style import Style
 
 from codeneedle.probes.frames import cells_frame, of_probe
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.recall.metrics import METRICS
+from codeneedle.probes.recall.metrics import FORCED, METRICS
 from codeneedle.probes.recall.record import Round
 from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run, Status
@@ -133,10 +133,10 @@ def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
     run = made_run(setup=SMALL)
 
     assert (
-        "random-bodies/made-model: matched lines of 20 (mean of 2)"
+        "random-bodies/made-model: matched lines of 20 (mean of 2 functions)"
         == (lines_of(run)[0])
     )
-    assert lines_of(run, PASS)[0].endswith("matched lines (sum of 2)")
+    assert lines_of(run, PASS)[0].endswith("matched lines (sum of 2 functions)")
     assert "random-bodies/made-model: KV cache, MiB" == lines_of(run, METRIC["kv"])[0]
 
 
@@ -413,7 +413,31 @@ def test_natural_ends_win_over_the_values(
     assert expected == value_scale(METRIC[metric], values, **options)
 
 
-@pytest.mark.parametrize(("least", "end"), [(-4.0, 4), (-0.0625, 1)])
+@pytest.mark.parametrize("values", [[0.0, -4.9e-5, -0.05], [0.0, 0.0]])
+def test_log_probabilities_that_hardly_differ_have_one_colour(values: list[float]):
+    metric = FORCED[0]
+    scale = value_scale(metric, values)
+
+    assert Scale(-0.5, 0) == scale
+    assert 0.9 <= min(map(scale.place, values))
+
+
+def test_a_mean_of_nearly_nothing_has_no_sign():
+    setup = replace(
+        SMALL, probes={"recall": {"ask": "forced", "functions": 1, "lines": 5}}
+    )
+    forced = [made_forced(setup.forced[0], logprob=-1e-5)]
+    records = [
+        made_record(f"{k}/{v}", [], forced=forced)
+        for k in ("bf16", "q4_0")
+        for v in ("bf16", "q8_0")
+    ]
+    run = made_run(setup=setup, failed=records)
+
+    assert "0.000 +/- 0.000" == summary_row(run, FORCED[0], [], READING, judged(run))[2]
+
+
+@pytest.mark.parametrize(("least", "end"), [(-4.0, 4), (-0.0625, 2.5)])
 def test_differences_are_centred_on_zero(least: float, end: float) -> None:
     """
     Both ends are the largest absolute difference away, where it is not negligible.

@@ -1,6 +1,5 @@
 """Heatmaps of a grid as PNG and SVG."""
 
-import math
 import struct
 import warnings
 from dataclasses import replace
@@ -11,8 +10,9 @@ import matplotlib.pyplot as plt
 import pytest
 from made_records import LETTERS, failed_record, made_run, made_setup
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
-from codeneedle.errors import FolderUnusable
+from codeneedle.errors import FolderUnusable, NothingToShow
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.rounds import Reading
@@ -52,8 +52,9 @@ def drawn(folder: Path, run=RUN, **options) -> tuple[Path, Path]:
 
 
 def words(figure: Figure) -> list[str]:
-    """All text in the grid, as it is drawn."""
-    return [text.get_text() for text in figure.axes[0].texts]
+    """All text in the cells, as it is drawn."""
+    texts = figure.axes[0].texts
+    return [text.get_text() for text in texts if not isinstance(text, Annotation)]
 
 
 def test_a_png_and_an_svg_are_written(tmp_path: Path) -> None:
@@ -126,28 +127,38 @@ def test_the_picture_says_what_it_shows_and_on_what() -> None:
     Metric, model, corpus, context, build, machine and date.
     """
     shown = picture()
-    notes = "\n".join(shown.notes)
+    notes = "\n".join(shown.facts)
 
-    assert "Matched lines of 20 (mean of 16)" == shown.title
+    title = "Matched lines of 20 (mean of 16 functions); higher is better"
+    assert title == shown.title
     assert "lines" == shown.caption
-    assert "random-bodies/made-model" == shown.notes[0]
-    for fact in ("made-model", "context 12,288", "b11434", "Xeon", "2025-11-20"):
+    assert "Framed: the reference, bf16/bf16" == shown.notes[0]
+    for fact in (
+        "random-bodies/made-model",
+        "made-model",
+        "context 12,288",
+        "b11434",
+        "Xeon",
+        "2025-11-20",
+    ):
         assert fact in notes
 
 
-def test_a_run_without_numbers_can_be_drawn(tmp_path: Path) -> None:
-    """
-    Every cell is a gap.
-    """
-    empty = replace(RUN, records=())
+@pytest.mark.parametrize("difference", [False, True])
+def test_a_run_without_numbers_is_not_drawn(
+    tmp_path: Path, *, difference: bool
+) -> None:
+    words = ("--types", "bf16,q4_0")
+    empty = replace(RUN, records=(), setup=replace(SMALL, words=words))
 
-    drawn(tmp_path, empty)
-    drawn(tmp_path, empty, difference=True)
+    with pytest.raises(
+        NothingToShow, match="made-model has no cell with mat"
+    ) as caught:
+        drawn(tmp_path / "new", empty, difference=difference)
 
-    said = "No cell was measured for matched"
-    assert said == picture(empty).notes[-1]
-    squares = picture(empty).squares
-    assert all(math.isnan(square.value) for row in squares for square in row)
+    assert "Measure them: codeneedle sweep --types bf16,q4_0" == caught.value.hint
+    assert 1 == caught.value.exit_code
+    assert not (tmp_path / "new").exists()
 
 
 def test_names_are_drawn_verbatim_and_without_warnings(tmp_path: Path) -> None:
@@ -222,6 +233,6 @@ def test_a_large_grid_has_small_cells_without_labels() -> None:
     figure = paint(shown)
     grid = figure.axes[0]
 
-    assert [] == list(grid.texts)
+    assert [] == words(figure)
     assert types == [label.get_text() for label in grid.get_xticklabels()]
     assert max(figure.get_size_inches()) < 15

@@ -8,7 +8,7 @@ from made_panels import BY_NAME, RIGHT, RUN, SETUP, record_of, run_of, unless
 from made_records import failed_record
 from matplotlib.colors import to_hex
 
-from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.errors import FolderUnusable, NothingToShow
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.panel_pictures import KIND_COLOURS, draw_panels, paint
 from codeneedle.report.panels import panels_of
@@ -77,8 +77,8 @@ def test_values_types_lengths_and_depths_are_written():
         "0.1",
         "0.9",
     } <= written
-    assert "multikey: right answers" in written
-    assert "random-bodies/made-model" in written
+    assert "multikey: right answers, 2 questions a cell; higher is better" in written
+    assert any("random-bodies/made-model" in text for text in written)
 
 
 def test_a_comparison_is_drawn_as_shares_of_four_colours():
@@ -98,6 +98,16 @@ def test_a_comparison_is_drawn_as_shares_of_four_colours():
         colours.keys()
     )
     assert {0.92} == {round(width, 9) for width in colours.values()}
+
+
+def test_a_comparison_without_a_difference_says_so():
+    same = run_of(
+        record_of("f16/f16", unless(None)), record_of("q4_0/f16", unless(None))
+    )
+    says = "No pair differs from the reference in any answer."
+
+    assert any(says in text for text in words(figure(same, difference=True)))
+    assert not any(says in text for text in words(figure(RUN, difference=True)))
 
 
 def test_a_pair_without_answers_and_a_length_that_was_left_out_are_hatched():
@@ -120,7 +130,7 @@ def test_nothing_to_draw_is_refused_before_a_folder_is_made(tmp_path):
     """
     As an error with a hint.
     """
-    with pytest.raises(BadInput):
+    with pytest.raises(NothingToShow):
         draw_panels(
             run_of(setup=SETUP), RIGHT, difference=True, folder=tmp_path / "new"
         )

@@ -15,13 +15,13 @@ from made_panels import (
     unless,
     wrong,
 )
-from made_records import failed_record
+from made_records import failed_record, made_setup
 from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 from printing import printed
 
-from codeneedle.errors import BadInput
+from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.grid import Pair
-from codeneedle.probes.retrieval.metrics import more_metrics
+from codeneedle.probes.retrieval.metrics import of_tasks
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.panels import (
     LETTERS,
@@ -136,7 +136,7 @@ def test_all_tasks_have_panels_of_their_own():
     frozen = made_frozen(made_dial(), made_dial("single", setting=0))
     setup = replace(SETUP, probes={NAME: {"tasks": ["multikey", "single"]}})
     run = run_of(retrieval_record("f16/f16", texts, frozen=frozen), setup=setup)
-    single = next(m for m in more_metrics(setup) if m.name == "single")
+    single = next(m for m in of_tasks(setup) if m.name == "single")
 
     assert ["multikey", "single"] == [each.task for each in panels_of(run, RIGHT)]
     assert "single" == panels(run, single).task
@@ -146,7 +146,7 @@ def test_all_tasks_have_panels_of_their_own():
     ("run", "metric", "hint"),
     [
         (RUN, BY_NAME["intrusion"], "retrieval, multikey, multikey-logp"),
-        (run_of(), RIGHT, "codeneedle sweep --probe retrieval"),
+        (run_of(setup=made_setup()), RIGHT, "codeneedle sweep --probe retrieval"),
     ],
 )
 def test_what_has_no_length_and_depth_is_refused(run, metric, hint):
@@ -157,6 +157,15 @@ def test_what_has_no_length_and_depth_is_refused(run, metric, hint):
         panels_of(run, metric)
 
     assert hint in caught.value.hint
+
+
+def test_tasks_that_were_never_answered_are_nothing_to_show():
+    empty = run_of(setup=replace(SETUP, words=("--probe", "retrieval")))
+
+    with pytest.raises(NothingToShow, match="no cell with answers") as caught:
+        panels_of(empty, RIGHT)
+
+    assert "Measure them: codeneedle sweep --probe retrieval" == caught.value.hint
 
 
 def test_a_comparison_needs_something_to_compare_with():

@@ -76,6 +76,7 @@ def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
         unit="nats",
         better="lower",
         bounds=(0, None),
+        least_span=0.1,
         digits=4,
         values=_values(lambda _: ()),
         in_table=in_table,
@@ -103,6 +104,7 @@ _KINDS: tuple[_Kind, ...] = (
             unit="%",
             better="higher",
             bounds=(0, 100),
+            least_span=10,
             digits=2,
             in_table=True,
             floor=False,
@@ -123,6 +125,7 @@ _KINDS: tuple[_Kind, ...] = (
             _divergence("dp-rms", "change of the right token's probability, RMS"),
             unit="%",
             bounds=(0, 100),
+            least_span=10,
             digits=3,
         ),
         lambda compared: (compared.statistics.dp_rms.value,),
@@ -133,6 +136,7 @@ _KINDS: tuple[_Kind, ...] = (
             unit="",
             better="neither",
             bounds=(1, None),
+            least_span=0,
             in_table=True,
             floor=False,
         ),
@@ -144,6 +148,7 @@ _KINDS: tuple[_Kind, ...] = (
             _divergence("ppl-ratio", "perplexity by the reference's"),
             unit="",
             better="neither",
+            least_span=0,
             floor=False,
         ),
         lambda compared: (compared.statistics.ppl.value / compared.reference_ppl,),
@@ -165,6 +170,7 @@ _COPY_KINDS: tuple[_Kind, ...] = (
             label="perplexity of the second copy",
             unit="",
             bounds=(1, None),
+            least_span=0,
             digits=3,
         ),
         _of_chunks(lambda chunk: math.exp(-chunk.logp)),
@@ -176,6 +182,7 @@ _COPY_KINDS: tuple[_Kind, ...] = (
             label="log-probability of the second copy, per token",
             better="higher",
             bounds=(None, 0),
+            least_span=0.5,
             in_table=False,
             loss=Loss(kind=LossKind.NATS),
         ),
@@ -198,6 +205,7 @@ _COPY_KINDS: tuple[_Kind, ...] = (
             unit="%",
             better="higher",
             bounds=(0, 100),
+            least_span=10,
             digits=2,
         ),
         _of_chunks(lambda chunk: chunk.same_top),
@@ -212,7 +220,7 @@ METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _KINDS)
 """Those of the first context; the first of them is the headline."""
 
 
-def more_metrics(setup: Setup, probe: str = NAME) -> tuple[Metric, ...]:
+def at_contexts(setup: Setup, probe: str) -> tuple[Metric, ...]:
     """
     The same at each context, where a run has several: ``kld@512``, ``copy-ppl@512``.
 

@@ -220,9 +220,11 @@ def _accepted(record: CellRecord, _setup: Setup, _reading: Reading) -> list[floa
     ]
 
 
-_lines = partial(Metric, unit="lines", digits=2)
+_lines = partial(Metric, unit="lines", digits=2, least_span=5)
 _rounds = partial(Metric, unit="rounds", bounds=(0, 1), digits=0, is_sum=True)
-_gap = partial(Metric, unit="nats", better="higher", bounds=(0, None), digits=2)
+_gap = partial(
+    Metric, unit="nats", better="higher", bounds=(0, None), digits=2, least_span=1
+)
 _speed = partial(
     Metric, unit="tokens/s", better="higher", bounds=(0, None), group="speed"
 )
@@ -340,6 +342,7 @@ FORCED: tuple[Metric, ...] = (
         label="log-probability of the right tokens",
         unit="nats",
         bounds=(None, 0),
+        least_span=0.5,
         digits=3,
         values=_of_forced(lambda answer: answer.logp),
         in_table=True,
@@ -356,6 +359,7 @@ FORCED: tuple[Metric, ...] = (
         label="right tokens that were the first choice",
         unit="%",
         bounds=(0, 100),
+        least_span=10,
         digits=1,
         values=_of_forced(lambda answer: 100 * answer.right),
         in_table=True,
@@ -365,6 +369,7 @@ FORCED: tuple[Metric, ...] = (
         label="forced lines before greedy writing would leave them",
         unit="lines",
         bounds=(0, None),
+        least_span=5,
         digits=2,
         values=_breaks_at,
         names=_names_of_all_pairs,
@@ -374,6 +379,7 @@ FORCED: tuple[Metric, ...] = (
         label="lead of the right tokens over the runner-up, mean",
         unit="nats",
         bounds=(None, None),
+        least_span=1,
         digits=2,
         values=_of_forced(lambda answer: answer.margins.mean if answer.margins else 0),
     ),
@@ -382,6 +388,7 @@ FORCED: tuple[Metric, ...] = (
         label="lead of the right tokens over the runner-up, 5th percentile",
         unit="nats",
         bounds=(None, None),
+        least_span=1,
         digits=2,
         values=_of_forced(lambda answer: answer.margins.fifth if answer.margins else 0),
     ),
@@ -398,13 +405,3 @@ def part_of(metric: str) -> Ask:
 def forced_metrics(setup: Setup) -> tuple[Metric, ...]:
     """The metrics that *setup* has beyond `METRICS`."""
     return FORCED if Ask.FORCED in asked_of(setup).parts else ()
-
-
-def headline(setup: Setup) -> str:
-    """
-    The metric that reports show where none is named.
-
-    Forced recall wherever it was asked for: beside it, written recall is the same in
-    most cells of most grids, at 20 of 20 or near none.
-    """
-    return (*forced_metrics(setup), METRICS[0])[0].name

@@ -50,6 +50,7 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
         unit="",
         better="higher",
         bounds=(0, 1),
+        least_span=0.1,
         digits=2,
         values=values,
         names=names,
@@ -63,12 +64,12 @@ def _right(chosen: _Chosen) -> Metric:
 
 def _logp(chosen: _Chosen) -> Metric:
     metric = _numbers(lambda each: each.logp, chosen)
-    return replace(metric, unit="nats", bounds=(None, 0), digits=3)
+    return replace(metric, unit="nats", bounds=(None, 0), digits=3, least_span=0.5)
 
 
 def _until(chosen: _Chosen) -> Metric:
     metric = _numbers(lambda each: each.until, chosen)
-    return replace(metric, unit="tokens", bounds=(0, None), digits=1)
+    return replace(metric, unit="tokens", bounds=(0, None), digits=1, least_span=10)
 
 
 def _mode(mode: Mode) -> Metric:
@@ -142,7 +143,7 @@ METRICS: tuple[Metric, ...] = (
 """Those of every run; the first is the headline."""
 
 
-def more_metrics(setup: Setup) -> tuple[Metric, ...]:
+def of_tasks(setup: Setup) -> tuple[Metric, ...]:
     """
     Those of each task of a run, ``multikey`` and ``multikey-logp``; and at each length,
     where there are several: ``multikey@2048``.
