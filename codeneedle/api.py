@@ -61,7 +61,9 @@ class LoadedRun:
             )
         ]
 
-    def frame(self, metric: str | None = None, *, units: bool = False) -> "pd.DataFrame":
+    def frame(
+        self, metric: str | None = None, *, units: bool = False
+    ) -> "pd.DataFrame":
         """
         The values of *metric*.
 
@@ -93,7 +95,10 @@ class LoadedRun:
         cells = cells_frame(run, chosen)
         values = [cell.value for cell in cells]
         return pd.DataFrame(
-            [values[at : at + len(across)] for at in range(0, len(values), len(across))],
+            [
+                values[at : at + len(across)]
+                for at in range(0, len(values), len(across))
+            ],
             index=pd.Index(down, name="k"),
             columns=pd.Index(across, name="v"),
         )

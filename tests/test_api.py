@@ -75,7 +75,9 @@ def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
         RUNS / "recall" / "golden" / "needle-nano"
     )
     monkeypatch.chdir(tmp_path)
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)
+    (example,) = re.findall(
+        r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL
+    )
 
     exec(example, {})  # noqa: S102 - our own README
 
