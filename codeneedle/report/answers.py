@@ -22,7 +22,6 @@ from codeneedle.probes.recall.alignment import Mark, Row, Score, score
 from codeneedle.probes.recall.rounds import (
     AskedRound,
     ForcedAnswer,
-    Reading,
     asked_rounds,
     forced_answers,
 )
@@ -41,7 +40,6 @@ def answers(
     runs: Sequence[Run],
     pair: Pair,
     function: str | None,
-    reading: Reading,
     *,
     width: int,
     colour: bool,
@@ -54,7 +52,6 @@ def answers(
         pair: The cell.
         function: Name of a needle, or its part after a dot, or of a question of a
             task; None for all.
-        reading: How stored replies are read.
         width: Columns of the terminal.
         colour: Whether to colour; the marks have the same meaning.
 
@@ -72,7 +69,7 @@ def answers(
         raise _unanswered(runs, pair)
     if function is None:
         for run, record in found:
-            yield overview_of(run, record, reading)
+            yield overview_of(run, record)
         return
     named = [
         (run, name, asked) for run, record in found for name, asked in _all(run, record)
@@ -86,7 +83,7 @@ def answers(
         if isinstance(asked, Outcome):
             yield question_view(asked)
         else:
-            yield _round_view(asked, reading, width=width, colour=colour)
+            yield _round_view(asked, width=width, colour=colour)
 
 
 def _unanswered(runs: Sequence[Run], pair: Pair) -> BadInput:
@@ -118,26 +115,24 @@ def _all(run: Run, record: CellRecord) -> Iterator[tuple[str, AskedRound | Outco
         yield outcome.question, outcome
 
 
-def overview_of(run: Run, record: CellRecord, reading: Reading) -> Group:
+def overview_of(run: Run, record: CellRecord) -> Group:
     """All answers of *record*, a line each, or why it has none."""
     if not record.has_numbers:
         why = visible(f"{record.status}: {record.reason}")
         return Group(_record_title(run, record), Text(why))
     if record.probe == RECALL:
-        return rounds_overview(run, record, reading)
+        return rounds_overview(run, record)
     return questions_overview(run, record)
 
 
-def _round_view(
-    asked: AskedRound, reading: Reading, *, width: int, colour: bool
-) -> RenderableType:
+def _round_view(asked: AskedRound, *, width: int, colour: bool) -> RenderableType:
     if asked.error:
         return Text(f"no answer: {visible(asked.error)}")
-    scored = score(asked.needle, asked.round.reply, strict_indent=reading.strict_indent)
+    scored = score(asked.needle, asked.round.reply)
     return side_by_side(asked.needle, scored, width=width, colour=colour)
 
 
-def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
+def rounds_overview(run: Run, record: CellRecord) -> Group:
     """One line per round of a recall record, with its score or its error."""
     rounds = asked_rounds(record, run.setup)
     forced = forced_answers(record, run.setup)
@@ -145,7 +140,7 @@ def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
     if rounds:
         answered = sum(not asked.error for asked in rounds)
         said = f"{answered} of {plural(len(rounds), 'round')} answered"
-        rows = [overview_row(asked, reading) for asked in rounds]
+        rows = [overview_row(asked) for asked in rounds]
         words = {"needle": 8, "ended": 6}
         parts += [Text(said), Text()]
         parts += [text_table(OVERVIEW_HEADINGS, rows, words=words, gap=1)]
@@ -200,12 +195,12 @@ def _place(needle: NeedleFacts) -> list[str]:
     return [name, f"{needle.depth:.0%}", str(needle.line)]
 
 
-def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
+def overview_row(asked: AskedRound) -> list[str]:
     """The cells of `rounds_overview` for one round."""
     where = _place(asked.needle)
     if asked.error:
         return [*where, *[""] * 6, f"error: {visible(asked.error)}"]
-    counts = asked.counts(reading)
+    counts = asked.counts
     lines = (
         counts.matched,
         counts.missing,
