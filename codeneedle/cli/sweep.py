@@ -24,7 +24,6 @@ from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.grid import RUNS, Pair
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
-from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP
 from codeneedle.sweep import plan as planning
@@ -139,7 +138,7 @@ def deciding(request: Request) -> Request:
             "--shard.",
         )
     screens = [name for name in request.probes if name in SCREENS] or [*SCREENS[:1]]
-    others = [name for name in request.probes if name not in SCREENS] or [RECALL]
+    others = [name for name in request.probes if name not in SCREENS] or [PROBE.name]
     return replace(request, probes=(*screens, *others))
 
 
