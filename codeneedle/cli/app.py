@@ -480,7 +480,7 @@ def show(
         width=console.width,
         colour=console.color_system is not None,
     ):
-        console.print(part)
+        console.print(part, crop=False)
 
 
 @corpora.command("list")
