@@ -155,12 +155,17 @@ def most_precise(pairs: Iterable[Pair]) -> Pair:
     Raises:
         ValueError: If there are no pairs.
     """
+    return min(pairs, key=_pair_precision)
 
-    def key(pair: Pair) -> tuple[object, ...]:
-        # The name decides between types of equal size: never the running order.
-        return (*precision(pair.k), pair.k, *precision(pair.v), pair.v)
 
-    return min(pairs, key=key)
+def most_precise_first(pairs: Iterable[Pair]) -> list[Pair]:
+    """*pairs* from the most precise one on, by K before V."""
+    return sorted(pairs, key=_pair_precision)
+
+
+def _pair_precision(pair: Pair) -> tuple[object, ...]:
+    # The name decides between types of equal size: never the running order.
+    return (*precision(pair.k), pair.k, *precision(pair.v), pair.v)
 
 
 def shuffled_grid(

@@ -370,6 +370,15 @@ CELLS_OF_A_WORKER = 8
 MANY_CELLS = 100_000
 
 
+class Sleeper(Probe):
+    """A probe that waits in place of measuring."""
+
+    def measure(self, _context: ProbeContext) -> Json:
+        """Wait for `CELL_S`."""
+        time.sleep(CELL_S)
+        return {}
+
+
 def _waiting(made: Store, cells: int) -> tuple[Runner, Probe, list[Pair]]:
     """A runner of *cells* that wait for `CELL_S` each, in the folder of a store."""
     types = [f"t{at}" for at in range(cells)]
@@ -384,11 +393,7 @@ def _waiting(made: Store, cells: int) -> tuple[Runner, Probe, list[Pair]]:
         folder=made.folder,
     )
 
-    def measure(_cell: ProbeContext) -> Json:
-        time.sleep(CELL_S)
-        return {}
-
-    probe = Probe(name="recall", metrics=(), measure=measure)
+    probe = Sleeper(name="recall", metrics=())
     return Runner(run=context, store=made), probe, [Pair(k, "f16") for k in types]
 
 

@@ -33,6 +33,7 @@ from codeneedle.cli.options import (
     ServerOption,
     StrictIndent,
     SweepCommand,
+    WaitOption,
     argument,
     limits_of,
     one_form,
@@ -106,6 +107,7 @@ def sweep(
     decide: DecideOption = False,
     more: MoreOption = None,
     budget: BudgetOption = None,
+    wait: WaitOption = True,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
     max_memory: MaxMemory = None,
@@ -124,6 +126,7 @@ def sweep(
         decide=decide,
         more=more,
         budget_s=budget,
+        wait=wait,
         limits=limits_of(max_loss, max_lost, max_memory, at),
     )
     return sweep_module.sweep(context.obj, _stderr(), wish)

@@ -319,6 +319,13 @@ BudgetOption = Annotated[
         "none",
     ),
 ]
+WaitOption = Annotated[
+    bool,
+    typer.Option(
+        "--wait/--no-wait",
+        help="Wait while another sweep computes, where times are taken.",
+    ),
+]
 OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")
 ]

@@ -194,15 +194,32 @@ class RunningCell:
     Attributes:
         step: How far its probe is; None before it says.
         started: When it began, monotonic seconds.
+        since: When it began what it does now, or the first of several steps; likewise.
     """
 
     step: Step | None = None
     started: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=time.monotonic)
 
     @property
     def part(self) -> float:
         """How much of it is done, from 0 to 1."""
-        return self.step.done / self.step.total if self.step else 0.0
+        return self.step.part if self.step else 0.0
+
+    def note(self, step: Step) -> None:
+        """Take in how far its probe is."""
+        former = self.step
+        is_next = former is None or former.total != step.total
+        if is_next or (step.total == 1 and former and former.what != step.what):
+            self.since = time.monotonic()
+        self.step = step
+
+    def whole_s(self) -> float | None:
+        """Estimated seconds of all of it; None before one of several steps is on."""
+        if self.step is None or self.step.total == 1 or not self.part:
+            return None
+        before = self.since - self.started
+        return before + (time.monotonic() - self.since) / self.part
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,7 +237,8 @@ class SweepProgress:
         workers: How many cells are measured at the same time, at most.
         started: When this command began, monotonic seconds.
         is_first: Whether to print the description of the run first.
-        is_ending: Whether the sweep stops after the current cell.
+        asked_to_stop: Whether the sweep stops after the current cell; called with each
+            frame, as a cell may take minutes without an event.
     """
 
     name: str
@@ -232,7 +250,7 @@ class SweepProgress:
     workers: int = 1
     started: float = field(default_factory=time.monotonic)
     is_first: bool = True
-    is_ending: bool = False
+    asked_to_stop: Callable[[], bool] = lambda: False
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -245,7 +263,7 @@ class SweepProgress:
             case CellStarted(pair=pair):
                 self.running[pair] = RunningCell()
             case CellStepped(pair=pair, step=step) if pair in self.running:
-                self.running[pair].step = step
+                self.running[pair].note(step)
             case CellEnded(record=record):
                 # Cells of other shares or of a larger grid are told, too.
                 if record.pair in self.pairs:
@@ -265,8 +283,14 @@ class SweepProgress:
         return self.done - sum(r.has_numbers for r in self.records.values())
 
     def left_s(self) -> float | None:
-        """Estimated seconds until the end; None before the first cell has finished."""
+        """
+        Estimated seconds until the end, by the cells that have finished, or else by how
+        far those are that run; None before their first answers.
+        """
         spent = [r.phases.total_s for r in self.records.values() if r.has_numbers]
+        if not spent:
+            begun = map(RunningCell.whole_s, self.running.values())
+            spent = [whole_s for whole_s in begun if whole_s is not None]
         if not spent:
             return None
         now = time.monotonic()
@@ -285,6 +309,7 @@ class SweepDisplay:
     def __init__(self, console: Console, progress: SweepProgress) -> None:
         self._console = console
         self._progress = progress
+        self._is_ending = False
         self._live = (
             Live(
                 get_renderable=lambda: live_view(progress),
@@ -311,6 +336,10 @@ class SweepDisplay:
     def show(self, event: Event) -> None:
         """Take *event* in; print a line where the grid does not tell it."""
         self._progress.note(event)
+        is_new = not self._is_ending and self._progress.asked_to_stop()
+        if self._live is None and is_new:
+            self._is_ending = True
+            self._console.print(ending_phrase(self._progress))
         if isinstance(event, CellEnded) and (
             self._live is None or not event.record.has_numbers
         ):
@@ -369,12 +398,20 @@ def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
     )
     yield bar
     yield Text(_time_phrase(progress), style="dim")
-    these = "this cell" if progress.workers == 1 else "these cells"
-    if progress.is_ending:
-        what = f"ending after {these}; Ctrl-C again ends at once"
-        yield Text(what, style="yellow")
+    if progress.asked_to_stop():
+        yield ending_phrase(progress)
     else:
-        yield Text(f"Ctrl-C ends after {these}", style="dim")
+        yield Text(f"Ctrl-C ends after {_these(progress)}", style="dim")
+
+
+def ending_phrase(progress: SweepProgress) -> Text:
+    """What the first Ctrl-C did, and what the second one would do."""
+    what = f"ending after {_these(progress)}; Ctrl-C again ends at once"
+    return Text(what, style="yellow")
+
+
+def _these(progress: SweepProgress) -> str:
+    return "this cell" if progress.workers == 1 else "these cells"
 
 
 def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
@@ -413,7 +450,7 @@ def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
     running = progress.running.get(pair)
     if running:
         step = running.step
-        done = f"{step.done}/{step.total}" if step else "..."
+        done = f"{step.done}/{step.total}" if step and step.total > 1 else "..."
         return Text(done, style="bold reverse")
     if record is None or record.status is Status.INTERRUPTED:
         return Text(NOT_RUN_WORD, style="dim")
@@ -434,10 +471,19 @@ def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:
     step = cell.step
     if step is None:
         return f"{where}  loading"
-    return (
-        f"{where}  round {min(step.done + 1, step.total)} of {step.total}  "
-        f"{visible(step.what)}"
-    )
+    at = ""
+    if step.total > 1:
+        at = f"round {min(step.done + 1, step.total)} of {step.total}  "
+    return f"{where}  {at}{visible(step.phrase)}{_rest_of_reading(cell)}"
+
+
+def _rest_of_reading(cell: RunningCell) -> str:
+    """``, 1:20 left`` while a text is read."""
+    at = cell.step and cell.step.within
+    if not (at and at.is_prompt and at.done):
+        return ""
+    spent_s = time.monotonic() - cell.since
+    return f", {duration(spent_s * (at.total - at.done) / at.done)} left"
 
 
 def _time_phrase(progress: SweepProgress) -> str:

@@ -47,6 +47,7 @@ from codeneedle.sweep.prepare import (
 from codeneedle.sweep.request import Request, pages
 from codeneedle.sweep.runner import Event, Runner, once_more, pending
 from codeneedle.sweep.workers import agreement, on_other_devices, share_of_array
+from codeneedle.system.machine import overload
 from codeneedle.system.orphans import end_orphans, leftovers, this_process
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural, visible
@@ -71,6 +72,7 @@ class Wish:
         more: Whether open pairs are asked for further functions; None: for at most a
             third of the sweep's time.
         budget_s: Seconds after which nothing new begins; None for no limit.
+        wait: Whether it waits while other sweeps compute that times are taken without.
         limits: What pairs are held against.
     """
 
@@ -78,6 +80,7 @@ class Wish:
     decide: bool = False
     more: bool | None = None
     budget_s: float | None = None
+    wait: bool = True
     limits: Limits
 
 
@@ -179,7 +182,8 @@ def checked(request: Request, console: Console) -> list[Plan]:
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
             refuse_other_setup(plan)
-    note_lines(console, dict.fromkeys(n for plan in plans for n in plan.notes))
+    notes = (n for plan in plans for n in plan.notes)
+    note_lines(console, dict.fromkeys(filter(None, (*notes, overload()))))
     return plans
 
 
@@ -217,6 +221,7 @@ class _Page:
                     store=plan.store,
                     retry_failed=self.wish.retry_failed,
                     asked_to_stop=lambda: user.asked_to_stop or self._is_spent(),
+                    may_wait=self.wish.wait,
                     workers=plan.workers,
                     alone=plan.alone,
                 )
@@ -282,8 +287,9 @@ class _Page:
             progress.records.clear()
             functions = plural(max(asked.values()), "function")
             say(self.console, f"open pairs, up to {functions} each:")
+            progress.asked_to_stop = lambda: user.asked_to_stop
             with SweepDisplay(self.console, progress) as display:
-                yield self._shown(display, progress, user)
+                yield display.show
 
         failed = decide(runner, self.wish.limits, is_over=is_over, show=show)
         reasons = (
@@ -320,9 +326,10 @@ class _Page:
         """The exit codes of *probe*, and of its reference measured again."""
         yield self._swept(runner, probe, pairs, user)
         if self.plan.repeated(probe):
-            again = once_more(probe, pairs, store=self.plan.store)
-            if again:
-                yield self._swept(runner, again, pairs, user)
+            twice = once_more(probe, pairs, store=self.plan.store)
+            if twice:
+                again, reference = twice
+                yield self._swept(runner, again, [reference], user)
         yield from self._swept_elsewhere(runner, probe, pairs, user)
 
     def _swept_elsewhere(
@@ -331,11 +338,11 @@ class _Page:
         """The same of the reference on each further kind of device."""
         plan = self.plan
         devices = {worker.device: worker for worker in plan.workers}
-        for other, device in on_other_devices(
+        for other, reference, device in on_other_devices(
             probe, pairs, store=plan.store, devices=list(devices)
         ):
             there = replace(runner, workers=[devices[device]])
-            yield self._swept(there, other, pairs, user)
+            yield self._swept(there, other, [reference], user)
             said = agreement(probe, other, pairs, store=plan.store)
             note_lines(self.console, [said] if said else [])
 
@@ -369,24 +376,15 @@ class _Page:
             cells = plural(len(progress.pairs), "cell")
             return self._told(progress, f"all {cells} are done: nothing to do")
         if not user.asked_to_stop:
+            progress.asked_to_stop = lambda: user.asked_to_stop
             with SweepDisplay(self.console, progress) as display:
-                show = self._shown(display, progress, user)
-                runner.sweep(probe, progress.pairs, tell=show)
+                runner.sweep(probe, progress.pairs, tell=display.show)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
         if user.asked_to_stop and progress.done < len(progress.pairs):
             raise KeyboardInterrupt
         finished = progress.done - progress.failures
         cells = f"{finished} of {len(progress.pairs)} cells finished"
         return self._told(progress, cells)
-
-    def _shown(
-        self, display: SweepDisplay, progress: SweepProgress, user: StopRequest
-    ) -> Callable[[Event], None]:
-        def show(event: Event) -> None:
-            progress.is_ending = user.asked_to_stop
-            display.show(event)
-
-        return show
 
     def _pending(self, progress: SweepProgress) -> list[Pair]:
         return pending(

@@ -18,6 +18,7 @@ from codeneedle.engines.messages import (
     Completion,
     Forced,
     Message,
+    Progress,
     Reply,
     TokenPiece,
 )
@@ -157,7 +158,14 @@ class Tokenizer(Protocol):
 
 
 class Replies(Protocol):
-    """Answers prompts."""
+    """
+    Answers prompts.
+
+    Attributes:
+        tell: Called with how far a request is.
+    """
+
+    tell: Callable[[Progress], None]
 
     def complete(
         self, question: Completion, *, enough: Callable[[str], bool] = ...

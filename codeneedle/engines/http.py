@@ -14,11 +14,13 @@ import httpx
 
 from codeneedle.engines.messages import (
     BadReply,
+    Progress,
     Refused,
     Reply,
     ServerGone,
     ServerSilent,
     StreamEvent,
+    ignored,
     parsed,
     refusal,
     refuse_beyond,
@@ -119,6 +121,9 @@ class Connection:
 
     A context manager; a call after its end fails. Redirects are refused: the key is
     for this server alone.
+
+    Attributes:
+        tell: Called with how far a streamed reply is.
     """
 
     def __init__(
@@ -142,6 +147,7 @@ class Connection:
                 a reply is awaited.
             transport: For tests.
         """
+        self.tell: Callable[[Progress], None] = ignored
         self._silence_s = silence_s
         self._api_key = api_key
         self._deadline = _Deadline(is_leaving)
@@ -177,12 +183,34 @@ class Connection:
         enough: Callable[[str], bool],
         *,
         max_tokens: int,
+        before: int = 0,
+        of: int = 0,
     ) -> Reply:
-        """The streamed answer to *body*, as of `messages.reply_of`."""
+        """
+        The streamed answer to *body*, as of `messages.reply_of`.
+
+        Args:
+            path: Of the endpoint.
+            body: Sent as JSON.
+            read: Reads an event.
+            enough: Whether a reply is long enough.
+            max_tokens: Tokens that were asked for.
+            before: Tokens that came by earlier requests, for how far it is.
+            of: Tokens of all these requests; 0 for those of this one.
+        """
+
+        def tell(at: Progress) -> None:
+            whole = Progress(before + at.done, of or max_tokens)
+            self.tell(at if at.is_prompt else whole)
+
         started = time.perf_counter()
         with self._sent("POST", path, body, limit_s=self._silence_s) as response:
             reply = reply_of(
-                self._events(response), read=read, enough=enough, max_tokens=max_tokens
+                self._events(response),
+                read=read,
+                enough=enough,
+                max_tokens=max_tokens,
+                tell=tell,
             )
         return replace(reply, wall_s=round(time.perf_counter() - started, 4))
 

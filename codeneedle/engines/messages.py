@@ -377,15 +377,46 @@ class Timings:
     draft_n_accepted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """
+    How far a request is.
+
+    Attributes:
+        done: Tokens of the prompt that are read, or of the reply that have come.
+        total: Tokens of the prompt, or those that the reply may have.
+        is_prompt: Whether they are tokens of the prompt.
+    """
+
+    done: int
+    total: int
+    is_prompt: bool = False
+
+
+def ignored(_progress: Progress) -> None:
+    """Nobody wants to know how far a request is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEvent:
-    """One event of a stream, whichever endpoint sent it."""
+    """
+    One event of a stream, whichever endpoint sent it.
+
+    Attributes:
+        text: What it adds to the answer.
+        reasoning: What it adds to the thinking before it.
+        tokens: Those of both.
+        timings: Counts and times so far.
+        finish: Why the reply ended; None if it has not.
+        reading: How far the server has read the prompt; None if it does not say so.
+    """
 
     text: str = ""
     reasoning: str = ""
     tokens: tuple[Token, ...] = ()
     timings: Timings | None = None
     finish: Finish | None = None
+    reading: Progress | None = None
 
 
 def reply_of(
@@ -394,6 +425,7 @@ def reply_of(
     read: Callable[[Json], StreamEvent],
     enough: Callable[[str], bool],
     max_tokens: int,
+    tell: Callable[[Progress], None] = ignored,
 ) -> Reply:
     """
     Join a stream's *events* into one reply.
@@ -404,6 +436,7 @@ def reply_of(
         enough: Called with the text so far after each event with a line break,
             however the bytes arrived; ends the reply when it returns True.
         max_tokens: Tokens that were asked for.
+        tell: Called with how far the reply is.
 
     Raises:
         BadReply: If an event is none, or the reply is longer than *max_tokens*
@@ -414,6 +447,7 @@ def reply_of(
     for each in events:
         event = read(each)
         partial.add(event)
+        tell(event.reading or Progress(partial.tokens, max_tokens))
         refuse_beyond(LONGEST_TOKEN * max_tokens, partial.characters)
         if "\n" in event.text and event.finish is None and enough(partial.joined()):
             partial.finish = "cut"
@@ -453,6 +487,11 @@ class _PartialReply:
         # Servers send a token with its text, or several with theirs.
         if self.lengths:
             self.lengths[-1] += len(event.text)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that have come, as the server counts them or else by their scores."""
+        return max(self.timings.predicted_n, len(self.logprobs))
 
     def joined(self) -> str:
         """The text so far; only joined on request, as that copies all of it."""

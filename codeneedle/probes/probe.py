@@ -4,8 +4,9 @@ import bisect
 import contextlib
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from codeneedle.engines.engine import (
     ToolRun,
     mismatched,
 )
+from codeneedle.engines.messages import Progress
 from codeneedle.errors import CellError, FolderUnusable
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import Weights
@@ -104,11 +106,33 @@ class Step:
         done: Steps behind it; for recall, rounds.
         total: Steps that it takes.
         what: What it does now, as a phrase.
+        within: How far the request of this step is; None before a server says so.
     """
 
     done: int
     total: int
     what: str
+    within: Progress | None = None
+
+    @property
+    def part(self) -> float:
+        """How much of all steps is done, from 0 to 1; reading a text counts as none."""
+        at = self.within
+        begun = 0.0
+        if at and at.total and not at.is_prompt:
+            begun = min(1.0, at.done / at.total)
+        return (self.done + begun) / self.total
+
+    @property
+    def phrase(self) -> str:
+        """What it does now, with how far that is: tokens read, or written."""
+        at = self.within
+        if at is None:
+            return self.what
+        if not at.is_prompt:
+            return f"{self.what}, token {at.done:,} of {at.total:,}"
+        share = f"{at.done / at.total:.0%}"
+        return f"{self.what}: {at.done:,} of {at.total:,} tokens read ({share})"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,6 +175,7 @@ class ProbeContext:
     phases: Phases = field(default_factory=Phases)
     peak_rss_bytes: int | None = None
     device_bytes: int | None = None
+    _now: Step = field(default=Step(0, 1, ""), init=False)
     _first_request: float | None = field(default=None, init=False)
     _last_reply: float | None = field(default=None, init=False)
 
@@ -161,7 +186,11 @@ class ProbeContext:
 
     def step(self, done: int, total: int, what: str) -> None:
         """Tell how far the probe is."""
-        self.tell(Step(done, total, what))
+        self._now = Step(done, total, what)
+        self.tell(self._now)
+
+    def _tell_progress(self, within: Progress) -> None:
+        self.tell(replace(self._now, within=within))
 
     def log(self, name: str = "") -> Path:
         """A log file of this cell; *name* tells it from the server's."""
@@ -198,6 +227,7 @@ class ProbeContext:
                 if differences:
                     raise mismatched(differences)
                 moments.append(time.monotonic())
+                served.client.tell = self._tell_progress
                 try:
                     yield served
                     # Only once it is through: a driver may take seconds.
@@ -276,76 +306,145 @@ class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class Probe(ABC):
     """
-    One way to measure a cell. To add one is to add a module, and a line to `PROBES`.
+    One way to measure a cell. To add one is to add a folder, and a line to `PROBES`.
 
-    What is called with settings gets an instance of its own `settings`.
+    Methods that take settings get an instance of its own `settings`.
 
     Attributes:
         name: What ``--probe`` takes; part of its records' file names.
         metrics: What its records can be asked for; the first is its headline.
-        measure: Measures a cell; returns the observation that is stored. Raises a
-            `CellError` if it cannot.
-        needs: What an engine must be able to do, beside answering.
-        reads_corpus: Whether it reads the corpus with these settings. Where no probe
-            does, the corpus is neither counted nor fitted, and there are no needles.
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
             names.
-        suited: Settings as an engine can do them. Raises if it cannot.
-        check: Raises what is wrong with settings. Called before anything is loaded,
-            and again with the whole corpus.
-        check_context: Raises if settings do not go with a context, in tokens, or with
-            what the weights were trained for; None where that does not bind.
-        notes: What a user should know before it starts: of the settings, the weights,
-            the engine and the run folder, one sentence each.
-        conditions: What must be equal for its records to be comparable, beside the
-            rest of the setup. Checks all that can be checked before the first cell.
-        more_metrics: Metrics that only these conditions have.
-        headline: Name of the metric that reports of a setup show where none is named;
-            empty for the first.
-        order: Puts the pairs in the order that the probe needs; shuffled by default.
-        remarks: What its records of a run say in words, a line each.
-        price: What a pair takes with these settings, as a phrase for the plan; empty
-            if there is nothing to say. The setup is that of the run folder, None in a
-            new one.
+        needs: What an engine must be able to do, beside answering.
+        continued_metric: Name of the metric for which open pairs can be asked for
+            further units; empty if every pair is asked the same.
+        screens: Whether it is quick enough to choose the pairs that others measure.
         repeats: Whether the most precise pair is measured again after all others: its
             two values differ by noise alone.
         leads: Whether the first pair that it measures decides for all others, as a
             reference does: they wait for it.
-        is_timed: Whether it measures time, and has the machine for itself.
-        units: How many units a record holds of those that open pairs can be asked for
-            in addition; 0 of a probe that asks every pair the same.
-        unit_ends: After how many units a pair is judged, ascending: those of every
-            sweep first. Empty where every pair is asked the same.
+        is_timed: Whether it measures time, and has the machine for itself; its first
+            metric is the speed of writing.
     """
 
     name: str
     metrics: tuple[Metric, ...]
-    measure: Callable[[ProbeContext], Json]
-    needs: frozenset[Ability] = frozenset()
-    reads_corpus: Callable[[Any], bool] = lambda _settings: True
     settings: type[Struct] = NoSettings
-    suited: Callable[[Any, Engine], Struct] = lambda settings, _engine: settings
-    check: Callable[[Any, Corpus | None], None] = lambda _settings, _corpus: None
-    check_context: Callable[[Any, int, int | None], None] = (
-        lambda _settings, _context, _trained: None
-    )
-    notes: Callable[[Any, Weights, Engine, Path], tuple[str, ...]] = (
-        lambda _settings, _weights, _engine, _folder: ()
-    )
-    conditions: Callable[[RunContext], Json] = lambda _run: {}
-    more_metrics: Callable[[Setup], tuple[Metric, ...]] = lambda _setup: ()
-    headline: Callable[[Setup], str] = lambda _setup: ""
-    order: Callable[[Sequence[Pair]], Sequence[Pair]] = lambda pairs: pairs
-    remarks: Callable[[Run], tuple[str, ...]] = lambda _run: ()
-    price: Callable[[Any, Setup | None], str] = lambda _settings, _setup: ""
+    needs: frozenset[Ability] = frozenset()
+    continued_metric: str = ""
+    screens: bool = False
     repeats: bool = False
     leads: bool = False
     is_timed: bool = False
-    units: Callable[[CellRecord], int] = lambda _record: 0
-    unit_ends: Callable[[Setup], Sequence[int]] = lambda _setup: ()
+
+    # --- before the first cell
+
+    def suited(self, settings: Any, _engine: Engine) -> Struct:
+        """
+        *settings* as an engine can do them.
+
+        Raises:
+            BadInput: If it cannot.
+        """
+        suited: Struct = settings
+        return suited
+
+    def check(  # noqa: B027 - most settings suit any model
+        self, settings: Any, corpus: Corpus | None
+    ) -> None:
+        """
+        Stop at settings that are wrong.
+
+        Called before anything is loaded, without a corpus, and again with all of it.
+
+        Raises:
+            BadInput: With settings that work.
+        """
+
+    def check_context(  # noqa: B027 - most settings suit any context
+        self, settings: Any, context: int, trained: int | None
+    ) -> None:
+        """
+        Stop at settings that do not go with a context.
+
+        Args:
+            settings: What the user chose.
+            context: Its size, in tokens.
+            trained: What the weights were trained for; None if that does not bind.
+
+        Raises:
+            BadInput: With settings that work.
+        """
+
+    def reads_corpus(self, _settings: Any) -> bool:
+        """
+        Whether it reads the corpus with these settings.
+
+        Where no probe does, the corpus is neither counted nor fitted, and there are no
+        needles.
+        """
+        return True
+
+    def notes(
+        self, _settings: Any, _weights: Weights, _engine: Engine, _folder: Path
+    ) -> tuple[str, ...]:
+        """What a user should know before it starts, one sentence each."""
+        return ()
+
+    def price(self, _settings: Any, _setup: Setup | None) -> str:
+        """
+        What a pair takes, as a phrase for the plan; empty if there is nothing to say.
+
+        The setup is that of the run folder, None in a new one.
+        """
+        return ""
+
+    def conditions(self, _run: RunContext) -> Json:
+        """
+        What must be equal for records to be comparable, beside the rest of the setup.
+
+        Checks all that can be checked before the first cell.
+
+        Raises:
+            CodeneedleError: If it cannot measure this run.
+        """
+        return {}
+
+    # --- cell by cell
+
+    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
+        """The pairs in the order that the probe needs; shuffled by default."""
+        return pairs
+
+    @abstractmethod
+    def measure(self, context: ProbeContext) -> Json:
+        """
+        Measure a cell, and return the observation that is stored.
+
+        Raises:
+            CellError: If it cannot.
+        """
+
+    # --- what was stored
+
+    def more_metrics(self, _setup: Setup) -> tuple[Metric, ...]:
+        """Metrics that only these conditions have."""
+        return ()
+
+    def headline(self, _setup: Setup) -> str:
+        """
+        Name of the metric that reports of a setup show where none is named.
+
+        Empty for the first.
+        """
+        return ""
+
+    def remarks(self, _run: Run) -> tuple[str, ...]:
+        """What its records of a run say in words, a line each."""
+        return ()
 
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """Its metrics under *setup*, the headline first, what belongs to it next."""
@@ -354,6 +453,20 @@ class Probe:
             return (*self.metrics, *more)
         every = (*self.metrics[:1], *more, *self.metrics[1:])
         return tuple(sorted(every, key=lambda metric: metric.name != first))
+
+    # --- further units of open pairs
+
+    def units(self, _record: CellRecord) -> int:
+        """How many units a record holds of those that open pairs are asked for."""
+        return 0
+
+    def unit_ends(self, _setup: Setup) -> Sequence[int]:
+        """
+        After how many units a pair is judged, ascending: those of every sweep first.
+
+        Empty where every pair is asked the same.
+        """
+        return ()
 
     def look(self, record: CellRecord, setup: Setup) -> int:
         """How often *record* got further units: 0 for what every sweep asks."""

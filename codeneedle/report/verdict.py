@@ -134,7 +134,9 @@ def _loss_sentence(found: Verdict, row: Row) -> str:
     elif row.kind is LossKind.CHANGE:
         what = f"changes by {_amount(found, row, row.bounds.mean)}"
     else:
-        what = f"loses {_amount(found, row, row.bounds.mean)} of the right tokens"
+        loss = _amount(found, row, row.bounds.mean)
+        no_loss = "shows no loss of right tokens"
+        what = no_loss if loss.startswith("-") else f"loses {loss} of the right tokens"
     return f"{what}{most} {limit}"
 
 
@@ -389,6 +391,8 @@ def word_phrase(standing: Standing, row: Row) -> str:
         return f"{word}: {', '.join(standing.lacking)} was not measured"
     below = row.bounds.mean < row.limit
     if standing.word is Word.OPEN and row.needed and below:
+        if row.needed > LIMIT:
+            return f"{word}: too near the limit to be decided"
         return f"{word}: about {row.needed:,} {row.metric.noun} would decide it"
     return word
 

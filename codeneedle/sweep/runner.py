@@ -81,11 +81,13 @@ def is_open(record: CellRecord | None) -> bool:
     return record is None or record.status is Status.INTERRUPTED
 
 
-def once_more(probe: Probe, pairs: Sequence[Pair], *, store: Store) -> Probe | None:
+def once_more(
+    probe: Probe, pairs: Sequence[Pair], *, store: Store
+) -> tuple[Probe, Pair] | None:
     """
-    What measures the reference of *pairs* again, once *probe* is through with them.
+    The reference of *pairs*, and what measures it again once *probe* is through.
 
-    Its record has a name of its own, so that it resumes, fails and is paid for as any
+    Its record has another name, so that it resumes, fails and is paid for as any
     other cell. None if the probe repeats none, or there is nothing to compare.
     """
     records = [store.record(pair, probe.name) for pair in pairs]
@@ -93,9 +95,7 @@ def once_more(probe: Probe, pairs: Sequence[Pair], *, store: Store) -> Probe | N
     if not probe.repeats or len(finished) < 2:  # noqa: PLR2004 - a reference and another
         return None
     reference = most_precise(finished)
-    return replace(
-        probe, name=f"{probe.name}{AGAIN}", order=lambda _: [reference], repeats=False
-    )
+    return replace(probe, name=f"{probe.name}{AGAIN}", repeats=False), reference
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,6 +108,8 @@ class Runner:
         store: Where records are and go.
         retry_failed: Whether cells that failed are measured again.
         asked_to_stop: Called between cells; true ends the sweep there.
+        may_wait: Whether a cell waits while other sweeps compute that times are taken
+            without.
         workers: What measures, side by side; by default one on the whole machine.
         alone: What measures probes that take times.
     """
@@ -116,6 +118,7 @@ class Runner:
     store: Store
     retry_failed: bool = False
     asked_to_stop: Callable[[], bool] = lambda: False
+    may_wait: bool = True
     workers: Sequence[Worker] = ()
     alone: Worker | None = None
     _preflights: dict[tuple[str, Pair], Trouble | None] = field(
@@ -193,7 +196,10 @@ class Runner:
         walk = _Walk(self, probe, [pair])
         walk.tell = tell
         tell(CellStarted(pair))
-        return self._cell(self.workers[0], walk, pair, goal=goal)
+        try:
+            return self._cell(self.workers[0], walk, pair, goal=goal)
+        except _Stopped:
+            raise KeyboardInterrupt from None
 
     def _side_by_side(
         self, workers: Sequence[Worker], walk: "_Walk", tell: Callable[[Event], None]
@@ -310,7 +316,11 @@ class Runner:
 
         cell.keep = keep
         try:
-            with occupied(alone=probe.is_timed, waiting=functools.partial(_wait, cell)):
+            with occupied(
+                self.store.name,
+                alone=probe.is_timed,
+                waiting=functools.partial(self._wait, cell) if self.may_wait else None,
+            ):
                 record = self._measured(probe, cell)
             if walk.is_aborted and not record.has_numbers:
                 raise KeyboardInterrupt  # noqa: TRY301 - its server was ended for that
@@ -444,6 +454,20 @@ class Runner:
         expected = self.run.setup.weights.sha256
         refuse_replaced(self.run.weights, expected=expected, progress=tell)
 
+    def _wait(self, cell: ProbeContext, who: str) -> None:
+        """
+        Wait for others that compute.
+
+        Raises:
+            _Stopped: If the sweep is to end.
+        """
+        if self.asked_to_stop():
+            raise _Stopped
+        another = f"another codeneedle ({who})" if who else "another codeneedle"
+        what = f"waiting: {another} is measuring; Ctrl-C, or --no-wait"
+        cell.step(0, 1, what)
+        nap()
+
     def _refuse_full_disk(self, record: CellRecord) -> None:
         """Stop at a failure that may be the disk's: a log without room tells less."""
         if record.has_numbers:
@@ -452,11 +476,6 @@ class Runner:
         if free < FULL_DISK_BYTES:
             reason = f"only {free:,} bytes are free"
             raise FolderUnusable(folder=self.store.folder, reason=reason)
-
-
-def _wait(cell: ProbeContext) -> None:
-    cell.step(0, 1, "waiting: times are taken on this machine")
-    nap()
 
 
 def _record(
@@ -486,7 +505,7 @@ def _record(
 
 
 class _Stopped(Exception):  # noqa: N818 - named after the fact
-    """The sweep is to end while it waits for a cell of another share."""
+    """The sweep is to end while it waits for another one."""
 
 
 class _Walk:

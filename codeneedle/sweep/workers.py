@@ -275,7 +275,7 @@ class SlurmArray:
 
 def on_other_devices(
     probe: Probe, pairs: Sequence[Pair], *, store: Store, devices: Sequence[str]
-) -> list[tuple[Probe, str]]:
+) -> list[tuple[Probe, Pair, str]]:
     """
     What measures the reference on each kind of device that has not measured it.
 
@@ -286,7 +286,7 @@ def on_other_devices(
         devices: Phrases of the workers; equal ones are of one kind.
 
     Returns:
-        Probes with names of their own, each with the phrase of its device.
+        Probes with other names, each with that reference and the phrase of its device.
     """
     record = _reference(probe, pairs, store)
     if record is None or probe.is_timed:
@@ -298,9 +298,9 @@ def on_other_devices(
             replace(
                 probe,
                 name=f"{probe.name}_on_{re.sub('[^a-z0-9]+', '_', kind.lower())}",
-                order=lambda _: [record.pair],
                 repeats=False,
             ),
+            record.pair,
             device,
         )
         for kind, device in others.items()

@@ -10,6 +10,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,10 @@ from codeneedle.system.files import (
     locked,
     nap,
     nearest,
+    read_regular,
     reason_of,
 )
-from codeneedle.text import size
+from codeneedle.text import plural, size, visible
 
 ASK_TIMEOUT_S = 10.0
 """For nvidia-smi and sysctl; without its daemon, the driver takes seconds to load."""
@@ -182,24 +184,70 @@ def made_folder(
         raise cache_unusable(folder.parent, reason_of(error)) from error
 
 
+def mean_load() -> float:
+    """Programs that compute or wait for a core, a mean of the last minute; from 0."""
+    with contextlib.suppress(OSError):
+        return os.getloadavg()[0]
+    return 0.0
+
+
+def overload() -> str:
+    """What is to be said of more programs that compute than there are cores, if so."""
+    load, cores = mean_load(), usable_cores()
+    if load <= cores:
+        return ""
+    found = f"the load of this machine is {load:.1f} on {plural(cores, 'core')}"
+    return f"{found}: times are longer, and speeds lower, than without other programs"
+
+
 @contextlib.contextmanager
-def occupied(*, alone: bool, waiting: Callable[[], object]) -> Iterator[None]:
+def occupied(
+    what: str, *, alone: bool, waiting: Callable[[str], object] | None
+) -> Iterator[None]:
     """
     Compute in the block, beside other sweeps of this user, or without them.
 
     Where the cache folder has no locks, others are not noticed.
 
     Args:
+        what: What computes, for those who wait for it.
         alone: Whether nobody else may compute meanwhile, as times are taken.
-        waiting: Called as long as it has to wait; sleeps for a moment each time.
+        waiting: Called with who computes, as long as it has to wait; sleeps for a
+            moment each time. None: nobody is waited for.
     """
     # The cache folder may be shared with other hosts.
     path = cache_folder() / f"measuring-{platform.node() or 'here'}.lock"
+
+    def wait() -> None:
+        if waiting:
+            waiting(_who_computes(path))
+
+    # Of a lock that several hold, the system does not tell the holders everywhere.
+    note = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(path, waiting=waiting, is_shared=not alone))
+            lock = locked(path, waiting=waiting and wait, is_shared=not alone)
+            stack.enter_context(lock)
+        with contextlib.suppress(OSError):
+            note.write_text(what, encoding="utf-8")
+            stack.callback(note.unlink, missing_ok=True)
         yield
+
+
+def _who_computes(path: Path) -> str:
+    """Process and run of one of the others that compute; empty if unknown."""
+    found = ""
+    for note in path.parent.glob(f"{path.stem}.*-*"):
+        pid = note.suffix[1:].partition("-")[0]
+        if not pid.isdecimal() or int(pid) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if not psutil.pid_exists(int(pid)):  # it was killed
+                note.unlink()
+            elif run := read_regular(note):
+                found = f"pid {pid}, {visible(run.decode(errors='replace'))}"
+    return found
 
 
 def _system() -> str:

@@ -10,7 +10,7 @@ from codeneedle.grid import (
     bits,
     by_precision,
     most_precise,
-    precision,
+    most_precise_first,
 )
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
@@ -492,10 +492,7 @@ def _standings(
     run: Run, scores: Sequence[_Scores], reference: Pair, limits: Limits
 ) -> Iterator[Standing]:
     records = [r for r in run.records if not r.probe.endswith(AGAIN)]
-    pairs = sorted(
-        {record.pair for record in records},
-        key=lambda pair: (precision(pair.k), pair.k, precision(pair.v), pair.v),
-    )
+    pairs = most_precise_first({record.pair for record in records})
     context = limits.at or run.setup.context
     sizes = {pair: _kv_bytes(pair, records, context) for pair in pairs}
     speeds = _speeds(run)

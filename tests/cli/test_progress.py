@@ -16,6 +16,7 @@ from rich.console import Console
 from codeneedle.cli import progress as shown
 from codeneedle.cli.progress import (
     PlainLines,
+    RunningCell,
     SweepDisplay,
     SweepProgress,
     far_phrase,
@@ -24,6 +25,7 @@ from codeneedle.cli.progress import (
     say,
     working,
 )
+from codeneedle.engines.messages import Progress
 from codeneedle.grid import DEFAULT_TYPES, shuffled_grid
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Step
@@ -68,6 +70,46 @@ def test_the_current_cell_tells_its_round(progress):
     assert str(PAIRS[6]) in shown
     assert "round 9 of 16  f_i" in shown
     assert "8/16" in shown
+
+
+def test_a_cell_tells_how_far_the_text_is_read_and_how_long_that_takes(progress):
+    cell = progress.running[PAIRS[0]] = RunningCell()
+    within = Progress(2048, 6843, is_prompt=True)
+    progress.note(CellStepped(PAIRS[0], Step(0, 1, "reading the corpus")))
+    progress.note(CellStepped(PAIRS[0], Step(0, 1, "reading the corpus", within)))
+    cell.since -= 60
+
+    shown = printed(live_view(progress), width=120)
+
+    assert "reading the corpus: 2,048 of 6,843 tokens read (30%), 2:20 left" in shown
+    assert "round" not in shown
+    assert progress.left_s() is None
+
+
+def test_the_first_answers_of_the_first_cell_tell_the_time_that_is_left(progress):
+    """
+    A minute of reading, and a minute for half a round of sixteen: 33 minutes a cell.
+    """
+    cell = progress.running[PAIRS[0]] = RunningCell()
+    cell.started -= 120
+    progress.note(CellStepped(PAIRS[0], Step(0, 16, "f_a")))
+    cell.since -= 60
+    within = Step(0, 16, "f_a", Progress(30, 60))
+    progress.note(CellStepped(PAIRS[0], within))
+
+    assert "f_a, token 30 of 60" in printed(live_view(progress), width=120)
+    assert progress.left_s() == pytest.approx(36 * (60 + 32 * 60) - 120, abs=60)
+
+
+def test_the_first_ctrl_c_is_answered_while_a_cell_says_nothing(progress):
+    asked = []
+    progress.asked_to_stop = lambda: bool(asked)
+    progress.note(CellStarted(PAIRS[0]))
+    before = printed(live_view(progress), width=90)
+    asked.append(True)
+
+    assert "Ctrl-C ends after this cell" in before
+    assert "ending after this cell" in printed(live_view(progress), width=90)
 
 
 def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):

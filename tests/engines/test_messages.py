@@ -10,6 +10,7 @@ from codeneedle.engines.messages import (
     LONGEST_TOKEN,
     LOWEST_LOGPROB,
     BadReply,
+    Progress,
     Refused,
     ServerGone,
     Token,
@@ -77,6 +78,28 @@ def test_gaps_are_missing_where_the_server_does_not_name_tokens():
 
         assert (-0.1, -0.25) == reply.logprobs
         assert () == reply.gaps
+
+
+def test_a_reply_tells_how_far_its_prompt_is_read_and_how_many_tokens_came():
+    """
+    A prompt that was read before, all but some tokens, is not worth a word.
+    """
+    told = []
+    read, known = (
+        {"content": "", "prompt_progress": {"total": 6843, "processed": n, "cache": c}}
+        for n, c in ((2048, 0), (6843, 6842))
+    )
+    reply_of(
+        [read, known, token("a"), LAST],
+        read=completion_event,
+        enough=never,
+        max_tokens=60,
+        tell=told.append,
+    )
+
+    assert Progress(2048, 6843, is_prompt=True) == told[0]
+    assert [0, 1, 1] == [each.done for each in told[1:]]
+    assert {60} == {each.total for each in told[1:]}
 
 
 def test_each_token_has_its_share_of_the_text():

@@ -1,6 +1,7 @@
 """Runs of several probes with made-up metrics."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from made_records import failed_record, made_run, made_setup
 
@@ -29,9 +30,21 @@ def made_metric(name, **changes):
     return Metric(**{**known, **changes})
 
 
-def made_probe(name, *metrics, **changes):
-    """A probe that cannot measure."""
-    return Probe(name=name, metrics=metrics, measure=None, **changes)
+@dataclass(frozen=True, kw_only=True)
+class MadeProbe(Probe):
+    """A probe that measures what it is given; without an outcome it cannot measure."""
+
+    outcome: Callable = None
+
+    def measure(self, context):
+        return self.outcome(context)
+
+
+def made_probe(name, *metrics, outcome=None, **methods):
+    """A probe of these metrics, with functions in place of its *methods*."""
+    replaced = {method: staticmethod(made) for method, made in methods.items()}
+    kind = type("Replaced", (MadeProbe,), replaced)
+    return kind(name=name, metrics=metrics, outcome=outcome)
 
 
 KLD = made_metric(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from made_records import made_setup
 from made_retrieval import made_frozen, made_texts, retrieval_record
 
-from codeneedle.probes.retrieval.metrics import METRICS, more_metrics
+from codeneedle.probes.retrieval.metrics import METRICS, of_tasks
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.records.record import Run
 
@@ -14,7 +14,7 @@ SETUP = replace(
     made_setup(types_k=("f16", "q4_0"), types_v=("f16",)),
     probes={NAME: {"tasks": ["multikey"], "lengths": list(LENGTHS)}},
 )
-BY_NAME = {metric.name: metric for metric in (*METRICS, *more_metrics(SETUP))}
+BY_NAME = {metric.name: metric for metric in (*METRICS, *of_tasks(SETUP))}
 RIGHT = BY_NAME["retrieval"]
 
 

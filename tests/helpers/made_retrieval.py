@@ -9,6 +9,7 @@ from made_records import made_setup
 from codeneedle.engines.messages import Forced
 from codeneedle.grid import Pair
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import (
     NAME,
     Asked,
@@ -20,7 +21,7 @@ from codeneedle.probes.retrieval.record import (
     Retrieval,
     TextRead,
 )
-from codeneedle.probes.retrieval.settings import RetrievalSettings, conditions
+from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import make_texts
 from codeneedle.probes.retrieval.tasks import Posed
 from codeneedle.records.record import CellRecord, Phases, Status, as_json, shared_with
@@ -135,4 +136,4 @@ def made_run(folder, engine, *, form=PromptForm.COMPLETION, **asked):
     settings = {NAME: RetrievalSettings(**wanted | asked)}
     setup = replace(made_setup(), prompt_form=form)
     run = run_context(folder, engine, setup=setup, settings=settings)
-    return replace(run, setup=replace(setup, probes={NAME: conditions(run)}))
+    return replace(run, setup=replace(setup, probes={NAME: PROBE.conditions(run)}))

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from fake_engine import FakeEngine
 from made_contexts import run_context
+from made_metrics import made_probe
 from made_records import made_setup
 
 from codeneedle.errors import CodeneedleError
 from codeneedle.grid import shuffled_grid
-from codeneedle.probes.probe import Probe
 from codeneedle.records import store
 from codeneedle.records.store import Store
 from codeneedle.sweep.runner import Runner
@@ -63,7 +63,7 @@ def main():
     break_things(**settings)
     context = run_context(folder, FakeEngine(), setup=ours.setup())
     with ours.locked(share=share):
-        probe = Probe(name="recall", metrics=(), measure=measure)
+        probe = made_probe("recall", outcome=measure)
         Runner(run=context, store=ours).sweep(probe, Share.parse(share).pairs(PAIRS))
 
 

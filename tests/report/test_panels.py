@@ -21,7 +21,7 @@ from printing import printed
 
 from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.grid import Pair
-from codeneedle.probes.retrieval.metrics import more_metrics
+from codeneedle.probes.retrieval.metrics import of_tasks
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.panels import (
     LETTERS,
@@ -136,7 +136,7 @@ def test_all_tasks_have_panels_of_their_own():
     frozen = made_frozen(made_dial(), made_dial("single", setting=0))
     setup = replace(SETUP, probes={NAME: {"tasks": ["multikey", "single"]}})
     run = run_of(retrieval_record("f16/f16", texts, frozen=frozen), setup=setup)
-    single = next(m for m in more_metrics(setup) if m.name == "single")
+    single = next(m for m in of_tasks(setup) if m.name == "single")
 
     assert ["multikey", "single"] == [each.task for each in panels_of(run, RIGHT)]
     assert "single" == panels(run, single).task

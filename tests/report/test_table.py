@@ -80,7 +80,9 @@ def test_columns_are_ordered_by_quality_speed_and_memory():
     add; a probe without records has none, and exports have those that are not shown.
     """
     added = made_metric("kld@512", values=lambda *_: [0.1])
-    more = replace(DIVERGENCE, more_metrics=lambda _setup: (added,))
+    more = made_probe(
+        "divergence", *DIVERGENCE.metrics, more_metrics=lambda _setup: (added,)
+    )
     table, recalled = table_of(), table_of(made_run())
     pairs = list(map(str, table.pairs))
 
@@ -278,7 +280,9 @@ def test_a_row_has_values_and_their_ratios():
     Multiples of the noise floor in parentheses, shares of the reference in percent,
     right-aligned below their headings; remarks of probes are below.
     """
-    probe = replace(THROUGHPUT, remarks=lambda _run: ("never\x1b[2J faster",))
+    probe = made_probe(
+        "throughput", *THROUGHPUT.metrics, remarks=lambda _run: ("never\x1b[2J faster",)
+    )
     lines = lines_of(probes=[*PROBES[:-1], probe])
     heading, *_ = (line for line in lines if line.startswith("K/V"))
     second = next(line for line in lines if line.startswith("q8_0/bf16"))

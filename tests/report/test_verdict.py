@@ -291,7 +291,9 @@ def test_a_size_of_memory_names_what_fits_and_says_how_it_stands():
 
 
 def test_a_row_has_the_loss_its_bounds_and_the_word():
-    heading, found = rows(losing_run({GOOD: WITHIN, COARSE: BEYOND, "q8_0/q4_0": OPEN}))
+    unclear = tuple(0.005 + 0.01 * (-1) ** at for at in range(16))
+    losses = {GOOD: WITHIN, COARSE: BEYOND, "q8_0/q4_0": unclear}
+    heading, found = rows(losing_run(losses))
 
     assert ["memory", "K/V", "loss", "from", "to", "of 16 functions"] == heading
     assert ["100%", REFERENCE, "", "", "", "reference *"] == found[REFERENCE]
@@ -572,3 +574,16 @@ def test_the_time_of_further_functions_is_told_where_it_is_known():
 
     assert " (about " in said(run)[2]
     assert said(timeless)[2].startswith("codeneedle sweep gradient --more")
+
+
+def test_a_pair_with_more_right_tokens_than_the_reference_shows_no_loss():
+    better = tuple(loss - 0.004 for loss in WITHIN)
+    _, loses, *_ = said(losing_run({GOOD: better, COARSE: BEYOND}))
+
+    assert loses.startswith("     shows no loss of right tokens, at most")
+
+
+def test_a_pair_too_near_the_limit_is_given_no_number_of_functions():
+    _, found = rows(losing_run({GOOD: OPEN, COARSE: BEYOND}))
+
+    assert "open: too near the limit to be decided" == found[GOOD][-1]

@@ -8,6 +8,7 @@ import pytest
 from fake_engine import FakeEngine, FakeServer, made_weights
 from gguf_files import write_gguf
 from made_contexts import run_context
+from made_metrics import made_probe
 from made_records import (
     made_needle,
     made_priming,
@@ -20,7 +21,7 @@ from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, shuffled_grid
 from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import Probe, Step
+from codeneedle.probes.probe import Step
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall
@@ -45,6 +46,7 @@ from codeneedle.sweep.runner import (
     pending,
 )
 from codeneedle.sweep.workers import Share, Worker
+from codeneedle.system import machine
 
 TYPES = ("q8_0", "q4_0")
 PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
@@ -65,7 +67,7 @@ class Script:
     def __init__(self, outcome=lambda _cell: None, name="recall"):
         self.outcome = outcome
         self.measured = []
-        self.probe = Probe(name=name, metrics=METRICS, measure=self.measure)
+        self.probe = made_probe(name, *METRICS, outcome=self.measure)
 
     def measure(self, cell):
         self.measured.append(cell.pair)
@@ -229,6 +231,42 @@ def test_the_current_cell_ends_before_a_sweep_that_is_asked_to_stop(store):
     walk(store, script, asked_to_stop=lambda: bool(script.measured))
 
     assert PAIRS[:1] == script.measured
+
+
+def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
+    store, tmp_path, monkeypatch
+):
+    """
+    Its cell has not begun: nothing is lost, and the other one may take hours.
+    """
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    script, steps, asked = Script(), [], []
+    timed = replace(script.probe, is_timed=True)
+
+    def tell(event):
+        if isinstance(event, CellStepped):
+            steps.append(event.step.what)
+            asked.append(True)
+
+    mine = made_runner(store, asked_to_stop=lambda: bool(asked))
+    with machine.occupied("a/b", alone=False, waiting=None):
+        mine.sweep(timed, PAIRS, tell=tell)
+
+    assert [] == script.measured
+    assert ["waiting: another codeneedle is measuring; Ctrl-C, or --no-wait"] == steps
+
+
+def test_a_sweep_that_must_not_wait_measures_beside_another_one(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
+    script = Script()
+    mine = made_runner(store, may_wait=False)
+
+    with machine.occupied("a/b", alone=False, waiting=None):
+        mine.sweep(replace(script.probe, is_timed=True), PAIRS)
+
+    assert PAIRS == script.measured
 
 
 def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, monkeypatch):
@@ -526,11 +564,11 @@ def test_the_reference_is_measured_once_more_after_all_others(store):
     assert once_more(probe, PAIRS, store=store) is None
 
     walk(store, script)
-    again = once_more(probe, PAIRS, store=store)
+    again, reference = once_more(probe, PAIRS, store=store)
     given = []
-    twice = replace(again, measure=lambda cell: given.append(cell) or observation())
+    twice = replace(again, outcome=lambda cell: given.append(cell) or observation())
     for _ in range(2):
-        made_runner(store).sweep(twice, twice.order(PAIRS))
+        made_runner(store).sweep(twice, [reference])
 
     assert [GOOD] == [cell.pair for cell in given]
     assert set(PAIRS) == set(given[0].records)

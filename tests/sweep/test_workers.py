@@ -102,7 +102,7 @@ def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
 
     found = on_other_devices(PROBES["recall"], PAIRS, store=store, devices=devices)
 
-    assert others == [(probe.name, device) for probe, device in found]
+    assert others == [(probe.name, device) for probe, _, device in found]
 
 
 @pytest.mark.parametrize("text", ["0/8", "9/8", "3", "3/0", "-1/8", "3/8/9", "a/b", ""])

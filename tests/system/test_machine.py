@@ -1,6 +1,9 @@
 """The machine is described in words that stay the same."""
 
+import contextlib
 import dataclasses
+import os
+import platform
 import signal
 import threading
 
@@ -10,6 +13,7 @@ from programs import script
 
 from codeneedle.errors import FolderUnusable
 from codeneedle.system import machine
+from codeneedle.system.files import locked
 from codeneedle.system.machine import MachineFacts, facts, made_folder, used_bytes
 
 MIB = 1 << 20
@@ -283,3 +287,51 @@ def test_a_folder_for_which_there_is_no_room_is_not_begun(wanted, monkeypatch):
         made(wanted)
 
     assert all("CODENEEDLE_CACHE" in each.value.hint for each in (full, taken))
+
+
+def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
+    """
+    Notes of processes that were killed are removed.
+    """
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
+    other = os.getppid()
+    lock = tmp_path / f"measuring-{platform.node() or 'here'}.lock"
+    note, stale = (lock.with_suffix(f".{pid}-1") for pid in (other, 4_194_305))
+    note.write_text("random-bodies-mini/needle-nano", encoding="utf-8")
+    stale.write_text("a/b", encoding="utf-8")
+    told = []
+
+    with contextlib.ExitStack() as held:
+        held.enter_context(locked(lock, is_shared=True))
+
+        def wait(who):
+            told.append(who)
+            held.close()
+
+        with machine.occupied("c/d", alone=True, waiting=wait):
+            mine = [each.read_text() for each in tmp_path.glob(f"*.{os.getpid()}-*")]
+
+    assert [f"pid {other}, random-bodies-mini/needle-nano"] == told
+    assert ["c/d"] == mine
+    assert not stale.exists()
+    assert not list(tmp_path.glob(f"*.{os.getpid()}-*"))
+
+
+def test_a_sweep_that_must_not_wait_computes_beside_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
+
+    with (
+        machine.occupied("a/b", alone=True, waiting=None),
+        machine.occupied("c/d", alone=True, waiting=None),
+    ):
+        pass
+
+
+def test_more_programs_than_cores_are_said(monkeypatch):
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (8.66, 5.4, 3.0))
+    said = machine.overload()
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.9, 5.4, 3.0))
+
+    assert "the load of this machine is 8.7 on 2 cores" in said
+    assert "" == machine.overload()

@@ -16,6 +16,7 @@ from codeneedle.engines.messages import (
     Finish,
     Forced,
     Message,
+    Progress,
     Readiness,
     Refused,
     Reply,
@@ -75,6 +76,9 @@ COMPLETION, CHAT = "/completion", "/v1/chat/completions"
 
 EXCEEDED = "exceed_context_size_error"
 """Type of the error for a prompt that is longer than the context."""
+
+WORTH_TELLING = 64
+"""Tokens of a prompt from which on it is told how far it is read."""
 
 CERTAIN = 1e6
 """Logit bias, in nats, that makes a token come."""
@@ -186,12 +190,16 @@ class Client(Connection):
         whole = self._pieces(prompt + right)
         ends = right_ends(self._ids(prompt), whole, right)
         ids = tuple(token.id for token in whole)
-        at = min(ends)
+        at, size = min(ends), len(ids) - min(ends)
+
+        def ask(wanted: NextTokens) -> tuple[Reply, list[Token]]:
+            return self._forced(wanted, before=len(wanted.before) - at, of=size)
+
         is_plain = all(isinstance(token.piece, str) for token in whole[at:])
         has_special = self._ids(right, parse_special=False) != self._ids(right)
         reply, scores = scored(
             NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed),
-            self._forced,
+            ask,
             at_once=is_plain and not has_special,
             other=lambda: self._ids("a", add_special=False)[-1],
         )
@@ -223,12 +231,11 @@ class Client(Connection):
         body: Json,
         read: Callable[[Json], StreamEvent],
         enough: Callable[[str], bool],
-        *,
-        max_tokens: int,
+        **counts: int,
     ) -> Reply:
         """As of `Connection`; the hint of a prompt that is too long names a context."""
         try:
-            return super()._reply(path, body, read, enough, max_tokens=max_tokens)
+            return super()._reply(path, body, read, enough, **counts)
         except Refused as error:
             tokens = error.counts.get("n_prompt_tokens", 0)
             if error.kind == EXCEEDED and tokens:
@@ -236,7 +243,7 @@ class Client(Connection):
                 error.hint = f"Use --context {(tokens // 256 + 1) * 256} or more."
             raise
 
-    def _forced(self, wanted: NextTokens) -> tuple[Reply, list[Token]]:
+    def _forced(self, wanted: NextTokens, **far: int) -> tuple[Reply, list[Token]]:
         """The reply to *wanted*, and the tokens that it has, with what is listed."""
         came: list[Token] = []
 
@@ -246,7 +253,8 @@ class Client(Connection):
             return found
 
         body, limit = forcing_body(wanted), len(wanted.tokens)
-        return self._reply(COMPLETION, body, read, never, max_tokens=limit), came
+        reply = self._reply(COMPLETION, body, read, never, max_tokens=limit, **far)
+        return reply, came
 
     def _ids(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -351,6 +359,7 @@ def completion_event(event: Json) -> StreamEvent:
         tokens=found.completion_probabilities,
         timings=found.timings,
         finish=ending if found.stop else None,
+        reading=_progress_of(found.prompt_progress),
     )
 
 
@@ -358,7 +367,8 @@ def chat_event(event: Json) -> StreamEvent:
     """Read an event of ``/v1/chat/completions``."""
     found = shaped(event, _Chat, expected="an event of a chat")
     if not found.choices:  # the one that states usage
-        return StreamEvent(timings=found.timings)
+        reading = _progress_of(found.prompt_progress)
+        return StreamEvent(timings=found.timings, reading=reading)
     choice = found.choices[0]
     reason = choice.finish_reason
     ending: Finish = "length" if reason == "length" else "stop"
@@ -368,7 +378,22 @@ def chat_event(event: Json) -> StreamEvent:
         tokens=(choice.logprobs and choice.logprobs.content) or (),
         timings=found.timings,
         finish=ending if reason else None,
+        reading=_progress_of(found.prompt_progress),
     )
+
+
+def _progress_of(stated: "_Reading | None") -> Progress | None:
+    """How far a prompt is read, unless next to all of it was read before."""
+    if stated is None or stated.total - stated.cache < WORTH_TELLING:
+        return None
+    return Progress(stated.processed, stated.total, is_prompt=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    total: int = 0
+    cache: int = 0
+    processed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +404,7 @@ class _Completion:
     stopped_limit: bool = False  # what older builds say instead
     timings: Timings | None = None
     completion_probabilities: tuple[Token, ...] = ()
+    prompt_progress: _Reading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,3 +429,4 @@ class _Choice:
 class _Chat:
     choices: tuple[_Choice, ...]
     timings: Timings | None = None
+    prompt_progress: _Reading | None = None

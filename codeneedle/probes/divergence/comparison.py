@@ -7,7 +7,7 @@ from pathlib import Path
 
 from codeneedle.engines.engine import DivergenceTask, DivergenceTool, ToolRun
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.grid import Pair, precision
+from codeneedle.grid import Pair
 from codeneedle.probes.divergence.record import (
     Compared,
     Divergence,
@@ -93,15 +93,6 @@ def reference_of(records: Mapping[Pair, CellRecord]) -> Pair | None:
         if found is not None:
             return Pair.parse(found.reference)
     return None
-
-
-def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:
-    """
-    The running order: the reference first, then those that would take its place.
-
-    The other probes shuffle, against heat and drift; here nothing is timed.
-    """
-    return sorted(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))
 
 
 def _compared(

@@ -20,24 +20,23 @@ from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.random_bodies import ALPHABET, random_bytes
 from codeneedle.engines.engine import Ability, Engine, Tokenizer
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.gguf import Weights
 from codeneedle.probes.divergence.comparison import (
     Text,
     compared,
     file_bytes,
-    most_precise_first,
     refuse_full_disk,
     refuse_untrained,
 )
-from codeneedle.probes.divergence.metrics import COPY_METRICS, more_metrics
+from codeneedle.probes.divergence.metrics import COPY_METRICS, at_contexts
 from codeneedle.probes.divergence.record import COPY as NAME
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, tokenizing
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.probes.recall.rounds import Reading
-from codeneedle.records.record import Json, Run, as_json, from_json
+from codeneedle.records.record import Json, Run, Setup, as_json, from_json
 from codeneedle.system.files import read_regular, write_whole
 from codeneedle.text import size
 
@@ -165,115 +164,11 @@ class Conditions:
     ignored: tuple[str, ...]
 
 
-def check(settings: CopySettings, _corpus: Corpus | None) -> None:
-    """
-    Stop at settings that no model can satisfy.
-
-    Raises:
-        BadInput: If ``--copy-text`` is no text, or a passage is longer than half of a
-            context.
-    """
-    if settings.text:
-        _decoded(settings.text)
-    shortest = min(settings.contexts, default=DEFAULT_CONTEXT)
-    if settings.length and settings.length >= shortest // 2:
-        raise BadInput(
-            source=f"--copy-length {settings.length}",
-            reason=f"half of a context of {shortest:,} tokens has no room for it",
-            hint=f"Use --copy-length {shortest // 2 - 1} or less, or a longer "
-            "--copy-context.",
-        )
-
-
-def notes(
-    settings: CopySettings, weights: Weights, engine: Engine, folder: Path
-) -> tuple[str, ...]:
-    """What the distributions of the reference will take on the disk."""
-    tool, chunks = engine.divergence_tool(), settings.chunks or DEFAULT_CHUNKS
-    missing = sum(
-        tool.missing_bytes(folder / NAME, context=context, chunks=chunks)
-        for context in chosen_contexts(weights, settings)
-    )
-    return (f"the probe copy keeps {size(missing)} in the run folder",) * bool(missing)
-
-
-def conditions(run: RunContext) -> Json:
-    """
-    What *run* copies: its texts, laid out and stored in the run folder.
-
-    Raises:
-        BadInput: If a context is longer than the training, a text too short, or the
-            tokenizer joins what should stay apart.
-        MachineError: If the tool is missing or too old, or the disk too small.
-    """
-    tool = run.engine.divergence_tool()
-    asked = run.settings_of(CopySettings, NAME)
-    contexts, chunks = (
-        chosen_contexts(run.weights, asked),
-        asked.chunks or DEFAULT_CHUNKS,
-    )
-    for context in contexts:
-        refuse_untrained(run, context, option="--copy-context")
-    texts = _stored_texts(run, asked, contexts)
-    for context, text in zip(contexts, texts, strict=True):
-        tool.check(text_name=NAME, text_bytes=len(text), context=context, chunks=chunks)
-    refuse_full_disk(run, _folder(run), [(context, chunks) for context in contexts])
-    return as_json(
-        Conditions(
-            contexts=contexts,
-            chunks=chunks,
-            length=asked.length,
-            text=asked.text.name if asked.text else asked.kind,
-            texts_sha256=tuple(hashlib.sha256(text).hexdigest() for text in texts),
-            layout=LAYOUT,
-            llama=tool.version,
-            arguments=tool.arguments,
-            ignored=tool.ignored,
-        )
-    )
-
-
 def chosen_contexts(weights: Weights, asked: CopySettings) -> tuple[int, ...]:
     """The contexts asked for, else one that the weights were trained for."""
     trained = weights.training_context or DEFAULT_CONTEXT
     default = min(DEFAULT_CONTEXT, trained // 2 * 2)
     return tuple(dict.fromkeys(asked.contexts)) or (default,)
-
-
-def measure(context: ProbeContext) -> Json:
-    """
-    Compare the cell with the reference on the second copies, at each context.
-
-    Raises:
-        BadInput: If a stored text has changed.
-        CellError: If the tool fails, or runs other cache types than asked for.
-    """
-    run = context.run
-    chosen = from_json(run.setup.probes[NAME], Conditions, file="setup.json")
-    asked = run.settings_of(CopySettings, NAME)
-    texts = []
-    for at, length in enumerate(chosen.contexts):
-        path = _path(run, asked, length)
-        data = read_regular(path) or b""
-        if hashlib.sha256(data).hexdigest() != chosen.texts_sha256[at]:
-            raise BadInput(
-                source=path,
-                reason="it has changed since this sweep began",
-                hint="Remove it, and run the command again.",
-            )
-        texts.append(
-            Text(name=path.name, data=data, context=length, chunks=chosen.chunks)
-        )
-    return compared(context, texts, folder=_folder(run), probe=NAME)
-
-
-def remarks(run: Run) -> tuple[str, ...]:
-    """A sentence for each of the `disagreements`."""
-    return tuple(
-        f"reading and writing disagree on {pair}, in nats per token from the "
-        f"reference: {NAME}-logp {copied:+.4f}, {RECALL}-logp {recalled:+.4f}"
-        for pair, (copied, recalled) in disagreements(run).items()
-    )
 
 
 def disagreements(run: Run) -> dict[Pair, tuple[float, float]]:
@@ -347,19 +242,131 @@ def _exceeds(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return sign * other[0] + other[1] < abs(mean) / 2
 
 
-PROBE = Probe(
+class CopyProbe(Probe):
+    """Compares distributions on texts whose second half repeats the first."""
+
+    def reads_corpus(self, _settings: CopySettings) -> bool:
+        """It makes its texts, or reads a file."""
+        return False
+
+    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
+        """The same at each context, where a run has several."""
+        return at_contexts(setup, NAME)
+
+    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
+        """The reference first: the others are compared with it."""
+        return most_precise_first(pairs)
+
+    def check(self, settings: CopySettings, _corpus: Corpus | None) -> None:
+        """
+        Stop at settings that no model can satisfy.
+
+        Raises:
+            BadInput: If ``--copy-text`` is no text, or a passage is longer than half of
+                a context.
+        """
+        if settings.text:
+            _decoded(settings.text)
+        shortest = min(settings.contexts, default=DEFAULT_CONTEXT)
+        if settings.length and settings.length >= shortest // 2:
+            raise BadInput(
+                source=f"--copy-length {settings.length}",
+                reason=f"half of a context of {shortest:,} tokens has no room for it",
+                hint=f"Use --copy-length {shortest // 2 - 1} or less, or a longer "
+                "--copy-context.",
+            )
+
+    def notes(
+        self, settings: CopySettings, weights: Weights, engine: Engine, folder: Path
+    ) -> tuple[str, ...]:
+        """What the distributions of the reference will take on the disk."""
+        tool, chunks = engine.divergence_tool(), settings.chunks or DEFAULT_CHUNKS
+        missing = sum(
+            tool.missing_bytes(folder / NAME, context=context, chunks=chunks)
+            for context in chosen_contexts(weights, settings)
+        )
+        return (f"the probe copy keeps {size(missing)} in the run folder",) * bool(
+            missing
+        )
+
+    def conditions(self, run: RunContext) -> Json:
+        """
+        What *run* copies: its texts, laid out and stored in the run folder.
+
+        Raises:
+            BadInput: If a context is longer than the training, a text too short, or the
+                tokenizer joins what should stay apart.
+            MachineError: If the tool is missing or too old, or the disk too small.
+        """
+        tool = run.engine.divergence_tool()
+        asked = run.settings_of(CopySettings, NAME)
+        contexts, chunks = (
+            chosen_contexts(run.weights, asked),
+            asked.chunks or DEFAULT_CHUNKS,
+        )
+        for context in contexts:
+            refuse_untrained(run, context, option="--copy-context")
+        texts = _stored_texts(run, asked, contexts)
+        for context, text in zip(contexts, texts, strict=True):
+            tool.check(
+                text_name=NAME, text_bytes=len(text), context=context, chunks=chunks
+            )
+        refuse_full_disk(run, _folder(run), [(context, chunks) for context in contexts])
+        return as_json(
+            Conditions(
+                contexts=contexts,
+                chunks=chunks,
+                length=asked.length,
+                text=asked.text.name if asked.text else asked.kind,
+                texts_sha256=tuple(hashlib.sha256(text).hexdigest() for text in texts),
+                layout=LAYOUT,
+                llama=tool.version,
+                arguments=tool.arguments,
+                ignored=tool.ignored,
+            )
+        )
+
+    def measure(self, context: ProbeContext) -> Json:
+        """
+        Compare the cell with the reference on the second copies, at each context.
+
+        Raises:
+            BadInput: If a stored text has changed.
+            CellError: If the tool fails, or runs other cache types than asked for.
+        """
+        run = context.run
+        chosen = from_json(run.setup.probes[NAME], Conditions, file="setup.json")
+        asked = run.settings_of(CopySettings, NAME)
+        texts = []
+        for at, length in enumerate(chosen.contexts):
+            path = _path(run, asked, length)
+            data = read_regular(path) or b""
+            if hashlib.sha256(data).hexdigest() != chosen.texts_sha256[at]:
+                raise BadInput(
+                    source=path,
+                    reason="it has changed since this sweep began",
+                    hint="Remove it, and run the command again.",
+                )
+            texts.append(
+                Text(name=path.name, data=data, context=length, chunks=chosen.chunks)
+            )
+        return compared(context, texts, folder=_folder(run), probe=NAME)
+
+    def remarks(self, run: Run) -> tuple[str, ...]:
+        """A sentence for each of the `disagreements`."""
+        return tuple(
+            f"reading and writing disagree on {pair}, in nats per token from the "
+            f"reference: {NAME}-logp {copied:+.4f}, {RECALL}-logp {recalled:+.4f}"
+            for pair, (copied, recalled) in disagreements(run).items()
+        )
+
+
+PROBE = CopyProbe(
     name=NAME,
     metrics=COPY_METRICS,
-    measure=measure,
-    needs=frozenset({Ability.DIVERGENCE}),
-    reads_corpus=lambda _settings: False,
     settings=CopySettings,
-    check=check,
-    notes=notes,
-    conditions=conditions,
-    more_metrics=lambda setup: more_metrics(setup, NAME),
-    order=most_precise_first,
-    remarks=remarks,
+    needs=frozenset({Ability.DIVERGENCE}),
+    screens=True,
     leads=True,
 )
 

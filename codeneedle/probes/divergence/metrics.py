@@ -220,7 +220,7 @@ METRICS: tuple[Metric, ...] = tuple(kind.at(None) for kind in _KINDS)
 """Those of the first context; the first of them is the headline."""
 
 
-def more_metrics(setup: Setup, probe: str = NAME) -> tuple[Metric, ...]:
+def at_contexts(setup: Setup, probe: str) -> tuple[Metric, ...]:
     """
     The same at each context, where a run has several: ``kld@512``, ``copy-ppl@512``.
 

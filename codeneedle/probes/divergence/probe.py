@@ -1,6 +1,7 @@
 """The divergence probe: next-token distributions compared with the reference's."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,18 +11,19 @@ from msgspec import Meta, Struct
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Ability
 from codeneedle.errors import BadInput
+from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes.divergence.comparison import (
     Text,
     compared,
     file_bytes,
-    most_precise_first,
     refuse_full_disk,
     refuse_untrained,
 )
-from codeneedle.probes.divergence.metrics import METRICS, more_metrics
+from codeneedle.probes.divergence.metrics import METRICS, at_contexts
 from codeneedle.probes.divergence.record import NAME
+from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
-from codeneedle.records.record import Json, as_json, from_json
+from codeneedle.records.record import Json, Setup, as_json, from_json
 from codeneedle.text import plural
 
 DEFAULT_CONTEXT = 4096
@@ -73,35 +75,6 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-def check(settings: DivergenceSettings, corpus: Corpus | None) -> None:
-    """
-    Stop at settings that no model can satisfy.
-
-    Args:
-        settings: What the user chose.
-        corpus: The whole corpus; None if it has not been read yet.
-
-    Raises:
-        BadInput: If ``--text`` is not a file of text, or too large; or if the text has
-            fewer bytes than the chunks would have tokens.
-    """
-    text = settings.text
-    size = corpus.size_bytes if corpus else None
-    if text:
-        size = len(file_bytes(text, option="--text"))
-    if size is None or settings.chunks is None:
-        return
-    longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
-    fitting = max(1, size // longest)
-    if settings.chunks > fitting:
-        raise BadInput(
-            source=f"--chunks {settings.chunks}",
-            reason=f"{text.name if text else 'the corpus'} has at most {size:,} "
-            f"tokens, which make {plural(fitting, 'chunk')} of {longest:,}",
-            hint=f"Use --chunks {fitting} or less, or a longer --text.",
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """
@@ -126,41 +99,6 @@ class Conditions:
     ignored: tuple[str, ...]
 
 
-def conditions(run: RunContext) -> Json:
-    """
-    What *run* compares distributions on, checked as far as can be without a model.
-
-    Raises:
-        BadInput: If the text is too short, a context too long, or too few tokens
-            would be scored.
-        MachineError: If the tool is missing or too old, or the disk too small.
-    """
-    tool = run.engine.divergence_tool()
-    asked = run.settings_of(DivergenceSettings, NAME)
-    data = _text(run)
-    contexts = chosen_contexts(run, asked, len(data))
-    sizes = [(context, _chunks(asked, context, len(data))) for context in contexts]
-    chosen = Conditions(
-        contexts=contexts,
-        chunks=tuple(chunks for _, chunks in sizes),
-        text=asked.text.name if asked.text else run.setup.corpus.name,
-        text_sha256=hashlib.sha256(data).hexdigest(),
-        llama=tool.version,
-        arguments=tool.arguments,
-        ignored=tool.ignored,
-    )
-    for context, chunks in sizes:
-        refuse_untrained(run, context, option="--divergence-context")
-        tool.check(
-            text_name=chosen.text,
-            text_bytes=len(data),
-            context=context,
-            chunks=chunks,
-        )
-    refuse_full_disk(run, run.folder, sizes)
-    return as_json(chosen)
-
-
 def chosen_contexts(
     run: RunContext, asked: DivergenceSettings, text_size: int
 ) -> tuple[int, ...]:
@@ -182,49 +120,116 @@ def chosen_contexts(
     return (context,)
 
 
-def measure(context: ProbeContext) -> Json:
-    """
-    Compare the cell with the reference, at each context of the conditions.
+class DivergenceProbe(Probe):
+    """Compares distributions on the corpus, or on a text of the user's."""
 
-    Distributions of the reference that are missing, truncated or of something else
-    are computed again. The reference is compared with itself, too: the noise floor.
+    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
+        """The same at each context, where a run has several."""
+        return at_contexts(setup, NAME)
 
-    Raises:
-        BadInput: If the text turns out to be too short.
-        CellError: If the tool fails, or runs other cache types than asked for.
-    """
-    stored = context.run.setup.probes[NAME]
-    chosen = from_json(stored, Conditions, file="setup.json")
-    data = _text(context.run)
-    if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
-        raise BadInput(
-            source=chosen.text,
-            reason="it has changed since this sweep began",
-            hint="Run the command again, with another --out for the new text.",
+    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
+        """The reference first: the others are compared with it."""
+        return most_precise_first(pairs)
+
+    def reads_corpus(self, settings: DivergenceSettings) -> bool:
+        """Whether distributions are compared on the corpus, not on ``--text``."""
+        return settings.text is None
+
+    def check(self, settings: DivergenceSettings, corpus: Corpus | None) -> None:
+        """
+        Stop at settings that no model can satisfy.
+
+        Args:
+            settings: What the user chose.
+            corpus: The whole corpus; None if it has not been read yet.
+
+        Raises:
+            BadInput: If ``--text`` is not a file of text, or too large; or if the text
+                has fewer bytes than the chunks would have tokens.
+        """
+        text = settings.text
+        size = corpus.size_bytes if corpus else None
+        if text:
+            size = len(file_bytes(text, option="--text"))
+        if size is None or settings.chunks is None:
+            return
+        longest = max(settings.contexts, default=SMALLEST_DEFAULT_CONTEXT)
+        fitting = max(1, size // longest)
+        if settings.chunks > fitting:
+            raise BadInput(
+                source=f"--chunks {settings.chunks}",
+                reason=f"{text.name if text else 'the corpus'} has at most {size:,} "
+                f"tokens, which make {plural(fitting, 'chunk')} of {longest:,}",
+                hint=f"Use --chunks {fitting} or less, or a longer --text.",
+            )
+
+    def conditions(self, run: RunContext) -> Json:
+        """
+        What *run* compares distributions on, checked as far as can be without a model.
+
+        Raises:
+            BadInput: If the text is too short, a context too long, or too few tokens
+                would be scored.
+            MachineError: If the tool is missing or too old, or the disk too small.
+        """
+        tool = run.engine.divergence_tool()
+        asked = run.settings_of(DivergenceSettings, NAME)
+        data = _text(run)
+        contexts = chosen_contexts(run, asked, len(data))
+        sizes = [(context, _chunks(asked, context, len(data))) for context in contexts]
+        chosen = Conditions(
+            contexts=contexts,
+            chunks=tuple(chunks for _, chunks in sizes),
+            text=asked.text.name if asked.text else run.setup.corpus.name,
+            text_sha256=hashlib.sha256(data).hexdigest(),
+            llama=tool.version,
+            arguments=tool.arguments,
+            ignored=tool.ignored,
         )
-    texts = [
-        Text(name=chosen.text, data=data, context=length, chunks=chunks)
-        for length, chunks in zip(chosen.contexts, chosen.chunks, strict=True)
-    ]
-    return compared(context, texts, folder=context.run.folder, probe=NAME)
+        for context, chunks in sizes:
+            refuse_untrained(run, context, option="--divergence-context")
+            tool.check(
+                text_name=chosen.text,
+                text_bytes=len(data),
+                context=context,
+                chunks=chunks,
+            )
+        refuse_full_disk(run, run.folder, sizes)
+        return as_json(chosen)
+
+    def measure(self, context: ProbeContext) -> Json:
+        """
+        Compare the cell with the reference, at each context of the conditions.
+
+        Distributions of the reference that are missing, truncated or of something else
+        are computed again. The reference is compared with itself, too: the noise floor.
+
+        Raises:
+            BadInput: If the text turns out to be too short.
+            CellError: If the tool fails, or runs other cache types than asked for.
+        """
+        stored = context.run.setup.probes[NAME]
+        chosen = from_json(stored, Conditions, file="setup.json")
+        data = _text(context.run)
+        if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
+            raise BadInput(
+                source=chosen.text,
+                reason="it has changed since this sweep began",
+                hint="Run the command again, with another --out for the new text.",
+            )
+        texts = [
+            Text(name=chosen.text, data=data, context=length, chunks=chunks)
+            for length, chunks in zip(chosen.contexts, chosen.chunks, strict=True)
+        ]
+        return compared(context, texts, folder=context.run.folder, probe=NAME)
 
 
-def reads_corpus(settings: DivergenceSettings) -> bool:
-    """Whether distributions are compared on the corpus, not on a text of the user's."""
-    return settings.text is None
-
-
-PROBE = Probe(
+PROBE = DivergenceProbe(
     name=NAME,
     metrics=METRICS,
-    measure=measure,
-    needs=frozenset({Ability.DIVERGENCE}),
-    reads_corpus=reads_corpus,
     settings=DivergenceSettings,
-    check=check,
-    conditions=conditions,
-    more_metrics=more_metrics,
-    order=most_precise_first,
+    needs=frozenset({Ability.DIVERGENCE}),
+    screens=True,
     leads=True,
 )
 

@@ -405,13 +405,3 @@ def part_of(metric: str) -> Ask:
 def forced_metrics(setup: Setup) -> tuple[Metric, ...]:
     """The metrics that *setup* has beyond `METRICS`."""
     return FORCED if Ask.FORCED in asked_of(setup).parts else ()
-
-
-def headline(setup: Setup) -> str:
-    """
-    The metric that reports show where none is named.
-
-    Forced recall wherever it was asked for: beside it, written recall is the same in
-    most cells of most grids, at 20 of 20 or near none.
-    """
-    return (*forced_metrics(setup), METRICS[0])[0].name

@@ -29,10 +29,11 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import frames
+from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import answer_lines, score
-from codeneedle.probes.recall.metrics import METRICS, forced_metrics, headline
+from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.record import NAME, ForcedRound, Recall, Round, recall_of
 from codeneedle.probes.recall.rounds import Reading
@@ -44,6 +45,7 @@ from codeneedle.probes.recall.settings import (
     conditions_of,
 )
 from codeneedle.records.record import (
+    CellRecord,
     Json,
     NeedleFacts,
     Run,
@@ -105,43 +107,6 @@ def needles_of(
     )
 
 
-def measure(context: ProbeContext) -> Json:
-    """
-    Ask for all functions of the setup that have no answer yet.
-
-    An unscored round comes first, which asks for a function of every sweep, so that
-    each scored one finds the corpus in the cache and nothing else: the same path for
-    all. Written rounds come before forced ones, and are the same with and without
-    them.
-
-    Raises:
-        CellError: If the server fails, or no round has an answer.
-    """
-    setup = context.run.setup
-    found = Recall(rounds=(), starts=0)
-    if context.former and context.former.observation:
-        found = recall_of(context.former)
-    questions = _missing(found, setup, context.goal)
-    context.step(0, 1, "loading")
-    with context.serving() as served:
-        asker = Asker(served, context)
-        context.step(0, 1, "reading the corpus")
-        priming = asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS)
-        context.observe_fallback(served)
-        found = replace(
-            found, priming=found.priming or priming, starts=found.starts + 1
-        )
-        for done, (part, needle) in enumerate(questions):
-            context.step(done, len(questions), f"{part} {needle.name}")
-            found = _with_answer(asker, part, needle, found)
-            if _has_answers(found):
-                context.keep(as_json(found))
-        asker.settle()
-        context.step(1, 1, "stopping")
-    _refuse_without_answers(found)
-    return as_json(found)
-
-
 def _missing(
     found: Recall, setup: Setup, goal: int | None
 ) -> list[tuple[Ask, NeedleFacts]]:
@@ -167,12 +132,6 @@ def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
     return (*setup.forced[: conditions_of(setup).functions], *setup.needles)[-1]
 
 
-def unit_ends(setup: Setup) -> list[int]:
-    """After how many forced functions a pair is judged; empty if none are forced."""
-    first = conditions_of(setup).functions
-    return block_ends(first, len(setup.forced)) if setup.forced else []
-
-
 def _with_answer(
     asker: "Asker", part: Ask, needle: NeedleFacts, found: Recall
 ) -> Recall:
@@ -181,115 +140,6 @@ def _with_answer(
         written = asker.round(needle, tokens=needle.budget)
         return replace(found, rounds=(*found.rounds, written))
     return replace(found, forced=(*found.forced, asker.scored(needle)))
-
-
-def price(settings: RecallSettings, setup: Setup | None) -> str:
-    """What is asked of a pair, with an upper bound of the tokens once it is known."""
-    chosen = conditions(settings, setup)
-    phrases = []
-    if Ask.WRITTEN in chosen.ask.parts:
-        phrases.append(f"{ASKED_LINES} lines of each function written")
-        if setup and setup.needles:
-            tokens = sum(needle.budget for needle in setup.needles)
-            functions = plural(len(setup.needles), "function")
-            phrases = [
-                f"{ASKED_LINES} lines of {functions} written, at most {tokens:,} tokens"
-            ]
-    if Ask.FORCED in chosen.ask.parts:
-        functions = plural(chosen.functions, "function")
-        lines = plural(chosen.lines, "line")
-        phrases.append(f"{lines} of {functions} forced")
-    return "; ".join(phrases)
-
-
-def suited(settings: RecallSettings, engine: Engine) -> RecallSettings:
-    """
-    *settings* as *engine* can ask them: without a choice, what it can.
-
-    Raises:
-        BadInput: If it cannot score right lines, and is to.
-    """
-    if settings.ask is None and Ability.FORCED not in engine.abilities:
-        return structs.replace(settings, ask=Ask.WRITTEN)
-    if settings.ask in {Ask.FORCED, Ask.BOTH}:
-        engine.require(Ability.FORCED)
-    return settings
-
-
-def check(settings: RecallSettings, corpus: Corpus | None) -> None:
-    """
-    Stop at settings that contradict each other, or ask what *corpus* does not have.
-
-    Args:
-        settings: What the user chose.
-        corpus: The whole corpus; None if it has not been read yet.
-
-    Raises:
-        BadInput: With a setting that works.
-    """
-    for name in ("functions", "lines"):
-        value = getattr(settings, name)
-        if settings.ask is Ask.WRITTEN and value is not None:
-            raise BadInput(
-                source=f"--{name} {value}",
-                reason="is of lines that are forced; --ask written forces none",
-                hint="Leave it out, or use --ask both.",
-            )
-    if corpus is None:
-        return
-    longest = max(function.content_lines for function in corpus.functions)
-    if settings.ask in {Ask.WRITTEN, Ask.BOTH} and longest < ASKED_LINES:
-        raise BadInput(
-            source=f"--ask {settings.ask}",
-            reason=f"no function of corpus {corpus.name} has {ASKED_LINES} lines to "
-            f"write; the longest has {longest} that are not blank",
-            hint="Use another --corpus, or --ask forced.",
-        )
-    if settings.lines and longest < settings.lines:
-        raise BadInput(
-            source=f"--lines {settings.lines}",
-            reason=f"no function of corpus {corpus.name} has so many; the longest has "
-            f"{longest} that are not blank",
-            hint=f"Use --lines {longest} or less, or another --corpus.",
-        )
-
-
-def stored_conditions(run: RunContext) -> Json:
-    """
-    What is asked, with as many forced functions as the text as sent has.
-
-    Lines are forced alone where none are to be written and nothing else was chosen.
-    """
-    setup, settings = run.setup, run.settings_of(RecallSettings, NAME)
-    chosen = conditions(settings, setup)
-    if settings.ask is None and not setup.needles:
-        chosen = replace(chosen, ask=Ask.FORCED)
-    if setup.forced:
-        chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
-    return as_json(chosen)
-
-
-def remarks(run: Run) -> tuple[str, ...]:
-    """
-    What its records do not tell: written recall that no pair can change; and why
-    nothing was forced, where the engine cannot do that.
-    """
-    lines = []
-    cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0], Reading())
-    values = [cell.value for cell in cells if cell.has_value]
-    if values and min(values) >= CEILING_LINES:
-        lines.append(
-            f"written recall is at its ceiling: {min(values):.2f} lines of "
-            f"{ASKED_LINES} or more with each pair, which tells none from another"
-        )
-    reference = frames.reference(cells)
-    lost = frames.value_at(cells, reference) if reference else math.inf
-    if lost <= FLOOR_LINES:
-        lines.append(
-            f"written recall is at its floor: {lost:.2f} lines of {ASKED_LINES} with "
-            f"{reference}, so no pair has anything to lose"
-        )
-    return (*lines, *_gaps(run))
 
 
 def _gaps(run: Run) -> Iterator[str]:
@@ -308,21 +158,177 @@ def _gaps(run: Run) -> Iterator[str]:
         yield f"no margins: the server tells {told}"
 
 
-PROBE = Probe(
+class RecallProbe(Probe):
+    """Asks for functions verbatim, and scores their right lines."""
+
+    def units(self, record: CellRecord) -> int:
+        """Functions whose lines were forced."""
+        return len(recall_of(record).forced)
+
+    def suited(self, settings: RecallSettings, engine: Engine) -> RecallSettings:
+        """
+        *settings* as *engine* can ask them: without a choice, what it can.
+
+        Raises:
+            BadInput: If it cannot score right lines, and is to.
+        """
+        if settings.ask is None and Ability.FORCED not in engine.abilities:
+            return structs.replace(settings, ask=Ask.WRITTEN)
+        if settings.ask in {Ask.FORCED, Ask.BOTH}:
+            engine.require(Ability.FORCED)
+        return settings
+
+    def check(self, settings: RecallSettings, corpus: Corpus | None) -> None:
+        """
+        Stop at settings that contradict each other, or ask what *corpus* does not have.
+
+        Args:
+            settings: What the user chose.
+            corpus: The whole corpus; None if it has not been read yet.
+
+        Raises:
+            BadInput: With a setting that works.
+        """
+        for name in ("functions", "lines"):
+            value = getattr(settings, name)
+            if settings.ask is Ask.WRITTEN and value is not None:
+                raise BadInput(
+                    source=f"--{name} {value}",
+                    reason="is of lines that are forced; --ask written forces none",
+                    hint="Leave it out, or use --ask both.",
+                )
+        if corpus is None:
+            return
+        longest = max(function.content_lines for function in corpus.functions)
+        if settings.ask in {Ask.WRITTEN, Ask.BOTH} and longest < ASKED_LINES:
+            raise BadInput(
+                source=f"--ask {settings.ask}",
+                reason=f"no function of corpus {corpus.name} has {ASKED_LINES} lines "
+                f"to write; the longest has {longest} that are not blank",
+                hint="Use another --corpus, or --ask forced.",
+            )
+        if settings.lines and longest < settings.lines:
+            raise BadInput(
+                source=f"--lines {settings.lines}",
+                reason=f"no function of corpus {corpus.name} has so many; the longest "
+                f"has {longest} that are not blank",
+                hint=f"Use --lines {longest} or less, or another --corpus.",
+            )
+
+    def conditions(self, run: RunContext) -> Json:
+        """
+        What is asked, with as many forced functions as the text as sent has.
+
+        Lines are forced alone where none are to be written and nothing else was chosen.
+        """
+        setup, settings = run.setup, run.settings_of(RecallSettings, NAME)
+        chosen = conditions(settings, setup)
+        if settings.ask is None and not setup.needles:
+            chosen = replace(chosen, ask=Ask.FORCED)
+        if setup.forced:
+            chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
+        return as_json(chosen)
+
+    def price(self, settings: RecallSettings, setup: Setup | None) -> str:
+        """What is asked of a pair, with a bound of the tokens once it is known."""
+        chosen = conditions(settings, setup)
+        phrases = []
+        if Ask.WRITTEN in chosen.ask.parts:
+            phrases.append(f"{ASKED_LINES} lines of each function written")
+            if setup and setup.needles:
+                tokens = sum(needle.budget for needle in setup.needles)
+                functions = plural(len(setup.needles), "function")
+                most = f"at most {tokens:,} tokens"
+                phrases = [f"{ASKED_LINES} lines of {functions} written, {most}"]
+        if Ask.FORCED in chosen.ask.parts:
+            functions = plural(chosen.functions, "function")
+            lines = plural(chosen.lines, "line")
+            phrases.append(f"{lines} of {functions} forced")
+        return "; ".join(phrases)
+
+    def measure(self, context: ProbeContext) -> Json:
+        """
+        Ask for all functions of the setup that have no answer yet.
+
+        An unscored round comes first, which asks for a function of every sweep, so that
+        each scored one finds the corpus in the cache and nothing else: the same path
+        for all. Written rounds come before forced ones, and are the same with and
+        without them.
+
+        Raises:
+            CellError: If the server fails, or no round has an answer.
+        """
+        setup = context.run.setup
+        found = Recall(rounds=(), starts=0)
+        if context.former and context.former.observation:
+            found = recall_of(context.former)
+        questions = _missing(found, setup, context.goal)
+        context.step(0, 1, "loading")
+        with context.serving() as served:
+            asker = Asker(served, context)
+            context.step(0, 1, "reading the corpus")
+            priming = asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS)
+            context.observe_fallback(served)
+            found = replace(
+                found, priming=found.priming or priming, starts=found.starts + 1
+            )
+            for done, (part, needle) in enumerate(questions):
+                context.step(done, len(questions), f"{part} {needle.name}")
+                found = _with_answer(asker, part, needle, found)
+                if _has_answers(found):
+                    context.keep(as_json(found))
+            asker.settle()
+            context.step(1, 1, "stopping")
+        _refuse_without_answers(found)
+        return as_json(found)
+
+    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
+        """Those of forced recall, where it was asked for."""
+        return forced_metrics(setup)
+
+    def headline(self, setup: Setup) -> str:
+        """
+        The metric that reports show where none is named.
+
+        Forced recall wherever it was asked for: beside it, written recall is the same
+        in most cells of most grids, at 20 of 20 or near none.
+        """
+        return (*forced_metrics(setup), METRICS[0])[0].name
+
+    def remarks(self, run: Run) -> tuple[str, ...]:
+        """
+        What its records do not tell: written recall that no pair can change; and why
+        nothing was forced, where the engine cannot do that.
+        """
+        lines = []
+        cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0], Reading())
+        values = [cell.value for cell in cells if cell.has_value]
+        if values and min(values) >= CEILING_LINES:
+            lines.append(
+                f"written recall is at its ceiling: {min(values):.2f} lines of "
+                f"{ASKED_LINES} or more with each pair, which tells none from another"
+            )
+        reference = frames.reference(cells)
+        lost = frames.value_at(cells, reference) if reference else math.inf
+        if lost <= FLOOR_LINES:
+            lines.append(
+                f"written recall is at its floor: {lost:.2f} lines of {ASKED_LINES} "
+                f"with {reference}, so no pair has anything to lose"
+            )
+        return (*lines, *_gaps(run))
+
+    def unit_ends(self, setup: Setup) -> list[int]:
+        """Numbers of forced functions; empty if none are forced."""
+        first = conditions_of(setup).functions
+        return block_ends(first, len(setup.forced)) if setup.forced else []
+
+
+PROBE = RecallProbe(
     name=NAME,
     metrics=METRICS,
-    measure=measure,
     settings=RecallSettings,
-    suited=suited,
-    check=check,
-    conditions=stored_conditions,
-    more_metrics=forced_metrics,
-    headline=headline,
-    remarks=remarks,
-    price=price,
+    continued_metric=FORCED[0].name,
     repeats=True,
-    units=lambda record: len(recall_of(record).forced),
-    unit_ends=unit_ends,
 )
 
 

@@ -143,7 +143,7 @@ METRICS: tuple[Metric, ...] = (
 """Those of every run; the first is the headline."""
 
 
-def more_metrics(setup: Setup) -> tuple[Metric, ...]:
+def of_tasks(setup: Setup) -> tuple[Metric, ...]:
     """
     Those of each task of a run, ``multikey`` and ``multikey-logp``; and at each length,
     where there are several: ``multikey@2048``.

@@ -7,9 +7,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
-from codeneedle.grid import Pair
-from codeneedle.probes.probe import Probe, ProbeContext
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.grid import Pair, most_precise_first
+from codeneedle.probes.metrics import Metric
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.probe import Asker
 from codeneedle.probes.retrieval.dial import (
@@ -17,7 +21,7 @@ from codeneedle.probes.retrieval.dial import (
     dialled,
     fitted_characters,
 )
-from codeneedle.probes.retrieval.metrics import METRICS, more_metrics, remarks
+from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
 from codeneedle.probes.retrieval.prompts import messages, unblanked
 from codeneedle.probes.retrieval.record import (
     NAME,
@@ -37,19 +41,31 @@ from codeneedle.probes.retrieval.settings import (
     ANSWER_EXTRA_TOKENS,
     ANSWER_FACTOR,
     CHARACTERS_PER_TOKEN,
+    LENGTHS,
     Conditions,
     RetrievalSettings,
-    check,
-    check_context,
-    conditions,
-    most_precise_first,
-    price,
+    answer_room,
+    expected,
+    fixed_dials,
+    lengths_of,
+    refuse_lost_text,
+    stored_conditions,
     texts_at,
     texts_of,
+    tokens_of,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question, Shape, TaskText
-from codeneedle.records.record import CellRecord, Json, as_json, from_json, shared_with
+from codeneedle.records.record import (
+    CellRecord,
+    Json,
+    Run,
+    Setup,
+    as_json,
+    from_json,
+    shared_with,
+)
+from codeneedle.text import plural
 
 FAILS_BELOW = USABLE[0]
 """Share of right answers under which the reference fails at a length and depth."""
@@ -61,56 +77,157 @@ PRIMING_TOKENS = 1
 # --- measuring
 
 
-def measure(context: ProbeContext) -> Json:
-    """
-    Ask every question of the tasks, lengths and depths that has no answer yet.
-
-    The first pair of a run, the most precise one, sets the dials and the gate before;
-    the records of the others hold the same settings.
-
-    Raises:
-        BadInput: If no setting of a task fits its shortest length.
-        CellError: If the server fails.
-    """
-    chosen = from_json(context.run.setup.probes[NAME], Conditions, file="setup.json")
-    found = retrieval_of(context.former) if context.former else None
-    context.step(0, 1, "loading")
-    with context.serving() as served:
-        asker = _Questioner(served, context)
-        cell = _Measuring(context=context, asker=asker, chosen=chosen)
-        frozen = found.frozen if found else frozen_of(context.records)
-        cell.leads = found is not None or frozen is None
-        found = found or Retrieval(frozen=frozen or cell.dialled(), texts=())
-        for so_far in cell.texts(found):
-            found = so_far
-            context.keep(as_json(found))
-        asker.settle()
-        context.step(1, 1, "stopping")
-    return as_json(found)
-
-
 def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
     """What the first cell of *records* found out for all; None if there is none yet."""
-    for pair in most_precise_first(tuple(records)):
+    for pair in most_precise_first(records):
         found = retrieval_of(records[pair])
         if found is not None:
             return found.frozen
     return None
 
 
-PROBE = Probe(
+class RetrievalProbe(Probe):
+    """Asks questions on made texts, as hard as the reference can bear."""
+
+    def reads_corpus(self, _settings: RetrievalSettings) -> bool:
+        """It makes its texts."""
+        return False
+
+    def check(self, settings: RetrievalSettings, _corpus: Corpus | None) -> None:
+        """
+        Stop at settings that no model can satisfy.
+
+        Raises:
+            UnknownName: If there is no such task.
+            BadInput: If a length, a depth or a setting of a dial is none.
+        """
+        for task in settings.tasks:
+            if task not in TASKS:
+                raise UnknownName(kind="task", name=task, known=list(TASKS))
+        for depth in settings.depths:
+            if not 0 <= depth <= 1:
+                raise BadInput(
+                    source=f"--depths {depth:g}",
+                    reason="is no depth from 0 to 1",
+                    hint="Write 0.5 for the middle of a text.",
+                )
+        lengths_of(settings)
+        fixed_dials(settings)
+
+    def check_context(
+        self, settings: RetrievalSettings, context: int, trained: int | None
+    ) -> None:
+        """
+        Stop at a length that does not fit the context with question and answer.
+
+        Args:
+            settings: What the user chose.
+            context: Its size, in tokens; not above *trained*.
+            trained: What the weights were trained for; None if that does not bind.
+
+        Raises:
+            BadInput: Naming a context that is enough, or the longest text.
+        """
+        shortest, *_ = lengths = lengths_of(settings)
+        length, room = lengths[-1], answer_room(settings)
+        needed = length + room
+        if trained and length > trained:
+            raise BadInput(
+                source=f"--lengths {length}",
+                reason=f"these weights were trained for {trained:,} tokens",
+                hint=f"Use lengths up to {max(1, trained - room)}, or stretch the "
+                "context on purpose with rope arguments after --.",
+            )
+        if needed > context:
+            enough = -(-needed // 256) * 256
+            fits = not trained or enough <= trained
+            left = (context if fits else trained or context) - room
+            least = min(shortest, tokens_of(LENGTHS[0]))
+            less = f"lengths up to {left}" if left >= least else "fewer --tasks"
+            raise BadInput(
+                source=f"--lengths {length}",
+                reason=f"with question and answer it needs {needed:,} tokens, the "
+                f"context has {context:,}",
+                hint=f"Use --context {enough}, or {less}."
+                if fits
+                else f"These weights were trained for {trained:,} tokens: use {less}.",
+            )
+
+    def price(self, settings: RetrievalSettings, _setup: Setup | None = None) -> str:
+        """What a pair takes, as a phrase for the plan."""
+        chosen = stored_conditions(settings)
+        read = sum(size.length for size, _ in texts_of(expected(chosen), chosen))
+        asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
+        found = len(chosen.tasks) - len(chosen.dial)
+        dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
+        lengths = ", ".join(map(str, chosen.lengths))
+        return (
+            f"{plural(asked, 'question')} and about {read:,} tokens of text a pair: "
+            f"{', '.join(chosen.tasks)} at {lengths} tokens{dials}"
+        )
+
+    def conditions(self, run: RunContext) -> Json:
+        """
+        What is asked; without log-probabilities, that no answer is forced.
+
+        Raises:
+            BadInput: If the chat template drops the text. A run folder that has records
+                of this probe was looked at before.
+            ToolFailed: If that cannot be found out.
+        """
+        asked = run.settings_of(RetrievalSettings, NAME)
+        if NAME not in run.setup.probes:
+            refuse_lost_text(run, lengths_of(asked)[-1])
+        can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
+        graded = "" if can_force else f"{run.engine.name} tells no probabilities"
+        return as_json(stored_conditions(asked, graded))
+
+    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
+        """Those of each task, and of each of several lengths."""
+        return of_tasks(setup)
+
+    def order(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
+        """The running order: the first pair sets the dials for all others."""
+        return most_precise_first(pairs)
+
+    def measure(self, context: ProbeContext) -> Json:
+        """
+        Ask every question of the tasks, lengths and depths that has no answer yet.
+
+        The first pair of a run, the most precise one, sets the dials and the gate
+        before; the records of the others hold the same settings.
+
+        Raises:
+            BadInput: If no setting of a task fits its shortest length.
+            CellError: If the server fails.
+        """
+        chosen = from_json(
+            context.run.setup.probes[NAME], Conditions, file="setup.json"
+        )
+        found = retrieval_of(context.former) if context.former else None
+        context.step(0, 1, "loading")
+        with context.serving() as served:
+            asker = _Questioner(served, context)
+            cell = _Measuring(context=context, asker=asker, chosen=chosen)
+            frozen = found.frozen if found else frozen_of(context.records)
+            cell.leads = found is not None or frozen is None
+            found = found or Retrieval(frozen=frozen or cell.dialled(), texts=())
+            for so_far in cell.texts(found):
+                found = so_far
+                context.keep(as_json(found))
+            asker.settle()
+            context.step(1, 1, "stopping")
+        return as_json(found)
+
+    def remarks(self, run: Run) -> tuple[str, ...]:
+        """The path of each dial, what was left out, how long answers survive."""
+        return remarks(run)
+
+
+PROBE = RetrievalProbe(
     name=NAME,
     metrics=METRICS,
-    measure=measure,
-    reads_corpus=lambda _settings: False,
     settings=RetrievalSettings,
-    check=check,
-    check_context=check_context,
-    conditions=conditions,
-    more_metrics=more_metrics,
-    order=most_precise_first,
-    remarks=remarks,
-    price=price,
     repeats=True,
     leads=True,
 )

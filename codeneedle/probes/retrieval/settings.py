@@ -4,16 +4,13 @@ be equal, how text and question are joined, and the texts.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from codeneedle.corpora.corpus import Corpus
-from codeneedle.engines.engine import Ability
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair, precision
 from codeneedle.probes.probe import RunContext, tokenizing
 from codeneedle.probes.prompts import (
     NO_THINK_ARGS,
@@ -31,8 +28,6 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.probes.retrieval.tasks import TaskText
-from codeneedle.records.record import Json, Setup, as_json
-from codeneedle.text import plural
 
 TASK_NAMES = ("single", "multikey")
 LENGTHS = ("1K", "2K", "4K")
@@ -179,68 +174,6 @@ def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
     return found
 
 
-def check(settings: RetrievalSettings, _corpus: Corpus | None) -> None:
-    """
-    Stop at settings that no model can satisfy.
-
-    Raises:
-        UnknownName: If there is no such task.
-        BadInput: If a length, a depth or a setting of a dial is none.
-    """
-    for task in settings.tasks:
-        if task not in TASKS:
-            raise UnknownName(kind="task", name=task, known=list(TASKS))
-    for depth in settings.depths:
-        if not 0 <= depth <= 1:
-            raise BadInput(
-                source=f"--depths {depth:g}",
-                reason="is no depth from 0 to 1",
-                hint="Write 0.5 for the middle of a text.",
-            )
-    lengths_of(settings)
-    fixed_dials(settings)
-
-
-def check_context(
-    settings: RetrievalSettings, context: int, trained: int | None
-) -> None:
-    """
-    Stop at a length that does not fit the context with question and answer.
-
-    Args:
-        settings: What the user chose.
-        context: Its size, in tokens; not above *trained*.
-        trained: What the weights were trained for; None if that does not bind.
-
-    Raises:
-        BadInput: Naming a context that is enough, or the longest text.
-    """
-    shortest, *_ = lengths = lengths_of(settings)
-    length, room = lengths[-1], answer_room(settings)
-    needed = length + room
-    if trained and length > trained:
-        raise BadInput(
-            source=f"--lengths {length}",
-            reason=f"these weights were trained for {trained:,} tokens",
-            hint=f"Use lengths up to {max(1, trained - room)}, or stretch the context "
-            "on purpose with rope arguments after --.",
-        )
-    if needed > context:
-        enough = -(-needed // 256) * 256
-        fits = not trained or enough <= trained
-        left = (context if fits else trained or context) - room
-        least = min(shortest, tokens_of(LENGTHS[0]))
-        less = f"lengths up to {left}" if left >= least else "fewer --tasks"
-        raise BadInput(
-            source=f"--lengths {length}",
-            reason=f"with question and answer it needs {needed:,} tokens, the context "
-            f"has {context:,}",
-            hint=f"Use --context {enough}, or {less}."
-            if fits
-            else f"These weights were trained for {trained:,} tokens: use {less}.",
-        )
-
-
 def answer_room(settings: RetrievalSettings) -> int:
     """Tokens that the longest question of the tasks and its answer may take."""
     characters = CHARACTERS_PER_TOKEN * lengths_of(settings)[0]
@@ -266,20 +199,6 @@ def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ..
         )
     except BadInput:
         return ()
-
-
-def price(settings: RetrievalSettings, _setup: Setup | None = None) -> str:
-    """What a pair takes, as a phrase for the plan."""
-    chosen = _conditions(settings)
-    read = sum(size.length for size, _ in texts_of(_expected(chosen), chosen))
-    asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
-    found = len(chosen.tasks) - len(chosen.dial)
-    dials = f"; the first pair also sets {plural(found, 'dial')}" if found else ""
-    lengths = ", ".join(map(str, chosen.lengths))
-    return (
-        f"{plural(asked, 'question')} and about {read:,} tokens of text a pair: "
-        f"{', '.join(chosen.tasks)} at {lengths} tokens{dials}"
-    )
 
 
 # --- what must be equal
@@ -323,24 +242,8 @@ class Conditions:
         return self.questions * (len(self.depths) if TASKS[task].has_depth else 1)
 
 
-def conditions(run: RunContext) -> Json:
-    """
-    What is asked; without log-probabilities, that no answer is forced.
-
-    Raises:
-        BadInput: If the chat template drops the text. A run folder that has records
-            of this probe was looked at before.
-        ToolFailed: If that cannot be found out.
-    """
-    asked = run.settings_of(RetrievalSettings, NAME)
-    if NAME not in run.setup.probes:
-        _refuse_lost_text(run, lengths_of(asked)[-1])
-    can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
-    graded = "" if can_force else f"{run.engine.name} tells no probabilities"
-    return as_json(_conditions(asked, graded))
-
-
-def _conditions(asked: RetrievalSettings, graded: str = "") -> Conditions:
+def stored_conditions(asked: RetrievalSettings, graded: str = "") -> Conditions:
+    """What a setup stores of *asked*; *graded* says why no answer is forced."""
     return Conditions(
         tasks=tuple(dict.fromkeys(asked.tasks)),
         lengths=lengths_of(asked),
@@ -352,7 +255,7 @@ def _conditions(asked: RetrievalSettings, graded: str = "") -> Conditions:
     )
 
 
-def _refuse_lost_text(run: RunContext, length: int) -> None:
+def refuse_lost_text(run: RunContext, length: int) -> None:
     """
     Stop at a chat template that does not render a text of *length* tokens verbatim.
 
@@ -378,7 +281,7 @@ def _refuse_lost_text(run: RunContext, length: int) -> None:
             raise lost_text(f"{what} of the probe {NAME}")
 
 
-def _expected(chosen: Conditions) -> Frozen:
+def expected(chosen: Conditions) -> Frozen:
     """What the first cell is likely to find out: each dial where it begins."""
     settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.settings
     return Frozen(
@@ -425,8 +328,3 @@ def texts_at(task: str, frozen: Frozen, chosen: Conditions) -> int:
 def per_text(task: str, frozen: Frozen) -> int:
     """Questions that share a text of *task*."""
     return TASKS[task].per_text(TASKS[task].settings[frozen.settings[task]])
-
-
-def most_precise_first(pairs: Sequence[Pair]) -> Sequence[Pair]:
-    """The running order: the first pair sets the dials for all others."""
-    return sorted(pairs, key=lambda pair: (*precision(pair.k), *precision(pair.v)))

@@ -19,7 +19,7 @@ LABELS = {"tg": "writing", "pp": "prompt reading"}
 """The two tests, as the field calls them, and as headings say; headline first."""
 
 
-def more_metrics(setup: Setup) -> tuple[Metric, ...]:
+def at_depths(setup: Setup) -> tuple[Metric, ...]:
     """
     Both speeds at each depth of *setup*: ``tg@0``, ``pp@0``, ``tg@4096``, ...
 

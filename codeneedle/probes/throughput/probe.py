@@ -9,17 +9,20 @@ from msgspec import Meta, Struct
 
 from codeneedle.engines.engine import Ability, Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
-from codeneedle.grid import Pair, most_precise, precision
+from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
-from codeneedle.probes.throughput.metrics import METRICS, crossover, more_metrics
+from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
 from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
     Throughput,
     ThroughputSetup,
     settings_of,
+    throughput_of,
 )
-from codeneedle.records.record import Json, Run, Status, as_json
+from codeneedle.records.record import Json, Run, Setup, Status, as_json
+from codeneedle.system import machine
 from codeneedle.text import one_line
 
 DEPTHS = (0, 4096)
@@ -38,6 +41,8 @@ Smaller for the built-in model: what it takes to see the probe at work, in secon
 
 To fill the cache to the depth of its corpus takes three times as long.
 """
+
+OVERLOADED = "measured while more programs computed than there are cores"
 
 LOAD_TIMEOUT_S = 1800.0
 """How long loading may take: a hundred gigabytes from a slow disk."""
@@ -81,34 +86,6 @@ class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-def conditions(run: RunContext) -> Json:
-    """
-    What to measure, after everything that can be checked before a cell starts.
-
-    Raises:
-        BadInput: If a depth is deeper than the weights were trained for.
-        MachineError: If the tool is missing or too old.
-    """
-    tool = run.engine.speed_tool()
-    asked = run.settings_of(ThroughputSettings, NAME)
-    small = run.is_built_in
-    return as_json(
-        ThroughputSetup(
-            depths=chosen_depths(run, asked.depths),
-            repetitions=asked.repetitions or REPETITIONS,
-            prompt_tokens=BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS,
-            generated_tokens=BUILT_IN_GENERATED_TOKENS if small else GENERATED_TOKENS,
-            arguments=dict(tool.arguments),
-            ignored=tool.ignored,
-        )
-    )
-
-
-def needs_depth_of_corpus(settings: ThroughputSettings) -> bool:
-    """Whether one of the depths is the length of the corpus, as by default."""
-    return not settings.depths
-
-
 def chosen_depths(run: RunContext, asked: tuple[int, ...]) -> tuple[int, ...]:
     """
     Depths to measure at, in tokens, ascending.
@@ -140,41 +117,6 @@ def chosen_depths(run: RunContext, asked: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted({min(depth, limit) for depth in depths}))
 
 
-def measure(context: ProbeContext) -> Json:
-    """
-    Measure each depth by a process of its own, the shallowest first.
-
-    A depth that fails is a gap, and so are the deeper ones.
-
-    Raises:
-        CellError: If the shallowest depth fails, or what runs at any depth is not
-            what was asked for.
-    """
-    chosen = settings_of(context.run.setup)
-    if chosen is None:
-        raise ValueError("a setup without conditions of this probe")
-    tool = context.run.engine.speed_tool()
-    measured: list[DepthSpeeds] = []
-    first: Speeds | None = None
-    with context.measuring():
-        for depth in chosen.depths:
-            speeds, found = _at_depth(context, tool, chosen, depth, measured)
-            measured.append(speeds)
-            first = first or found
-    if first is None:
-        raise ValueError("conditions without depths")
-    return as_json(
-        Throughput(
-            speeds=tuple(measured),
-            build=first.build,
-            cpu=first.cpu,
-            gpu=first.gpu,
-            backends=first.backends,
-            threads=first.threads,
-        )
-    )
-
-
 def timeout_s(
     depth: int, prompt_tokens: int, before: DepthSpeeds | None = None
 ) -> float:
@@ -195,24 +137,6 @@ def timeout_s(
     return SHORTEST_TIMEOUT_S + SLACK_FACTOR * before.seconds * growth**2
 
 
-def remarks(run: Run) -> tuple[str, ...]:
-    """
-    From which depth on each pair writes faster than the most precise one.
-
-    Pairs of which the same can be said share a line.
-    """
-    records = {r.pair: r for r in run.records if r.probe == NAME and r.has_numbers}
-    if not records:
-        return ()
-    reference = most_precise(records)
-    said: dict[str, list[Pair]] = defaultdict(list)
-    for pair in sorted(records, key=lambda p: (*precision(p.k), *precision(p.v))):
-        crossed = crossover(records[pair], records[reference])
-        if pair != reference and crossed:
-            said[_faster_than(reference, crossed)].append(pair)
-    return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
-
-
 def _faster_than(reference: Pair, crossed: str) -> str:
     """``never writes faster than f16/f16``, or from or until which depth it does."""
     if crossed in {"always", "never"}:
@@ -220,16 +144,103 @@ def _faster_than(reference: Pair, crossed: str) -> str:
     return f"writes faster than {reference} {crossed}"
 
 
-PROBE = Probe(
+class ThroughputProbe(Probe):
+    """Measures the speed of reading and of writing at each depth."""
+
+    def reads_corpus(self, settings: ThroughputSettings) -> bool:
+        """Whether one of the depths is the length of the corpus, as by default."""
+        return not settings.depths
+
+    def conditions(self, run: RunContext) -> Json:
+        """
+        What to measure, after everything that can be checked before a cell starts.
+
+        Raises:
+            BadInput: If a depth is deeper than the weights were trained for.
+            MachineError: If the tool is missing or too old.
+        """
+        tool = run.engine.speed_tool()
+        asked = run.settings_of(ThroughputSettings, NAME)
+        small = run.is_built_in
+        return as_json(
+            ThroughputSetup(
+                depths=chosen_depths(run, asked.depths),
+                repetitions=asked.repetitions or REPETITIONS,
+                prompt_tokens=BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS,
+                generated_tokens=BUILT_IN_GENERATED_TOKENS
+                if small
+                else GENERATED_TOKENS,
+                arguments=dict(tool.arguments),
+                ignored=tool.ignored,
+            )
+        )
+
+    def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
+        """Both speeds at each depth, and the memory where the engine reports it."""
+        return at_depths(setup)
+
+    def measure(self, context: ProbeContext) -> Json:
+        """
+        Measure each depth by a process of its own, the shallowest first.
+
+        A depth that fails is a gap, and so are the deeper ones.
+
+        Raises:
+            CellError: If the shallowest depth fails, or what runs at any depth is not
+                what was asked for.
+        """
+        chosen = settings_of(context.run.setup)
+        if chosen is None:
+            raise ValueError("a setup without conditions of this probe")
+        tool = context.run.engine.speed_tool()
+        load = round(machine.mean_load() / machine.usable_cores(), 2)
+        measured: list[DepthSpeeds] = []
+        first: Speeds | None = None
+        with context.measuring():
+            for depth in chosen.depths:
+                speeds, found = _at_depth(context, tool, chosen, depth, measured)
+                measured.append(speeds)
+                first = first or found
+        if first is None:
+            raise ValueError("conditions without depths")
+        return as_json(
+            Throughput(
+                speeds=tuple(measured),
+                build=first.build,
+                cpu=first.cpu,
+                gpu=first.gpu,
+                backends=first.backends,
+                threads=first.threads,
+                load=load,
+            )
+        )
+
+    def remarks(self, run: Run) -> tuple[str, ...]:
+        """
+        From which depth on each pair writes faster than the most precise one, and which
+        were measured beside more programs than there are cores.
+
+        Pairs of which the same can be said share a line.
+        """
+        records = {r.pair: r for r in run.records if r.probe == NAME and r.has_numbers}
+        if not records:
+            return ()
+        reference = most_precise(records)
+        said: dict[str, list[Pair]] = defaultdict(list)
+        for pair in most_precise_first(records):
+            crossed = crossover(records[pair], records[reference])
+            if pair != reference and crossed:
+                said[_faster_than(reference, crossed)].append(pair)
+            if throughput_of(records[pair]).load > 1:
+                said[OVERLOADED].append(pair)
+        return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
+
+
+PROBE = ThroughputProbe(
     name=NAME,
     metrics=METRICS,
-    measure=measure,
-    needs=frozenset({Ability.SPEED}),
-    reads_corpus=needs_depth_of_corpus,
     settings=ThroughputSettings,
-    conditions=conditions,
-    more_metrics=more_metrics,
-    remarks=remarks,
+    needs=frozenset({Ability.SPEED}),
     is_timed=True,
 )
 

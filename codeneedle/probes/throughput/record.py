@@ -66,6 +66,7 @@ class Throughput:
         gpu: Names of the accelerators; empty where there are none.
         backends: Names of the accelerating backends.
         threads: CPU threads.
+        load: Programs that computed before it, for each core; 0 if unknown.
     """
 
     speeds: tuple[DepthSpeeds, ...]
@@ -74,6 +75,7 @@ class Throughput:
     gpu: str
     backends: str
     threads: int
+    load: float = 0.0
 
 
 def settings_of(setup: Setup) -> ThroughputSetup | None:

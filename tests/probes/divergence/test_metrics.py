@@ -7,7 +7,7 @@ from fake_tools import made_statistics
 from made_records import failed_record, made_setup
 
 from codeneedle.grid import Pair
-from codeneedle.probes.divergence.metrics import METRICS, more_metrics
+from codeneedle.probes.divergence.metrics import METRICS, at_contexts
 from codeneedle.probes.divergence.record import (
     NAME,
     Compared,
@@ -83,7 +83,7 @@ def test_several_contexts_have_metrics_of_their_own():
     """
     record = compared(512, 4096)
     conditions = {NAME: {"contexts": [512, 4096]}}
-    more = more_metrics(replace(SETUP, probes=conditions))
+    more = at_contexts(replace(SETUP, probes=conditions), NAME)
     found = values(record, more)
 
     assert 2 * len(METRICS) == len(found)
@@ -91,7 +91,9 @@ def test_several_contexts_have_metrics_of_their_own():
     assert [0.25] == values(record)["kld"]
     assert [] == values(compared(512), more)["kld@4096"]
     one = {NAME: {"contexts": [512]}}
-    assert () == more_metrics(SETUP) == more_metrics(replace(SETUP, probes=one))
+    assert (
+        () == at_contexts(SETUP, NAME) == at_contexts(replace(SETUP, probes=one), NAME)
+    )
 
 
 def test_metrics_state_the_pair_that_they_are_measured_against():
@@ -116,4 +118,4 @@ def test_what_is_stored_is_read_strictly():
     with pytest.raises(BadRecord):
         divergence_of(replace(record, observation={"reference": 3}))
     with pytest.raises(BadRecord, match="contexts of divergence"):
-        more_metrics(replace(SETUP, probes={NAME: {"contexts": "all"}}))
+        at_contexts(replace(SETUP, probes={NAME: {"contexts": "all"}}), NAME)

@@ -18,9 +18,9 @@ from codeneedle.probes.recall.metrics import (
     FORCED,
     METRICS,
     forced_metrics,
-    headline,
     unanswered,
 )
+from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.record import NAME, Round
 from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.recall.settings import (
@@ -243,5 +243,5 @@ def test_forced_recall_is_the_headline_where_it_was_asked(
     """
     setup = of_recall(ask=ask)
 
-    assert expected == headline(setup)
+    assert expected == PROBE.headline(setup)
     assert (expected == "matched") == (forced_metrics(setup) == ())

@@ -30,7 +30,6 @@ from codeneedle.probes.recall.probe import (
     TAIL_LINES,
     Asker,
     enough_for,
-    measure,
 )
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.recall.record import Recall, recall_of
@@ -74,7 +73,9 @@ def asker(folder, engine, **changes):
 def measured(folder, engine, **changes):
     """What the probe stores."""
     engine.server = engine.server or FakeServer(engine)
-    return from_json(measure(made_context(folder, engine, **changes)), Recall, file="x")
+    return from_json(
+        PROBE.measure(made_context(folder, engine, **changes)), Recall, file="x"
+    )
 
 
 def breaks(times):
@@ -464,7 +465,7 @@ def test_each_answer_is_kept_at_once(tmp_path):
     context = made_context(tmp_path, engine)
     context.keep = kept.append
 
-    found = measure(context)
+    found = PROBE.measure(context)
 
     names = names_of(context)
     assert [names[: n + 1] for n in range(7)] == [answers_of(each) for each in kept]
@@ -482,7 +483,7 @@ def test_nothing_is_kept_until_there_is_an_answer(tmp_path):
     context = made_context(tmp_path, engine)
     context.keep = kept.append
 
-    measure(context)
+    PROBE.measure(context)
 
     assert names_of(context)[:2] == answers_of(kept[0])
 
@@ -497,11 +498,11 @@ def test_a_cell_goes_on_from_what_was_answered(after, tmp_path):
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
     context.keep = kept.append
-    whole = from_json(measure(context), Recall, file="x")
+    whole = from_json(PROBE.measure(context), Recall, file="x")
 
     engine.server = FakeServer(engine)
     context.former = record_of(context, kept[after - 1])
-    found = from_json(measure(context), Recall, file="x")
+    found = from_json(PROBE.measure(context), Recall, file="x")
 
     assert replace(whole, starts=2) == replace(found, forced=whole.forced)
     assert [r.needle for r in whole.forced] == [r.needle for r in found.forced]
@@ -513,11 +514,11 @@ def test_further_functions_are_forced_and_nothing_is_written_again(tmp_path):
     engine = FakeEngine()
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
-    first = measure(context)
+    first = PROBE.measure(context)
 
     engine.server = FakeServer(engine)
     context.former, context.goal = record_of(context, first, Status.FINISHED), 5
-    found = measure(context)
+    found = PROBE.measure(context)
 
     assert [*names_of(context), context.run.setup.forced[4].name] == answers_of(found)
     assert (1, 1) == (len(engine.server.questions), len(engine.server.forced))

@@ -14,7 +14,7 @@ from made_retrieval import (
 )
 
 from codeneedle.probes.recall.rounds import Reading
-from codeneedle.probes.retrieval.metrics import METRICS, more_metrics, remarks
+from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.probes.retrieval.scoring import Mode
@@ -127,7 +127,7 @@ def test_an_uninformative_task_is_shown_and_never_averaged():
     frozen = made_frozen(made_dial(), made_dial("single", setting=0, score=1.0))
     record = retrieval_record("f16/f16", texts, frozen=frozen)
 
-    own = {metric.name: metric for metric in more_metrics(setup_of(["single"]))}
+    own = {metric.name: metric for metric in of_tasks(setup_of(["single"]))}
 
     assert [1.0] * 6 == values(BY_NAME["retrieval"], record)
     assert [0.0] * 6 == values(own["single"], record)
@@ -161,12 +161,12 @@ def test_each_task_is_a_metric_and_each_length_where_there_are_several():
     """
     As many as the settings name; with a single length it would be said twice.
     """
-    one = [metric.name for metric in more_metrics(setup_of())]
-    two = [metric.name for metric in more_metrics(setup_of(lengths=(512, 1024)))]
+    one = [metric.name for metric in of_tasks(setup_of())]
+    two = [metric.name for metric in of_tasks(setup_of(lengths=(512, 1024)))]
 
     assert ["multikey", "multikey-logp", "multikey-until"] == one
     assert {*one, "multikey@512", "multikey-logp@1024"} < set(two)
-    assert () == more_metrics(made_setup())
+    assert () == of_tasks(made_setup())
 
 
 def test_tasks_that_are_none_are_a_bad_setup():
@@ -174,7 +174,7 @@ def test_tasks_that_are_none_are_a_bad_setup():
     A file that was edited, or written by something else.
     """
     with pytest.raises(BadRecord, match="tasks or lengths"):
-        more_metrics(setup_of(lengths=("long",)))
+        of_tasks(setup_of(lengths=("long",)))
 
 
 def test_units_are_texts_whatever_they_are_asked():

@@ -17,9 +17,9 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters
 from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for, measure
+from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for
 from codeneedle.probes.retrieval.record import NAME, DialStep, Retrieval, retrieval_of
-from codeneedle.probes.retrieval.settings import RetrievalSettings, conditions
+from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.records.record import CellRecord, Status, from_json
 from codeneedle.records.store import Store, find_runs
@@ -75,7 +75,7 @@ def cell(folder, engine, pair=REFERENCE, records=(), **asked):
 
 def measured(folder, engine, pair=REFERENCE, records=(), **asked):
     """What the probe stores of a cell, and the record with it."""
-    stored = measure(cell(folder, engine, pair, records, **asked))
+    stored = PROBE.measure(cell(folder, engine, pair, records, **asked))
     record = CellRecord(
         pair=pair, probe=NAME, status=Status.FINISHED, started="", observation=stored
     )
@@ -380,7 +380,7 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
     assert {None} == {each.scored for text in found.texts for each in text.asked}
     assert (
         "fake tells no probabilities"
-        == conditions(made_run(tmp_path, engine))["graded"]
+        == PROBE.conditions(made_run(tmp_path, engine))["graded"]
     )
 
 
@@ -469,10 +469,10 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     )
     setup = replace(made_setup(), context=4096)
     run = real_context(tmp_path, setup=setup, settings={NAME: settings})
-    run = replace(run, setup=replace(setup, probes={NAME: conditions(run)}))
+    run = replace(run, setup=replace(setup, probes={NAME: PROBE.conditions(run)}))
     context = ProbeContext(run=run, pair=REFERENCE, logs=tmp_path)
 
-    stored = measure(context)
+    stored = PROBE.measure(context)
 
     record = CellRecord(
         pair=REFERENCE,

@@ -6,15 +6,12 @@ from made_retrieval import made_run
 
 from codeneedle.errors import BadInput, RequestError, UnknownName
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.probes.retrieval.settings import (
     RetrievalSettings,
     answer_room,
-    check,
-    check_context,
-    conditions,
     lengths_of,
-    price,
 )
 
 
@@ -36,7 +33,7 @@ def test_settings_that_cannot_be_are_refused(asked, words):
     Before anything is loaded, each with what to write instead.
     """
     with pytest.raises(RequestError, match=words) as caught:
-        check(RetrievalSettings(**asked), None)
+        PROBE.check(RetrievalSettings(**asked), None)
 
     assert caught.value.hint
 
@@ -57,10 +54,10 @@ def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
     settings = RetrievalSettings(lengths=(4096,))
 
     with pytest.raises(BadInput, match="the context has 4,096") as caught:
-        check_context(settings, 4096, 8192)
+        PROBE.check_context(settings, 4096, 8192)
 
     named = int(caught.value.hint.split()[2].rstrip(","))
-    check_context(settings, named, 8192)
+    PROBE.check_context(settings, named, 8192)
     assert 4096 + answer_room(settings) <= named
 
 
@@ -71,10 +68,10 @@ def test_a_length_beyond_the_training_is_refused_unless_stretched():
     settings = RetrievalSettings(lengths=("16K",))
 
     with pytest.raises(BadInput, match="trained for 8,192"):
-        check_context(settings, 8192, 8192)
+        PROBE.check_context(settings, 8192, 8192)
     with pytest.raises(BadInput, match="--lengths 8192") as caught:
-        check_context(RetrievalSettings(lengths=("8K",)), 8192, 8192)
-    check_context(settings, 32768, None)
+        PROBE.check_context(RetrievalSettings(lengths=("8K",)), 8192, 8192)
+    PROBE.check_context(settings, 32768, None)
     assert str(8192 - answer_room(settings)) in caught.value.hint
 
 
@@ -93,10 +90,10 @@ def test_a_plan_prices_questions_and_reading():
         dial=(2,),
     )
 
-    assert price(settings).startswith("12 questions and about 4,608 tokens")
-    assert price(settings).endswith("the first pair also sets 1 dial")
-    assert price(fixed).startswith("12 questions and about 1,536 tokens")
-    assert "dial" not in price(fixed)
+    assert PROBE.price(settings).startswith("12 questions and about 4,608 tokens")
+    assert PROBE.price(settings).endswith("the first pair also sets 1 dial")
+    assert PROBE.price(fixed).startswith("12 questions and about 1,536 tokens")
+    assert "dial" not in PROBE.price(fixed)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +131,7 @@ def test_a_template_that_keeps_the_text_is_looked_at_once(tmp_path):
     engine = FakeEngine(tokenizer=tokenizer)
 
     run = made_run(tmp_path, engine, form=PromptForm.CHAT)
-    assert run.setup.probes == {NAME: conditions(run)}
+    assert run.setup.probes == {NAME: PROBE.conditions(run)}
 
     assert 1 == engine.counted
 
@@ -144,6 +141,6 @@ def test_an_unknown_task_names_the_nearest():
     A typo never runs a default.
     """
     with pytest.raises(UnknownName) as caught:
-        check(RetrievalSettings(tasks=("singel",)), None)
+        PROBE.check(RetrievalSettings(tasks=("singel",)), None)
 
     assert "'single'" in caught.value.hint

@@ -9,7 +9,7 @@ from made_records import failed_record, made_setup
 
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.rounds import Reading
-from codeneedle.probes.throughput.metrics import METRICS, crossover, more_metrics
+from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
 from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
@@ -137,9 +137,9 @@ def test_each_depth_of_the_settings_has_its_metrics():
     Names tell test and depth; a run without the probe has none, and no values.
     """
     assert ["tg@0", "pp@0", "tg@9", "pp@9"] == [
-        metric.name for metric in more_metrics(run_of(depths=(0, 9)).setup)
+        metric.name for metric in at_depths(run_of(depths=(0, 9)).setup)
     ]
-    assert () == more_metrics(made_setup())
+    assert () == at_depths(made_setup())
     assert () == TG.values(measured(F16, {0: 1.0}), made_setup(), Reading())
 
 
@@ -150,7 +150,7 @@ def test_a_speed_is_that_of_its_depth():
     setup = run_of().setup
     full = measured(Q8, {0: 9.0, 100: 4.0})
     shallow = measured(Q8, {0: 9.0, 100: None})
-    at_0, pp_at_0, *_ = more_metrics(setup)
+    at_0, pp_at_0, *_ = at_depths(setup)
 
     assert (4.0, 4.0) == TG.values(full, setup, Reading())
     assert (9.0, 9.0) == at_0.values(full, setup, Reading())
@@ -170,4 +170,4 @@ def test_another_observation_is_refused(observation):
     with pytest.raises(BadRecord, match=r"f16-f16\.throughput\.json"):
         throughput_of(record)
     with pytest.raises(BadRecord, match=r"setup\.json"):
-        more_metrics(setup)
+        at_depths(setup)

@@ -15,7 +15,12 @@ from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
 from codeneedle.probes.probe import ProbeContext
-from codeneedle.probes.throughput.probe import PROBE, ThroughputSettings, timeout_s
+from codeneedle.probes.throughput.probe import (
+    OVERLOADED,
+    PROBE,
+    ThroughputSettings,
+    timeout_s,
+)
 from codeneedle.probes.throughput.record import NAME, DepthSpeeds, Throughput
 from codeneedle.records.record import (
     CellRecord,
@@ -25,6 +30,7 @@ from codeneedle.records.record import (
     as_json,
     from_json,
 )
+from codeneedle.system import machine
 
 PAIR = Pair("q8_0", "q4_0")
 
@@ -255,6 +261,19 @@ def test_pairs_that_overtake_at_the_same_depth_share_a_line():
     assert never.startswith("never writes faster than f16/f16: f16/q4_0, q8_0/q4_0, ")
     assert never.endswith("q5_0/q4_0 and 1 more")
     assert () == PROBE.remarks(recall_run())
+
+
+def test_speeds_taken_beside_many_programs_are_said_to_be_such(made_run, monkeypatch):
+    monkeypatch.setattr(machine, "mean_load", lambda: 8.6)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    found, _ = measured(made_run())
+    busy = record("q4_0/q4_0", 50, 100)
+    busy = replace(busy, observation=busy.observation | {"load": found.load})
+
+    lines = remarks_of(record("f16/f16", 100, 100), busy)
+
+    assert 4.3 == found.load
+    assert f"{OVERLOADED}: q4_0/q4_0" in lines
 
 
 # The real tool
