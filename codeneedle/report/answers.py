@@ -27,7 +27,6 @@ from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.rounds import (
     AskedRound,
     ForcedAnswer,
-    Reading,
     asked_rounds,
     forced_answers,
 )
@@ -48,7 +47,6 @@ def answers(
     runs: Sequence[Run],
     pair: Pair,
     function: str | None,
-    reading: Reading,
     *,
     width: int,
     colour: bool,
@@ -61,7 +59,6 @@ def answers(
         pair: The cell.
         function: Name of a needle, or its part after a dot, or of a question of a
             task; None for all.
-        reading: How stored replies are read.
         width: Columns of the terminal.
         colour: Whether to colour; the marks have the same meaning.
 
@@ -81,7 +78,7 @@ def answers(
     if function is None:
         for run in runs:
             records = [each for of, each in found if of is run]
-            yield from _cell_view(run, records, reading)
+            yield from _cell_view(run, records)
         return
     named = [
         (run, name, asked) for run, record in found for name, asked in _all(run, record)
@@ -96,12 +93,10 @@ def answers(
         elif isinstance(asked, ForcedAnswer):
             yield forced_tokens(asked, _of_reference(run, asked), colour=colour)
         else:
-            yield _round_view(asked, reading, width=width, colour=colour)
+            yield _round_view(asked, width=width, colour=colour)
 
 
-def _cell_view(
-    run: Run, records: Sequence[CellRecord], reading: Reading
-) -> Iterator[RenderableType]:
+def _cell_view(run: Run, records: Sequence[CellRecord]) -> Iterator[RenderableType]:
     """Programs that measured a pair, with what they proved; then its answers."""
     if not records:
         return
@@ -117,7 +112,7 @@ def _cell_view(
         if not record.has_numbers:
             yield Text(visible(f"{record.probe}: {record.status}: {record.reason}"))
         elif record.probe == RECALL:
-            yield rounds_overview(run, record, reading)
+            yield rounds_overview(run, record)
         elif record.probe == RETRIEVAL:
             yield questions_overview(record)
 
@@ -173,7 +168,7 @@ def _all(
 def _of_reference(run: Run, answer: ForcedAnswer) -> ForcedAnswer | None:
     """The same lines, as the reference scored them; None if it did not."""
     recalled = of_probe(run, RECALL)
-    reference = frames.reference(cells_frame(recalled, FORCED[0], Reading()))
+    reference = frames.reference(cells_frame(recalled, FORCED[0]))
     for record in recalled.records:
         if record.pair == reference and record.has_numbers:
             for each in forced_answers(record, run.setup):
@@ -183,16 +178,14 @@ def _of_reference(run: Run, answer: ForcedAnswer) -> ForcedAnswer | None:
     return None
 
 
-def _round_view(
-    asked: AskedRound, reading: Reading, *, width: int, colour: bool
-) -> RenderableType:
+def _round_view(asked: AskedRound, *, width: int, colour: bool) -> RenderableType:
     if asked.error:
         return Text(f"no answer: {visible(asked.error)}")
-    scored = score(asked.needle, asked.round.reply, strict_indent=reading.strict_indent)
+    scored = score(asked.needle, asked.round.reply)
     return side_by_side(asked.needle, scored, width=width, colour=colour)
 
 
-def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
+def rounds_overview(run: Run, record: CellRecord) -> Group:
     """One line per round of a recall record, with its score or its error."""
     rounds = asked_rounds(record, run.setup)
     forced = forced_answers(record, run.setup)
@@ -200,7 +193,7 @@ def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
     if rounds:
         answered = sum(not asked.error for asked in rounds)
         said = f"{answered} of {plural(len(rounds), 'round')} answered"
-        rows = [overview_row(asked, reading) for asked in rounds]
+        rows = [overview_row(asked) for asked in rounds]
         words = {"needle": 8, "ended": 6}
         parts += [Text(said), Text()]
         parts += [text_table(OVERVIEW_HEADINGS, rows, words=words, gap=1)]
@@ -363,12 +356,12 @@ def _place(needle: NeedleFacts) -> list[str]:
     return [name, f"{needle.depth:.0%}", str(needle.line)]
 
 
-def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
+def overview_row(asked: AskedRound) -> list[str]:
     """The cells of `rounds_overview` for one round."""
     where = _place(asked.needle)
     if asked.error:
         return [*where, *[""] * 6, f"error: {visible(asked.error)}"]
-    counts = asked.counts(reading)
+    counts = asked.counts
     lines = (
         counts.matched,
         counts.missing,

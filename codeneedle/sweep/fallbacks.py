@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from codeneedle.grid import Pair, most_precise
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import (
     CellRecord,
     Print,
@@ -189,7 +188,7 @@ def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
     def speed(record: CellRecord) -> float | None:
         if metric is None:
             return None
-        return min(metric.values(record, setup, Reading()), default=None)
+        return min(metric.values(record, setup), default=None)
 
     return speed
 

@@ -23,7 +23,7 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.record import Round
-from codeneedle.probes.recall.rounds import AskedRound, Reading
+from codeneedle.probes.recall.rounds import AskedRound
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.report.answers import (
@@ -42,13 +42,12 @@ LINES = NEEDLE.lines
 TYPES = ("bf16", "q4_0")
 SETUP = made_setup(needles=3, types_k=TYPES, types_v=TYPES)
 PAIR = Pair("q4_0", "q4_0")
-READING = Reading()
 CORPUS = "[generate]\nfunctions = 6\nvalue_length = 6\nname_length = 5\nseed = 7\n"
 
 
-def shown(*runs, function=None, reading=READING, colour=False):
+def shown(*runs, function=None, colour=False):
     """What a terminal gets of the answers of `PAIR`."""
-    parts = answers(runs, PAIR, function, reading, width=100, colour=colour)
+    parts = answers(runs, PAIR, function, width=100, colour=colour)
     return printed(*parts, colour=colour)
 
 
@@ -157,7 +156,7 @@ def test_the_overview_has_a_line_per_round():
     """
     run = made_run(lambda pair, at: 20 - at, setup=made_setup(needles=2))
 
-    lines = printed(rounds_overview(run, run.records[0], READING)).splitlines()
+    lines = printed(rounds_overview(run, run.records[0])).splitlines()
 
     assert "2 of 2 rounds answered" in lines
     assert [
@@ -175,7 +174,7 @@ def test_a_round_without_an_answer_has_its_error():
     record = made_record(PAIR, [lost, made_round(second)])
     run = made_run(setup=SETUP, failed=[record])
 
-    text = printed(rounds_overview(run, record, READING), width=140)
+    text = printed(rounds_overview(run, record), width=140)
 
     assert r"error: HTTP 500 \x1b[1m" in text
     assert "1 of 2 rounds answered" in text
@@ -189,7 +188,7 @@ def test_the_overview_names_a_method_without_its_class():
     needle = replace(SETUP.needles[0], name="VeryLongRequestHandler.f_a")
     run = made_run(setup=replace(SETUP, needles=(needle, *SETUP.needles[1:])))
 
-    assert "f_a" == overview_row(AskedRound(needle, made_round(needle)), READING)[0]
+    assert "f_a" == overview_row(AskedRound(needle, made_round(needle)))[0]
     assert "VeryLongRequestHandler.f_a" in shown(run, function="f_a")
 
 
@@ -310,21 +309,6 @@ def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
     assert "no token lost 1% or more" in shown(alone, function="f_a")
 
 
-def test_white_space_counts_on_request():
-    """
-    The same stored reply scores differently.
-    """
-    needle = SETUP.needles[0]
-    flat = "\n".join(line.strip() for line in needle.lines)
-    record = made_record(PAIR, [made_round(needle, reply=flat)])
-    run = made_run(setup=SETUP, failed=[record])
-
-    strict = Reading(strict_indent=True)
-
-    assert "matched 20" in shown(run, function="f_a")
-    assert "matched 0" in shown(run, function="f_a", reading=strict)
-
-
 @pytest.fixture
 def tiny(tmp_path):
     """A generated corpus of six functions."""
@@ -410,7 +394,7 @@ QUESTIONS = outcomes(TASKS_RUN.records[0])
 
 def task_answers(run, function=None, width=100):
     pair = Pair("q4_0", "q4_0")
-    parts = answers([run], pair, function, Reading(), width=width, colour=False)
+    parts = answers([run], pair, function, width=width, colour=False)
     return " ".join(printed(*parts, width=width).split())
 
 
@@ -499,7 +483,7 @@ def test_forced_lines_are_shown_by_needle():
 
     for rounds in ([], [made_round(first)]):
         record = made_record("q8_0/q8_0", rounds, forced=forced)
-        text = printed(rounds_overview(run, record, Reading()))
+        text = printed(rounds_overview(run, record))
         assert "right lines of 2 needles scored token by token" in text
         assert bool(rounds) == ("1 of 1 round answered" in text)
         rows = [line.split() for line in text.splitlines()[-2:]]
