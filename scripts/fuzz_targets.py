@@ -55,7 +55,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.records.store import decode_record, decode_setup, encode, sealed
 from codeneedle.sweep import request
-from codeneedle.sweep.fallbacks import suspects
+from codeneedle.verdict.trust import suspects
 
 PAIR = Pair("q8_0", "q4_0")
 _NEEDLE = seeds.made("made_records").made_needle()

@@ -466,7 +466,7 @@ def show(
         width=console.width,
         colour=console.color_system is not None,
     ):
-        console.print(part)
+        console.print(part, crop=False)
 
 
 @corpora.command("list")

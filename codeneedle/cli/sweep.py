@@ -51,6 +51,7 @@ from codeneedle.system.orphans import end_orphans, leftovers, this_process
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural, visible
 from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.trust import trusted, trusted_records
 
 INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
@@ -267,9 +268,13 @@ class _Page:
         budget = self.wish.budget_s
         return budget is not None and time.monotonic() - self.began >= budget
 
+    def _read(self) -> Run | None:
+        stored = self.plan.store.read()
+        return trusted(stored) if stored else None
+
     def _is_open(self) -> bool:
         """Whether pairs are left that the same command would ask further functions."""
-        stored = self.plan.store.read()
+        stored = self._read()
         may_ask = self.plan.request.shard is None and self.wish.more is not False
         return bool(may_ask and stored and further(judge(stored, self.wish.limits)))
 
@@ -354,7 +359,7 @@ class _Page:
 
     def _tell_verdict(self) -> None:
         """What the run allows to conclude so far, if there is anything to compare."""
-        stored = self.plan.store.read()
+        stored = self._read()
         if stored is None or not _is_comparable(stored):
             return
         from codeneedle.report.verdict import brief_view
@@ -408,10 +413,9 @@ class _Page:
         )
         # A failed cell that is measured again is not done, whatever its file says.
         left = set(self._pending(progress))
-        for pair in progress.pairs:
-            record = store.record(pair, probe.name)
-            if record and pair not in left:
-                progress.records[pair] = record
+        records = trusted_records(store, probe.name)
+        done = (p for p in progress.pairs if p in records and p not in left)
+        progress.records |= {pair: records[pair] for pair in done}
         return progress
 
     def _told(self, progress: SweepProgress, what: str) -> int:

@@ -17,6 +17,7 @@ from codeneedle.probes.recall.metrics import METRICS as RECALL_METRICS
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
 from codeneedle.report.table import PairTable, pair_table
+from codeneedle.verdict.trust import trusted
 
 if TYPE_CHECKING:
     from codeneedle.verdict.judge import Limits, Verdict
@@ -192,7 +193,8 @@ def read_runs(root: Path, name: str) -> list[Run]:
     Raises:
         BadInput: If nothing has that name.
     """
-    return [run for store in find_runs(root, name) if (run := store.read())]
+    found = (store.read() for store in find_runs(root, name))
+    return [trusted(run) for run in found if run]
 
 
 def one_run(root: Path, name: str) -> Run:
@@ -204,7 +206,7 @@ def one_run(root: Path, name: str) -> Run:
     """
     folder = Path(name)
     if (folder / SETUP).is_file() and (run := Store(folder).read()):
-        return run
+        return trusted(run)
     found = read_runs(root, name)
     if len(found) > 1:
         raise BadInput(
