@@ -26,7 +26,6 @@ from codeneedle.grid import RUNS, Pair
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
-from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP
 from codeneedle.sweep import plan as planning
@@ -54,6 +53,7 @@ from codeneedle.system.orphans import end_orphans, leftovers, this_process
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural, sweep_command, visible
 from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.trust import trusted, trusted_records
 
 INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
@@ -142,7 +142,7 @@ def deciding(request: Request, execution: Execution) -> Request:
             "--shard.",
         )
     screens = [name for name in request.probes if name in SCREENS] or [*SCREENS[:1]]
-    others = [name for name in request.probes if name not in SCREENS] or [RECALL]
+    others = [name for name in request.probes if name not in SCREENS] or [PROBE.name]
     return structs.replace(request, probes=(*screens, *others))
 
 
@@ -286,9 +286,13 @@ class _Page:
         budget = self.wish.budget_s
         return budget is not None and time.monotonic() - self.began >= budget
 
+    def _read(self) -> Run | None:
+        stored = self.plan.store.read()
+        return trusted(stored) if stored else None
+
     def _is_open(self) -> bool:
         """Whether pairs are left that the same command would ask further functions."""
-        stored = self.plan.store.read()
+        stored = self._read()
         may_ask = self.plan.execution.shard is None and self.wish.more is not False
         return bool(may_ask and stored and further(judge(stored, self.wish.limits)))
 
@@ -373,7 +377,7 @@ class _Page:
 
     def _tell_verdict(self) -> None:
         """What the run allows to conclude so far, if there is anything to compare."""
-        stored = self.plan.store.read()
+        stored = self._read()
         if stored is None or not _is_comparable(stored):
             return
         from codeneedle.report.verdict import brief_view
@@ -427,10 +431,9 @@ class _Page:
         )
         # A failed cell that is measured again is not done, whatever its file says.
         left = set(self._pending(progress))
-        for pair in progress.pairs:
-            record = store.record(pair, probe.name)
-            if record and pair not in left:
-                progress.records[pair] = record
+        records = trusted_records(store, probe.name)
+        done = (p for p in progress.pairs if p in records and p not in left)
+        progress.records |= {pair: records[pair] for pair in done}
         return progress
 
     def _told(self, progress: SweepProgress, what: str) -> int:

@@ -37,6 +37,7 @@ from codeneedle.report.captions import (
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import duration, mib, plural, size, visible
+from codeneedle.verdict.trust import trusted_records
 
 UNKNOWN = "?"
 """Shown for a size that cannot be predicted."""
@@ -381,10 +382,10 @@ def plan_view(plan: Plan) -> RenderableType:
 
 def _cells_of(plan: Plan) -> _Cells:
     probe = plan.probes[0]
-    stored = (plan.store.record(pair, probe.name) for pair in plan.pairs)
+    stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
     return _Cells(
-        records={record.pair: record for record in stored if record},
+        records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
         again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
         total=len(plan.pairs) + bool(repeated),

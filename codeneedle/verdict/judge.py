@@ -16,9 +16,6 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.recall.rounds import Reading
-from codeneedle.probes.throughput.metrics import METRICS as SPEEDS
-from codeneedle.probes.throughput.record import NAME as THROUGHPUT
 from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run
 from codeneedle.text import MIB
 from codeneedle.verdict.statistics import (
@@ -343,7 +340,7 @@ class _Scores:
         """How far the reference is from its own repetition; None without one."""
         if self.again is None:
             return None
-        again = self.metric.by_unit(self.again, self.run.setup, Reading())
+        again = self.metric.by_unit(self.again, self.run.setup)
         if self.loss.kind is LossKind.ANSWERS:
             least = self.loss.lost_from
             gaps = [
@@ -450,7 +447,7 @@ def _scores(run: Run) -> Iterator[_Scores]:
         units = {
             pair: of_pair
             for pair, record in records.items()
-            if (of_pair := metric.by_unit(record, run.setup, Reading()))
+            if (of_pair := metric.by_unit(record, run.setup))
         }
         if not units:
             continue
@@ -538,11 +535,12 @@ def _word(rows: Sequence[Row], lacking: Sequence[str]) -> Word:
 
 def _trouble(pair: Pair, records: Iterable[CellRecord]) -> str:
     """Why nothing is said of the quality of *pair*; empty if something is."""
+    timed = {name for name, probe in PROBES.items() if probe.is_timed}
     return next(
         (
             f"{record.status.value}: {record.reason}"
             for record in records
-            if record.pair == pair and record.probe != THROUGHPUT
+            if record.pair == pair and record.probe not in timed
             if not record.has_numbers
         ),
         "",
@@ -569,9 +567,15 @@ def _buffer_bytes(buffer: KvBuffer, effective: Effective, context: int) -> float
 
 def _speeds(run: Run) -> dict[Pair, float]:
     """Tokens per second of writing, where that was measured."""
-    narrowed = frames.of_probe(run, THROUGHPUT)
-    cells = frames.cells_frame(narrowed, SPEEDS[0], Reading())
-    return {cell.pair: cell.value for cell in cells if cell.has_value}
+    return {
+        cell.pair: cell.value
+        for probe in PROBES.values()
+        if probe.is_timed
+        for cell in frames.cells_frame(
+            frames.of_probe(run, probe.name), probe.metrics[0]
+        )
+        if cell.has_value
+    }
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:

@@ -30,13 +30,12 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import frames
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Times
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.record import NAME, ForcedRound, Recall, Round, recall_of
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
@@ -161,9 +160,14 @@ def _gaps(run: Run) -> Iterator[str]:
 class RecallProbe(Probe):
     """Asks for functions verbatim, and scores their right lines."""
 
-    def units(self, record: CellRecord) -> int:
-        """Functions whose lines were forced."""
-        return len(recall_of(record).forced)
+    def times(self, record: CellRecord) -> Times:
+        """The functions whose lines were forced, and all questions."""
+        found = recall_of(record)
+        return Times(
+            units=tuple(each.wall_s for each in found.forced),
+            questions_s=math.fsum(each.wall_s for each in found.answers),
+            servers=max(found.starts, 1),
+        )
 
     def suited(self, settings: RecallSettings, engine: Engine) -> RecallSettings:
         """
@@ -301,7 +305,7 @@ class RecallProbe(Probe):
         nothing was forced, where the engine cannot do that.
         """
         lines = []
-        cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0], Reading())
+        cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0])
         values = [cell.value for cell in cells if cell.has_value]
         if values and min(values) >= CEILING_LINES:
             lines.append(
