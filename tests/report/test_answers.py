@@ -25,7 +25,7 @@ from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.record import Round
 from codeneedle.probes.recall.rounds import AskedRound
 from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.records.record import Run, Status
+from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.report.answers import (
     answers,
     failure_words,
@@ -224,9 +224,8 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
 
     run = made_run(setup=SETUP)
     other = replace(run.records[0], pair=Pair("q4_0", "q4_0"), probe="divergence")
-    said = r"has no answers in .* only divergence was measured"
-    with pytest.raises(BadInput, match=said):
-        shown(replace(run, records=(other,)))
+    with pytest.raises(BadInput, match="has no answers"):
+        shown(replace(run, records=(other,)), function="f_a")
 
 
 def test_each_run_that_has_the_pair_is_shown():
@@ -251,8 +250,63 @@ def test_a_failed_cell_has_its_reason():
     run = made_run(setup=SETUP, failed=[failed])
 
     assert "out-of-memory: cannot allocate" in shown(run)
-    with pytest.raises(UnknownName):
+    with pytest.raises(BadInput, match="has no answers"):
         shown(run, function="f_a")
+
+
+def test_a_cell_shows_its_command_its_log_and_what_that_proved(tmp_path):
+    """
+    Once for all probes of one server, and of a pair without answers, too.
+    """
+    buffer = KvBuffer(
+        cells=8192, layers=7, k_type="q4_0", v_type="q4_0", k_mib=1.5, v_mib=1.25
+    )
+    record = replace(
+        made_record(PAIR, []),
+        probe="divergence",
+        command=("/bin/llama-server", "--model", "my model.gguf"),
+        effective=Effective(kv=(buffer,), flash_attention="enabled", rotation_k=64),
+    )
+    run = replace(made_run(setup=SETUP), records=(record,), root=tmp_path)
+    log = tmp_path / run.name / "logs" / "q4_0-q4_0.log"
+    log.parent.mkdir(parents=True)
+
+    said = shown(run)
+    log.touch()
+
+    assert "divergence: /bin/llama-server --model 'my model.gguf'" in said
+    assert "K q4_0 1.5 MiB, V q4_0 1.25 MiB of 8,192 tokens in 7 layers" in said
+    assert "flash attention enabled; K rotated by 64" in " ".join(said.split())
+    assert "q4_0-q4_0.log" not in said
+    assert "q4_0-q4_0.log" in shown(run).replace("\n", "")
+
+
+def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
+    """
+    The worst is named; colours only on request; without a reference nothing is lost.
+    """
+    setup = replace(SETUP, probes={"recall": {"ask": "forced"}})
+    whole = made_forced(setup.forced[0], logprob=-0.01)
+    worse = replace(whole, logprobs=(-0.01, -3.0, *whole.logprobs[2:]), bounds=(1,))
+    records = [
+        made_record(
+            f"{k}/{v}", [], forced=[worse if (k, v) == TYPES[1:] * 2 else whole]
+        )
+        for k in TYPES
+        for v in TYPES
+    ]
+    run = made_run(setup=setup, failed=records)
+    second = setup.forced[0].lines[1]
+
+    text = shown(run, function="f_a")
+
+    assert f"lost most: '\\n{second}' 94%; mean of 5 tokens 18.8%" in text
+    assert ["at", "most", "5.0%", "99.0%", "94.0", "yes"] == text.split(second)[
+        -1
+    ].split()[1:7]
+    assert "\x1b[" in shown(run, function="f_a", colour=True)
+    alone = replace(run, records=tuple(r for r in run.records if r.pair == PAIR))
+    assert "no token lost 1% or more" in shown(alone, function="f_a")
 
 
 @pytest.fixture
