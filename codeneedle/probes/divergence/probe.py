@@ -76,7 +76,7 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class DivergenceConditions:
     """
     What must be equal for divergences to be comparable.
 
@@ -100,18 +100,18 @@ class Conditions:
 
 
 def chosen_contexts(
-    run: RunContext, asked: DivergenceSettings, text_size: int
+    run: RunContext, settings: DivergenceSettings, text_size: int
 ) -> tuple[int, ...]:
     """
     The contexts asked for, else one for which the text most likely suffices.
 
     Args:
         run: Weights and context.
-        asked: What the user chose.
+        settings: What the user chose.
         text_size: Length of the text, in bytes.
     """
-    if asked.contexts:
-        return tuple(dict.fromkeys(asked.contexts))
+    if settings.contexts:
+        return tuple(dict.fromkeys(settings.contexts))
     trained = run.weights.training_context or DEFAULT_CONTEXT
     context = min(DEFAULT_CONTEXT, trained, run.setup.context)
     tokens = text_size // (1 if run.is_built_in else BYTES_PER_TOKEN)
@@ -173,14 +173,16 @@ class DivergenceProbe(Probe):
             MachineError: If the tool is missing or too old, or the disk too small.
         """
         tool = run.engine.divergence_tool()
-        asked = run.settings_of(DivergenceSettings, NAME)
+        settings = run.settings_of(DivergenceSettings, NAME)
         data = _text(run)
-        contexts = chosen_contexts(run, asked, len(data))
-        sizes = [(context, _chunks(asked, context, len(data))) for context in contexts]
-        chosen = Conditions(
+        contexts = chosen_contexts(run, settings, len(data))
+        sizes = [
+            (context, _chunks(settings, context, len(data))) for context in contexts
+        ]
+        chosen = DivergenceConditions(
             contexts=contexts,
             chunks=tuple(chunks for _, chunks in sizes),
-            text=asked.text.name if asked.text else run.setup.corpus.name,
+            text=settings.text.name if settings.text else run.setup.corpus.name,
             text_sha256=hashlib.sha256(data).hexdigest(),
             llama=tool.version,
             arguments=tool.arguments,
@@ -209,7 +211,7 @@ class DivergenceProbe(Probe):
             CellError: If the tool fails, or runs other cache types than asked for.
         """
         stored = context.run.setup.probes[NAME]
-        chosen = from_json(stored, Conditions, file="setup.json")
+        chosen = from_json(stored, DivergenceConditions, file="setup.json")
         data = _text(context.run)
         if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
             raise BadInput(
@@ -240,10 +242,10 @@ def _text(run: RunContext) -> bytes:
     return run.text.encode() if path is None else file_bytes(path, option="--text")
 
 
-def _chunks(asked: DivergenceSettings, context: int, text_size: int) -> int:
+def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:
     """Chunks at *context*; of a short text fewer, but not of those asked for."""
-    if asked.chunks is not None:
-        return asked.chunks
-    is_short = not asked.contexts and context < DEFAULT_CONTEXT
+    if settings.chunks is not None:
+        return settings.chunks
+    is_short = not settings.contexts and context < DEFAULT_CONTEXT
     most = FEW_CHUNKS if is_short else DEFAULT_CHUNKS
     return min(most, max(2, text_size // max(1, context)))

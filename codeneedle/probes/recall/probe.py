@@ -145,13 +145,13 @@ def _gaps(run: Run) -> Iterator[str]:
     """Why no record has forced scores, or margins, where the same is true of all."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     found = [recall_of(record) for record in records]
-    forced = [asked for each in found for asked in each.forced]
-    errors = {asked.error for asked in forced}
+    forced = [answer for each in found for answer in each.forced]
+    errors = {answer.error for answer in forced}
     if forced and "" not in errors:
         yield f"no forced recall: {min(errors)}"
-    written = [asked for each in found for asked in each.rounds if not asked.error]
-    drafts = any(asked.drafted for asked in written)
-    if written and not drafts and not any(asked.logprobs for asked in written):
+    written = [answer for each in found for answer in each.rounds if not answer.error]
+    drafts = any(answer.drafted for answer in written)
+    if written and not drafts and not any(answer.logprobs for answer in written):
         unscored = {record.effective.unscored for record in records} - {""}
         told = min(unscored, default="no probabilities")
         yield f"no margins: the server tells {told}"
@@ -364,11 +364,11 @@ class Asker:
         self._retries.clear()
         with self.context.asking():
             reply = self._retried(lambda: self._reply(question, needle))
-        asked = _round(needle, _sha256(question), reply)
+        answer = _round(needle, _sha256(question), reply)
         if reply.drafted:
             # Of drafted tokens the server tells no probabilities: some are missing.
-            asked = replace(asked, logprobs=(), gaps=(), lengths=())
-        return replace(asked, retries=tuple(self._retries))
+            answer = replace(answer, logprobs=(), gaps=(), lengths=())
+        return replace(answer, retries=tuple(self._retries))
 
     def scored(self, needle: NeedleFacts) -> ForcedRound:
         """
@@ -487,7 +487,7 @@ def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
 
 
 def _has_answers(found: Recall) -> bool:
-    return any(not asked.error for asked in found.answers)
+    return any(not answer.error for answer in found.answers)
 
 
 def _refuse_without_answers(found: Recall) -> None:
