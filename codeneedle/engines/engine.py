@@ -37,6 +37,7 @@ class Ability(StrEnum):
     FORCED = "forced recall"
     DIVERGENCE = "divergence"
     SPEED = "speed"
+    ADDRESS = "programs that speak OpenAI's API"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +78,12 @@ class CellSpec:
     Attributes:
         pair: Cache types.
         context: Size of the context of its one slot, in tokens.
+        thinks: Whether the model may think, whatever `ModelSpec.thinking` says.
     """
 
     pair: Pair
     context: int
+    thinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,23 @@ class Replies(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """
+    Where other programs reach a server by OpenAI's API.
+
+    Attributes:
+        url: Up to ``/v1``.
+        model: What the server calls the model; of llama.cpp, a name that no other cell
+            has: a program that keeps replies must not take those of another cell.
+        key: For the server; empty for none.
+    """
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+
+
 @dataclass(slots=True, kw_only=True)
 class Served:
     """
@@ -202,11 +222,13 @@ class Served:
         client: Sends prompts to it.
         command: What it was started with; never a secret.
         child: Its process; None if it is not ours.
+        address: Where other programs reach it; None where they cannot.
     """
 
     client: Replies
     command: tuple[str, ...]
     child: Child | None = None
+    address: Address | None = None
     _peak_rss_bytes: int | None = field(default=None, init=False)
 
     @property
