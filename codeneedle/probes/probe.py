@@ -212,17 +212,21 @@ class ProbeContext:
             )
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[Served]:
+    def serving(self, *, thinks: bool = False) -> Iterator[Served]:
         """
         A verified server with the cell's cache types, for the length of a block.
+
+        Args:
+            thinks: Whether the model may think before it answers.
 
         Raises:
             CellError: If it does not get ready, or is not what was asked for.
         """
         moments: list[float | None] = [self.previous_end, time.monotonic()]
         try:
-            with self.run.engine.serving(self.cell, log=self.log()) as served:
-                differences = served.verify(self.cell)
+            cell = replace(self.cell, thinks=thinks)
+            with self.run.engine.serving(cell, log=self.log()) as served:
+                differences = served.verify(cell)
                 self._observe(served)
                 if differences:
                     raise mismatched(differences)
@@ -394,6 +398,10 @@ class Probe(ABC):
         Raises:
             BadInput: With settings that work.
         """
+
+    def is_asked_by(self, _settings: Any) -> bool:
+        """Whether settings ask for the probe without its name."""
+        return False
 
     def reads_corpus(self, _settings: Any) -> bool:
         """
