@@ -456,7 +456,8 @@ SWEEP_OPTIONS = {
         "--probe",
         "LIST",
         words,
-        "What to measure: recall, divergence, copy, throughput, retrieval, eval.",
+        "What to measure: recall, divergence, copy, throughput, retrieval, reuse, "
+        "eval.",
         "recall",
     ),
     "contexts": _valued(

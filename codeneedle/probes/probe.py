@@ -212,11 +212,14 @@ class ProbeContext:
             )
 
     @contextlib.contextmanager
-    def serving(self, *, thinks: bool = False) -> Iterator[Served]:
+    def serving(
+        self, *, slots: Path | None = None, thinks: bool = False
+    ) -> Iterator[Served]:
         """
         A verified server with the cell's cache types, for the length of a block.
 
         Args:
+            slots: Folder in which it may save its cache; None for none.
             thinks: Whether the model may think before it answers.
 
         Raises:
@@ -224,9 +227,9 @@ class ProbeContext:
         """
         moments: list[float | None] = [self.previous_end, time.monotonic()]
         try:
-            cell = replace(self.cell, thinks=thinks)
+            cell = replace(self.cell, slots=slots, thinks=thinks)
             with self.run.engine.serving(cell, log=self.log()) as served:
-                differences = served.verify(cell)
+                differences = served.verify(self.cell)
                 self._observe(served)
                 if differences:
                     raise mismatched(differences)

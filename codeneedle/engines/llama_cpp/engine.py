@@ -214,6 +214,7 @@ class LlamaCpp(Engine):
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[LlamaServer]:
         """As of `engine.Engine`."""
         launch = self._launch(cell.pair, context=cell.context)
+        launch = replace(launch, slots=cell.slots)
         if cell.thinks:
             launch = replace(launch, extra=self.model.arguments)
         with serving(launch, log=log) as served:
