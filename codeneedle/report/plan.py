@@ -25,6 +25,7 @@ from codeneedle.models.kv_cache import (
     room_of,
 )
 from codeneedle.models.weights import read_header
+from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     NO_VALUE_WORD,
@@ -339,15 +340,17 @@ FIRST_PAIRS = 3
 @dataclass(frozen=True, slots=True)
 class _Cells:
     """
-    The cells of a plan's first probe.
+    The cells of a probe.
 
     Attributes:
+        probe: What measures.
         records: Of those that were tried, by pair.
         repeated: The pair that is measured again after all others; None for none.
         again: The record of that; None if it was not tried.
         total: How many there are, the repeated one included.
     """
 
+    probe: Probe
     records: dict[Pair, CellRecord]
     repeated: Pair | None
     again: CellRecord | None
@@ -366,9 +369,9 @@ def plan_view(plan: Plan) -> RenderableType:
     Args:
         plan: A checked plan; finished cells are those of its first probe.
     """
-    cells, setup = _cells_of(plan), plan.store.setup()
+    cells = _cells_of(plan, plan.probes[0])
     return Group(
-        entry_table(_facts(plan, setup, cells), style="dim"),
+        entry_table(_facts(plan, plan.store.setup()), style="dim"),
         Text(),
         Text(f"predicted KV cache at {plan.context:,} tokens, MiB", style="bold"),
         _grid(plan, cells),
@@ -379,11 +382,11 @@ def plan_view(plan: Plan) -> RenderableType:
     )
 
 
-def _cells_of(plan: Plan) -> _Cells:
-    probe = plan.probes[0]
+def _cells_of(plan: Plan, probe: Probe) -> _Cells:
     stored = (plan.store.record(pair, probe.name) for pair in plan.pairs)
     repeated = plan.repeated(probe)
     return _Cells(
+        probe=probe,
         records={record.pair: record for record in stored if record},
         repeated=repeated,
         again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
@@ -391,24 +394,41 @@ def _cells_of(plan: Plan) -> _Cells:
     )
 
 
-def _facts(plan: Plan, setup: Setup | None, cells: _Cells) -> Iterator[tuple[str, str]]:
+def _facts(plan: Plan, setup: Setup | None) -> Iterator[tuple[str, str]]:
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
     yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
     yield (
         "context",
         f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
     )
-    for probe in plan.probes:
-        settings = plan.request.settings.get(probe.name, probe.settings())
-        phrase = probe.price(settings, setup)
-        if phrase:
-            yield probe.name, phrase
     engine = plan.engine.identity()
     yield engine_line(engine.name, f"{engine.version}, {engine.program}")
     yield "records", str(plan.store.folder)
-    yield "cells", _finished(cells)
-    yield "time", _time(cells, 1 if plan.probes[0].is_timed else len(plan.workers))
+    for probe in plan.probes:
+        cells = _cells_of(plan, probe)
+        yield probe.name, _asked(plan, setup, probe)
+        yield "cells", _finished(cells)
+        yield "time", _time(plan, cells)
+    if plan.probes[1:]:
+        lefts = [_left(plan, _cells_of(plan, probe)) for probe in plan.probes]
+        known = [left_s for left_s, _ in lefts if left_s is not None]
+        if len(known) == len(lefts):
+            yield "all", f"about {duration(sum(known))} left"
     yield "order", _order(plan)
+
+
+def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
+    """What a cell of *probe* is asked, and the tokens that this takes."""
+    settings = plan.request.chosen(probe.name, probe.settings)
+    work = plan.work(probe)
+    phrases = [probe.price(settings, setup)]
+    if work:
+        about = "" if setup and setup.corpus.is_counted else "about "
+        texts = plural(len(work.texts), "text") if work.texts[1:] else "the text"
+        read = f"{about}{plural(sum(work.texts), 'token')} of {texts} read a cell"
+        more = f", about {work.written:,} written or forced" if work.written else ""
+        phrases = [work.phrase or phrases[0], read + more]
+    return "; ".join(filter(None, phrases)) or "each pair"
 
 
 def _corpus_estimate(plan: Plan) -> str:
@@ -436,17 +456,26 @@ def _finished(cells: _Cells) -> str:
     )
 
 
-def _time(cells: _Cells, workers: int) -> str:
+def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
+    """Seconds of the cells that are left, and of one; None if nothing is known."""
     spent = [r.phases.total_s for r in cells.tried if r.has_numbers]
-    if not spent:
-        return "known after the first cell"
-    mean = sum(spent) / len(spent)
+    mean = sum(spent) / len(spent) if spent else plan.cell_s(cells.probe)
     # An interrupted cell runs again.
     done = sum(r.status is not Status.INTERRUPTED for r in cells.tried)
-    left = cells.total - done
-    time_s = mean * left / workers
-    remaining = f"about {duration(time_s)} left" if left else "nothing left"
-    return f"{remaining}, {duration(mean)} a cell"
+    if mean is None:
+        return None, None
+    workers = 1 if cells.probe.is_timed else len(plan.workers)
+    return mean * (cells.total - done) / workers, mean
+
+
+def _time(plan: Plan, cells: _Cells) -> str:
+    left_s, mean = _left(plan, cells)
+    if left_s is None or mean is None:
+        return "known after the first cell"
+    remaining = f"about {duration(left_s)} left" if left_s else "nothing left"
+    is_measured = any(record.has_numbers for record in cells.tried)
+    note = "" if is_measured else " (an estimate; the first cell tells more)"
+    return f"{remaining}, {duration(mean)} a cell{note}"
 
 
 def _order(plan: Plan) -> str:
