@@ -45,7 +45,6 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
 from codeneedle.probes.recall.probe import enough_for
 from codeneedle.probes.recall.record import Recall, Round
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import (
     CellRecord,
     NeedleFacts,
@@ -56,7 +55,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.records.store import decode_record, decode_setup, encode, sealed
 from codeneedle.sweep import request
-from codeneedle.sweep.fallbacks import suspects
+from codeneedle.verdict.trust import suspects
 
 PAIR = Pair("q8_0", "q4_0")
 _NEEDLE = seeds.made("made_records").made_needle()
@@ -150,7 +149,7 @@ def _measured(record: CellRecord, setup: Setup) -> None:
     if probe is None or not record.has_numbers:
         return
     for metric in (*probe.metrics, *probe.more_metrics(setup)):
-        values = metric.values(record, setup, Reading())
+        values = metric.values(record, setup)
         claim(all(isinstance(value, (int, float)) for value in values), "numbers")
         if metric.reference is not None:
             metric.reference(record)

@@ -71,6 +71,10 @@ CHANGING = re.compile(
 """Keys that differ from run to run."""
 
 
+PATHS = re.compile(r"(?<= )/\S*/(?=\S)")
+"""Folders of programs and weights in commands."""
+
+
 def measure(folder: Path) -> None:
     """Sweep each of `SWEEPS` into a folder of its own below *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +135,8 @@ def report(name: str) -> str:
     os.environ["COLUMNS"] = "80"
     with contextlib.chdir(RUNS / name):
         return "".join(
-            f"$ codeneedle {words}\n{_printed(words)}\n" for words in REPORTS
+            f"$ codeneedle {words}\n{PATHS.sub('', _printed(words))}\n"
+            for words in REPORTS
         )
 
 

@@ -48,7 +48,6 @@ MODULES = (
     "records/record",
     "records/store",
     "sweep/decide",
-    "sweep/fallbacks",
     "sweep/runner",
     "verdict/judge",
     "verdict/statistics",

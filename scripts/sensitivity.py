@@ -18,7 +18,6 @@ import numpy as np
 
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.retrieval.record import retrieval_of
 from codeneedle.probes.retrieval.task_kinds import TASKS
 from codeneedle.records.record import CellRecord
@@ -86,7 +85,7 @@ def units_of(
 ) -> Mapping[str, float]:
     """The value of each unit, higher is better."""
     sign = -1 if column.metric.better == "lower" else 1
-    units = column.metric.by_unit(record, table.run.setup, table.reading)
+    units = column.metric.by_unit(record, table.run.setup)
     return {name: sign * value for name, value in units.items()}
 
 
@@ -113,7 +112,7 @@ def main() -> None:
         run = Store(folder).read()
         if run is None:
             parser.error(f"{folder} is no run folder")
-        table = pair_table(run, list(PROBES.values()), Reading())
+        table = pair_table(run, list(PROBES.values()))
         print(f"{folder}\n")
         print("\n".join(rows(table)))
 

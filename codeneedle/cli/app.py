@@ -31,7 +31,6 @@ from codeneedle.cli.options import (
     OutOption,
     RunName,
     ServerOption,
-    StrictIndent,
     SweepCommand,
     WaitOption,
     argument,
@@ -141,6 +140,7 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
     request = sweep_module.deciding(context.obj) if decide else context.obj
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request)
+        sweep_module.refuse(plans)
     for planned in plans:
         _stdout().print(plan_view(planned), crop=False)
 
@@ -184,7 +184,6 @@ def grid(
     name: RunName,
     metric: MetricOption = None,
     *,
-    strict_indent: StrictIndent = False,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
     csv: CsvOption = False,
@@ -198,16 +197,16 @@ def grid(
 
     one_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost)
-    it = select(out, name, metric, strict_indent=strict_indent, limits=limits)
+    it = select(out, name, metric, limits=limits)
     if csv:
-        _write(grid_csv(it.runs, it.probe.metrics, it.reading))
+        _write(grid_csv(it.runs, it.probe.metrics))
     elif json:
-        _write(grid_json(it.runs, it.probe.metrics, it.reading, it.verdicts))
+        _write(grid_json(it.runs, it.probe.metrics, it.verdicts))
     elif markdown:
-        shown = (it.runs, it.shown, it.also, it.reading, it.verdicts)
+        shown = (it.runs, it.shown, it.also, it.verdicts)
         _write(grid_markdown(*shown))
     else:
-        shown = (it.runs, it.shown, it.also, it.reading, it.verdicts)
+        shown = (it.runs, it.shown, it.also, it.verdicts)
         _stdout().print(report(*shown), crop=False)
 
 
@@ -225,7 +224,6 @@ def heatmap(
         bool,
         typer.Option("--zoom", help="Stretch the colours over the values that occur."),
     ] = False,
-    strict_indent: StrictIndent = False,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
     out: OutOption = RUNS,
@@ -238,7 +236,7 @@ def heatmap(
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost)
-    it = select(out, name, wanted, strict_indent=strict_indent, limits=limits)
+    it = select(out, name, wanted, limits=limits)
     empty: NothingToShow | None = None
     for run, found in zip(it.runs, it.verdicts, strict=True):
         folder = out / run.name
@@ -249,7 +247,6 @@ def heatmap(
                 else draw(
                     run,
                     it.metric,
-                    it.reading,
                     difference=difference,
                     zoom=zoom,
                     found=found,
@@ -291,7 +288,6 @@ def table(
         str | None,
         option("--sort", "METRIC", word, "Best first, pairs without a value last."),
     ] = None,
-    strict_indent: StrictIndent = False,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
     csv: CsvOption = False,
@@ -300,7 +296,6 @@ def table(
     out: OutOption = RUNS,
 ) -> None:
     """Show one row per pair: what all probes measured of it."""
-    from codeneedle.probes.recall.rounds import Reading
     from codeneedle.report.selection import pair_tables
     from codeneedle.report.table import (
         table_csv,
@@ -310,9 +305,8 @@ def table(
     )
 
     one_form(csv=csv, json=json, markdown=markdown)
-    reading = Reading(strict_indent=strict_indent)
     limits = limits_of(max_loss, max_lost)
-    tables = pair_tables(out, name, reading, sort=sort, limits=limits)
+    tables = pair_tables(out, name, sort=sort, limits=limits)
     if csv:
         _write(table_csv(tables))
     elif json:
@@ -372,12 +366,10 @@ def page(
     max_lost: MaxLost = None,
     max_memory: MaxMemory = None,
     at: AtOption = None,
-    strict_indent: StrictIndent = False,
     out: OutOption = RUNS,
 ) -> None:
     """Write one HTML file of one or more runs, and print its path."""
     from codeneedle.cli.engines import asks_for
-    from codeneedle.probes.recall.rounds import Reading
     from codeneedle.report.page import page as html_page
     from codeneedle.report.selection import runs_named
     from codeneedle.system.files import write_whole
@@ -385,7 +377,6 @@ def page(
     runs, folder = runs_named(out, names)
     html = html_page(
         runs,
-        Reading(strict_indent=strict_indent),
         limits_of(max_loss, max_lost, max_memory, at),
         asks_for(runs[0].setup.engine),
     )
@@ -400,18 +391,14 @@ def compare(
     first: Annotated[str, argument("A", "A run by name, or its folder.")],
     second: Annotated[str, argument("B", "The run to compare with it, likewise.")],
     *,
-    strict_indent: StrictIndent = False,
     json: JsonOption = False,
     out: OutOption = RUNS,
 ) -> None:
     """Compare two runs: setups first, then metrics by pair."""
-    from codeneedle.probes.recall.rounds import Reading
     from codeneedle.report import compare as comparison
     from codeneedle.report.selection import one_run
 
-    found = comparison.compare(
-        one_run(out, first), one_run(out, second), Reading(strict_indent=strict_indent)
-    )
+    found = comparison.compare(one_run(out, first), one_run(out, second))
     if json:
         _write(comparison.compare_json(found))
     else:
@@ -465,12 +452,10 @@ def show(
         argument("FUNCTION", "Show this function, or question of a task, alone."),
     ] = None,
     *,
-    strict_indent: StrictIndent = False,
     out: OutOption = RUNS,
 ) -> None:
     """Show what a pair answered and how it failed, or one answer."""
     from codeneedle.grid import Pair
-    from codeneedle.probes.recall.rounds import Reading
     from codeneedle.report.answers import answers
     from codeneedle.report.selection import read_runs
 
@@ -479,11 +464,10 @@ def show(
         read_runs(out, name),
         Pair.parse(pair),
         function,
-        Reading(strict_indent=strict_indent),
         width=console.width,
         colour=console.color_system is not None,
     ):
-        console.print(part)
+        console.print(part, crop=False)
 
 
 @corpora.command("list")
@@ -634,6 +618,7 @@ def _bad_usage(error: Any) -> BadInput:
 FORMER_OPTIONS = {
     "--settle": "Use --more: it asks all open pairs for further functions.",
     "--max-changed": "Use --max-loss 1%: the share of right tokens that may be lost.",
+    "--strict-indent": "Use --metric matched-strict; CSV and JSON have it, too.",
     "--max-kld": "Use --max-loss 1%: divergence may be three times that, in nats.",
 }
 """Options that there are no more, with what to use instead."""

@@ -363,9 +363,6 @@ DifferenceOption = Annotated[
         help="Show what each pair loses or gains against the reference.",
     ),
 ]
-StrictIndent = Annotated[
-    bool, typer.Option("--strict-indent", help="Compare leading white space, too.")
-]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per pair.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]

@@ -25,7 +25,6 @@ from codeneedle.models import pretrained
 from codeneedle.probes.frames import cell_value
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe, Step
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import CellRecord, Setup, Status
 from codeneedle.report.captions import (
     NOT_RUN_WORD,
@@ -432,7 +431,7 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
 
 def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float:
     """The cell's value of *metric*; NaN where it has none."""
-    return cell_value(metric, metric.values(record, setup, Reading()))
+    return cell_value(metric, metric.values(record, setup))
 
 
 def _numbers(record: CellRecord, progress: SweepProgress) -> list[str]:

@@ -41,8 +41,8 @@ from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
     Counts,
     prepare,
-    refuse_other_setup,
     refuse_shared_folders,
+    refuse_unfit,
 )
 from codeneedle.sweep.request import Request, pages
 from codeneedle.sweep.runner import Event, Runner, once_more, pending
@@ -52,6 +52,7 @@ from codeneedle.system.orphans import end_orphans, leftovers, this_process
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
 from codeneedle.text import plural, visible
 from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.trust import trusted, trusted_records
 
 INTERRUPTED = 130
 """Exit code of an interrupted sweep; the same command resumes it."""
@@ -163,6 +164,18 @@ def planned(request: Request) -> list[Plan]:
     ]
 
 
+def refuse(plans: Sequence[Plan]) -> None:
+    """
+    Stop at plans that a sweep would not begin, or not finish, for what is known now.
+
+    Raises:
+        CodeneedleError: As of `prepare.refuse_unfit`.
+    """
+    refuse_shared_folders(plans)
+    for plan in plans:
+        refuse_unfit(plan)
+
+
 def checked(request: Request, console: Console) -> list[Plan]:
     """
     The plans of all pages, with whatever can fail before a server is started.
@@ -178,10 +191,9 @@ def checked(request: Request, console: Console) -> list[Plan]:
     ensure_models(console, request.models)
     with working(console, f"checking {request.engine}, weights and corpus") as tell:
         plans = planned(request)
-        refuse_shared_folders(plans)
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
-            refuse_other_setup(plan)
+        refuse(plans)
     notes = (n for plan in plans for n in plan.notes)
     note_lines(console, dict.fromkeys(filter(None, (*notes, overload()))))
     return plans
@@ -268,9 +280,13 @@ class _Page:
         budget = self.wish.budget_s
         return budget is not None and time.monotonic() - self.began >= budget
 
+    def _read(self) -> Run | None:
+        stored = self.plan.store.read()
+        return trusted(stored) if stored else None
+
     def _is_open(self) -> bool:
         """Whether pairs are left that the same command would ask further functions."""
-        stored = self.plan.store.read()
+        stored = self._read()
         may_ask = self.plan.request.shard is None and self.wish.more is not False
         return bool(may_ask and stored and further(judge(stored, self.wish.limits)))
 
@@ -355,7 +371,7 @@ class _Page:
 
     def _tell_verdict(self) -> None:
         """What the run allows to conclude so far, if there is anything to compare."""
-        stored = self.plan.store.read()
+        stored = self._read()
         if stored is None or not _is_comparable(stored):
             return
         from codeneedle.report.verdict import brief_view
@@ -409,10 +425,9 @@ class _Page:
         )
         # A failed cell that is measured again is not done, whatever its file says.
         left = set(self._pending(progress))
-        for pair in progress.pairs:
-            record = store.record(pair, probe.name)
-            if record and pair not in left:
-                progress.records[pair] = record
+        records = trusted_records(store, probe.name)
+        done = (p for p in progress.pairs if p in records and p not in left)
+        progress.records |= {pair: records[pair] for pair in done}
         return progress
 
     def _told(self, progress: SweepProgress, what: str) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair, by_precision, most_precise
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import AGAIN, CellRecord, Run
 
 NOT_RUN = ""
@@ -71,19 +70,17 @@ def axes(run: Run) -> tuple[list[str], list[str]]:
     return k_types, v_types
 
 
-def cells_frame(run: Run, metric: Metric, reading: Reading) -> Cells:
+def cells_frame(run: Run, metric: Metric) -> Cells:
     """
     The value of *metric* for every pair of the grid.
 
     Raises:
         ValueError: If a pair has two records: the run was not narrowed to a probe.
     """
-    return cells_frames(run, [metric], reading)[metric.name]
+    return cells_frames(run, [metric])[metric.name]
 
 
-def cells_frames(
-    run: Run, metrics: Sequence[Metric], reading: Reading
-) -> dict[str, Cells]:
+def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
     """A `cells_frame` for each of *metrics*, by name; faster than one by one."""
     recorded = _by_pair(run.records)
     down, across = axes(run)
@@ -95,7 +92,7 @@ def cells_frames(
         record = recorded.get(pair)
         is_elsewhere = record is not None and record.device != device
         for metric in distinct:
-            cell = _cell(pair, record, run, metric, reading)
+            cell = _cell(pair, record, run, metric)
             if is_elsewhere and metric.group == "speed" and cell.has_value:
                 cell = Cell(pair=pair, status=cell.status, reason=OTHER_DEVICE)
             frames[metric.name].append(cell)
@@ -166,20 +163,19 @@ def reference(cells: Cells) -> Pair | None:
     return most_precise(pairs) if pairs else None
 
 
-def floor(run: Run, metric: Metric, reading: Reading, cells: Cells) -> float:
+def floor(run: Run, metric: Metric, cells: Cells) -> float:
     """
     How far the two values of the reference are apart; NaN if it has but one.
 
     Args:
         run: Narrowed to the metric's probe.
         metric: What to compare.
-        reading: How stored replies are read.
         cells: Of that run and metric.
     """
     pair = reference(cells)
     for record in run.again:
         if pair and record.pair == pair and record.has_numbers:
-            second = cell_value(metric, metric.values(record, run.setup, reading))
+            second = cell_value(metric, metric.values(record, run.setup))
             return abs(second - value_at(cells, pair))
     return math.nan
 
@@ -225,14 +221,12 @@ def _device(run: Run) -> str:
     return finished[most_precise(finished)].device if finished else ""
 
 
-def _cell(
-    pair: Pair, record: CellRecord | None, run: Run, metric: Metric, reading: Reading
-) -> Cell:
+def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Cell:
     if record is None:
         return Cell(pair=pair)
     if not record.has_numbers:
         return Cell(pair=pair, status=record.status.value, reason=record.reason)
-    values = tuple(metric.values(record, run.setup, reading))
+    values = tuple(metric.values(record, run.setup))
     return Cell(
         pair=pair,
         status=record.status.value,

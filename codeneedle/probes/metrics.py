@@ -7,11 +7,10 @@ from enum import StrEnum
 from functools import partial
 from typing import Literal
 
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import CellRecord, Effective, Setup
 from codeneedle.text import mib
 
-Values = Callable[[CellRecord, Setup, Reading], Sequence[float]]
+Values = Callable[[CellRecord, Setup], Sequence[float]]
 """What a metric reads from a finished record of a run."""
 
 
@@ -117,9 +116,7 @@ class Metric:
         """What its observations are: of a text there are several, one per question."""
         return "questions" if self.noun == "texts" else self.noun
 
-    def by_unit(
-        self, record: CellRecord, setup: Setup, reading: Reading
-    ) -> dict[str, float]:
+    def by_unit(self, record: CellRecord, setup: Setup) -> dict[str, float]:
         """
         What losses are computed of, for each unit of a finished record, by its name.
 
@@ -128,7 +125,7 @@ class Metric:
         """
         if self.loss and self.loss.by_unit:
             return self.loss.by_unit(record, setup)
-        facts = (record, setup, reading)
+        facts = (record, setup)
         values = (self.units(*facts) if self.units else ()) or self.values(*facts)
         # Where nothing was answered, there are names and no values.
         numbers = [str(at) for at in range(len(values))]
@@ -142,7 +139,7 @@ class Metric:
 def of_cell(number: Callable[[CellRecord], float | None]) -> Values:
     """One value for the whole cell, or none."""
 
-    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    def values(record: CellRecord, _setup: Setup) -> list[float]:
         value = number(record)
         return [] if value is None else [value]
 

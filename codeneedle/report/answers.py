@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -16,13 +17,16 @@ from rich.text import Text
 from codeneedle.corpora.corpus import FUNCTIONS, Corpus
 from codeneedle.corpora.needles import ASKED_LINES, FORCED_LINES, depth_of
 from codeneedle.corpora.registry import Named
-from codeneedle.errors import BadInput, UnknownName
+from codeneedle.errors import BadInput, CodeneedleError, UnknownName
 from codeneedle.grid import Pair
+from codeneedle.probes import frames
+from codeneedle.probes.frames import cells_frame, of_probe
+from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.alignment import Mark, Row, Score, score
+from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.rounds import (
     AskedRound,
     ForcedAnswer,
-    Reading,
     asked_rounds,
     forced_answers,
 )
@@ -30,7 +34,9 @@ from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.probes.retrieval.scoring import Judgement, Mode
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
-from codeneedle.report.captions import number, text_table
+from codeneedle.records.store import LOGS
+from codeneedle.report.captions import entry_table, number, text_table
+from codeneedle.report.grid import Scale, cell_style
 from codeneedle.text import one_line, plural, size, visible, visible_lines
 
 RECALL = "recall"
@@ -41,7 +47,6 @@ def answers(
     runs: Sequence[Run],
     pair: Pair,
     function: str | None,
-    reading: Reading,
     *,
     width: int,
     colour: bool,
@@ -54,7 +59,6 @@ def answers(
         pair: The cell.
         function: Name of a needle, or its part after a dot, or of a question of a
             task; None for all.
-        reading: How stored replies are read.
         width: Columns of the terminal.
         colour: Whether to colour; the marks have the same meaning.
 
@@ -63,99 +67,139 @@ def answers(
         UnknownName: If none of its rounds and questions has that name.
     """
     found = [
-        (run, record)
-        for run in runs
-        for record in run.records
-        if record.pair == pair and record.probe in {RECALL, RETRIEVAL}
+        (run, record) for run in runs for record in run.records if record.pair == pair
     ]
     if not found:
-        raise _unanswered(runs, pair)
+        raise BadInput(
+            source=pair,
+            reason=f"no record in {', '.join(run.name for run in runs)}",
+            hint=f"See which pairs it has: codeneedle grid {runs[0].name}",
+        )
     if function is None:
-        for run, record in found:
-            yield overview_of(run, record, reading)
+        for run in runs:
+            records = [each for of, each in found if of is run]
+            yield from _cell_view(run, records)
         return
     named = [
         (run, name, asked) for run, record in found for name, asked in _all(run, record)
     ]
     chosen = [e for e in named if e[1] == function or e[1].endswith(f".{function}")]
     if not chosen:
-        known = [name for _, name, _ in named]
-        raise UnknownName(kind="function", name=function, known=known)
+        raise _unknown(function, pair, [name for _, name, _ in named])
     for run, name, asked in chosen:
         yield Text(visible(f"{run.name}  {pair}  {name}"), style="bold")
         if isinstance(asked, Outcome):
             yield question_view(asked)
+        elif isinstance(asked, ForcedAnswer):
+            yield forced_tokens(asked, _of_reference(run, asked), colour=colour)
         else:
-            yield _round_view(asked, reading, width=width, colour=colour)
+            yield _round_view(asked, width=width, colour=colour)
 
 
-def _unanswered(runs: Sequence[Run], pair: Pair) -> BadInput:
-    """The error for a *pair* without answers: never tried, or by other probes alone."""
-    names = ", ".join(run.name for run in runs)
-    others = {r.probe for run in runs for r in run.records if r.pair == pair}
-    if others:
-        return BadInput(
-            source=pair,
-            reason=f"has no answers in {names}: only {', '.join(sorted(others))} was "
-            "measured",
-            hint="Answers come from: codeneedle sweep --probe recall, or retrieval",
-        )
+def _cell_view(run: Run, records: Sequence[CellRecord]) -> Iterator[RenderableType]:
+    """Programs that measured a pair, with what they proved; then its answers."""
+    if not records:
+        return
+    yield Text(visible(f"{run.name}  {records[0].pair}"), style="bold")
+    for command in dict.fromkeys(each.command for each in records):
+        of_command = [each for each in records if each.command == command]
+        probes = ", ".join(each.probe for each in of_command)
+        shown = visible(f"{probes}: {shlex.join(command)}")
+        # Unbroken, to be copied.
+        yield Group(Text(shown, no_wrap=True, overflow="ignore"))
+        yield entry_table(_proved(run, of_command[0]), style="dim")
+    for record in records:
+        if not record.has_numbers:
+            yield Text(visible(f"{record.probe}: {record.status}: {record.reason}"))
+        elif record.probe == RECALL:
+            yield rounds_overview(run, record)
+        elif record.probe == RETRIEVAL:
+            yield questions_overview(record)
+
+
+def _proved(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
+    """Where the log of *record* is, and the settings that it states."""
+    log = run.root and run.root / run.name / LOGS / f"{record.pair.slug}.log"
+    if log and log.is_file():
+        yield "log", str(log)
+    it = record.effective
+    caches = [
+        f"K {each.k_type} {each.k_mib:g} MiB, V {each.v_type} {each.v_mib:g} MiB of "
+        f"{plural(each.cells, 'token')} in {plural(each.layers, 'layer')}"
+        for each in it.kv
+    ]
+    facts = [
+        *caches,
+        f"flash attention {it.flash_attention}" if it.flash_attention else "",
+        f"K rotated by {it.rotation_k}" if it.rotation_k else "",
+        f"V rotated by {it.rotation_v}" if it.rotation_v else "",
+        f"on {', '.join(it.devices)}" if it.devices else "",
+        f"build {it.build}" if it.build else "",
+    ]
+    yield "proved", "; ".join(filter(None, facts)) or "nothing: the log states no cache"
+
+
+def _unknown(function: str, pair: Pair, known: Sequence[str]) -> CodeneedleError:
+    """The error for a *function* that *pair* was not asked for."""
+    if known:
+        return UnknownName(kind="function", name=function, known=known)
     return BadInput(
         source=pair,
-        reason=f"no record in {names}",
-        hint=f"See which pairs it has: codeneedle grid {runs[0].name}",
+        reason="has no answers",
+        hint="Answers come from: codeneedle sweep --probe recall, or retrieval",
     )
 
 
-def _all(run: Run, record: CellRecord) -> Iterator[tuple[str, AskedRound | Outcome]]:
+def _all(
+    run: Run, record: CellRecord
+) -> Iterator[tuple[str, AskedRound | ForcedAnswer | Outcome]]:
     """Name and answer of all that *record* asked."""
     if not record.has_numbers:
         return
     if record.probe == RECALL:
         for asked in asked_rounds(record, run.setup):
             yield asked.needle.name, asked
+        for forced in forced_answers(record, run.setup):
+            yield forced.needle.name, forced
     for outcome in outcomes(record):
         yield outcome.question, outcome
 
 
-def overview_of(run: Run, record: CellRecord, reading: Reading) -> Group:
-    """All answers of *record*, a line each, or why it has none."""
-    if not record.has_numbers:
-        why = visible(f"{record.status}: {record.reason}")
-        return Group(_record_title(run, record), Text(why))
-    if record.probe == RECALL:
-        return rounds_overview(run, record, reading)
-    return questions_overview(run, record)
+def _of_reference(run: Run, answer: ForcedAnswer) -> ForcedAnswer | None:
+    """The same lines, as the reference scored them; None if it did not."""
+    recalled = of_probe(run, RECALL)
+    reference = frames.reference(cells_frame(recalled, FORCED[0]))
+    for record in recalled.records:
+        if record.pair == reference and record.has_numbers:
+            for each in forced_answers(record, run.setup):
+                has_same_tokens = each.round.ends == answer.round.ends
+                if has_same_tokens and each.needle == answer.needle:
+                    return each
+    return None
 
 
-def _round_view(
-    asked: AskedRound, reading: Reading, *, width: int, colour: bool
-) -> RenderableType:
+def _round_view(asked: AskedRound, *, width: int, colour: bool) -> RenderableType:
     if asked.error:
         return Text(f"no answer: {visible(asked.error)}")
-    scored = score(asked.needle, asked.round.reply, strict_indent=reading.strict_indent)
+    scored = score(asked.needle, asked.round.reply)
     return side_by_side(asked.needle, scored, width=width, colour=colour)
 
 
-def rounds_overview(run: Run, record: CellRecord, reading: Reading) -> Group:
+def rounds_overview(run: Run, record: CellRecord) -> Group:
     """One line per round of a recall record, with its score or its error."""
     rounds = asked_rounds(record, run.setup)
     forced = forced_answers(record, run.setup)
-    parts: list[RenderableType] = [_record_title(run, record)]
+    parts: list[RenderableType] = [Text()]
     if rounds:
         answered = sum(not asked.error for asked in rounds)
         said = f"{answered} of {plural(len(rounds), 'round')} answered"
-        rows = [overview_row(asked, reading) for asked in rounds]
+        rows = [overview_row(asked) for asked in rounds]
         words = {"needle": 8, "ended": 6}
         parts += [Text(said), Text()]
         parts += [text_table(OVERVIEW_HEADINGS, rows, words=words, gap=1)]
     if rounds and forced:
         parts.append(Text())
     return Group(*parts, *([forced_view(forced)] if forced else []))
-
-
-def _record_title(run: Run, record: CellRecord) -> Text:
-    return Text(visible(f"{run.name}  {record.pair}"), style="bold")
 
 
 def forced_view(forced: Sequence[ForcedAnswer]) -> Group:
@@ -175,6 +219,118 @@ def forced_view(forced: Sequence[ForcedAnswer]) -> Group:
     said = f"right lines of {plural(len(forced), 'needle')} scored token by token"
     table = text_table(FORCED_HEADINGS, rows, words={"needle": 8}, gap=1)
     return Group(Text(said + unlisted), Text(), table)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """
+    A right token, as a pair and the reference scored it.
+
+    Attributes:
+        text: What it adds to the lines.
+        chance: Its probability, from 0 to 1.
+        lost: How much less likely it is than with the reference; NaN without one.
+        is_bound: Whether its probability is only an upper bound.
+        is_first: Whether it is the first choice.
+    """
+
+    text: str
+    chance: float
+    lost: float
+    is_bound: bool
+    is_first: bool
+
+
+WORST_TOKENS = 3
+"""Tokens that are named before the list of all."""
+
+
+def forced_tokens(
+    ours: ForcedAnswer, theirs: ForcedAnswer | None, *, colour: bool
+) -> RenderableType:
+    """
+    The right lines of a function, token by token, with what each lost.
+
+    Args:
+        ours: As the pair scored them.
+        theirs: As the reference did; None where nothing can be compared.
+        colour: Whether to colour tokens by what they lost: dark is more.
+    """
+    tokens = _tokens(ours, theirs)
+    text = Text()
+    for token in tokens:
+        shown = "\n".join(visible(line) for line in token.text.split("\n"))
+        style = cell_style(LOST, 100 * token.lost, LOST_SCALE) if colour else ""
+        text.append(shown, style=style if token.lost > 0 else "")
+    words = {"token": 8, "first choice": 0}
+    heading = ["token", "probability", "reference", "lost", "first choice"]
+    rows = [_token_row(token) for token in tokens]
+    return Group(
+        text,
+        Text(),
+        Text(_worst(tokens)),
+        Text(),
+        text_table(heading, rows, words=words),
+    )
+
+
+LOST = Metric(
+    name="lost",
+    label="probability that a right token lost",
+    unit="%",
+    better="lower",
+    bounds=(0, 100),
+    digits=1,
+    values=lambda *_: (),
+)
+LOST_SCALE = Scale(0, 100)
+"""Of the colours of tokens."""
+
+
+def _tokens(ours: ForcedAnswer, theirs: ForcedAnswer | None) -> list[Token]:
+    lines, ends = "\n".join(ours.needle.lines), ours.round.ends
+    places = itertools.pairwise((0, *ends))
+    chances = [math.exp(each) for each in ours.round.logprobs]
+    base = [math.exp(e) for e in theirs.round.logprobs] if theirs else []
+    return [
+        Token(
+            text=lines[begin:end],
+            chance=chances[at],
+            lost=base[at] - chances[at] if base else math.nan,
+            is_bound=at in ours.round.bounds,
+            is_first=ours.round.leads[at] >= 0,
+        )
+        for at, (begin, end) in enumerate(places)
+    ]
+
+
+def _token_row(token: Token) -> list[str]:
+    bound = "at most " if token.is_bound else ""
+    return [
+        f"'{visible(token.text)}'",
+        f"{bound}{token.chance:.1%}",
+        f"{token.chance + token.lost:.1%}" if math.isfinite(token.lost) else "-",
+        number(100 * token.lost, digits=1),
+        "yes" if token.is_first else "no",
+    ]
+
+
+def _worst(tokens: Sequence[Token]) -> str:
+    """The tokens that lost most, by name."""
+    if any(math.isnan(each.lost) for each in tokens):
+        return "nothing to compare with: the reference has no scores of these tokens"
+    lost = sorted((e for e in tokens if e.lost >= LEAST_LOST), key=lambda e: -e.lost)
+    if not lost:
+        return f"no token lost {LEAST_LOST:.0%} or more"
+    named = ", ".join(
+        f"'{visible(each.text)}' {each.lost:.0%}" for each in lost[:WORST_TOKENS]
+    )
+    mean = math.fsum(each.lost for each in tokens) / len(tokens)
+    return f"lost most: {named}; mean of {plural(len(tokens), 'token')} {mean:.1%}"
+
+
+LEAST_LOST = 0.01
+"""What a token has lost at least to be named."""
 
 
 PLACE = ("needle", "depth", "line")
@@ -200,12 +356,12 @@ def _place(needle: NeedleFacts) -> list[str]:
     return [name, f"{needle.depth:.0%}", str(needle.line)]
 
 
-def overview_row(asked: AskedRound, reading: Reading) -> list[str]:
+def overview_row(asked: AskedRound) -> list[str]:
     """The cells of `rounds_overview` for one round."""
     where = _place(asked.needle)
     if asked.error:
         return [*where, *[""] * 6, f"error: {visible(asked.error)}"]
-    counts = asked.counts(reading)
+    counts = asked.counts
     lines = (
         counts.matched,
         counts.missing,
@@ -224,12 +380,12 @@ PAYLOAD_COLUMNS = 24
 """Of a payload and of an answer in a list; a question alone shows them whole."""
 
 
-def questions_overview(run: Run, record: CellRecord) -> Group:
+def questions_overview(record: CellRecord) -> Group:
     """How the answers of a retrieval record failed, and each that did."""
     found = outcomes(record)
     wrong = [each for each in found if each.judged.mode is not Mode.CORRECT]
     said = f"{len(found) - len(wrong)} of {plural(len(found), 'question')} right"
-    parts: list[RenderableType] = [_record_title(run, record), Text(said)]
+    parts: list[RenderableType] = [Text(), Text(said)]
     parts += [Text(), _modes_table(found)]
     if wrong:
         words = {"question": 12, "expected": 0, "answered": 0, "mode": 10}

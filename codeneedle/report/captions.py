@@ -19,7 +19,6 @@ from codeneedle.probes.frames import Cells
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import asked_for, is_answered, unanswered
 from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.recall.settings import Ask, asked_of, conditions_of
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
 from codeneedle.text import plain, plural, size, table_lines, visible
@@ -284,11 +283,9 @@ def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]
         yield "against", note
 
 
-def floor_entries(
-    run: Run, metric: Metric, reading: Reading, cells: Cells
-) -> list[tuple[str, str]]:
+def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str]]:
     """The noise floor of a metric whose reference was measured twice."""
-    apart = frames.floor(run, metric, reading, cells)
+    apart = frames.floor(run, metric, cells)
     if math.isnan(apart):
         return []
     shown = small_number(apart, metric.digits)

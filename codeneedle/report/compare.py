@@ -14,7 +14,6 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.recall.metrics import part_of, unanswered
 from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.probes.retrieval.record import retrieval_of
 from codeneedle.records.comparability import differences
@@ -85,7 +84,7 @@ class Comparison:
     changes: tuple[Change, ...]
 
 
-def compare(first: Run, second: Run, reading: Reading) -> Comparison:
+def compare(first: Run, second: Run) -> Comparison:
     """
     Compare *second* with *first*, pair by pair and metric by metric.
 
@@ -94,7 +93,7 @@ def compare(first: Run, second: Run, reading: Reading) -> Comparison:
     memory of different contexts are refused, and probes with different settings.
     """
     probes = tuple(PROBES.values())
-    ours, theirs = (pair_table(run, probes, reading) for run in (first, second))
+    ours, theirs = (pair_table(run, probes) for run in (first, second))
     others = {column.metric.name: column for column in theirs.columns}
     shown = [
         column
@@ -160,7 +159,7 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
     A server that broke is no change of a type's quality.
     """
     record, setup = table.records[pair, column.probe], table.run.setup
-    units = column.metric.by_unit(record, setup, table.reading)
+    units = column.metric.by_unit(record, setup)
     silent: frozenset[str] = frozenset()
     if column.probe == RECALL:
         part = part_of(column.metric.name)

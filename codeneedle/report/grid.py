@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,7 +13,6 @@ from rich.text import Text
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
@@ -204,7 +202,6 @@ def report(
     runs: Sequence[Run],
     metrics: Sequence[Metric],
     also: Sequence[Metric],
-    reading: Reading,
     found: Sequence["Verdict"],
 ) -> RenderableType:
     """
@@ -215,13 +212,12 @@ def report(
         metrics: Each shown as a grid; the last in the summary, with its range and
             what is beyond the limit.
         also: Further metrics of the summary, before that one.
-        reading: How stored replies are read.
         found: The verdict on each run.
     """
-    parts: list[RenderableType] = [summary(runs, metrics[-1], also, reading, found)]
+    parts: list[RenderableType] = [summary(runs, metrics[-1], also, found)]
     for run, on in zip(runs, found, strict=True):
         for metric in metrics:
-            parts += [Text(), grid(run, metric, reading, on)]
+            parts += [Text(), grid(run, metric, on)]
         parts += [
             *(Text(line, style="bold") for line in captions.cautions(run.setup)),
             Text(),
@@ -234,7 +230,6 @@ def summary(
     runs: Sequence[Run],
     metric: Metric,
     also: Sequence[Metric],
-    reading: Reading,
     found: Sequence["Verdict"],
 ) -> RenderableType:
     """
@@ -249,8 +244,7 @@ def summary(
         for heading in summary_headings(runs, metric, also)[1:]
     ]
     rows = [
-        summary_row(run, metric, also, reading, on)
-        for run, on in zip(runs, found, strict=True)
+        summary_row(run, metric, also, on) for run, on in zip(runs, found, strict=True)
     ]
     columns = list(zip(headings, *(row[1:] for row in rows), strict=True))
     widths = [_width(column) for column in columns]
@@ -301,12 +295,11 @@ def summary_row(
     run: Run,
     metric: Metric,
     also: Sequence[Metric],
-    reading: Reading,
     found: "Verdict",
 ) -> list[str]:
     """The cells of `summary` for one run; *found* is the verdict on it."""
     columns = _columns(metric, also)
-    tables = frames.cells_frames(run, columns, reading)
+    tables = frames.cells_frames(run, columns)
     cells = tables[metric.name]
     spread = frames.spread(cells)
     digits = max(metric.digits, SUMMARY_DIGITS)
@@ -328,11 +321,9 @@ def _beyond(found: "Verdict", metric: Metric) -> str:
     return beyond_phrase(found, metric.name)
 
 
-def grid(
-    run: Run, metric: Metric, reading: Reading, found: "Verdict"
-) -> RenderableType:
+def grid(run: Run, metric: Metric, found: "Verdict") -> RenderableType:
     """Heading, grid, legend, and the pairs that are within, beyond and open."""
-    cells = frames.cells_frame(run, metric, reading)
+    cells = frames.cells_frame(run, metric)
     described = captions.described(metric) + captions.combined(metric, cells)
     heading = Text(f"{visible(run.name)}: {described}", style="bold")
     return Group(
@@ -343,7 +334,7 @@ def grid(
         captions.entry_table(
             [
                 *captions.legend_entries(run.setup, cells, metric),
-                *captions.floor_entries(run, metric, reading, cells),
+                *captions.floor_entries(run, metric, cells),
                 *judged_entries(found, metric),
             ]
         ),
@@ -439,7 +430,7 @@ def _unbroken(line: Text) -> Text:
 # --- CSV, JSON and Markdown
 
 
-def grid_csv(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -> str:
+def grid_csv(runs: Sequence[Run], metrics: Sequence[Metric]) -> str:
     """
     One row per run and pair, with a column for each of *metrics*.
 
@@ -448,7 +439,7 @@ def grid_csv(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -
     names = [metric.name for metric in metrics]
     lines: list[list[object]] = [["run", "k", "v", "status", "reason", *names]]
     for run in runs:
-        columns = frames.cells_frames(run, metrics, reading)
+        columns = frames.cells_frames(run, metrics)
         for row in zip(*columns.values(), strict=True):
             keys = map(csv_field, (run.name, *_keys(row[0]).values()))
             lines.append([*keys, *(captions.csv_number(cell.value) for cell in row)])
@@ -458,7 +449,6 @@ def grid_csv(runs: Sequence[Run], metrics: Sequence[Metric], reading: Reading) -
 def grid_json(
     runs: Sequence[Run],
     metrics: Sequence[Metric],
-    reading: Reading,
     found: Sequence["Verdict"],
 ) -> str:
     """
@@ -467,23 +457,20 @@ def grid_json(
     Values are unrounded; null where there is none. *found* has a verdict on each run.
     """
     both = zip(runs, found, strict=True)
-    return json_text([_run_object(run, metrics, reading, on) for run, on in both])
+    return json_text([_run_object(run, metrics, on) for run, on in both])
 
 
 def grid_markdown(
     runs: Sequence[Run],
     metrics: Sequence[Metric],
     also: Sequence[Metric],
-    reading: Reading,
     found: Sequence["Verdict"],
 ) -> str:
     """The summary, then each grid with its legend, as GitHub renders tables."""
     both = list(zip(runs, found, strict=True))
-    rows = [summary_row(run, metrics[-1], also, reading, on) for run, on in both]
+    rows = [summary_row(run, metrics[-1], also, on) for run, on in both]
     parts = [f"{table_lines([summary_headings(runs, metrics[-1], also), *rows])}\n"]
-    parts += [
-        _grid_part(run, each, reading, on) for run, on in both for each in metrics
-    ]
+    parts += [_grid_part(run, each, on) for run, on in both for each in metrics]
     return "\n".join(parts)
 
 
@@ -494,14 +481,13 @@ def _keys(cell: Cell) -> dict[str, str]:
 
 
 def _run_object(
-    run: Run, metrics: Sequence[Metric], reading: Reading, found: "Verdict"
+    run: Run, metrics: Sequence[Metric], found: "Verdict"
 ) -> dict[str, Any]:
-    columns = frames.cells_frames(run, metrics, reading)
+    columns = frames.cells_frames(run, metrics)
     reference = frames.reference(columns[metrics[0].name])
     return {
         "run": run.name,
         "setup": captions.setup_object(run),
-        "reading": msgspec.to_builtins(reading),
         "reference": str(reference) if reference else None,
         "words": {
             name: {
@@ -525,8 +511,8 @@ def _run_object(
     }
 
 
-def _grid_part(run: Run, metric: Metric, reading: Reading, found: "Verdict") -> str:
-    cells = frames.cells_frame(run, metric, reading)
+def _grid_part(run: Run, metric: Metric, found: "Verdict") -> str:
+    cells = frames.cells_frame(run, metric)
     rows = [
         [k, *(text.plain.strip() for text in row)]
         for k, row in zip(frames.k_types(cells), grid_texts(cells, metric), strict=True)

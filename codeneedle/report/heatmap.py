@@ -25,7 +25,6 @@ from codeneedle.grid import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cells
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
@@ -355,7 +354,6 @@ def _ticks(scale: Scale) -> list[float]:
 def draw(
     run: Run,
     metric: Metric,
-    reading: Reading,
     *,
     difference: bool = False,
     zoom: bool = False,
@@ -368,7 +366,6 @@ def draw(
     Args:
         run: Records of one probe.
         metric: What to draw.
-        reading: How stored replies are read.
         difference: Whether to draw each pair's value less the reference's; the files
             are then called ``heatmap-METRIC-difference``.
         zoom: Whether the colours span the values, not the metric's natural bounds.
@@ -382,7 +379,7 @@ def draw(
         NothingToShow: If no cell has a value.
         FolderUnusable: If the disk refuses.
     """
-    picture = picture_of(run, metric, reading, found, difference=difference, zoom=zoom)
+    picture = picture_of(run, metric, found, difference=difference, zoom=zoom)
     if all(square.is_gap for row in picture.squares for square in row):
         raise captions.nothing_to_show(run, metric.name)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
@@ -420,7 +417,6 @@ def drawn(
 def picture_of(
     run: Run,
     metric: Metric,
-    reading: Reading,
     found: Verdict,
     *,
     difference: bool = False,
@@ -432,7 +428,7 @@ def picture_of(
     Of values, lighter is better, or higher where neither is. Without a reference there
     are no differences, and values are shown.
     """
-    cells = frames.cells_frame(run, metric, reading)
+    cells = frames.cells_frame(run, metric)
     rounds, reference = frames.most_observations(cells), frames.reference(cells)
     base = frames.value_at(cells, reference) if difference and reference else None
     values = [cell.value - (base or 0.0) for cell in cells]

@@ -20,7 +20,7 @@ from codeneedle.models.kv_cache import kv_bytes, usual_contexts
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.recall.alignment import score
-from codeneedle.probes.recall.rounds import Reading, asked_rounds
+from codeneedle.probes.recall.rounds import asked_rounds
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.records.record import CellRecord, Run, Setup
@@ -53,9 +53,7 @@ DEPTH_BINS = 5
 """Columns of the map of recall by depth."""
 
 
-def page(
-    runs: Sequence[Run], reading: Reading, limits: Limits | None, spell: Spell
-) -> str:
+def page(runs: Sequence[Run], limits: Limits | None, spell: Spell) -> str:
     """
     The page of *runs*, which works without a network, a server or further files.
 
@@ -64,12 +62,11 @@ def page(
 
     Args:
         runs: The first one is shown first; of two, the second is compared with it.
-        reading: How stored replies are read.
         limits: What the user can bear to lose.
         spell: How a pair is asked for on the engine's command line.
     """
-    shown = [_run_facts(run, judge(run, limits), reading, spell) for run in runs]
-    both = _comparison(compare(runs[0], runs[1], reading)) if len(runs) == PAIR else {}
+    shown = [_run_facts(run, judge(run, limits), spell) for run in runs]
+    both = _comparison(compare(runs[0], runs[1])) if len(runs) == PAIR else {}
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
         folder.joinpath("page.html.j2").read_text(encoding="utf-8")
@@ -109,11 +106,9 @@ def _closed(script: str) -> str:
     return script.replace("</script", "<\\/script")
 
 
-def _run_facts(
-    run: Run, found: Verdict, reading: Reading, spell: Spell
-) -> dict[str, Any]:
+def _run_facts(run: Run, found: Verdict, spell: Spell) -> dict[str, Any]:
     """All that the page shows of one run."""
-    table = pair_table(run, tuple(PROBES.values()), reading)
+    table = pair_table(run, tuple(PROBES.values()))
     return {
         "name": visible(run.name),
         "headline": headline(found, spell),
@@ -128,8 +123,8 @@ def _run_facts(
             if column.has_values
         ],
         "front": _front(found),
-        "maps": [*_recall_maps(run, reading), *_task_maps(run)],
-        "answers": _answers(run, reading),
+        "maps": [*_recall_maps(run), *_task_maps(run)],
+        "answers": _answers(run),
         "memory": _memory(run, table),
         "facts": [list(each) for each in captions.facts(run)],
         "command": visible(command(run.setup)),
@@ -198,7 +193,7 @@ def _graded(standing: Standing) -> Row | None:
     return row if row and row.kind.is_graded else None
 
 
-def _recall_maps(run: Run, reading: Reading) -> Iterator[dict[str, Any]]:
+def _recall_maps(run: Run) -> Iterator[dict[str, Any]]:
     """Matched lines by depth, of each pair that recalled."""
     pairs = {}
     for record in _finished(run, "recall"):
@@ -206,7 +201,7 @@ def _recall_maps(run: Run, reading: Reading) -> Iterator[dict[str, Any]]:
         for asked in asked_rounds(record, run.setup):
             if not asked.error:
                 at = min(int(asked.needle.depth * DEPTH_BINS), DEPTH_BINS - 1)
-                bins[at].append(asked.counts(reading).matched)
+                bins[at].append(asked.counts.matched)
         if any(bins):
             pairs[visible(str(record.pair))] = [[_mean(values) for values in bins]]
     if pairs:
@@ -269,14 +264,14 @@ class _Answer:
     rows: list[list[str | None]]
 
 
-def _answers(run: Run, reading: Reading) -> dict[str, Any]:
+def _answers(run: Run) -> dict[str, Any]:
     """
     Answers beside what was expected: by pair and question, rows of two texts.
 
     One that is right has no rows. Answers that do not fit into `ANSWER_CHARACTERS`
     are counted.
     """
-    found = [*_recalled(run, reading), *_told(run)]
+    found = [*_recalled(run), *_told(run)]
     left, left_out = ANSWER_CHARACTERS, 0
     pairs: dict[str, dict[str, Any]] = {}
     for answer in sorted(found, key=lambda each: each.right):
@@ -294,11 +289,11 @@ def _answers(run: Run, reading: Reading) -> dict[str, Any]:
     return {"order": order, "pairs": pairs, "leftOut": left_out}
 
 
-def _recalled(run: Run, reading: Reading) -> Iterator[_Answer]:
+def _recalled(run: Run) -> Iterator[_Answer]:
     """Functions, in the order in which they were asked for."""
     for record in _finished(run, "recall"):
         for asked in asked_rounds(record, run.setup):
-            matched, rows = asked.counts(reading).matched, []
+            matched, rows = asked.counts.matched, []
             if asked.error or matched < ASKED_LINES:
                 scored = score(asked.needle, asked.round.reply)
                 rows = [

@@ -19,7 +19,6 @@ from codeneedle.grid import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.retrieval.metrics import remarks
 from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
@@ -158,7 +157,7 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
             if tasks
             else "They come from: codeneedle sweep --probe retrieval",
         )
-    cells = frames.cells_frame(run, metric, Reading())
+    cells = frames.cells_frame(run, metric)
     return [_panels(run, metric, task, asked, cells) for task in chosen]
 
 

@@ -38,6 +38,7 @@ from codeneedle.report.captions import (
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import duration, mib, plural, size, visible
+from codeneedle.verdict.trust import trusted_records
 
 UNKNOWN = "?"
 """Shown for a size that cannot be predicted."""
@@ -333,6 +334,9 @@ DONE_MARK = "+"
 TWICE_MARK = "="
 """Behind that of the cell that is measured again after all others."""
 
+ROOM_TOKENS = 1024
+"""Of a context, for a question and its answer."""
+
 FIRST_PAIRS = 3
 """Pairs of the running order that are shown."""
 
@@ -383,11 +387,11 @@ def plan_view(plan: Plan) -> RenderableType:
 
 
 def _cells_of(plan: Plan, probe: Probe) -> _Cells:
-    stored = (plan.store.record(pair, probe.name) for pair in plan.pairs)
+    stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
     return _Cells(
         probe=probe,
-        records={record.pair: record for record in stored if record},
+        records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
         again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
         total=len(plan.pairs) + bool(repeated),
@@ -397,6 +401,8 @@ def _cells_of(plan: Plan, probe: Probe) -> _Cells:
 def _facts(plan: Plan, setup: Setup | None) -> Iterator[tuple[str, str]]:
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
     yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
+    if plan.reads_corpus and plan.outlook.share < 1:
+        yield "", _whole_corpus(plan)
     yield (
         "context",
         f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
@@ -415,6 +421,16 @@ def _facts(plan: Plan, setup: Setup | None) -> Iterator[tuple[str, str]]:
         if len(known) == len(lefts):
             yield "all", f"about {duration(sum(known))} left"
     yield "order", _order(plan)
+
+
+def _whole_corpus(plan: Plan) -> str:
+    """The context that holds all of a corpus that is cut, about."""
+    needed = plan.outlook.tokens(len(plan.corpus.text)) + ROOM_TOKENS
+    context = -(-needed // 1024) * 1024
+    trained = plan.weights.training_context
+    beyond = trained and context > trained and not plan.engine.stretches_context
+    note = f"; these weights were trained for {trained:,}" if beyond else ""
+    return f"whole corpus: --context {context}, about{note}"
 
 
 def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:

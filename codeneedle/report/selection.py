@@ -14,10 +14,10 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.metrics import METRICS as RECALL_METRICS
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
 from codeneedle.report.table import PairTable, pair_table
+from codeneedle.verdict.trust import trusted
 
 if TYPE_CHECKING:
     from codeneedle.verdict.judge import Limits, Verdict
@@ -33,7 +33,6 @@ class Selection:
         whole: The same with the records of all probes.
         probe: The probe of the metric, with the metrics that only these runs have.
         metric: The metric to show.
-        reading: How stored replies are read.
         beside: Metrics to show beside it, where the user named none: of lines that
             were written and of lines that were forced, the headline of the other.
         limits: What the verdicts hold pairs against; None for the default.
@@ -43,7 +42,6 @@ class Selection:
     whole: tuple[Run, ...]
     probe: Probe
     metric: Metric
-    reading: Reading
     beside: tuple[Metric, ...] = ()
     limits: "Limits | None" = None
 
@@ -77,9 +75,7 @@ class Selection:
     def has_values(self, metric: Metric) -> bool:
         """Whether any cell of any run has a value: forced recall alone writes none."""
         return any(
-            cell.has_value
-            for run in self.runs
-            for cell in cells_frame(run, metric, self.reading)
+            cell.has_value for run in self.runs for cell in cells_frame(run, metric)
         )
 
 
@@ -88,7 +84,6 @@ def select(
     name: str,
     metric: str | None,
     *,
-    strict_indent: bool = False,
     limits: "Limits | None" = None,
 ) -> Selection:
     """
@@ -98,7 +93,6 @@ def select(
         root: Folder of all run folders.
         name: A corpus, ``corpus/model``, or a prefix.
         metric: Name of a metric of any probe; None for the `default_metric`.
-        strict_indent: Whether leading white space counts.
         limits: What the verdicts hold pairs against.
 
     Raises:
@@ -107,14 +101,12 @@ def select(
         BadRecord: If a file cannot be read.
     """
     found = read_runs(root, name)
-    reading = Reading(strict_indent=strict_indent)
-    probe, chosen = metric_named(metric or default_metric(found, reading), found)
+    probe, chosen = metric_named(metric or default_metric(found), found)
     selection = Selection(
         runs=tuple(of_probe(run, probe.name) for run in found),
         whole=tuple(found),
         probe=_with_more_metrics(probe, found),
         metric=chosen,
-        reading=reading,
         limits=limits,
     )
     if metric is None and chosen == FORCED[0]:
@@ -124,7 +116,7 @@ def select(
     return selection
 
 
-def default_metric(runs: Sequence[Run], reading: Reading) -> str:
+def default_metric(runs: Sequence[Run]) -> str:
     """
     Name of the headline of the first probe that has a value in *runs*, newest first.
 
@@ -140,7 +132,7 @@ def default_metric(runs: Sequence[Run], reading: Reading) -> str:
         ]
         firsts = (probe.metrics_of(run.setup)[0] for run, _ in finished)
         for metric in (*firsts, probe.metrics[0], *_more_metrics(probe, runs)):
-            if any(metric.values(each, run.setup, reading) for run, each in finished):
+            if any(metric.values(each, run.setup) for run, each in finished):
                 return metric.name
     return next(iter(PROBES.values())).metrics[0].name
 
@@ -148,7 +140,6 @@ def default_metric(runs: Sequence[Run], reading: Reading) -> str:
 def pair_tables(
     root: Path,
     name: str,
-    reading: Reading,
     *,
     sort: str | None,
     limits: "Limits | None" = None,
@@ -159,7 +150,6 @@ def pair_tables(
     Args:
         root: Folder of all run folders.
         name: A corpus, ``corpus/model``, or a prefix.
-        reading: How stored replies are read.
         sort: Name of the metric to sort by; None for the most precise first. A run
             without it is not sorted.
         limits: What the verdict holds pairs against.
@@ -169,9 +159,7 @@ def pair_tables(
         UnknownName: If no run has that metric.
         BadInput: If neither end of that metric is better.
     """
-    build = functools.partial(
-        pair_table, probes=tuple(PROBES.values()), reading=reading
-    )
+    build = functools.partial(pair_table, probes=tuple(PROBES.values()))
     tables: list[PairTable] = []
     unknown: UnknownName | None = None
     for run in read_runs(root, name):
@@ -205,7 +193,8 @@ def read_runs(root: Path, name: str) -> list[Run]:
     Raises:
         BadInput: If nothing has that name.
     """
-    return [run for store in find_runs(root, name) if (run := store.read())]
+    found = (store.read() for store in find_runs(root, name))
+    return [trusted(run) for run in found if run]
 
 
 def one_run(root: Path, name: str) -> Run:
@@ -217,7 +206,7 @@ def one_run(root: Path, name: str) -> Run:
     """
     folder = Path(name)
     if (folder / SETUP).is_file() and (run := Store(folder).read()):
-        return run
+        return trusted(run)
     found = read_runs(root, name)
     if len(found) > 1:
         raise BadInput(

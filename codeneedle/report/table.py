@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
@@ -16,7 +15,6 @@ from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import CellRecord, Run, Status
 from codeneedle.report import captions
 from codeneedle.report.captions import (
@@ -100,11 +98,9 @@ class PairTable:
         sorted_by: Name of the metric that orders the rows; None: precision does.
         remarks: Sentences of the probes about the run.
         words: What the verdict on the run says of each pair, where it says any.
-        reading: How stored replies are read.
     """
 
     run: Run
-    reading: Reading
     columns: tuple[Column, ...]
     pairs: tuple[Pair, ...]
     records: Mapping[tuple[Pair, str], CellRecord]
@@ -125,7 +121,7 @@ class PairTable:
 
 
 def pair_table(
-    run: Run, probes: Sequence[Probe], reading: Reading, *, sort: str | None = None
+    run: Run, probes: Sequence[Probe], *, sort: str | None = None
 ) -> PairTable:
     """
     One row per pair of *run*, with the metrics of all *probes* that have records.
@@ -136,7 +132,6 @@ def pair_table(
     Args:
         run: With the records of all probes.
         probes: All probes, in the order of their columns.
-        reading: How stored replies are read.
         sort: Name of a metric; its best value comes first, pairs without one last.
             By default, and between equals, the most precise pair comes first.
 
@@ -144,11 +139,10 @@ def pair_table(
         UnknownName: If no column is called *sort*.
         BadInput: If neither end of that metric is better.
     """
-    columns = _columns(run, probes, reading, sort)
+    columns = _columns(run, probes, sort)
     references = (each.reference for each in columns if each.is_shown)
     return PairTable(
         run=run,
-        reading=reading,
         columns=columns,
         pairs=tuple(_ordered_pairs(run, columns, sort)),
         records={(record.pair, record.probe): record for record in run.records},
@@ -158,16 +152,14 @@ def pair_table(
     )
 
 
-def _columns(
-    run: Run, probes: Iterable[Probe], reading: Reading, sort: str | None
-) -> tuple[Column, ...]:
+def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Column, ...]:
     chosen: dict[str, Column] = {}
     for probe in probes:
         narrowed = frames.of_probe(run, probe.name)
         if not narrowed.records:
             continue
         metrics = {m.name: m for m in (*probe.metrics, *probe.more_metrics(run.setup))}
-        tables = frames.cells_frames(narrowed, list(metrics.values()), reading)
+        tables = frames.cells_frames(narrowed, list(metrics.values()))
         for name, cells in tables.items():
             if name not in chosen or not chosen[name].has_values:
                 metric = metrics[name]
@@ -542,7 +534,6 @@ def _table_object(table: PairTable) -> dict[str, Any]:
     return {
         "run": table.run.name,
         "setup": captions.setup_object(table.run),
-        "reading": msgspec.to_builtins(table.reading),
         "reference": str(table.reference) if table.reference else None,
         "sorted_by": table.sorted_by,
         "metrics": [_column_object(column) for column in table.columns],

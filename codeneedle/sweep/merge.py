@@ -1,6 +1,5 @@
 """Joins run folders that several hosts have measured shares of."""
 
-import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +9,9 @@ from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences, first_other
-from codeneedle.records.record import AGAIN, CellRecord, Setup, Status
+from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import SETUP, Store, run_folder
-from codeneedle.sweep.fallbacks import verified
+from codeneedle.verdict.trust import trusted
 
 Key = tuple[Pair, str]
 """A cell and a probe."""
@@ -133,15 +132,16 @@ def _checked(
     found = Merged(
         folder=target.folder, sources=tuple(store.folder for store in stores)
     )
-    first, *others = (_setup(store) for store in stores)
-    for store, setup in zip(stores[1:], others, strict=True):
-        _refuse_difference(stores[0], first, store, setup)
-    for at, store in enumerate(stores):
+    setups = [_setup(store) for store in stores]
+    for store, setup in zip(stores[1:], setups[1:], strict=True):
+        _refuse_difference(stores[0], setups[0], store, setup)
+    for at, (store, setup) in enumerate(zip(stores, setups, strict=True)):
         tell(f"reading {store.folder}", at, len(stores))
         before = {probe for _, probe in found.cells}
         alone: set[str] = set()
         common: set[str] = set()
-        for record in store.records():
+        run = Run(name=store.name, setup=setup, records=tuple(store.records()))
+        for record in trusted(run).records:
             is_common = _take(found, store, record)
             if _says_something(record):
                 (common if is_common else alone).add(record.probe)
@@ -244,30 +244,3 @@ def _write(target: Store, found: Merged, tell: Callable[[str, int, int], None]) 
                 target.copy(store, *key)
         # Once for all: to wait for each of 10,000 files takes minutes.
         os.sync()
-        _judge(target, found)
-
-
-def _judge(target: Store, found: Merged) -> None:
-    """
-    Store what the records of all sources together tell of each cell.
-
-    Evidence that a share could compare with nothing is compared now, also with what was
-    to be measured and was not. What depends on the device is not: each share has its
-    own reference.
-    """
-    setup = _setup(target)
-    grid = itertools.starmap(Pair, itertools.product(setup.types_k, setup.types_v))
-    asked = {*grid, *(pair for pair, _ in found.records)}
-    for probe in {probe for _, probe in found.records}:
-        own = _of_probe(found, probe)
-        # A pair that was measured once more is told from others' first records.
-        first = _of_probe(found, probe.removesuffix(AGAIN))
-        changed = verified(first | own, asked=asked)
-        for pair in changed.keys() & own.keys():
-            record, told = target.record(pair, probe), changed[pair]
-            if record is not None:
-                target.add(replace(record, status=told.status, reason=told.reason))
-
-
-def _of_probe(found: Merged, probe: str) -> dict[Pair, CellRecord]:
-    return {pair: each for (pair, of), each in found.records.items() if of == probe}

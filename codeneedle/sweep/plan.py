@@ -103,7 +103,7 @@ class Plan:
         return probe.work(settings, self.outlook)
 
     def cell_s(self, probe: Probe) -> float | None:
-        """Seconds that a cell of *probe* is likely to take; None if nothing is known."""
+        """Seconds that a cell of *probe* is likely to take; None if that is unknown."""
         pace, work = self.engine.pace(), self.work(probe)
         if pace is None or work is None:
             return None

@@ -17,12 +17,12 @@ from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
 from codeneedle.records.comparability import stamp
 from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status, Trouble
 from codeneedle.records.store import Store
-from codeneedle.sweep.fallbacks import judged, prompt_speed
 from codeneedle.sweep.workers import Worker
 from codeneedle.system.files import nap
 from codeneedle.system.machine import free_disk_bytes, occupied
 from codeneedle.system.processes import ending_all, now
 from codeneedle.text import one_line
+from codeneedle.verdict.trust import trusted, trusted_records
 
 GIVE_UP_AFTER = 3
 """Cells in a row that fail alike, before any has finished, end the sweep."""
@@ -51,7 +51,11 @@ class CellStepped:
 
 @dataclass(frozen=True, slots=True)
 class CellEnded:
-    """The cell is over and its record is on disk; may come again with a new status."""
+    """
+    The cell is over and its record is on disk.
+
+    May come again, with the status that follows from a cell that was measured later.
+    """
 
     record: CellRecord
 
@@ -68,10 +72,11 @@ def pending(
     A failure is a result unless another try is asked for: a pair that no kernel
     supports fails again, and costs the time again.
     """
+    records = trusted_records(store, probe)
     return [
         pair
         for pair in pairs
-        if is_open(record := store.record(pair, probe))
+        if is_open(record := records.get(pair))
         or (retry_failed and record and not record.has_numbers)
     ]
 
@@ -90,8 +95,8 @@ def once_more(
     Its record has another name, so that it resumes, fails and is paid for as any
     other cell. None if the probe repeats none, or there is nothing to compare.
     """
-    records = [store.record(pair, probe.name) for pair in pairs]
-    finished = [each.pair for each in records if each and each.has_numbers]
+    records = trusted_records(store, probe.name)
+    finished = [p for p in pairs if p in records and records[p].has_numbers]
     if not probe.repeats or len(finished) < 2:  # noqa: PLR2004 - a reference and another
         return None
     reference = most_precise(finished)
@@ -140,7 +145,7 @@ class Runner:
         Measure the *pairs* that have no record of *probe*.
 
         Each record is on disk before it is told. Where a cell's numbers show that
-        another one fell back, that one is stored and told again with its new status.
+        another one fell back, that one is told again with its new status.
         A cell that another process has measured meanwhile is not measured again.
 
         Args:
@@ -169,9 +174,10 @@ class Runner:
             raise walk.error
 
     def read(self) -> Run:
-        """The run as it is stored by now."""
+        """The run as it is stored by now, and as far as it may be trusted."""
         records = tuple(self.store.records())
-        return Run(name=self.store.name, setup=self.run.setup, records=records)
+        setup = self.run.setup
+        return trusted(Run(name=self.store.name, setup=setup, records=records))
 
     def extend(
         self,
@@ -336,7 +342,11 @@ class Runner:
             # Where files have no locks, another share may have measured it as well.
             if walk.takes_over(pair):
                 return walk.records[pair]
-            record = self._keep(probe, record, walk)
+            stored = self._stored(record)
+            if stored is record:
+                record = walk.add(record)
+            else:
+                walk.tell(CellEnded(stored))
         walk.count(record)
         return record
 
@@ -405,46 +415,6 @@ class Runner:
             return former
         self.store.add(record)
         return record
-
-    def _keep(self, probe: Probe, record: CellRecord, walk: "_Walk") -> CellRecord:
-        """
-        Store *record*, and mark the cells that now turn out to have fallen back.
-
-        Those that are verified only by what *record* holds are marked no more.
-
-        Returns:
-            *record*, as it is marked.
-        """
-        records, tell = walk.records, walk.tell
-        stored = self._stored(record)
-        if stored is not record:
-            tell(CellEnded(stored))
-            return record
-        records[record.pair] = record
-        changed = self._judged(probe, walk, record.device)
-        for each in changed.values():
-            self.store.add(each)
-        records |= changed
-        tell(CellEnded(changed.pop(record.pair, record)))
-        for each in changed.values():
-            tell(CellEnded(each))
-        return records[record.pair]
-
-    def _judged(
-        self, probe: Probe, walk: "_Walk", device: str
-    ) -> dict[Pair, CellRecord]:
-        """The records of *device* whose status is another one by now."""
-        # Speeds of different devices are never compared.
-        alike = {
-            pair: each for pair, each in walk.records.items() if each.device == device
-        }
-        return judged(
-            alike,
-            speed=prompt_speed(probe.metrics, self.run.setup),
-            has_device=bool(self.run.engine.identity().devices),
-            # Also what another command was to measure here, and could not.
-            asked={*walk.pairs, *walk.records},
-        )
 
     def _refuse_replaced_weights(self, cell: ProbeContext) -> None:
         def tell(done: int, total: int) -> None:
@@ -515,7 +485,7 @@ class _Walk:
     Attributes:
         probe: What measures.
         pairs: The grid, in running order.
-        records: What is stored of the probe, by pair.
+        records: What is stored of the probe, by pair, as far as it may be trusted.
         tell: Takes events.
         changed: Held while any of this changes.
         is_aborted: Whether running cells are to end at once.
@@ -529,8 +499,9 @@ class _Walk:
         self.changed = threading.Condition(threading.RLock())
         self.is_aborted = False
         self.error: BaseException | None = None
-        self.records = self._stored(runner)
         self._runner = runner
+        self._observed = self._stored()
+        self.records = self._trusted()
         self._left = pending(
             pairs,
             store=runner.store,
@@ -569,7 +540,8 @@ class _Walk:
     def refresh(self) -> None:
         """Take in what other processes have stored."""
         with self.changed:
-            self.records |= self._stored(self._runner)
+            self._observed |= self._stored()
+            self.records = self._trusted()
 
     def is_led(self) -> bool:
         """Whether the next cell decides for all others, and is the first to do so."""
@@ -585,11 +557,26 @@ class _Walk:
     def takes_over(self, pair: Pair) -> bool:
         """Whether there is such a record; it is told, and stands."""
         record = self.of_others(pair)
-        if record is None:
-            return False
-        self.records[pair] = record
-        self.tell(CellEnded(record))
-        return True
+        if record is not None:
+            self.add(record)
+        return record is not None
+
+    def add(self, record: CellRecord) -> CellRecord:
+        """
+        Tell a stored *record*, and others that have another status for it.
+
+        Returns:
+            *record*, as far as it may be trusted.
+        """
+        with self.changed:
+            before = self.records
+            self._observed[record.pair, record.probe] = record
+            self.records = self._trusted()
+            record = self.records[record.pair]
+            others = [r for p, r in self.records.items() if r != before.get(p, r)]
+            for each in (record, *(r for r in others if r.pair != record.pair)):
+                self.tell(CellEnded(each))
+        return record
 
     def count(self, record: CellRecord) -> None:
         """
@@ -615,18 +602,28 @@ class _Walk:
     def _record(self, pair: Pair) -> CellRecord | None:
         return self._runner.store.record(pair, self.probe.name)
 
-    def _stored(self, runner: Runner) -> dict[Pair, CellRecord]:
+    def _stored(self) -> dict[tuple[Pair, str], CellRecord]:
         """
         The probe's records in the folder, of this grid and of earlier ones.
 
         A probe that measures a pair once more is given those of the first time.
         """
-        setup = runner.run.setup
+        setup = self._runner.run.setup
         return {
-            record.pair: record
-            for record in runner.store.records(self.probe.name.removesuffix(AGAIN))
+            (record.pair, record.probe): record
+            for name in dict.fromkeys(
+                (self.probe.name.removesuffix(AGAIN), self.probe.name)
+            )
+            for record in self._runner.store.records(name)
             if record.pair.k in setup.types_k and record.pair.v in setup.types_v
         }
+
+    def _trusted(self) -> dict[Pair, CellRecord]:
+        """What was observed, by pair: of this probe, else of the first time."""
+        setup, observed = self._runner.run.setup, tuple(self._observed.values())
+        run = trusted(Run(name="", setup=setup, records=observed))
+        own = sorted(run.records, key=lambda each: each.probe == self.probe.name)
+        return {record.pair: record for record in own}
 
 
 def _alike(failures: list[str], record: CellRecord) -> list[str]:

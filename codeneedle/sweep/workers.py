@@ -22,6 +22,7 @@ from codeneedle.system.files import write_whole
 from codeneedle.system.machine import usable_cores
 from codeneedle.system.processes import output_of
 from codeneedle.text import one_line, plural
+from codeneedle.verdict.trust import trusted_records
 
 SBATCH_TIMEOUT_S = 60.0
 """How long sbatch may take: a busy controller answers after some seconds."""
@@ -317,7 +318,7 @@ def agreement(
 ) -> str:
     """Whether the reference says the same on two kinds of device, as a sentence."""
     ours = _reference(probe, pairs, store)
-    theirs = store.record(ours.pair, other.name) if ours else None
+    theirs = trusted_records(store, other.name).get(ours.pair) if ours else None
     if not (ours and theirs and theirs.has_numbers):
         return ""
     found = first_other(ours, theirs)
@@ -331,6 +332,6 @@ def agreement(
 
 
 def _reference(probe: Probe, pairs: Sequence[Pair], store: Store) -> CellRecord | None:
-    records = [store.record(pair, probe.name) for pair in pairs]
-    finished = {each.pair: each for each in records if each and each.has_numbers}
+    records = trusted_records(store, probe.name)
+    finished = {p: r for p, r in records.items() if p in pairs and r.has_numbers}
     return finished[most_precise(finished)] if finished else None

@@ -164,6 +164,7 @@ def noted(
     log: Path,
     file_limit_bytes: int | None = FILE_LIMIT_BYTES,
     port: int | None = None,
+    heading: str = "",
 ) -> Iterator[Child]:
     """
     Run a child as `processes.running` does, with a note of it in the cache folder.
@@ -179,6 +180,7 @@ def noted(
         log: As of `running`.
         file_limit_bytes: As of `running`.
         port: That the child listens on; who still holds it, or the log, is noted then.
+        heading: As of `running`.
 
     Raises:
         MachineError: As `running` does.
@@ -193,7 +195,11 @@ def noted(
     try:
         marked = {**env, VARIABLE: note.mark}
         with running(
-            argv, env=marked, log=log, file_limit_bytes=file_limit_bytes
+            argv,
+            env=marked,
+            log=log,
+            file_limit_bytes=file_limit_bytes,
+            heading=heading,
         ) as child:
             yield child
     finally:

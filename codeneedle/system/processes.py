@@ -143,6 +143,7 @@ def running(
     env: Mapping[str, str],
     log: Path,
     file_limit_bytes: int | None = FILE_LIMIT_BYTES,
+    heading: str = "",
 ) -> Iterator[Child]:
     """
     Start *argv*; stop its process group when the block ends, however it ends.
@@ -158,6 +159,7 @@ def running(
             ends when the child has ended.
         file_limit_bytes: Size from which writing to a file ends the child with
             SIGXFSZ; None for a child that writes large files.
+        heading: What *log* begins with, before anything that the child writes.
 
     Yields:
         The child. It may exit on its own at any moment: poll it.
@@ -167,7 +169,7 @@ def running(
         ToolFailed: If it cannot be started, or if one of its group survives SIGKILL.
     """
     with (
-        _log_file(log) as output,
+        _log_file(log, heading) as output,
         _killed_with_us() as group_started,
         _started(
             argv,
@@ -369,15 +371,19 @@ def _killed_with_us() -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def _log_file(log: Path) -> Iterator[BinaryIO]:
+def _log_file(log: Path, heading: str) -> Iterator[BinaryIO]:
     """
-    *log*, created anew, for a child to write to; shortened after the block.
+    *log*, created anew with *heading*, for a child to write to; shortened after the
+    block.
 
     Raises:
         FolderUnusable: If it cannot be written.
     """
     try:
         output = files.create(log)
+        # The child writes behind it: both share the place in the file.
+        output.write(os.fsencode(heading))
+        output.flush()
     except OSError as error:
         raise FolderUnusable(folder=log, reason=files.reason_of(error)) from error
     try:

@@ -16,7 +16,6 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.throughput.metrics import METRICS as SPEEDS
 from codeneedle.probes.throughput.record import NAME as THROUGHPUT
 from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run
@@ -343,7 +342,7 @@ class _Scores:
         """How far the reference is from its own repetition; None without one."""
         if self.again is None:
             return None
-        again = self.metric.by_unit(self.again, self.run.setup, Reading())
+        again = self.metric.by_unit(self.again, self.run.setup)
         if self.loss.kind is LossKind.ANSWERS:
             least = self.loss.lost_from
             gaps = [
@@ -450,7 +449,7 @@ def _scores(run: Run) -> Iterator[_Scores]:
         units = {
             pair: of_pair
             for pair, record in records.items()
-            if (of_pair := metric.by_unit(record, run.setup, Reading()))
+            if (of_pair := metric.by_unit(record, run.setup))
         }
         if not units:
             continue
@@ -570,7 +569,7 @@ def _buffer_bytes(buffer: KvBuffer, effective: Effective, context: int) -> float
 def _speeds(run: Run) -> dict[Pair, float]:
     """Tokens per second of writing, where that was measured."""
     narrowed = frames.of_probe(run, THROUGHPUT)
-    cells = frames.cells_frame(narrowed, SPEEDS[0], Reading())
+    cells = frames.cells_frame(narrowed, SPEEDS[0])
     return {cell.pair: cell.value for cell in cells if cell.has_value}
 
 

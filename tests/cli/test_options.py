@@ -379,6 +379,7 @@ def test_what_is_no_time_is_refused(text):
         ("sweep --settle=q8_0/q4_0", "--more"),
         ("verdict x --max-changed 2%", "--max-loss"),
         ("sweep --max-kld 0.01", "--max-loss"),
+        ("grid x --strict-indent", "--metric matched-strict"),
         ("page x --max-kld 0.01", "--max-loss"),
     ],
 )

@@ -24,7 +24,7 @@ def made_metric(name, **changes):
         "better": "lower",
         "bounds": (0, None),
         "digits": 4,
-        "values": lambda record, _setup, _reading: record.observation.get(name, ()),
+        "values": lambda record, _setup: record.observation.get(name, ()),
         "in_table": True,
     }
     return Metric(**{**known, **changes})

@@ -10,12 +10,10 @@ from made_records import failed_record, made_run, made_setup
 from codeneedle.grid import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.recall.metrics import METRICS
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import CellRecord, Run, Status
 
 MATCHED = next(metric for metric in METRICS if metric.name == "matched")
 PASS = next(metric for metric in METRICS if metric.name == "pass")
-READING = Reading()
 SMALL = made_setup(needles=2, types_k=["q4_0", "bf16"], types_v=["q8_0", "bf16"])
 
 
@@ -38,7 +36,7 @@ def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
     K goes down and V across, whatever the order of setup and records; each cell tells
     how many observations it rests on.
     """
-    cells = frames.cells_frame(small_run(), MATCHED, READING)
+    cells = frames.cells_frame(small_run(), MATCHED)
 
     assert ["bf16/bf16", "bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"] == pairs_of(cells)
     assert [20.0, 20.0, 4.5, 4.5] == [cell.value for cell in cells]
@@ -54,7 +52,7 @@ def test_cells_that_did_not_finish_are_gaps() -> None:
         untried=["q4_0/bf16"],
     )
 
-    cells = frames.cells_frame(run, MATCHED, READING)
+    cells = frames.cells_frame(run, MATCHED)
     *_, untried, failed = cells
 
     assert ["q4_0/bf16", "q4_0/q8_0"] == pairs_of([untried, failed])
@@ -68,7 +66,7 @@ def test_sums_are_not_averaged() -> None:
     """
     Passes are counted over the rounds of a cell.
     """
-    cells = frames.cells_frame(made_run(), PASS, READING)
+    cells = frames.cells_frame(made_run(), PASS)
 
     assert 16.0 == cells[0].value
 
@@ -83,7 +81,7 @@ def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
     stranger = failed_record("turbo3/f16", Status.UNSUPPORTED)
     run = replace(run, records=(*run.records, stranger))
 
-    cells = frames.cells_frame(run, MATCHED, READING)
+    cells = frames.cells_frame(run, MATCHED)
 
     assert ["turbo3", "t2"] == frames.k_types(cells)
     assert ["f16", "t3", "t2", "t1"] == frames.v_types(cells)
@@ -99,7 +97,7 @@ def test_records_of_other_probes_are_left_out() -> None:
 
     assert run.records == frames.of_probe(both, "recall").records
     with pytest.raises(ValueError, match="narrow"):
-        frames.cells_frame(both, MATCHED, READING)
+        frames.cells_frame(both, MATCHED)
 
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
@@ -109,10 +107,8 @@ def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
     run = small_run(failed=[failed_record("bf16/bf16")])
     none = replace(run, records=())
 
-    assert Pair("bf16", "q8_0") == (
-        frames.reference(frames.cells_frame(run, MATCHED, READING))
-    )
-    assert None is frames.reference(frames.cells_frame(none, MATCHED, READING))
+    assert Pair("bf16", "q8_0") == (frames.reference(frames.cells_frame(run, MATCHED)))
+    assert None is frames.reference(frames.cells_frame(none, MATCHED))
 
 
 def test_the_reference_is_the_pair_that_records_name() -> None:
@@ -124,7 +120,7 @@ def test_the_reference_is_the_pair_that_records_name() -> None:
 
     def cells(named: Callable[[CellRecord], str]) -> frames.Cells:
         metric = replace(MATCHED, reference=named)
-        return frames.cells_frame(run, metric, READING)
+        return frames.cells_frame(run, metric)
 
     several = cells(lambda record: str(record.pair))
 
@@ -142,10 +138,8 @@ def test_the_spread_divides_by_the_number_of_cells() -> None:
     Gaps are not averaged; the spread of nothing is NaN.
     """
     run = made_run(lambda pair, _at: 15 if str(pair) == "q4_0/q4_0" else 16)
-    found = frames.spread(frames.cells_frame(run, MATCHED, READING))
-    some = frames.spread(
-        frames.cells_frame(small_run(untried=["q4_0/q8_0"]), MATCHED, READING)
-    )
+    found = frames.spread(frames.cells_frame(run, MATCHED))
+    some = frames.spread(frames.cells_frame(small_run(untried=["q4_0/q8_0"]), MATCHED))
 
     assert ("15.97", "0.16") == (f"{found.mean:.2f}", f"{found.sd:.2f}")
     assert (15, 16, 36) == (found.low, found.high, found.cells)

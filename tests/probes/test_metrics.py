@@ -6,11 +6,10 @@ import pytest
 from made_records import failed_record, made_record, made_setup
 
 from codeneedle.probes.metrics import METRICS
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import CellRecord, Effective, KvBuffer
 
 METRIC = {metric.name: metric for metric in METRICS}
-SETUP, READING = made_setup(), Reading()
+SETUP = made_setup()
 
 
 def buffer(*, cells: int, k_mib: float, v_mib: float) -> KvBuffer:
@@ -32,7 +31,7 @@ WINDOWED = Effective(
 
 def value(name: str, record: CellRecord) -> list[float]:
     """What *record* has of the metric *name*."""
-    return list(METRIC[name].values(record, SETUP, READING))
+    return list(METRIC[name].values(record, SETUP))
 
 
 @pytest.mark.parametrize(

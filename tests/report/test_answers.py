@@ -23,9 +23,9 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.record import Round
-from codeneedle.probes.recall.rounds import AskedRound, Reading
+from codeneedle.probes.recall.rounds import AskedRound
 from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.records.record import Run, Status
+from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.report.answers import (
     answers,
     failure_words,
@@ -42,13 +42,12 @@ LINES = NEEDLE.lines
 TYPES = ("bf16", "q4_0")
 SETUP = made_setup(needles=3, types_k=TYPES, types_v=TYPES)
 PAIR = Pair("q4_0", "q4_0")
-READING = Reading()
 CORPUS = "[generate]\nfunctions = 6\nvalue_length = 6\nname_length = 5\nseed = 7\n"
 
 
-def shown(*runs, function=None, reading=READING, colour=False):
+def shown(*runs, function=None, colour=False):
     """What a terminal gets of the answers of `PAIR`."""
-    parts = answers(runs, PAIR, function, reading, width=100, colour=colour)
+    parts = answers(runs, PAIR, function, width=100, colour=colour)
     return printed(*parts, colour=colour)
 
 
@@ -157,7 +156,7 @@ def test_the_overview_has_a_line_per_round():
     """
     run = made_run(lambda pair, at: 20 - at, setup=made_setup(needles=2))
 
-    lines = printed(rounds_overview(run, run.records[0], READING)).splitlines()
+    lines = printed(rounds_overview(run, run.records[0])).splitlines()
 
     assert "2 of 2 rounds answered" in lines
     assert [
@@ -175,7 +174,7 @@ def test_a_round_without_an_answer_has_its_error():
     record = made_record(PAIR, [lost, made_round(second)])
     run = made_run(setup=SETUP, failed=[record])
 
-    text = printed(rounds_overview(run, record, READING), width=140)
+    text = printed(rounds_overview(run, record), width=140)
 
     assert r"error: HTTP 500 \x1b[1m" in text
     assert "1 of 2 rounds answered" in text
@@ -189,7 +188,7 @@ def test_the_overview_names_a_method_without_its_class():
     needle = replace(SETUP.needles[0], name="VeryLongRequestHandler.f_a")
     run = made_run(setup=replace(SETUP, needles=(needle, *SETUP.needles[1:])))
 
-    assert "f_a" == overview_row(AskedRound(needle, made_round(needle)), READING)[0]
+    assert "f_a" == overview_row(AskedRound(needle, made_round(needle)))[0]
     assert "VeryLongRequestHandler.f_a" in shown(run, function="f_a")
 
 
@@ -225,9 +224,8 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
 
     run = made_run(setup=SETUP)
     other = replace(run.records[0], pair=Pair("q4_0", "q4_0"), probe="divergence")
-    said = r"has no answers in .* only divergence was measured"
-    with pytest.raises(BadInput, match=said):
-        shown(replace(run, records=(other,)))
+    with pytest.raises(BadInput, match="has no answers"):
+        shown(replace(run, records=(other,)), function="f_a")
 
 
 def test_each_run_that_has_the_pair_is_shown():
@@ -252,23 +250,63 @@ def test_a_failed_cell_has_its_reason():
     run = made_run(setup=SETUP, failed=[failed])
 
     assert "out-of-memory: cannot allocate" in shown(run)
-    with pytest.raises(UnknownName):
+    with pytest.raises(BadInput, match="has no answers"):
         shown(run, function="f_a")
 
 
-def test_white_space_counts_on_request():
+def test_a_cell_shows_its_command_its_log_and_what_that_proved(tmp_path):
     """
-    The same stored reply scores differently.
+    Once for all probes of one server, and of a pair without answers, too.
     """
-    needle = SETUP.needles[0]
-    flat = "\n".join(line.strip() for line in needle.lines)
-    record = made_record(PAIR, [made_round(needle, reply=flat)])
-    run = made_run(setup=SETUP, failed=[record])
+    buffer = KvBuffer(
+        cells=8192, layers=7, k_type="q4_0", v_type="q4_0", k_mib=1.5, v_mib=1.25
+    )
+    record = replace(
+        made_record(PAIR, []),
+        probe="divergence",
+        command=("/bin/llama-server", "--model", "my model.gguf"),
+        effective=Effective(kv=(buffer,), flash_attention="enabled", rotation_k=64),
+    )
+    run = replace(made_run(setup=SETUP), records=(record,), root=tmp_path)
+    log = tmp_path / run.name / "logs" / "q4_0-q4_0.log"
+    log.parent.mkdir(parents=True)
 
-    strict = Reading(strict_indent=True)
+    said = shown(run)
+    log.touch()
 
-    assert "matched 20" in shown(run, function="f_a")
-    assert "matched 0" in shown(run, function="f_a", reading=strict)
+    assert "divergence: /bin/llama-server --model 'my model.gguf'" in said
+    assert "K q4_0 1.5 MiB, V q4_0 1.25 MiB of 8,192 tokens in 7 layers" in said
+    assert "flash attention enabled; K rotated by 64" in " ".join(said.split())
+    assert "q4_0-q4_0.log" not in said
+    assert "q4_0-q4_0.log" in shown(run).replace("\n", "")
+
+
+def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
+    """
+    The worst is named; colours only on request; without a reference nothing is lost.
+    """
+    setup = replace(SETUP, probes={"recall": {"ask": "forced"}})
+    whole = made_forced(setup.forced[0], logprob=-0.01)
+    worse = replace(whole, logprobs=(-0.01, -3.0, *whole.logprobs[2:]), bounds=(1,))
+    records = [
+        made_record(
+            f"{k}/{v}", [], forced=[worse if (k, v) == TYPES[1:] * 2 else whole]
+        )
+        for k in TYPES
+        for v in TYPES
+    ]
+    run = made_run(setup=setup, failed=records)
+    second = setup.forced[0].lines[1]
+
+    text = shown(run, function="f_a")
+
+    assert f"lost most: '\\n{second}' 94%; mean of 5 tokens 18.8%" in text
+    assert ["at", "most", "5.0%", "99.0%", "94.0", "yes"] == text.split(second)[
+        -1
+    ].split()[1:7]
+    assert "\x1b[" in shown(run, function="f_a", colour=True)
+    alone = replace(run, records=tuple(r for r in run.records if r.pair == PAIR))
+    assert "no token lost 1% or more" in shown(alone, function="f_a")
 
 
 @pytest.fixture
@@ -356,7 +394,7 @@ QUESTIONS = outcomes(TASKS_RUN.records[0])
 
 def task_answers(run, function=None, width=100):
     pair = Pair("q4_0", "q4_0")
-    parts = answers([run], pair, function, Reading(), width=width, colour=False)
+    parts = answers([run], pair, function, width=width, colour=False)
     return " ".join(printed(*parts, width=width).split())
 
 
@@ -445,7 +483,7 @@ def test_forced_lines_are_shown_by_needle():
 
     for rounds in ([], [made_round(first)]):
         record = made_record("q8_0/q8_0", rounds, forced=forced)
-        text = printed(rounds_overview(run, record, Reading()))
+        text = printed(rounds_overview(run, record))
         assert "right lines of 2 needles scored token by token" in text
         assert bool(rounds) == ("1 of 1 round answered" in text)
         rows = [line.split() for line in text.splitlines()[-2:]]

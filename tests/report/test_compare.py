@@ -17,7 +17,6 @@ from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 from printing import printed
 
 from codeneedle.errors import BadInput
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run
 from codeneedle.report.compare import compare, compare_json, compare_view
 from codeneedle.report.selection import one_run
@@ -30,7 +29,7 @@ def compared(before=20, after=20, *, setup=SETUP, other=SETUP):
         made_run(lambda _pair, at, lines=lines: lines - at % 2, setup=each)
         for lines, each in ((before, setup), (after, other))
     )
-    return compare(first, second, Reading())
+    return compare(first, second)
 
 
 def change(found, name):
@@ -109,7 +108,7 @@ def test_functions_are_paired_by_name(functions):
     """
     runs = [answered(0, functions=16), answered(15, functions=functions)]
 
-    recalled = change(compare(*runs, Reading()), "recall-logp")
+    recalled = change(compare(*runs), "recall-logp")
 
     assert ("no difference shown", 0.0, 14) == (
         recalled.words,
@@ -129,7 +128,7 @@ def test_pairs_without_enough_answers_are_not_compared():
     ]
     broken = made_run(setup=setup, failed=[made_record("q4_0/bf16", rounds)])
 
-    matched = change(compare(made_run(setup=setup), broken, Reading()), "matched")
+    matched = change(compare(made_run(setup=setup), broken), "matched")
 
     assert ("no difference shown", 0.0) == (matched.words, matched.bounds.mean)
 
@@ -169,7 +168,7 @@ def test_tasks_of_another_difficulty_are_not_compared():
         for setting in (2, 3)
     ]
 
-    found = compare(*runs, Reading())
+    found = compare(*runs)
 
     assert {"not compared: tasks of another difficulty"} == {
         each.words for each in found.changes if each.metric.name.startswith("retrieval")
@@ -185,7 +184,7 @@ def test_forced_recall_changes_by_a_share_of_the_right_tokens():
     )
     before = replace(before, name="first")
 
-    found = compare(before, after, Reading())
+    found = compare(before, after)
 
     recalled = change(found, "recall-logp")
     # The reference is the same in both: half of what the other pair gains.

@@ -25,7 +25,6 @@ from codeneedle.probes.frames import cells_frame, of_probe
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import FORCED, METRICS
 from codeneedle.probes.recall.record import Round
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run, Status
 from codeneedle.report.grid import (
     RAMP,
@@ -49,7 +48,6 @@ from codeneedle.verdict.judge import Verdict, judge
 
 METRIC = {metric.name: metric for metric in METRICS}
 MATCHED, PASS = METRIC["matched"], METRIC["pass"]
-READING = Reading()
 SMALL = made_setup(needles=2, types_k=["bf16", "q4_0"], types_v=["bf16", "q8_0"])
 
 
@@ -60,7 +58,7 @@ def judged(run: Run) -> Verdict:
 
 def lines_of(run: Run, metric: Metric = MATCHED) -> list[str]:
     """The plain grid report of *run*, line by line, without trailing blanks."""
-    text = printed(grid(run, metric, READING, judged(run)), width=140)
+    text = printed(grid(run, metric, judged(run)), width=140)
     return [line.rstrip() for line in text.splitlines()]
 
 
@@ -87,7 +85,7 @@ def test_the_summary_has_the_published_form() -> None:
         "19.86 +/- 0.82",
         "15.00 - 20.00",
         "1 pair",
-    ] == summary_row(run, MATCHED, [PASS], READING, judged(run))
+    ] == summary_row(run, MATCHED, [PASS], judged(run))
     assert ["run", "pairs", "pass /2 (mean +/- sd)", "pass range"] == (
         summary_headings([small], PASS, [PASS])[:4]
     )
@@ -101,9 +99,9 @@ def test_the_summary_says_how_many_pairs_it_rests_on() -> None:
     some = made_run(failed=[failed_record("q4_0/q4_0")], untried=["q4_1/q4_0"])
     none = replace(made_run(setup=SMALL), records=())
 
-    assert "34 of 36" == summary_row(some, MATCHED, [PASS], READING, judged(some))[1]
+    assert "34 of 36" == summary_row(some, MATCHED, [PASS], judged(some))[1]
     assert ["0 of 4", "-", "-", "-", "-"] == (
-        summary_row(none, MATCHED, [PASS], READING, judged(none))[1:]
+        summary_row(none, MATCHED, [PASS], judged(none))[1:]
     )
 
 
@@ -146,7 +144,7 @@ def test_wide_numbers_widen_their_column_and_gaps_are_not_coloured() -> None:
     """
     large = replace(MATCHED, values=lambda *_: [1234567.5], bounds=(None, None))
     run = made_run(setup=SMALL, untried=["q4_0/q8_0"])
-    ((first, _), (_, gap)) = grid_texts(cells_frame(run, large, READING), large)
+    ((first, _), (_, gap)) = grid_texts(cells_frame(run, large), large)
 
     assert ["K \\ V        bf16         q8_0", "bf16   1234567.50*  1234567.50"] == (
         lines_of(run, large)[2:4]
@@ -213,7 +211,7 @@ def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
     unseen = replace(setup, corpus=replace(setup.corpus, kind="unseen"))
 
     said, warned = (
-        printed(report([run], [MATCHED], [PASS], READING, [judged(run)]))
+        printed(report([run], [MATCHED], [PASS], [judged(run)]))
         for run in (made_run(setup=setup), made_run(setup=unseen))
     )
 
@@ -231,18 +229,16 @@ def test_each_run_has_its_row_and_its_grid() -> None:
     runs = [renamed(wide, name) for name in ("b/x", "a/y")]
     found = [judged(run) for run in runs]
 
-    view = report(runs, [MATCHED], [PASS], READING, found)
+    view = report(runs, [MATCHED], [PASS], found)
     text = printed(view, width=40)
     rows = [line for line in text.splitlines() if line.startswith("type_")]
 
     assert text.index("b/x") < text.index("a/y")
     assert 2 == text.count("K \\ V")
     assert [12] * 4 == [line.count("20.00") for line in rows]
-    assert 2 == printed(summary(runs, MATCHED, [PASS], READING, found)).count(
-        "20.00 - 20.00"
-    )
+    assert 2 == printed(summary(runs, MATCHED, [PASS], found)).count("20.00 - 20.00")
     assert "\x1b" not in text
-    alone = report(runs[:1], [MATCHED], [PASS], READING, found[:1])
+    alone = report(runs[:1], [MATCHED], [PASS], found[:1])
     assert "\x1b[" in printed(alone, colour=True)
 
 
@@ -269,10 +265,10 @@ def test_without_one_reference_nothing_is_marked() -> None:
     run = made_run(setup=SMALL)
 
     said = "measured against bf16/bf16 or q4_0/bf16: not comparable, no noise floor"
-    assert f"against  {said}" in printed(grid(run, several, READING, judged(run)))
+    assert f"against  {said}" in printed(grid(run, several, judged(run)))
     said = "against  measured against f16/f16, which has no value"
-    assert said in printed(grid(run, missing, READING, judged(run)))
-    assert "20.00*" not in printed(grid(run, several, READING, judged(run)))
+    assert said in printed(grid(run, missing, judged(run)))
+    assert "20.00*" not in printed(grid(run, several, judged(run)))
 
 
 def test_a_probe_without_records_says_what_there_is() -> None:
@@ -286,7 +282,7 @@ def test_a_probe_without_records_says_what_there_is() -> None:
     assert f"{said}; this run was set up for divergence (--metric kld)" in lines_of(run)
     assert said in lines_of(replace(run, setup=SMALL))
     assert said not in printed(
-        grid(made_run(setup=setup), MATCHED, READING, judged(made_run(setup=setup)))
+        grid(made_run(setup=setup), MATCHED, judged(made_run(setup=setup)))
     )
 
 
@@ -298,9 +294,9 @@ def test_several_long_names_fit_a_narrow_terminal() -> None:
     run = made_run(lambda pair, _at: 20 if pair.k == "bf16" else 9)
     runs = [renamed(run, name) for name in names]
     found = [judged(run) for run in runs]
-    _, *row = summary_row(run, MATCHED, [PASS], READING, judged(run))
+    _, *row = summary_row(run, MATCHED, [PASS], judged(run))
 
-    text = printed(summary(runs, MATCHED, [PASS], READING, found), width=80)
+    text = printed(summary(runs, MATCHED, [PASS], found), width=80)
     lines = [line.rstrip() for line in text.splitlines()]
 
     assert 80 >= max(map(len, lines))
@@ -434,7 +430,7 @@ def test_a_mean_of_nearly_nothing_has_no_sign():
     ]
     run = made_run(setup=setup, failed=records)
 
-    assert "0.000 +/- 0.000" == summary_row(run, FORCED[0], [], READING, judged(run))[2]
+    assert "0.000 +/- 0.000" == summary_row(run, FORCED[0], [], judged(run))[2]
 
 
 @pytest.mark.parametrize(("least", "end"), [(-4.0, 4), (-0.0625, 2.5)])
@@ -480,7 +476,7 @@ def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
     Gaps are empty fields with a status and a reason on one line; each row has the name
     of its run.
     """
-    text = grid_csv([BROKEN, replace(BROKEN, name="other/model")], METRICS, READING)
+    text = grid_csv([BROKEN, replace(BROKEN, name="other/model")], METRICS)
     rows = list(csv.DictReader(io.StringIO(text)))
 
     assert 9 == len(text.splitlines())
@@ -497,14 +493,13 @@ def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
 
 def test_a_grid_as_json_is_strict_and_complete():
     """
-    Null where there is no value; setup, reference, reading and metrics are there.
+    Null where there is no value; setup, reference and metrics are there.
     """
-    (run,) = json.loads(grid_json([BROKEN], METRICS, READING, [judged(BROKEN)]))
+    (run,) = json.loads(grid_json([BROKEN], METRICS, [judged(BROKEN)]))
 
     assert "bf16/bf16" == run["reference"]
     assert 12288 == run["setup"]["context"]
     assert ["f_a", "f_b"] == run["setup"]["needles"]
-    assert {"strict_indent": False} == run["reading"]
     assert list(METRIC) == [metric["name"] for metric in run["metrics"]]
     assert {"bf16/q8_0": "open"} == run["words"]["matched"]
     assert {} == run["words"]["pass"]
@@ -519,7 +514,7 @@ def test_a_grid_as_markdown_has_the_summary_and_the_legend():
     GitHub tables, K down and V across; a bar in a reason starts no column.
     """
     found = [judged(BROKEN)]
-    text = grid_markdown([BROKEN], [MATCHED], [PASS], READING, found)
+    text = grid_markdown([BROKEN], [MATCHED], [PASS], found)
     lines = text.split("\n")
 
     assert lines[0].startswith("| run | pairs | pass /2 (mean +/- sd) |")

@@ -15,7 +15,6 @@ from matplotlib.text import Annotation
 from codeneedle.errors import FolderUnusable, NothingToShow
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.metrics import METRICS
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Status
 from codeneedle.report.grid import Scale
 from codeneedle.report.heatmap import (
@@ -29,7 +28,6 @@ from codeneedle.verdict.judge import Limits, Verdict, judge
 
 METRIC = {metric.name: metric for metric in METRICS}
 MATCHED = METRIC["matched"]
-READING = Reading()
 SMALL = made_setup(types_k=["bf16", "q4_0"], types_v=["bf16", "q8_0", "q4_0"])
 RUN = made_run(
     lambda pair, at: 20 if pair.k == "bf16" else 10 + at % 2,
@@ -43,12 +41,12 @@ UNJUDGED = Verdict(run=RUN, limits=Limits())
 
 def picture(run=RUN, metric=MATCHED, found=UNJUDGED, **options) -> Picture:
     """The picture of *run*; nothing is judged."""
-    return picture_of(run, metric, READING, found, **options)
+    return picture_of(run, metric, found, **options)
 
 
 def drawn(folder: Path, run=RUN, **options) -> tuple[Path, Path]:
     """The files of its picture."""
-    return draw(run, MATCHED, READING, found=UNJUDGED, folder=folder, **options)
+    return draw(run, MATCHED, found=UNJUDGED, folder=folder, **options)
 
 
 def words(figure: Figure) -> list[str]:

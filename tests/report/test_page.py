@@ -8,7 +8,6 @@ import pytest
 from made_records import failed_record, made_run, made_setup
 from made_retrieval import made_texts, retrieval_record, right
 
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Run, Status
 from codeneedle.report.page import command, page
 
@@ -38,7 +37,7 @@ def run():
 def html(run):
     """Its page, beside a second run."""
     other = replace(made_run(lossy), name="second/run")
-    return page([run, other], Reading(), None, spell)
+    return page([run, other], None, spell)
 
 
 def test_it_is_one_file_without_requests_of_at_most_6_mb(html):
@@ -66,10 +65,10 @@ def test_two_runs_are_compared_and_of_three_none(run):
     """
     other = replace(run, name="other/run", setup=replace(run.setup, rotation=False))
 
-    both = page([run, other], Reading(), None, spell)
+    both = page([run, other], None, spell)
     assert '["rotation","True","False"]' in both
     assert '"no difference shown"' in both
-    assert '"comparison":{}' in page([run, other, run], Reading(), None, spell)
+    assert '"comparison":{}' in page([run, other, run], None, spell)
 
 
 def test_answers_to_tasks_stand_beside_what_was_expected():
@@ -81,9 +80,7 @@ def test_answers_to_tasks_stand_beside_what_was_expected():
     )
     record = retrieval_record("bf16/q4_0", texts)
     setup = replace(made_setup(), probes={"retrieval": {"tasks": ["multikey"]}})
-    said = page(
-        [Run(name="made", setup=setup, records=(record,))], Reading(), None, spell
-    )
+    said = page([Run(name="made", setup=setup, records=(record,))], None, spell)
 
     assert '"said":"correct","isRight":true,"error":"","rows":[]' in said
     assert '","no"]]' in said

@@ -11,7 +11,6 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence import probe as divergence
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.throughput.record import ThroughputSetup
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
@@ -34,7 +33,6 @@ SPEEDS = as_json(
         arguments={},
     )
 )
-READING = Reading()
 
 
 @pytest.fixture
@@ -165,19 +163,15 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
 
 
 def test_a_summary_has_passes_next_to_another_metric(tmp_path):
-    """
-    Never the metric itself once more; white space counts where it is asked for.
-    """
+    """Never the metric itself once more."""
     stored(tmp_path, made_run(setup=PLAIN))
 
     matched, passed = (
-        select(tmp_path, "random-bodies", metric, strict_indent=True)
-        for metric in ("matched", "pass")
+        select(tmp_path, "random-bodies", metric) for metric in ("matched", "pass")
     )
 
     assert ["pass"] == [metric.name for metric in matched.also]
     assert () == passed.also
-    assert Reading(strict_indent=True) == matched.reading
 
 
 def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
@@ -215,7 +209,7 @@ def test_pages_are_shown_by_one_name(tmp_path):
     both = {"random-bodies/m+rotation-on", "random-bodies/m+rotation-off"}
     assert both == {run.name for run in read_runs(tmp_path, "random-bodies/m")}
     assert 3 == len(read_runs(tmp_path, "random-bodies"))
-    assert 2 == len(pair_tables(tmp_path, "random-bodies/m+", READING, sort=None))
+    assert 2 == len(pair_tables(tmp_path, "random-bodies/m+", sort=None))
 
 
 def test_a_table_is_sorted_by_what_ranks(tmp_path):
@@ -227,12 +221,12 @@ def test_a_table_is_sorted_by_what_ranks(tmp_path):
     (_, broken) = failed("divergence", "q4_0/q4_0")
     stored(tmp_path, replace(run, records=(*run.records, broken)))
 
-    (table,) = pair_tables(tmp_path, "random-bodies", READING, sort="matched")
+    (table,) = pair_tables(tmp_path, "random-bodies", sort="matched")
 
     assert bad == table.pairs[-1]
     for metric, error in (("ppl", BadInput), ("machted", UnknownName)):
         with pytest.raises(error):
-            pair_tables(tmp_path, "random-bodies", READING, sort=metric)
+            pair_tables(tmp_path, "random-bodies", sort=metric)
 
 
 def test_a_page_goes_to_the_folder_of_its_only_run_and_else_beside_all(tmp_path):

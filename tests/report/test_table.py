@@ -24,7 +24,6 @@ from printing import printed
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Status
 from codeneedle.report.table import (
     pair_table,
@@ -35,12 +34,10 @@ from codeneedle.report.table import (
 )
 from codeneedle.verdict.judge import judge
 
-READING = Reading()
-
 
 def table_of(run=None, probes=PROBES, **options):
     """The table of *run*."""
-    return pair_table(run or run_of_all(), probes, READING, **options)
+    return pair_table(run or run_of_all(), probes, **options)
 
 
 def column(table, name):

@@ -12,6 +12,7 @@ from codeneedle.grid import Pair
 from codeneedle.records.record import AGAIN, Effective, Print, Proof, Status
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.merge import merge
+from codeneedle.verdict.trust import trusted
 
 TYPES = ("f16", "q8_0", "q4_0")
 SETUP = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
@@ -108,23 +109,17 @@ def proved(pair, number):
     return replace(finished(pair), effective=Effective(proof=proof))
 
 
-def unverified(record, reason):
-    """*record*, as it was judged."""
-    return replace(record, status=Status.UNVERIFIED, reason=reason)
-
-
 def test_evidence_of_different_shares_is_compared(tmp_path):
     """
     A cell that its own share verified is unverified if another share's is the same to
-    the last digit, and one that had nothing to be told from is verified.
+    the last digit.
     """
-    alone = unverified(proved(Q8, -2.0), "nothing")
-    a = share(tmp_path / "a", proved(F16, -1.0), alone)
+    a = share(tmp_path / "a", proved(F16, -1.0), proved(Q8, -2.0))
     b = share(tmp_path / "b", proved(F16, -1.0), proved(Q4, -2.0))
 
     _, store = merged(tmp_path, a, b)
 
-    told = {record.pair: (record.status, record.reason) for record in store.records()}
+    told = {r.pair: (r.status, r.reason) for r in trusted(store.read()).records}
     twin = "its probabilities are those of q8_0/q8_0, to the last digit"
     assert {
         F16: (Status.FINISHED, ""),
@@ -139,15 +134,12 @@ def test_without_the_reference_s_evidence_a_merge_verifies_nothing(tmp_path, is_
     Whether the most precise pair failed, or nobody came to it: nothing was shown.
     """
     reason = "there is no evidence of f16/f16 to compare its own with"
-    others = [
-        unverified(proved(Q8, -2.0), reason),
-        unverified(proved(Q4, -3.0), reason),
-    ]
+    others = [proved(Q8, -2.0), proved(Q4, -3.0)]
     a = share(tmp_path / "a", *others, *([failed(F16)] if is_tried else []))
 
     _, store = merged(tmp_path, a)
 
-    told = {record.pair: (record.status, record.reason) for record in store.records()}
+    told = {r.pair: (r.status, r.reason) for r in trusted(store.read()).records}
     assert [(Status.UNVERIFIED, reason)] * 2 == [told[Q8], told[Q4]]
 
 
@@ -165,7 +157,7 @@ def test_cells_of_different_devices_are_not_held_to_each_other(tmp_path):
 
     _, store = merged(tmp_path, a)
 
-    told = {record.pair: (record.status, record.reason) for record in store.records()}
+    told = {r.pair: (r.status, r.reason) for r in trusted(store.read()).records}
     assert dict.fromkeys((F16, Q8, Q4), (Status.FINISHED, "")) == told
 
 
@@ -180,7 +172,8 @@ def test_what_was_measured_once_more_is_judged_beside_the_first_records(tmp_path
 
     _, store = merged(tmp_path, a)
 
-    assert [Status.FINISHED] * 3 == [record.status for record in store.records()]
+    found = trusted(store.read()).records
+    assert [Status.FINISHED] * 3 == [record.status for record in found]
 
 
 def test_records_are_taken_over_byte_by_byte(tmp_path):

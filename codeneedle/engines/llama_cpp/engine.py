@@ -276,7 +276,7 @@ class LlamaCpp(Engine):
 
         Later builds do not check where V is quantized, as they turn flash attention on
         for it; of those pairs only the parts of the graph and the speed tell, and only
-        beside another pair's (`fallbacks.suspects`).
+        beside another pair's (`trust.suspects`).
         """
         launch = self._launch(pair, context=_PREFLIGHT_CONTEXT)
         quick = ("--no-warmup",) if "--no-warmup" in launch.options else ()

@@ -96,6 +96,10 @@ def lines(log_text: str) -> Iterator[str]:
             yield _PREFIX.sub("", shown)
 
 
+COMMAND_SIGN = "$ "
+"""Before the command with which the log of a server begins."""
+
+
 def is_shutting_down(path: Path) -> bool:
     """Whether the end of a server's log says that it is shutting down."""
     return _SHUTDOWN in tail(path, _TAIL_BYTES)
@@ -113,7 +117,11 @@ def tail(path: Path, limit_bytes: int) -> bytes:
 
 
 def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
-    """The first and last *end_bytes* of a log; empty if it cannot be read."""
+    """
+    The first and last *end_bytes* of a log; empty if it cannot be read.
+
+    Without the command that it begins with: paths may hold any words.
+    """
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -125,7 +133,8 @@ def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
             text += file.read(end_bytes) if rest else b""
     except OSError:
         return ""
-    return text.decode(errors="replace")
+    shown = text.decode(errors="replace")
+    return shown.partition("\n")[2] if shown.startswith(COMMAND_SIGN) else shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

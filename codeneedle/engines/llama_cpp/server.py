@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.log import (
+    COMMAND_SIGN,
     Expected,
     evidence,
     exit_cause,
@@ -40,7 +42,7 @@ from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Child, ends_within, free_port
-from codeneedle.text import size
+from codeneedle.text import one_line, size
 
 LOAD_TIMEOUT_S = 1800.0
 """How long loading may take: a hundred gigabytes from a slow disk."""
@@ -213,7 +215,8 @@ def _started(
     env = processes.clean(os.environ)
     env |= variables(launch.model, is_passive=launch.is_passive)
     env["LLAMA_API_KEY"] = api_key
-    child = stack.enter_context(noted(argv, env=env, log=log))
+    heading = f"{COMMAND_SIGN}{one_line(shlex.join(argv))}\n"
+    child = stack.enter_context(noted(argv, env=env, log=log, heading=heading))
     served: LlamaServer
     client = stack.enter_context(
         Client(

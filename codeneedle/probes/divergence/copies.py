@@ -42,7 +42,6 @@ from codeneedle.probes.probe import (
 )
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import Json, Run, Setup, as_json, from_json
 from codeneedle.system.files import read_regular, write_whole
 from codeneedle.text import size
@@ -214,9 +213,9 @@ def _differences(
     (found,) = (each for each in metrics if each.name == f"{probe}-logp")
     metric = replace(found, loss=None)  # in nats, not what losses are computed of
     narrowed = frames.of_probe(run, probe)
-    reference = frames.reference(frames.cells_frame(narrowed, metric, Reading()))
+    reference = frames.reference(frames.cells_frame(narrowed, metric))
     named = {
-        record.pair: metric.by_unit(record, run.setup, Reading())
+        record.pair: metric.by_unit(record, run.setup)
         for record in narrowed.records
         if record.has_numbers
     }

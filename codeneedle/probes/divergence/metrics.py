@@ -14,7 +14,6 @@ from codeneedle.probes.divergence.record import (
     divergence_of,
 )
 from codeneedle.probes.metrics import Loss, LossKind, Metric, Values
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
 Numbers = Callable[[Compared], Sequence[float]]
@@ -23,7 +22,7 @@ Numbers = Callable[[Compared], Sequence[float]]
 def _values(numbers: Numbers, context: int | None = None) -> Values:
     """The numbers of the comparison at *context*, or at the first one."""
 
-    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> Sequence[float]:
+    def values(record: CellRecord, _setup: Setup) -> Sequence[float]:
         found = divergence_of(record)
         compared = found.at(context) if found else None
         return () if compared is None else numbers(compared)

@@ -10,10 +10,9 @@ from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell
 from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
 from codeneedle.probes.recall.rounds import (
     PASS_LINES,
-    Counts,
+    AskedRound,
     ForcedAnswer,
     Margins,
-    Reading,
     asked_rounds,
     counts_of,
     forced_answers,
@@ -80,7 +79,7 @@ def is_answered(record: CellRecord, setup: Setup, part: Ask) -> bool:
 
 
 def _of_answers(
-    number: Callable[[Counts], float], *, missing: float | None = None
+    number: Callable[[AskedRound], float], *, missing: float | None = None
 ) -> Values:
     """
     One value for each round that has an answer.
@@ -91,14 +90,11 @@ def _of_answers(
             has no value.
     """
 
-    def values(record: CellRecord, setup: Setup, reading: Reading) -> list[float]:
-        answers = counts_of(record, setup, reading)
-        if missing is None or not answers:
-            return [float(number(counts)) for counts in answers]
-        return [
-            missing if asked.error else float(number(asked.counts(reading)))
-            for asked in asked_rounds(record, setup)
-        ]
+    def values(record: CellRecord, setup: Setup) -> list[float]:
+        rounds = asked_rounds(record, setup)
+        if missing is None or all(each.error for each in rounds):
+            return [float(number(each)) for each in rounds if not each.error]
+        return [missing if each.error else float(number(each)) for each in rounds]
 
     return values
 
@@ -115,7 +111,7 @@ def _margin_names(record: CellRecord, setup: Setup) -> list[str]:
 def _of_gaps(number: Callable[[Margins], float]) -> Values:
     """One value for each round that has an answer with gaps."""
 
-    def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+    def values(record: CellRecord, setup: Setup) -> list[float]:
         return [number(margins) for margins in margins_of(record, setup)]
 
     return values
@@ -124,7 +120,7 @@ def _of_gaps(number: Callable[[Margins], float]) -> Values:
 def _of_forced(number: Callable[[ForcedAnswer], float]) -> Values:
     """One value for each function of every sweep whose right lines have scores."""
 
-    def values(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+    def values(record: CellRecord, setup: Setup) -> list[float]:
         names = set(_names_of_all_pairs(record, setup))
         answers = forced_answers(record, setup)
         return [float(number(each)) for each in answers if each.needle.name in names]
@@ -149,7 +145,7 @@ def _forced_names(record: CellRecord, setup: Setup) -> list[str]:
     return [each.needle for each in _of_all_pairs(record, setup) if each.logprobs]
 
 
-def _breaks_at(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+def _breaks_at(record: CellRecord, setup: Setup) -> list[float]:
     """Right lines of every needle, 0 of one without scores where any has some."""
     found = {each.needle.name: each.breaks_at for each in forced_answers(record, setup)}
     rounds = _of_all_pairs(record, setup) if found else ()
@@ -178,15 +174,15 @@ def _first_choices(record: CellRecord, setup: Setup) -> float:
 
 
 def _matched_share(record: CellRecord, setup: Setup) -> float:
-    matched = [counts.matched for counts in counts_of(record, setup, Reading())]
+    matched = [counts.matched for counts in counts_of(record, setup)]
     return sum(matched) / len(matched) / ASKED_LINES if matched else 0.0
 
 
-def _errors(record: CellRecord, setup: Setup, _reading: Reading) -> list[float]:
+def _errors(record: CellRecord, setup: Setup) -> list[float]:
     return [float(bool(asked.error)) for asked in asked_rounds(record, setup)]
 
 
-def _prefill(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+def _prefill(record: CellRecord, _setup: Setup) -> list[float]:
     recall = recall_of(record)
     rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
     speeds = (_reading_speed(asked) for asked in rounds)
@@ -202,7 +198,7 @@ def _reading_speed(asked: Round) -> float | None:
     return read / asked.prompt_ms * 1000
 
 
-def _decode(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+def _decode(record: CellRecord, _setup: Setup) -> list[float]:
     return [
         asked.predicted_tokens / asked.predicted_ms * 1000
         for asked in recall_of(record).rounds
@@ -212,7 +208,7 @@ def _decode(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]
     ]
 
 
-def _accepted(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+def _accepted(record: CellRecord, _setup: Setup) -> list[float]:
     return [
         100 * asked.accepted / asked.drafted
         for asked in recall_of(record).rounds
@@ -236,7 +232,7 @@ METRICS: tuple[Metric, ...] = (
         label=f"matched lines of {ASKED_LINES}",
         better="higher",
         bounds=(0, ASKED_LINES),
-        values=_of_answers(lambda counts: counts.matched, missing=0),
+        values=_of_answers(lambda each: each.counts.matched, missing=0),
         names=_round_names,
         in_table=True,
         loss=Loss(kind=LossKind.ANSWERS, lost_from=LOST_LINES, able=_matched_share),
@@ -245,35 +241,43 @@ METRICS: tuple[Metric, ...] = (
         name="pass",
         label=f"rounds with at least {PASS_LINES} matched lines",
         better="higher",
-        values=_of_answers(lambda counts: counts.passed),
+        values=_of_answers(lambda each: each.counts.passed),
     ),
     _lines(
         name="hallucinated",
         label="lines of the answer that match nothing",
         better="lower",
         bounds=(0, None),
-        values=_of_answers(lambda counts: counts.hallucinated),
+        values=_of_answers(lambda each: each.counts.hallucinated),
     ),
     _lines(
         name="missing",
         label=f"missing lines of {ASKED_LINES}",
         better="lower",
         bounds=(0, ASKED_LINES),
-        values=_of_answers(lambda counts: counts.missing, missing=ASKED_LINES),
+        values=_of_answers(lambda each: each.counts.missing, missing=ASKED_LINES),
     ),
     _lines(
         name="bonus",
         label="correct lines past the asked ones",
         better="neither",
         bounds=(0, None),
-        values=_of_answers(lambda counts: counts.bonus),
+        values=_of_answers(lambda each: each.counts.bonus),
     ),
     _lines(
         name="overrun",
         label="lines past the end of the answer that match nothing",
         better="neither",
         bounds=(0, None),
-        values=_of_answers(lambda counts: counts.overrun),
+        values=_of_answers(lambda each: each.counts.overrun),
+    ),
+    _lines(
+        name="matched-strict",
+        label=f"matched lines of {ASKED_LINES}, leading white space included",
+        better="higher",
+        bounds=(0, ASKED_LINES),
+        values=_of_answers(lambda each: each.matched_strict, missing=0),
+        names=_round_names,
     ),
     _gap(
         name="margin",

@@ -36,7 +36,6 @@ from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.record import NAME, ForcedRound, Recall, Round, recall_of
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
@@ -250,7 +249,7 @@ class RecallProbe(Probe):
         return as_json(chosen)
 
     def work(self, settings: RecallSettings, outlook: Outlook) -> Work:
-        """The corpus once, and the lines of as many functions as it is likely to hold."""
+        """The corpus once, and lines of as many functions as are likely to fit."""
         setup, corpus = outlook.setup, outlook.corpus
         chosen = conditions(settings, setup)
         lines = corpus.line_count
@@ -327,7 +326,7 @@ class RecallProbe(Probe):
         nothing was forced, where the engine cannot do that.
         """
         lines = []
-        cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0], Reading())
+        cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0])
         values = [cell.value for cell in cells if cell.has_value]
         if values and min(values) >= CEILING_LINES:
             lines.append(

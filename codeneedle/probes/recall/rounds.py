@@ -28,18 +28,6 @@ PASS_LINES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """
-    How stored replies are read; changing it re-scores, never re-measures.
-
-    Attributes:
-        strict_indent: Whether leading white space counts.
-    """
-
-    strict_indent: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """
     A round in numbers of lines, of the 20 that were asked for.
@@ -103,13 +91,17 @@ class AskedRound:
         """Why there is nothing to score; empty if there is."""
         if self.round.error:
             return self.round.error
-        return "" if self.counts(Reading()).answered else "empty answer"
+        return "" if self.counts.answered else "empty answer"
 
-    def counts(self, reading: Reading) -> Counts:
-        """Its score, by *reading*."""
-        return _counts(
-            self.needle, self.round.reply, strict_indent=reading.strict_indent
-        )
+    @property
+    def counts(self) -> Counts:
+        """Its score, leading white space aside."""
+        return _counts(self.needle, self.round.reply)
+
+    @property
+    def matched_strict(self) -> int:
+        """Lines that match with their leading white space."""
+        return _matched_strict(self.needle, self.round.reply)
 
     @functools.cached_property
     def margins(self) -> Margins | None:
@@ -196,7 +188,7 @@ def margins(gaps: Sequence[float]) -> Margins | None:
     return Margins(least=ordered[0], fifth=fifth, mean=math.fsum(gaps) / len(gaps))
 
 
-def counts_of(record: CellRecord, setup: Setup, reading: Reading) -> list[Counts]:
+def counts_of(record: CellRecord, setup: Setup) -> list[Counts]:
     """
     The scores of the rounds of *record* that have an answer, in asking order.
 
@@ -204,7 +196,7 @@ def counts_of(record: CellRecord, setup: Setup, reading: Reading) -> list[Counts
         BadRecord: As of `asked_rounds`.
     """
     rounds = asked_rounds(record, setup)
-    return [asked.counts(reading) for asked in rounds if not asked.error]
+    return [asked.counts for asked in rounds if not asked.error]
 
 
 def margins_of(record: CellRecord, setup: Setup) -> list[Margins]:
@@ -262,9 +254,14 @@ def _asked_rounds(
 
 # Large: an entry is five numbers, and the cells of a good grid give equal replies.
 @functools.lru_cache(maxsize=65_536)
-def _counts(needle: NeedleFacts, reply: str, *, strict_indent: bool) -> Counts:
-    scored = score(needle, reply, strict_indent=strict_indent)
+def _counts(needle: NeedleFacts, reply: str) -> Counts:
+    scored = score(needle, reply)
     return Counts(**{mark.value: scored.count(mark) for mark in Mark})
+
+
+@functools.lru_cache(maxsize=65_536)
+def _matched_strict(needle: NeedleFacts, reply: str) -> int:
+    return score(needle, reply, strict_indent=True).matched
 
 
 @functools.lru_cache(maxsize=65_536)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import msgspec
 
 from codeneedle.probes.metrics import Loss, LossKind, Metric
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.retrieval.outcomes import (
     Outcome,
     outcomes,
@@ -38,7 +37,7 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
             if value is not None:
                 yield each, value
 
-    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> list[float]:
+    def values(record: CellRecord, _setup: Setup) -> list[float]:
         return [value for _, value in of(record)]
 
     def names(record: CellRecord, _setup: Setup) -> list[str]:
@@ -90,9 +89,7 @@ def _is_informative(each: Outcome) -> bool:
     return each.is_informative
 
 
-def _reading_speeds(
-    record: CellRecord, _setup: Setup, _reading: Reading
-) -> list[float]:
+def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
     found = retrieval_of(record)
     texts = found.texts if found else ()
     return [

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from codeneedle.grid import ENGINE
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.throughput.record import (
     settings_of,
     throughput_of,
@@ -80,7 +79,6 @@ def _writing(record: CellRecord) -> dict[int, float]:
 def _values(
     record: CellRecord,
     setup: Setup,
-    _reading: Reading,
     *,
     test: str,
     depth: int | None = None,
@@ -114,7 +112,7 @@ def _metric(test: str, depth: int | None) -> Metric:
 
 
 def _peak(depth: int) -> Metric:
-    def values(record: CellRecord, _setup: Setup, _reading: Reading) -> Sequence[float]:
+    def values(record: CellRecord, _setup: Setup) -> Sequence[float]:
         found = (at for at in throughput_of(record).speeds if at.depth == depth)
         return [mib(at.peak_bytes) for at in found if at.peak_bytes is not None]
 

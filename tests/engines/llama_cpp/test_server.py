@@ -1,5 +1,6 @@
 """A llama-server, by one that misbehaves on request and by the real one."""
 
+import shlex
 import signal
 import socket
 from dataclasses import replace
@@ -10,6 +11,7 @@ from made_servers import PAIR, fake_launch, fake_server, made_launch
 from codeneedle.engines.engine import CellSpec, mismatched
 from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.installation import ask
+from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import Deadlines, ServerDied, serving
 from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.errors import CellError
@@ -38,6 +40,16 @@ def test_a_served_cell_is_what_was_asked_and_gone_afterwards(tmp_path):
 
     assert PAIR == Pair(kv.k_type, kv.v_type)
     assert served.child.returncode is not None
+
+
+def test_the_log_begins_with_the_command_which_is_not_read_as_output(tmp_path):
+    with fake_server(tmp_path) as served:
+        text = served.log.read_text(encoding="utf-8")
+        shown = read_log(served.log)
+
+    assert f"$ {shlex.join(served.command)}" == text.splitlines()[0]
+    assert shlex.join(served.command) not in shown
+    assert bool(shown)
 
 
 def test_a_server_has_a_name_of_its_own(tmp_path):

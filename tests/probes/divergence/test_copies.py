@@ -31,7 +31,6 @@ from codeneedle.probes.divergence.copies import (
 )
 from codeneedle.probes.divergence.record import Divergence
 from codeneedle.probes.probe import ProbeContext
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import from_json
 from codeneedle.system import machine
 
@@ -362,11 +361,9 @@ def test_values_of_chunks_are_told_apart_by_their_number():
     metrics = {metric.name: metric for metric in PROBE.metrics}
 
     logp, ppl = metrics["copy-logp"], metrics["copy-ppl"]
-    assert [-1.0, -2.0] == logp.values(record, made_setup(), Reading())
-    assert {"0": -1.0, "1": -2.0} == logp.by_unit(record, made_setup(), Reading())
-    assert pytest.approx([math.e, math.e**2]) == ppl.values(
-        record, made_setup(), Reading()
-    )
+    assert [-1.0, -2.0] == logp.values(record, made_setup())
+    assert {"0": -1.0, "1": -2.0} == logp.by_unit(record, made_setup())
+    assert pytest.approx([math.e, math.e**2]) == ppl.values(record, made_setup())
 
 
 # The real tool

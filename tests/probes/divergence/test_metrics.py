@@ -14,7 +14,6 @@ from codeneedle.probes.divergence.record import (
     Divergence,
     divergence_of,
 )
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import BadRecord, Status, as_json
 
 SETUP = made_setup()
@@ -43,9 +42,7 @@ def compared(*contexts, reference="f16/f16", reference_ppl=4.0):
 
 def values(record, metrics=METRICS):
     """The values of *metrics*, by name."""
-    return {
-        metric.name: [*metric.values(record, SETUP, Reading())] for metric in metrics
-    }
+    return {metric.name: [*metric.values(record, SETUP)] for metric in metrics}
 
 
 def test_each_metric_is_one_number_of_the_comparison():

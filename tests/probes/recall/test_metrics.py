@@ -22,7 +22,6 @@ from codeneedle.probes.recall.metrics import (
 )
 from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.record import NAME, Round
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
@@ -40,12 +39,11 @@ def values(
     rounds: Sequence[Round],
     *,
     priming: Round | None = None,
-    strict_indent: bool = False,
 ) -> list[float]:
     """What the metric called *name* reads from a record of *rounds*."""
     metric = next(metric for metric in METRICS if metric.name == name)
     record = made_record("q8_0/q4_0", rounds, priming=priming)
-    return list(metric.values(record, SETUP, Reading(strict_indent=strict_indent)))
+    return list(metric.values(record, SETUP))
 
 
 def failed(needle: NeedleFacts, error: str = "HTTP 500") -> Round:
@@ -54,7 +52,7 @@ def failed(needle: NeedleFacts, error: str = "HTTP 500") -> Round:
 
 def test_each_answered_round_is_one_value() -> None:
     """
-    Rounds are scored against their own needles, in asking order, as the reading says.
+    Rounds are scored against their needles, in asking order.
     """
     flat = "\n".join(line.strip() for line in FIRST.lines)
     rounds = [
@@ -64,7 +62,7 @@ def test_each_answered_round_is_one_value() -> None:
     ]
 
     assert [20, 12, 7] == values("matched", rounds)
-    assert [0, 12, 7] == values("matched", rounds, strict_indent=True)
+    assert [0, 12, 7] == values("matched-strict", rounds)
     assert [0, 8, 13] == values("missing", rounds)
     assert [1, 1, 0] == values("pass", rounds)
 
@@ -144,10 +142,7 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     record = made_record("q8_0/q4_0", [], forced=rounds)
     metrics = {metric.name: metric for metric in forced_metrics(SETUP)}
 
-    found = {
-        name: metric.values(record, SETUP, Reading())
-        for name, metric in metrics.items()
-    }
+    found = {name: metric.values(record, SETUP) for name, metric in metrics.items()}
 
     assert [-0.5, -0.25] == found["recall-logp"]
     assert [80, 100] == found["recall-right"]
@@ -155,7 +150,7 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     assert [pytest.approx(2.2), 3.0] == found["lead"]
     logp = metrics["recall-logp"]
     assert {first.name: math.exp(-0.5), third.name: math.exp(-0.25)} == (
-        logp.by_unit(record, SETUP, Reading())
+        logp.by_unit(record, SETUP)
     )
     assert [each.name for each in SETUP.forced] == logp.loss.units(record, SETUP)
     assert 0.9 == pytest.approx(logp.loss.able(record, SETUP))
@@ -175,12 +170,10 @@ def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_sho
 
     logp, *others = FORCED
 
-    assert [-0.5, -0.25] == logp.values(record, setup, Reading())
-    assert {each.name for each in SETUP.forced} == {
-        *logp.by_unit(record, setup, Reading())
-    }
+    assert [-0.5, -0.25] == logp.values(record, setup)
+    assert {each.name for each in SETUP.forced} == {*logp.by_unit(record, setup)}
     for each in (logp, *others):
-        assert 2 == len(each.values(record, setup, Reading()))
+        assert 2 == len(each.values(record, setup))
         assert 2 == len(each.names(record, setup))
 
 
@@ -191,7 +184,7 @@ def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
     scored = replace(made_forced(SETUP.forced[0]), logprobs=(0.0, 0.0, 0.0, 0.0, -99.0))
     record = made_record("q8_0/q4_0", [], forced=[scored])
 
-    (value,) = FORCED[0].by_unit(record, SETUP, Reading()).values()
+    (value,) = FORCED[0].by_unit(record, SETUP).values()
 
     assert 0.8 == pytest.approx(value)
 

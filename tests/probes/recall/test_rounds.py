@@ -20,7 +20,6 @@ from codeneedle.probes.recall.rounds import (
     Counts,
     ForcedAnswer,
     Margins,
-    Reading,
     asked_rounds,
     counts_of,
     margins,
@@ -34,20 +33,17 @@ LOST = Round(needle=SECOND.name, prompt_sha256="d0", error="HTTP 500")
 
 
 def test_a_round_is_counted_by_lines():
-    """
-    Twelve of twenty, with three lines that stand nowhere; indentation counts as the
-    reading says.
-    """
+    """Twelve of twenty, with three lines that stand nowhere."""
     reply = made_reply(FIRST, matched=12, junk=3)
     asked = AskedRound(FIRST, made_round(FIRST, reply=reply))
     bare = "\n".join(line.strip() for line in FIRST.lines)
     flat = AskedRound(FIRST, made_round(FIRST, reply=bare))
 
-    assert asked.counts(Reading()) == (
+    assert asked.counts == (
         Counts(matched=12, missing=8, hallucinated=3, bonus=0, overrun=0)
     )
-    assert 20 == flat.counts(Reading()).matched
-    assert 0 == flat.counts(Reading(strict_indent=True)).matched
+    assert 20 == flat.counts.matched
+    assert 0 == flat.matched_strict
 
 
 @pytest.mark.parametrize(("matched", "passed"), [(7, False), (8, True)])
@@ -59,7 +55,7 @@ def test_a_round_passes_from_eight_lines_on(matched, passed):
         FIRST, made_round(FIRST, reply=made_reply(FIRST, matched=matched))
     )
 
-    assert passed is asked.counts(Reading()).passed
+    assert passed is asked.counts.passed
 
 
 @pytest.mark.parametrize(
@@ -86,7 +82,7 @@ def test_rounds_without_an_answer_have_neither_counts_nor_margins():
     wrong = made_round(FIRST, reply="x", gap=2.0)
     record = made_record("q8_0/q4_0", [wrong, LOST, made_round(FIRST, gap=1.0)])
 
-    assert [0, 20] == [c.matched for c in counts_of(record, SETUP, Reading())]
+    assert [0, 20] == [c.matched for c in counts_of(record, SETUP)]
     assert [2.0, 1.0] == [m.least for m in margins_of(record, SETUP)]
 
 
@@ -137,7 +133,7 @@ def test_without_the_gaps_of_all_tokens_there_are_no_margins(changes):
     record = made_record("q8_0/q4_0", [replace(made_round(FIRST), **changes)])
 
     assert [] == margins_of(record, SETUP)
-    assert [20] == [c.matched for c in counts_of(record, SETUP, Reading())]
+    assert [20] == [c.matched for c in counts_of(record, SETUP)]
 
 
 def test_a_needle_that_the_setup_does_not_have_is_a_bad_record():
@@ -202,7 +198,7 @@ def test_equal_replies_are_scored_once(monkeypatch):
     ]
 
     for record in records * 2:
-        counts_of(record, SETUP, Reading())
+        counts_of(record, SETUP)
 
     assert 1 == len(scored)
 

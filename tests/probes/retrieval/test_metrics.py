@@ -13,7 +13,6 @@ from made_retrieval import (
     retrieval_record,
 )
 
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME
@@ -31,7 +30,7 @@ def setup_of(tasks=("multikey",), lengths=(1024,)):
 
 def values(metric, record, setup=None):
     """The observations of *metric*."""
-    return list(metric.values(record, setup or setup_of(), Reading()))
+    return list(metric.values(record, setup or setup_of()))
 
 
 def decoy_of(question, _length):
@@ -184,7 +183,7 @@ def test_units_are_texts_whatever_they_are_asked():
     """
     record = retrieval_record("q4_0/f16", made_texts(questions=4, answer=wrong_at(0.5)))
 
-    units = BY_NAME["retrieval"].by_unit(record, setup_of(), Reading())
+    units = BY_NAME["retrieval"].by_unit(record, setup_of())
 
     assert [pytest.approx(2 / 3)] * 2 == list(units.values())
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from made_records import failed_record, made_setup
 
 from codeneedle.grid import Pair
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
 from codeneedle.probes.throughput.record import (
     NAME,
@@ -140,7 +139,7 @@ def test_each_depth_of_the_settings_has_its_metrics():
         metric.name for metric in at_depths(run_of(depths=(0, 9)).setup)
     ]
     assert () == at_depths(made_setup())
-    assert () == TG.values(measured(F16, {0: 1.0}), made_setup(), Reading())
+    assert () == TG.values(measured(F16, {0: 1.0}), made_setup())
 
 
 def test_a_speed_is_that_of_its_depth():
@@ -152,11 +151,11 @@ def test_a_speed_is_that_of_its_depth():
     shallow = measured(Q8, {0: 9.0, 100: None})
     at_0, pp_at_0, *_ = at_depths(setup)
 
-    assert (4.0, 4.0) == TG.values(full, setup, Reading())
-    assert (9.0, 9.0) == at_0.values(full, setup, Reading())
-    assert (1.0,) == pp_at_0.values(full, setup, Reading())
-    assert () == TG.values(shallow, setup, Reading())
-    assert () == TG.values(measured(Q8, {0: 9.0}), setup, Reading())
+    assert (4.0, 4.0) == TG.values(full, setup)
+    assert (9.0, 9.0) == at_0.values(full, setup)
+    assert (1.0,) == pp_at_0.values(full, setup)
+    assert () == TG.values(shallow, setup)
+    assert () == TG.values(measured(Q8, {0: 9.0}), setup)
 
 
 @pytest.mark.parametrize("observation", [None, {}, {"speeds": "fast"}])

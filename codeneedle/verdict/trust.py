@@ -1,6 +1,6 @@
 """
-Finds finished cells whose own numbers show that attention fell back to the CPU or to
-f16, and those of engines that do not tell, of which nothing shows that they ran.
+How far cells may be trusted beside each other: which fell back to the CPU or to f16 by
+the numbers of others, and which have a cache that nothing shows to be the right one.
 """
 
 import itertools
@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from codeneedle.grid import Pair, most_precise
+from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.recall.rounds import Reading
 from codeneedle.records.record import (
+    AGAIN,
     CellRecord,
     Print,
     Proof,
+    Run,
     Setup,
     Status,
     Trouble,
 )
+from codeneedle.records.store import Store
 from codeneedle.text import plural
 
 SLOWEST_SHARE = 0.25
@@ -34,55 +37,72 @@ Speed = Callable[[CellRecord], float | None]
 """How fast a cell read prompts, in tokens per second; None if its record has none."""
 
 
-def restored(record: CellRecord) -> CellRecord:
+def trusted(run: Run) -> Run:
     """
-    *record* as it was before it was held to be unverified; any other as it is.
+    *run* with what follows for each cell from the others, as its status and reason.
 
-    What is verified depends on cells that are measured later, so it is judged again.
+    A record stores what was observed of its cell alone. Cells are compared that were
+    measured by the same probe on the same device, where a pair that was measured once
+    more stands beside the first records of the others.
+
+    Args:
+        run: As it is stored; not narrowed to a probe.
     """
-    is_judged = record.effective.proof is not None and record.observation is not None
-    if record.status is not Status.UNVERIFIED or not is_judged:
+    groups: dict[tuple[str, str], dict[Pair, CellRecord]] = {}
+    for record in run.records:
+        groups.setdefault((record.probe, record.device), {})[record.pair] = record
+    setup = run.setup
+    grid = itertools.starmap(Pair, itertools.product(setup.types_k, setup.types_v))
+    asked = {*grid, *(record.pair for record in run.records)}
+    has_device = any(set(each.effective.devices) - {"CPU"} for each in run.records)
+    marked: dict[CellKey, Trouble] = {}
+    for (probe, device), records in groups.items():
+        first = groups.get((probe.removesuffix(AGAIN), device), {})
+        found = suspects(
+            (first | records).values(),
+            speed=prompt_speed(metrics_of(probe), setup),
+            has_device=has_device,
+            asked=asked,
+        )
+        own = found.keys() & records.keys()
+        marked |= {(pair, probe, device): found[pair] for pair in own}
+    return replace(run, records=tuple(_marked(each, marked) for each in run.records))
+
+
+CellKey = tuple[Pair, str, str]
+"""A pair, a probe and a device."""
+
+
+def _marked(record: CellRecord, marked: Mapping[CellKey, Trouble]) -> CellRecord:
+    trouble = marked.get((record.pair, record.probe, record.device))
+    if trouble is None:
         return record
-    return replace(record, status=Status.FINISHED, reason="")
+    return replace(record, status=trouble.status, reason=trouble.reason)
 
 
-def judged(
-    records: Mapping[Pair, CellRecord],
-    *,
-    speed: Speed,
-    has_device: bool,
-    asked: Iterable[Pair] = (),
-) -> dict[Pair, CellRecord]:
-    """Those of *records* whose status is another one by now; as of `suspects`."""
-    found = {pair: restored(record) for pair, record in records.items()}
-    marked = suspects(found.values(), speed=speed, has_device=has_device, asked=asked)
-    return _changed(records, found, marked)
-
-
-def verified(
-    records: Mapping[Pair, CellRecord], *, asked: Iterable[Pair]
-) -> dict[Pair, CellRecord]:
+def trusted_records(store: Store, probe: str) -> dict[Pair, CellRecord]:
     """
-    The same by evidence alone, of servers that do not tell.
+    The stored records of *probe* by pair, with what follows from each other.
 
-    Devices may differ: layers, parts and speeds are not compared.
+    As they are stored in a folder that has no setup.
+
+    Raises:
+        BadInput: As `Store.records` does.
+        BadSetup: If the setup cannot be read.
     """
-    found = {pair: restored(record) for pair, record in records.items()}
-    finished = [record for record in found.values() if record.has_numbers]
-    return _changed(records, found, dict(_unproved(finished, asked)))
+    names = dict.fromkeys((probe.removesuffix(AGAIN), probe))
+    records = tuple(each for name in names for each in store.records(name))
+    setup = store.setup()
+    if setup is not None:
+        run = Run(name=store.name, setup=setup, records=records)
+        records = trusted(run).records
+    return {record.pair: record for record in records if record.probe == probe}
 
 
-def _changed(
-    records: Mapping[Pair, CellRecord],
-    found: dict[Pair, CellRecord],
-    marked: Mapping[Pair, Trouble],
-) -> dict[Pair, CellRecord]:
-    """Those of *found* that, *marked*, are not as in *records*."""
-    found |= {
-        pair: replace(found[pair], status=trouble.status, reason=trouble.reason)
-        for pair, trouble in marked.items()
-    }
-    return {pair: each for pair, each in found.items() if each != records[pair]}
+def metrics_of(probe: str) -> tuple[Metric, ...]:
+    """Metrics of a record's *probe*, whose name may have more behind it: _again."""
+    known = PROBES.get(probe.partition("_")[0])
+    return known.metrics if known else ()
 
 
 def suspects(
@@ -189,7 +209,7 @@ def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
     def speed(record: CellRecord) -> float | None:
         if metric is None:
             return None
-        return min(metric.values(record, setup, Reading()), default=None)
+        return min(metric.values(record, setup), default=None)
 
     return speed
 

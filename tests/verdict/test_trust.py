@@ -3,11 +3,27 @@
 from dataclasses import replace
 
 import pytest
-from made_records import failed_record, made_record
+from made_records import (
+    failed_record,
+    made_needle,
+    made_priming,
+    made_record,
+    made_round,
+    made_setup,
+)
 
 from codeneedle.grid import Pair
-from codeneedle.records.record import CellRecord, Effective, Print, Proof, Status
-from codeneedle.sweep.fallbacks import _is_smaller, restored, suspects
+from codeneedle.probes import PROBES
+from codeneedle.records.record import CellRecord, Effective, Print, Proof, Run, Status
+from codeneedle.records.store import Store
+from codeneedle.verdict.trust import (
+    PROMPT_SPEEDS,
+    _is_smaller,
+    metrics_of,
+    suspects,
+    trusted,
+    trusted_records,
+)
 
 
 def cell(
@@ -328,32 +344,6 @@ def test_a_server_that_tells_needs_no_evidence():
     assert {} == marks(cell("f16/f16"), cell("q8_0/q8_0"))
 
 
-PROVEN = replace(
-    cell("q4_0/q4_0"), effective=Effective(proof=Proof()), status=Status.UNVERIFIED
-)
-
-
-@pytest.mark.parametrize(
-    ("changes", "status"),
-    [
-        ({}, Status.FINISHED),
-        ({"effective": Effective()}, Status.UNVERIFIED),
-        ({"observation": None}, Status.UNVERIFIED),
-        ({"status": Status.CRASHED}, Status.CRASHED),
-    ],
-)
-def test_only_what_can_be_verified_again_is_open(changes, status):
-    """
-    A cell that has replies and what is proof of its cache; all others stay.
-    """
-    stored = replace(PROVEN, reason="it may be", **changes)
-
-    found = restored(stored)
-
-    assert status is found.status
-    assert (found == stored) == (found.reason != "")
-
-
 @pytest.mark.parametrize(
     ("reference_mib", "saved_mib", "is_smaller"),
     [
@@ -380,3 +370,102 @@ def test_a_cache_is_smaller_that_grows_by_a_twentieth_less_and_by_16_mib(
 
     assert is_smaller == _is_smaller(own, reference)
     assert not _is_smaller(Proof(), reference)
+
+
+# --- whole runs
+
+TYPES = ("f16", "q8_0", "q4_0")
+SETUP = made_setup(types_k=TYPES, types_v=TYPES)
+F16, Q8, Q4 = (Pair(name, name) for name in TYPES)
+
+
+def told(*records, setup=SETUP):
+    """Status and reason of *records* beside each other, by pair and probe."""
+    run = trusted(Run(name="a/b", setup=setup, records=records))
+    return {(r.pair, r.probe): (r.status.value, r.reason) for r in run.records}
+
+
+def test_a_run_is_trusted_as_far_as_its_cells_agree_and_stays_as_it_is_stored():
+    records = (cell("f16/f16", parts=2), cell("q4_0/q4_0", parts=30))
+    run = Run(name="a/b", setup=SETUP, records=records)
+
+    found = trusted(run)
+
+    reason = "the graph falls into 30 parts, 2 for f16/f16"
+    assert (Status.FALLBACK_CPU, reason) == (
+        found.records[1].status,
+        found.records[1].reason,
+    )
+    assert records[0] == found.records[0]
+    assert found == trusted(found)
+
+
+def test_what_belongs_to_the_grid_counts_whether_or_not_it_was_measured():
+    """A pair alone is held to the most precise one, which nobody has come to."""
+    reason = "there is no evidence of f16/f16 to compare its own with"
+
+    records = (proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER))
+
+    assert {("unverified", reason)} == set(told(*records).values())
+
+
+def test_cells_of_other_probes_and_of_other_devices_are_not_compared():
+    """Layers and parts of the graph are those of a device and of a program."""
+    records = [
+        cell("f16/f16", parts=2, layers=33),
+        replace(cell("q8_0/q8_0", parts=30, layers=33), probe="throughput"),
+        replace(cell("q4_0/q4_0", parts=3, layers=30), device="a smaller one"),
+    ]
+
+    assert {("finished", "")} == set(told(*records).values())
+
+
+def test_what_was_measured_once_more_stands_beside_the_first_records():
+    """The repeated reference of a grid of quantized types is not alone."""
+    setup = made_setup(types_k=TYPES[1:], types_v=TYPES[1:])
+    records = [proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER)]
+    again = replace(records[0], probe="recall_again")
+
+    found = told(*records, again, setup=setup)
+
+    assert 3 == len(found)
+    assert {("finished", "")} == set(found.values())
+
+
+@pytest.mark.parametrize(
+    ("devices", "status"), [(("CUDA0",), "fallback-cpu"), (("CPU",), "finished")]
+)
+def test_a_slow_prompt_marks_a_cell_of_a_run_on_an_accelerator(devices, status):
+    """By the priming round of the recall probe."""
+    needle = made_needle()
+
+    def reading(pair, prompt_ms):
+        priming = replace(made_priming(needle), prompt_ms=prompt_ms)
+        record = made_record(pair, [made_round(needle)], priming=priming)
+        return replace(record, effective=Effective(devices=devices))
+
+    found = told(reading("f16/f16", 3000.0), reading("q4_0/q4_0", 30_000.0))
+
+    assert status == found[Q4, "recall"][0]
+
+
+def test_the_probes_that_read_prompts_tell_how_fast():
+    """A metric that is renamed would end the comparison without a word."""
+    names = {metric.name for probe in PROBES for metric in metrics_of(probe)}
+
+    assert names >= PROMPT_SPEEDS
+    assert metrics_of("recall") == metrics_of("recall_again")
+    assert () == metrics_of("unknown")
+
+
+def test_records_of_a_folder_are_trusted_beside_those_of_their_probe(tmp_path):
+    """Without a setup nothing is known of their grid: they stay as they are stored."""
+    bare, whole = Store(tmp_path / "bare"), Store(tmp_path / "whole")
+    whole.adopt(SETUP)
+    for store in (bare, whole):
+        for record in (cell("f16/f16", parts=2), cell("q4_0/q4_0", parts=30)):
+            store.add(record)
+
+    assert Status.FINISHED is trusted_records(bare, "recall")[Q4].status
+    assert Status.FALLBACK_CPU is trusted_records(whole, "recall")[Q4].status
+    assert {} == trusted_records(whole, "divergence")

@@ -1,0 +1,91 @@
+"""The public API, on stored runs."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+import codeneedle
+from codeneedle.errors import BadInput, UnknownName
+
+RUNS = Path(__file__).parent / "golden" / "runs"
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.fixture
+def run():
+    return codeneedle.load(RUNS / "recall" / "golden" / "needle-nano")
+
+
+def test_a_frame_has_rows_of_k_and_columns_of_v(run):
+    frame = run.frame("matched")
+
+    assert ["f16", "q4_0"] == list(frame.index) == list(frame.columns)
+    assert ("k", "v") == (frame.index.name, frame.columns.name)
+    assert 20.0 == frame.loc["f16", "q4_0"]
+
+
+def test_without_a_name_the_frame_is_that_of_the_headline(run):
+    assert run.frame().equals(run.frame("recall-logp"))
+
+
+def test_units_are_rows_that_average_to_the_cells(run):
+    units = run.frame("matched", units=True)
+
+    assert ["k", "v", "unit", "value"] == list(units.columns)
+    means = units.groupby(["k", "v"])["value"].mean()
+    assert means["q4_0", "f16"] == run.frame("matched").loc["q4_0", "f16"]
+
+
+def test_a_pair_without_a_number_is_nan():
+    run = codeneedle.load(RUNS / "divergence" / "golden" / "needle-nano")
+    assert all(math.isnan(value) for value in run.frame("matched").to_numpy().flat)
+
+
+def test_metrics_are_those_that_have_values(run):
+    assert {"recall-logp", "matched", "kv"} <= set(run.metrics)
+    assert "kld" not in run.metrics
+
+
+def test_the_verdict_takes_limits(run):
+    verdict = run.verdict(max_loss=0.03)
+
+    assert 0.03 == verdict.limits.max_loss
+    assert codeneedle.Pair.parse("f16/f16") == verdict.reference
+
+
+def test_the_setup_says_what_was_measured(run):
+    assert (3072, "golden") == (run.setup.context, run.setup.corpus.name)
+
+
+def test_an_unknown_metric_is_named(run):
+    with pytest.raises(UnknownName, match="recal-logp"):
+        run.frame("recal-logp")
+
+
+def test_a_folder_without_a_setup_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="no run folder"):
+        codeneedle.load(tmp_path)
+
+
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
+    (tmp_path / "sweeps" / "random-bodies").mkdir(parents=True)
+    (tmp_path / "sweeps" / "random-bodies" / "my-model").symlink_to(
+        RUNS / "recall" / "golden" / "needle-nano"
+    )
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(
+        r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL
+    )
+
+    exec(example, {})  # noqa: S102 - our own README
+
+
+def test_the_package_ships_its_types():
+    assert (Path(codeneedle.__file__).parent / "py.typed").is_file()
+
+
+def test_an_unknown_name_is_no_attribute():
+    with pytest.raises(AttributeError, match="no attribute 'loda'"):
+        codeneedle.loda  # noqa: B018
