@@ -142,7 +142,7 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
         plans = sweep_module.planned(request)
         sweep_module.refuse(plans)
     for planned in plans:
-        _stdout().print(plan_view(planned), crop=False)
+        _stdout().print(plan_view(planned, decide=decide), crop=False)
 
 
 @submit.command(cls=SweepCommand)

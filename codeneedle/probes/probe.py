@@ -305,6 +305,9 @@ def _phases(moments: Sequence[float | None], *, end: float) -> Phases:
 BYTES_PER_TOKEN = {"incompressible": 1.6}
 """Of generated text, whose names and values are random; of SmolLM2's vocabulary."""
 
+TEXT_SHARE = 0.85
+"""Of a context, what a text may fill beside a question and its answer, about."""
+
 USUAL_BYTES_PER_TOKEN = 3.5
 """Of source code, likewise."""
 
@@ -341,7 +344,8 @@ class Outlook:
         """About how much of the corpus is sent, from 0 to 1."""
         if self.setup and self.setup.corpus.is_counted:
             return self.setup.corpus.characters / len(self.corpus.text)
-        return min(1.0, self.context / self.tokens(len(self.corpus.text)))
+        room = TEXT_SHARE * self.context
+        return min(1.0, room / self.tokens(len(self.corpus.text)))
 
     @property
     def text_tokens(self) -> int:

@@ -35,6 +35,7 @@ from codeneedle.report.captions import (
     failure_phrase,
     status_word,
 )
+from codeneedle.sweep.decide import FINALISTS
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import duration, mib, plural, size, visible
@@ -366,16 +367,17 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def plan_view(plan: Plan) -> RenderableType:
+def plan_view(plan: Plan, *, decide: bool = False) -> RenderableType:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
+        decide: Whether only the pairs that a first probe leaves get the others.
     """
     cells = _cells_of(plan, plan.probes[0])
     return Group(
-        entry_table(_facts(plan, plan.store.setup()), style="dim"),
+        entry_table(_facts(plan, decide=decide), style="dim"),
         Text(),
         Text(f"predicted KV cache at {plan.context:,} tokens, MiB", style="bold"),
         _grid(plan, cells),
@@ -386,19 +388,23 @@ def plan_view(plan: Plan) -> RenderableType:
     )
 
 
-def _cells_of(plan: Plan, probe: Probe) -> _Cells:
+def _cells_of(plan: Plan, probe: Probe, *, decide: bool = False) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
+    pairs = len(plan.pairs)
+    if decide and not probe.screens:
+        pairs = min(pairs, FINALISTS + 1)
     return _Cells(
         probe=probe,
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
         again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
-        total=len(plan.pairs) + bool(repeated),
+        total=pairs + bool(repeated),
     )
 
 
-def _facts(plan: Plan, setup: Setup | None) -> Iterator[tuple[str, str]]:
+def _facts(plan: Plan, *, decide: bool) -> Iterator[tuple[str, str]]:
+    setup = plan.store.setup()
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
     yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
     if plan.reads_corpus and plan.outlook.share < 1:
@@ -410,16 +416,16 @@ def _facts(plan: Plan, setup: Setup | None) -> Iterator[tuple[str, str]]:
     engine = plan.engine.identity()
     yield engine_line(engine.name, f"{engine.version}, {engine.program}")
     yield "records", str(plan.store.folder)
-    for probe in plan.probes:
-        cells = _cells_of(plan, probe)
-        yield probe.name, _asked(plan, setup, probe)
-        yield "cells", _finished(cells)
+    every = [_cells_of(plan, probe, decide=decide) for probe in plan.probes]
+    for cells in every:
+        most = "at most, " if decide and not cells.probe.screens else ""
+        yield cells.probe.name, _asked(plan, setup, cells.probe)
+        yield "cells", f"{most}{_finished(cells)}"
         yield "time", _time(plan, cells)
-    if plan.probes[1:]:
-        lefts = [_left(plan, _cells_of(plan, probe)) for probe in plan.probes]
-        known = [left_s for left_s, _ in lefts if left_s is not None]
-        if len(known) == len(lefts):
-            yield "all", f"about {duration(sum(known))} left"
+    lefts = [_left(plan, cells)[0] for cells in every]
+    known = [left_s for left_s in lefts if left_s is not None]
+    if plan.probes[1:] and len(known) == len(lefts):
+        yield "all", f"about {duration(sum(known))} left"
     yield "order", _order(plan)
 
 
