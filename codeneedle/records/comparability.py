@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from codeneedle.errors import RequestError
-from codeneedle.grid import ENGINE, Pair, by_precision
+from codeneedle.grid import Pair, by_precision
 from codeneedle.records.record import CellRecord, ForeignRecord, Setup
 
 _NOT_COMPARED = frozenset(
@@ -21,12 +21,9 @@ _NOT_COMPARED = frozenset(
         "types_v",
         "probes",
         "identity",
-        "words",
         "schema",
     }
 )
-_LATER = {"engine": ENGINE, "lengths": "", "cpu_features": ""}
-"""Fields that setups of former versions lack, with the value that those have."""
 
 _DIGITS = 16
 
@@ -55,14 +52,13 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
     The stored setup with the types and probes of both: it grows.
 
     Its corpus is counted from the first probe on that reads it, and has needles from
-    the first that asks for some. Of what was typed, the last is kept.
+    the first that asks for some.
     """
     return replace(
         _counted(stored, wanted),
         probes={**stored.probes, **wanted.probes},
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
-        words=wanted.words or stored.words,
     )
 
 
@@ -132,22 +128,14 @@ def identity(setup: Setup) -> str:
     Without the settings of probes, the functions that follow from them and from the
     text, and the origin of the text, which is a phrase.
     """
-    facts = {
-        name: value
-        for name, value in _compared(setup).items()
-        # Older setups do not have these fields, and keep their name.
-        if value != _LATER.get(name)
-    }
     chosen = {"corpus": replace(setup.corpus, origin=""), "needles": (), "forced": ()}
-    return _hash(facts | chosen)
+    return _hash(_compared(setup) | chosen)
 
 
 def stamp(setup: Setup, probe: str) -> str:
-    """The name of *setup* in records of *probe*; empty if it has no identity."""
+    """The name of *setup* in records of *probe*."""
     settings = setup.probes.get(probe)
-    if not (setup.identity and settings):
-        return setup.identity
-    return f"{setup.identity}-{_hash(settings)}"
+    return f"{setup.identity}-{_hash(settings)}" if settings else setup.identity
 
 
 def refuse_foreign(
@@ -168,9 +156,7 @@ def refuse_foreign(
     """
     if (record.pair, record.probe) != (pair, probe):
         raise ForeignRecord(file=file, of=f"{record.pair}, {record.probe}")
-    own = stamp(setup, probe) if setup else ""
-    # Records of the first schema name no setup.
-    if own and record.setup not in {"", own}:
+    if setup is not None and record.setup != stamp(setup, probe):
         raise ForeignRecord(file=file, of="another setup")
 
 

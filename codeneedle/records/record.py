@@ -11,13 +11,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from codeneedle.errors import RequestError
-from codeneedle.grid import ENGINE, Pair
+from codeneedle.grid import RUNS, Pair
 
 Json = dict[str, Any]
 
-# 1 - first version
-# 2 - files are sealed with a checksum, and records name their setup
-SCHEMA = 2
+SCHEMA = 1
+"""Version of the layout of all stored files; files of another one are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +237,7 @@ class CellRecord:
         log_excerpt: The lines of the log that decided the status, or the last ones.
         observation: Raw results of the probe; its own module decodes them.
         setup: `comparability.stamp` of the setup that it was measured under; empty
-            in records of schema 1.
+            until it is stored.
         device: Device and threads that it was given, as a phrase; empty for the whole
             machine. Speeds of different ones are not compared.
         schema: Version of this layout.
@@ -400,8 +399,6 @@ class Setup:
             new to the folder adds its own.
         identity: `comparability.identity` of the setup as first stored; empty
             before. Not compared.
-        words: What was typed after ``codeneedle sweep``, without what one command
-            alone is about; empty in setups of former versions. Not compared.
         schema: Version of this layout.
     """
 
@@ -420,13 +417,12 @@ class Setup:
     types_k: tuple[str, ...]
     types_v: tuple[str, ...]
     created: str
-    rotation: bool = True
-    engine: str = ENGINE
-    lengths: str = ""
-    cpu_features: str = ""
+    rotation: bool
+    engine: str
+    lengths: str
+    cpu_features: str
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
-    words: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 
@@ -445,6 +441,7 @@ class Run:
         records: One per cell and probe that was tried, in no particular order.
         again: Of a run that was narrowed to a probe, what it has measured once more.
         root: The folder of runs that it was read from; None if from no folder.
+        sweep: The text of its sweep file; empty if there is none.
     """
 
     name: str
@@ -452,6 +449,12 @@ class Run:
     records: tuple[CellRecord, ...]
     again: tuple[CellRecord, ...] = ()
     root: Path | None = field(default=None, compare=False)
+    sweep: str = field(default="", compare=False)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder, as commands name it."""
+        return (self.root or RUNS) / self.name
 
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact

@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from codeneedle.probes.recall.metrics import asked_for, is_answered, unanswered
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.probes.recall.settings import Ask, asked_of, conditions_of
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
-from codeneedle.text import plain, plural, size, table_lines, visible
+from codeneedle.text import plain, plural, size, sweep_command, table_lines, visible
 
 _SHORT_HASH = 8
 
@@ -336,8 +335,8 @@ def named_pairs(pairs: Sequence[Pair]) -> str:
 
 def nothing_to_show(run: Run, what: str) -> NothingToShow:
     """The error for *run* without numbers of *what*, with the command that goes on."""
-    command = shlex.join(["codeneedle", "sweep", *run.setup.words])
-    hint = f"Measure them: {command}" if run.setup.words else f"{SEE}{run.name}"
+    command = sweep_command(run.folder)
+    hint = f"Measure them: {command}" if run.sweep else f"{SEE}{run.name}"
     return NothingToShow(run=visible(run.name), what=what, hint=hint)
 
 

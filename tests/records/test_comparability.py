@@ -62,7 +62,6 @@ def test_the_first_difference_is_named_with_both_values(changes, said):
         {"created": "later"},
         {"probes": {}},
         {"probes": {"divergence": {"chunks": 4}}},
-        {"words": ("x",)},
     ],
 )
 def test_types_dates_and_further_probes_do_not_differ(changes):
@@ -76,7 +75,6 @@ def test_types_dates_and_further_probes_do_not_differ(changes):
     assert {*SETUP.types_k, *wanted.types_k} == set(both.types_k)
     assert {*SETUP.types_v, *wanted.types_v} == set(both.types_v)
     assert {**SETUP.probes, **wanted.probes} == both.probes
-    assert wanted.words == both.words
 
 
 BARE = replace(SETUP, needles=(), forced=())
@@ -155,13 +153,9 @@ RECORD = replace(
 
 
 @pytest.mark.parametrize("setup", [stored(), stored(types_k=("f16",)), None])
-@pytest.mark.parametrize("stamped", [RECORD, replace(RECORD, setup="")])
-def test_a_record_belongs_to_its_setup_or_names_none(setup, stamped):
-    """
-    A grid may grow, records of the first schema name no setup, and where the setup is
-    not known any of the pair and probe will do.
-    """
-    refuse_foreign(stamped, PAIR, "recall", setup=setup, file="x")
+def test_a_record_belongs_to_its_setup(setup):
+    """A grid may grow; where the setup is not known any of pair and probe will do."""
+    refuse_foreign(RECORD, PAIR, "recall", setup=setup, file="x")
 
 
 @pytest.mark.parametrize(
