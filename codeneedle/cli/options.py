@@ -444,7 +444,7 @@ SWEEP_OPTIONS = {
         "--probe",
         "LIST",
         words,
-        "What to measure: recall, divergence, copy, throughput, retrieval.",
+        "What to measure: recall, divergence, copy, throughput, retrieval, reuse.",
         "recall",
     ),
     "contexts": _valued(

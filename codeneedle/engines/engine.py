@@ -77,10 +77,12 @@ class CellSpec:
     Attributes:
         pair: Cache types.
         context: Size of the context of its one slot, in tokens.
+        slots: Folder, there already, in which it may save its cache; None for none.
     """
 
     pair: Pair
     context: int
+    slots: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,17 @@ class Replies(Protocol):
         ...
 
 
+class CannotSave(CellError):  # noqa: N818 - named after the fact
+    """A server cannot save its cache, or restore what it saved; it goes on."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            reason,
+            hint="Serve the model with llama.cpp, which can.",
+            status=Status.UNSUPPORTED,
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class Served:
     """
@@ -229,6 +242,20 @@ class Served:
     def ends_within(self, limit_s: float) -> bool:
         """Whether it ends on its own before *limit_s* seconds are over."""
         return self.child is not None and ends_within(self.child, limit_s)
+
+    def save_cache(self) -> None:
+        """
+        Write what is in its cache to a file, in place of what was saved before.
+
+        Raises:
+            CannotSave: If it cannot.
+            CellError: If the connection breaks.
+        """
+        raise CannotSave("this engine cannot save its cache")
+
+    def restore_cache(self) -> None:
+        """Replace what is in its cache by what was saved; errors are as of saving."""
+        raise CannotSave("this engine cannot restore its cache")
 
     def peak_rss_bytes(self) -> int | None:
         """

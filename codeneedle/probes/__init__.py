@@ -8,10 +8,12 @@ from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall.probe import PROBE as RECALL
 from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
+from codeneedle.probes.reuse.probe import PROBE as REUSE
 from codeneedle.probes.throughput.probe import PROBE as THROUGHPUT
 
 PROBES: dict[str, Probe] = {
-    probe.name: probe for probe in (RECALL, DIVERGENCE, COPY, THROUGHPUT, RETRIEVAL)
+    probe.name: probe
+    for probe in (RECALL, DIVERGENCE, COPY, THROUGHPUT, RETRIEVAL, REUSE)
 }
 """All probes, by name. To add one is to add it here."""
 

@@ -213,16 +213,20 @@ class ProbeContext:
             )
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[Served]:
+    def serving(self, *, slots: Path | None = None) -> Iterator[Served]:
         """
         A verified server with the cell's cache types, for the length of a block.
+
+        Args:
+            slots: Folder in which it may save its cache; None for none.
 
         Raises:
             CellError: If it does not get ready, or is not what was asked for.
         """
         moments: list[float | None] = [self.previous_end, time.monotonic()]
         try:
-            with self.run.engine.serving(self.cell, log=self.log()) as served:
+            cell = replace(self.cell, slots=slots)
+            with self.run.engine.serving(cell, log=self.log()) as served:
                 differences = served.verify(self.cell)
                 self._observe(served)
                 if differences:

@@ -252,7 +252,7 @@ class LlamaCpp(Engine):
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[LlamaServer]:
         """As of `engine.Engine`."""
         launch = self._launch(cell.pair, context=cell.context)
-        with serving(launch, log=log) as served:
+        with serving(replace(launch, slots=cell.slots), log=log) as served:
             yield served
 
     def needs_preflight(self, pair: Pair) -> bool:
