@@ -37,6 +37,7 @@ class Ability(StrEnum):
     FORCED = "forced recall"
     DIVERGENCE = "divergence"
     SPEED = "speed"
+    ADDRESS = "programs that speak OpenAI's API"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +78,13 @@ class CellSpec:
     Attributes:
         pair: Cache types.
         context: Size of the context of its one slot, in tokens.
+        thinks: Whether the model may think, whatever `ModelSpec.thinking` says.
         slots: Folder, there already, in which it may save its cache; None for none.
     """
 
     pair: Pair
     context: int
+    thinks: bool = False
     slots: Path | None = None
 
 
@@ -193,6 +196,23 @@ class Replies(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """
+    Where other programs reach a server by OpenAI's API.
+
+    Attributes:
+        url: Up to ``/v1``.
+        model: What the server calls the model; of llama.cpp, a name that no other cell
+            has: a program that keeps replies must not take those of another cell.
+        key: For the server; empty for none.
+    """
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+
+
 class CannotSave(CellError):  # noqa: N818 - named after the fact
     """A server cannot save its cache, or restore what it saved; it goes on."""
 
@@ -215,11 +235,13 @@ class Served:
         client: Sends prompts to it.
         command: What it was started with; never a secret.
         child: Its process; None if it is not ours.
+        address: Where other programs reach it; None where they cannot.
     """
 
     client: Replies
     command: tuple[str, ...]
     child: Child | None = None
+    address: Address | None = None
     _peak_rss_bytes: int | None = field(default=None, init=False)
 
     @property

@@ -116,7 +116,8 @@ class LlamaCpp(Engine):
             Ability.SPEED: self.tools.bench,
         }
         has = (ability for ability, tool in tools.items() if tool)
-        return frozenset({Ability.LOG_PROBABILITIES, Ability.FORCED, *has})
+        always = {Ability.LOG_PROBABILITIES, Ability.FORCED, Ability.ADDRESS}
+        return frozenset({*always, *has})
 
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""
@@ -252,7 +253,10 @@ class LlamaCpp(Engine):
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[LlamaServer]:
         """As of `engine.Engine`."""
         launch = self._launch(cell.pair, context=cell.context)
-        with serving(replace(launch, slots=cell.slots), log=log) as served:
+        launch = replace(launch, slots=cell.slots)
+        if cell.thinks:
+            launch = replace(launch, extra=self.model.arguments)
+        with serving(launch, log=log) as served:
             yield served
 
     def needs_preflight(self, pair: Pair) -> bool:

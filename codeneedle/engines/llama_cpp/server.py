@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from codeneedle.engines.engine import CannotSave, CellSpec, Served, Tokenizer
+from codeneedle.engines.engine import Address, CannotSave, CellSpec, Served, Tokenizer
 from codeneedle.engines.http import SHORT_S, SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     HOST,
@@ -236,10 +236,11 @@ def _started(
     env["LLAMA_API_KEY"] = api_key
     heading = f"{COMMAND_SIGN}{one_line(shlex.join(argv))}\n"
     child = stack.enter_context(noted(argv, env=env, log=log, heading=heading))
+    url = f"http://{HOST}:{port}"
     served: LlamaServer
     client = stack.enter_context(
         Client(
-            f"http://{HOST}:{port}",
+            url,
             api_key=api_key,
             silence_s=silence_s,
             is_leaving=lambda: is_shutting_down(log) or served.is_too_large(),
@@ -251,6 +252,7 @@ def _started(
         command=tuple(argv),
         log=log,
         child=child,
+        address=Address(url=f"{url}/v1", model=launch.alias, key=api_key),
         memory_bytes=memory_bytes,
     )
     return served
