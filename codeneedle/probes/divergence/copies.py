@@ -32,7 +32,14 @@ from codeneedle.probes.divergence.comparison import (
 from codeneedle.probes.divergence.metrics import COPY_METRICS, at_contexts
 from codeneedle.probes.divergence.record import COPY as NAME
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext, tokenizing
+from codeneedle.probes.probe import (
+    Outlook,
+    Probe,
+    ProbeContext,
+    RunContext,
+    Work,
+    tokenizing,
+)
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.records.record import Json, Run, Setup, as_json, from_json
@@ -288,6 +295,12 @@ class CopyProbe(Probe):
             missing
         )
 
+    def work(self, settings: CopySettings, _outlook: Outlook) -> Work:
+        """Each chunk once."""
+        contexts = settings.contexts or (DEFAULT_CONTEXT,)
+        chunks = settings.chunks or DEFAULT_CHUNKS
+        return Work(texts=tuple(each for each in contexts for _ in range(chunks)))
+
     def conditions(self, run: RunContext) -> Json:
         """
         What *run* copies: its texts, laid out and stored in the run folder.
@@ -366,6 +379,7 @@ PROBE = CopyProbe(
     settings=CopySettings,
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
+    counts_tokens=True,
     leads=True,
 )
 

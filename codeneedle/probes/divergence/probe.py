@@ -22,7 +22,7 @@ from codeneedle.probes.divergence.comparison import (
 from codeneedle.probes.divergence.metrics import METRICS, at_contexts
 from codeneedle.probes.divergence.record import NAME
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.records.record import Json, Setup, as_json, from_json
 from codeneedle.text import plural
 
@@ -115,9 +115,14 @@ def chosen_contexts(
     trained = run.weights.training_context or DEFAULT_CONTEXT
     context = min(DEFAULT_CONTEXT, trained, run.setup.context)
     tokens = text_size // (1 if run.is_built_in else BYTES_PER_TOKEN)
+    return (_shortened(context, tokens),)
+
+
+def _shortened(context: int, tokens: int) -> int:
+    """*context*, halved until a text of *tokens* tokens most likely suffices."""
     while FEW_CHUNKS * context > tokens and context // 2 >= SMALLEST_DEFAULT_CONTEXT:
         context //= 2
-    return (context,)
+    return context
 
 
 class DivergenceProbe(Probe):
@@ -162,6 +167,16 @@ class DivergenceProbe(Probe):
                 f"tokens, which make {plural(fitting, 'chunk')} of {longest:,}",
                 hint=f"Use --chunks {fitting} or less, or a longer --text.",
             )
+
+    def work(self, settings: DivergenceSettings, outlook: Outlook) -> Work:
+        """Each chunk once, as many as the text is likely to have."""
+        text = settings.text
+        size = len(file_bytes(text, option="--text")) if text else 0
+        tokens = outlook.tokens(size) if text else outlook.text_tokens
+        longest = min(DEFAULT_CONTEXT, outlook.context)
+        contexts = settings.contexts or (_shortened(longest, tokens),)
+        sizes = [(each, _chunks(settings, each, tokens)) for each in contexts]
+        return Work(texts=tuple(each for each, chunks in sizes for _ in range(chunks)))
 
     def conditions(self, run: RunContext) -> Json:
         """

@@ -30,7 +30,14 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import frames
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Times
+from codeneedle.probes.probe import (
+    Outlook,
+    Probe,
+    ProbeContext,
+    RunContext,
+    Times,
+    Work,
+)
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
@@ -125,6 +132,26 @@ def _missing(
         for needle in wanted[part]
         if needle.name not in answered[part]
     ]
+
+
+def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
+    """What is asked of so many functions."""
+    phrases = []
+    if Ask.WRITTEN in chosen.ask.parts:
+        functions = plural(written, "function")
+        phrases.append(f"{ASKED_LINES} lines of {functions} written")
+    if Ask.FORCED in chosen.ask.parts:
+        functions, lines = plural(forced, "function"), plural(chosen.lines, "line")
+        phrases.append(f"{lines} of {functions} forced")
+    return "; ".join(phrases)
+
+
+def _expected(chosen: RecallConditions, outlook: Outlook) -> tuple[int, int]:
+    """About how many functions of the text as sent are written, and forced."""
+    corpus, share = outlook.corpus, outlook.share
+    long = math.floor(share * len(corpus.of_length(ASKED_LINES)))
+    all_lines = math.floor(share * len(corpus.of_length(chosen.lines)))
+    return min(long, corpus.sample_k), min(all_lines, chosen.functions)
 
 
 def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
@@ -233,22 +260,28 @@ class RecallProbe(Probe):
             chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
         return as_json(chosen)
 
-    def price(self, settings: RecallSettings, setup: Setup | None) -> str:
-        """What is asked of a pair, with a bound of the tokens once it is known."""
+    def work(self, settings: RecallSettings, outlook: Outlook) -> Work:
+        """The corpus once, and lines of as many functions as are likely to fit."""
+        setup, corpus = outlook.setup, outlook.corpus
         chosen = conditions(settings, setup)
-        phrases = []
-        if Ask.WRITTEN in chosen.ask.parts:
-            phrases.append(f"{ASKED_LINES} lines of each function written")
-            if setup and setup.needles:
-                tokens = sum(needle.budget for needle in setup.needles)
-                functions = plural(len(setup.needles), "function")
-                most = f"at most {tokens:,} tokens"
-                phrases = [f"{ASKED_LINES} lines of {functions} written, {most}"]
-        if Ask.FORCED in chosen.ask.parts:
-            functions = plural(chosen.functions, "function")
-            lines = plural(chosen.lines, "line")
-            phrases.append(f"{lines} of {functions} forced")
-        return "; ".join(phrases)
+        lines = corpus.line_count
+        a_line = outlook.tokens(len(corpus.text)) / lines
+        if setup and (setup.needles or setup.forced):
+            written = len(setup.needles)
+            forced = min(len(setup.forced), chosen.functions)
+        else:
+            written, forced = _expected(chosen, outlook)
+            if settings.ask is None and not written:
+                chosen = replace(chosen, ask=Ask.FORCED)
+        written *= Ask.WRITTEN in chosen.ask.parts
+        forced *= Ask.FORCED in chosen.ask.parts
+        answers = written * ASKED_LINES + forced * chosen.lines
+        return Work(
+            texts=(outlook.text_tokens,),
+            written=math.ceil(answers * a_line),
+            depth=outlook.text_tokens,
+            phrase=_phrase(chosen, written, forced),
+        )
 
     def measure(self, context: ProbeContext) -> Json:
         """

@@ -13,7 +13,7 @@ from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.probe import Asker
 from codeneedle.probes.retrieval.dial import (
@@ -75,6 +75,9 @@ PRIMING_TOKENS = 1
 
 
 # --- measuring
+
+USUAL_ANSWER_TOKENS = 30
+"""Written and forced together, for the time that a plan tells."""
 
 
 def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
@@ -166,6 +169,17 @@ class RetrievalProbe(Probe):
             f"{', '.join(chosen.tasks)} at {lengths} tokens{dials}"
         )
 
+    def work(self, settings: RetrievalSettings, _outlook: Outlook) -> Work:
+        """Each text, and an answer to each question, written and forced."""
+        chosen = stored_conditions(settings)
+        texts = [size.length for size, _ in texts_of(expected(chosen), chosen)]
+        asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
+        return Work(
+            texts=tuple(texts),
+            written=asked * USUAL_ANSWER_TOKENS,
+            depth=sum(texts) // len(texts),
+        )
+
     def conditions(self, run: RunContext) -> Json:
         """
         What is asked; without log-probabilities, that no answer is forced.
@@ -228,6 +242,7 @@ PROBE = RetrievalProbe(
     name=NAME,
     metrics=METRICS,
     settings=RetrievalSettings,
+    counts_tokens=True,
     repeats=True,
     leads=True,
 )

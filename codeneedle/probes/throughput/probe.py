@@ -11,7 +11,7 @@ from codeneedle.engines.engine import Ability, Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise, most_precise_first
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
 from codeneedle.probes.throughput.record import (
     NAME,
@@ -150,6 +150,21 @@ class ThroughputProbe(Probe):
     def reads_corpus(self, settings: ThroughputSettings) -> bool:
         """Whether one of the depths is the length of the corpus, as by default."""
         return not settings.depths
+
+    def work(self, settings: ThroughputSettings, outlook: Outlook) -> Work:
+        """Both tests at each depth, which is read before each of them."""
+        small = outlook.is_built_in
+        depths = settings.depths or (BUILT_IN_DEPTHS if small else DEPTHS)
+        times = settings.repetitions or REPETITIONS
+        read = BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS
+        written = BUILT_IN_GENERATED_TOKENS if small else GENERATED_TOKENS
+        return Work(
+            texts=tuple(
+                length for depth in depths for length in (depth + read, depth) * times
+            ),
+            written=written * times * len(depths),
+            depth=sum(depths) // len(depths),
+        )
 
     def conditions(self, run: RunContext) -> Json:
         """
