@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import re
+import shlex
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -100,6 +101,11 @@ def _visible(character: str) -> str:
     if category not in _HIDDEN and not is_odd_space:
         return character
     return character.encode("unicode_escape").decode("ascii")
+
+
+def sweep_command(folder: object, *options: str) -> str:
+    """The command that goes on with the run in *folder*, for a shell."""
+    return visible(shlex.join(["codeneedle", "sweep", str(folder), *options]))
 
 
 def plain(text: str) -> str:

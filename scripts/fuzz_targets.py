@@ -111,7 +111,8 @@ def read_gguf(data: bytes) -> None:
 def read_sweep(data: bytes) -> None:
     """A sweep file."""
     (_FOLDER / "x.toml").write_bytes(data)
-    request.read_sweep_file("x", folder=_FOLDER)
+    found = request.read_sweep("x", folder=_FOLDER)
+    request.decoded(request.encoded(found), source="again")
 
 
 def read_corpus(data: bytes) -> None:

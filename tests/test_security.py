@@ -51,7 +51,7 @@ from codeneedle.grid import Pair
 from codeneedle.models import weights
 from codeneedle.records.record import Status
 from codeneedle.records.store import Store, find_runs, run_folder
-from codeneedle.sweep.request import read_sweep_file
+from codeneedle.sweep.request import read_sweep
 from codeneedle.system import orphans
 from codeneedle.system.files import cache_folder
 from codeneedle.system.processes import (
@@ -305,7 +305,7 @@ def test_the_name_of_a_sweep_or_a_run_is_no_path(name, tmp_path):
         (tmp_path / folder / "a" / "b" / "setup.json").touch()
 
     with pytest.raises(RequestError) as caught:
-        read_sweep_file(name, folder=tmp_path / "sweeps")
+        read_sweep(name, folder=tmp_path / "sweeps")
     assert caught.value.hint
     if name != "a/b":
         with pytest.raises(BadInput):

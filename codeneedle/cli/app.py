@@ -120,6 +120,7 @@ def sweep(
     """
     from codeneedle.cli import sweep as sweep_module
 
+    request, execution = context.obj
     wish = sweep_module.Wish(
         retry_failed=retry_failed,
         decide=decide,
@@ -128,7 +129,7 @@ def sweep(
         wait=wait,
         limits=limits_of(max_loss, max_lost, max_memory, at),
     )
-    return sweep_module.sweep(context.obj, _stderr(), wish)
+    return sweep_module.sweep(request, execution, _stderr(), wish)
 
 
 @app.command(cls=SweepCommand)
@@ -137,9 +138,11 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.report.plan import plan_view
 
-    request = sweep_module.deciding(context.obj) if decide else context.obj
+    request, execution = context.obj
+    if decide:
+        request = sweep_module.deciding(request, execution)
     with _stderr().status("reading the corpus"):
-        plans = sweep_module.planned(request)
+        plans = sweep_module.planned(request, execution)
     for planned in plans:
         _stdout().print(plan_view(planned), crop=False)
 
@@ -168,11 +171,10 @@ def slurm(
     """
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.cli.progress import note_lines
-    from codeneedle.sweep.workers import SlurmArray
+    from codeneedle.sweep.slurm import SlurmArray
 
-    sweep_module.planned(context.obj)
     array = SlurmArray(tasks=tasks, gpus=gpus, cpus=cpus, more=sbatch)
-    array.write(script, context.obj.words, out=context.obj.out)
+    array.write(script, sweep_module.planned(*context.obj))
     if not send:
         note_lines(_stderr(), [f"send it with: sbatch {shlex.quote(str(script))}"])
     _write_verbatim(f"{array.send(script) if send else script}\n")

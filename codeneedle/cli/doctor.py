@@ -22,7 +22,7 @@ from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import kv_bytes, type_misfit
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.sweep.plan import chosen_context
-from codeneedle.sweep.request import Request
+from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
 from codeneedle.system.files import cache_folder
 from codeneedle.system.machine import MachineFacts
@@ -140,9 +140,10 @@ def diagnose(
         UnknownName: If there is no such engine.
     """
     problems: list[Problem] = []
-    asked = Request(engine=engine, llama_server=llama_server)
+    asked = Request(engine=engine)
     offer, is_llama = offered(asked), engine == ENGINE
-    programs = _found(lambda: offer.find(asked), problems)
+    uses = Execution(llama_server=llama_server)
+    programs = _found(lambda: offer.find(asked, uses), problems)
     tools = programs if isinstance(programs, Tools) else None
     server = _found(lambda: installation.ask(tools.server), problems) if tools else None
     found = _found(lambda: _model(model, offer), problems)
@@ -179,7 +180,7 @@ def _found(look: Callable[[], _Value], problems: list[Problem]) -> _Value | None
 def _model(path: Path | None, offer: Offer) -> Model:
     read = offer.weights if path else weights.read_header
     header = read(path or nano.built_in_model())
-    asked = Request(models=(path,) if path else ())
+    asked = Request(models=(str(path),) if path else ())
     context = chosen_context(asked, header, stretched=False)
     return Model(
         weights=header,

@@ -6,11 +6,11 @@ To add one is to add its folder in `engines/`, and a line to `ENGINES`.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from codeneedle.engines.mlx.settings import NAME as MLX
 from codeneedle.engines.mlx.settings import MlxSettings
@@ -30,7 +30,7 @@ from codeneedle.models.weights import known_by_name, read_header
 
 if TYPE_CHECKING:
     from codeneedle.sweep.plan import EngineFor
-    from codeneedle.sweep.request import Request
+    from codeneedle.sweep.request import Execution, Request
 
 
 def _as_it_is(request: "Request") -> "Request":
@@ -47,9 +47,6 @@ class Offer:
             is missing.
         engine_for: Makes what makes engines of models; may ask its programs what they
             can do.
-        settings: What a user may choose, all fields with a default: the table of its
-            name in a sweep file, and the options that the fields' metadata names;
-            None for none.
         suited: What is asked for, with what follows from the engine's settings. Raises
             a `RequestError` if they do not go together.
         weights: Reads what ``--model`` leads to. Raises a `MachineError`.
@@ -57,26 +54,25 @@ class Offer:
         spelled: How a user asks it for a pair.
     """
 
-    find: Callable[["Request"], object]
-    engine_for: Callable[["Request"], "EngineFor"]
-    settings: type[Struct] | None = None
+    find: Callable[["Request", "Execution"], object]
+    engine_for: Callable[["Request", "Execution"], "EngineFor"]
     suited: Callable[["Request"], "Request"] = _as_it_is
     weights: Callable[[Path], Weights] = read_header
     types: tuple[str, ...] = ("f16",)
     spelled: Callable[[Pair], str] = str
 
 
-def _find_llama_cpp(request: "Request") -> object:
+def _find_llama_cpp(_request: "Request", execution: "Execution") -> object:
     from codeneedle.engines.llama_cpp import installation
 
-    return installation.find(llama_server=request.llama_server)
+    return installation.find(llama_server=execution.llama_server)
 
 
-def _llama_cpp(request: "Request") -> "EngineFor":
+def _llama_cpp(_request: "Request", execution: "Execution") -> "EngineFor":
     from codeneedle.engines.llama_cpp import installation
     from codeneedle.engines.llama_cpp.engine import LlamaCpp
 
-    tools = installation.find(llama_server=request.llama_server)
+    tools = installation.find(llama_server=execution.llama_server)
     facts = installation.ask(tools.server)
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
 
@@ -87,13 +83,13 @@ def _options_of_llama_server(pair: Pair) -> str:
     return cache_flags(pair)
 
 
-def _find_mlx(_request: "Request") -> object:
+def _find_mlx(_request: "Request", _execution: "Execution") -> object:
     from codeneedle.engines.mlx import engine
 
     return engine.find()
 
 
-def _mlx(request: "Request") -> "EngineFor":
+def _mlx(request: "Request", _execution: "Execution") -> "EngineFor":
     from codeneedle.engines.mlx.engine import Mlx, find
 
     settings = request.chosen(MLX, MlxSettings)
@@ -117,8 +113,8 @@ def _suited_command(request: "Request") -> "Request":
     """A command that does not name the model leaves it to the name of the server's."""
     settings = request.chosen(COMMAND, CommandSettings)
     template = template_of(settings)
-    fixed = request.v_types if "k" in template.placeholders else request.k_types
-    is_apart = template.is_diagonal and request.k_types != request.v_types
+    fixed = request.columns if "k" in template.placeholders else request.rows
+    is_apart = template.is_diagonal and request.rows != request.columns
     if is_apart and len(fixed) != 1:
         raise BadInput(
             source="--k-types, --v-types",
@@ -135,25 +131,30 @@ def _suited_command(request: "Request") -> "Request":
             reason="does not say which model it serves",
             hint="Put ${model} into it, or say what it is called: --served-name NAME",
         )
-    return replace(request, models=(Path(settings.served_name),))
+    return replace(request, models=(_as_path(settings.served_name),))
 
 
-def _find_command(request: "Request") -> object:
+def _as_path(name: str) -> str:
+    """What a server calls its model, so that it is not taken for a name of ours."""
+    return f"./{name}"
+
+
+def _find_command(request: "Request", _execution: "Execution") -> object:
     from codeneedle.engines.openai.engine import found_program
 
     asked = request.chosen(COMMAND, CommandSettings)
     return found_program(template_of(asked)) if asked.command else None
 
 
-def _command(request: "Request") -> "EngineFor":
+def _command(request: "Request", _execution: "Execution") -> "EngineFor":
     from codeneedle.engines.openai.engine import command_of
 
-    types = by_precision((*request.k_types, *request.v_types))
+    types = by_precision((*request.rows, *request.columns))
     return command_of(
         request.chosen(COMMAND, CommandSettings),
         types=types,
         environment=os.environ,
-        is_fixed=request.k_types != request.v_types,
+        is_fixed=request.rows != request.columns,
     )
 
 
@@ -162,7 +163,7 @@ def _suited_endpoint(request: "Request") -> "Request":
     settings = request.chosen(ENDPOINT, EndpointSettings)
     checked_url(settings.url)
     pair = checked_pair(settings.pair)
-    asked, own = (request.k_types, request.v_types), ((pair.k,), (pair.v,))
+    asked, own = (request.rows, request.columns), ((pair.k,), (pair.v,))
     if asked not in {((), ()), own}:
         raise BadInput(
             source="--types",
@@ -175,11 +176,11 @@ def _suited_endpoint(request: "Request") -> "Request":
             reason="needs a name for the model",
             hint="Say what the server calls it: --served-name NAME",
         )
-    models = request.models or (Path(settings.served_name),)
+    models = request.models or (_as_path(settings.served_name),)
     return replace(request, models=models, k_types=(pair.k,), v_types=(pair.v,))
 
 
-def _endpoint(request: "Request") -> "EngineFor":
+def _endpoint(request: "Request", _execution: "Execution") -> "EngineFor":
     from codeneedle.engines.openai.engine import endpoint_of
 
     return endpoint_of(
@@ -197,21 +198,18 @@ ENGINES: Mapping[str, Offer] = {
     MLX: Offer(
         find=_find_mlx,
         engine_for=_mlx,
-        settings=MlxSettings,
         weights=_folder_of_mlx,
         types=("f16", "kv4"),
     ),
     COMMAND: Offer(
         find=_find_command,
         engine_for=_command,
-        settings=CommandSettings,
         suited=_suited_command,
         weights=_served_model,
     ),
     ENDPOINT: Offer(
-        find=lambda _request: None,
+        find=lambda _request, _execution: None,
         engine_for=_endpoint,
-        settings=EndpointSettings,
         suited=_suited_endpoint,
         weights=known_by_name,
     ),
@@ -222,11 +220,6 @@ ENGINES: Mapping[str, Offer] = {
 def asks_for(engine: str) -> Callable[[Pair], str]:
     """How a user asks *engine* for a pair; of one that is not known, the pair."""
     return ENGINES[engine].spelled if engine in ENGINES else str
-
-
-def settings_of_engines() -> dict[str, type[Struct]]:
-    """The settings of the engines that have any, by name."""
-    return {name: offer.settings for name, offer in ENGINES.items() if offer.settings}
 
 
 def offered(request: "Request") -> Offer:

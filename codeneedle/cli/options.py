@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +12,10 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS, by_precision
+from codeneedle.grid import DEFAULT_TYPES, ENGINE, RUNS
 
 if TYPE_CHECKING:
-    from codeneedle.sweep.request import Request
+    from codeneedle.sweep.request import Execution, Request
     from codeneedle.verdict.judge import Limits
 
 CORPUS = "CORPUS"
@@ -126,11 +126,6 @@ def token_count(name: str, text: str) -> int:
     return int(digits) * (1 if digits == text.strip() else 1024)
 
 
-def type_list(name: str, text: str) -> tuple[str, ...]:
-    """Cache types, most precise first."""
-    return tuple(by_precision(words(name, text)))
-
-
 def context_list(name: str, text: str) -> tuple[int, ...]:
     """Distinct context sizes, in tokens."""
     try:
@@ -144,12 +139,6 @@ def context_list(name: str, text: str) -> tuple[int, ...]:
             hint="Give whole numbers of 256 or more, separated by commas.",
         )
     return found
-
-
-def _rotations(name: str, text: str) -> tuple[bool, ...]:
-    from codeneedle.sweep.request import rotations
-
-    return rotations(words(name, text))
 
 
 def _number_of_workers(name: str, text: str) -> int:
@@ -174,7 +163,7 @@ def _prompt_form(name: str, text: str) -> str:
     known = [form.value for form in PromptForm]
     if text not in known:
         raise UnknownName(kind=f"value of {name}", name=text, known=known)
-    return PromptForm(text)
+    return text
 
 
 def _model(name: str, text: str) -> Path | None:
@@ -183,10 +172,9 @@ def _model(name: str, text: str) -> Path | None:
     return pretrained.named(word(name, text), source=name)
 
 
-def _models(name: str, text: str) -> tuple[Path | None, ...]:
-    from codeneedle.sweep.request import models
-
-    return models([word(name, text)], source=name)
+def _models(name: str, text: str) -> tuple[str]:
+    _model(name, text)
+    return (text,)
 
 
 def _model_names(incomplete: str) -> list[str]:
@@ -428,7 +416,12 @@ def _switch(text: str, default: str) -> Any:
 
 
 SWEEP_OPTIONS = {
-    "sweep": Annotated[str | None, argument("SWEEP", "A sweep file by name.")],
+    "sweep": Annotated[
+        str | None,
+        argument(
+            "SWEEP", "A sweep file, by name or path, or a run folder to go on with."
+        ),
+    ],
     "corpus": _valued(
         "--corpus",
         "NAME|PATH",
@@ -441,12 +434,12 @@ SWEEP_OPTIONS = {
     "types": _valued(
         "--types",
         "LIST",
-        type_list,
+        words,
         "Cache types of K and V, separated by commas.",
         f"{','.join(DEFAULT_TYPES)}, or what suits the engine",
     ),
-    "k_types": _valued("--k-types", "LIST", type_list, "Cache types of K alone."),
-    "v_types": _valued("--v-types", "LIST", type_list, "Cache types of V alone."),
+    "k_types": _valued("--k-types", "LIST", words, "Cache types of K alone."),
+    "v_types": _valued("--v-types", "LIST", words, "Cache types of V alone."),
     "probes": _valued(
         "--probe",
         "LIST",
@@ -461,10 +454,10 @@ SWEEP_OPTIONS = {
         "Context sizes in tokens, each a grid of its own.",
         "16384, or what the weights were trained for",
     ),
-    "rotations": _valued(
+    "rotation": _valued(
         "--rotation",
         "LIST",
-        _rotations,
+        words,
         "Hadamard rotation of quantized values: on, off, or both.",
         "on",
     ),
@@ -519,13 +512,13 @@ SWEEP_OPTIONS = {
 """
 What `sweep` and `plan` take, beside the settings of probes: annotations by name.
 
-All but ``sweep`` and ``types`` give the field of that name to a `Request`.
+All but ``sweep`` give the field of that name to a `Request` or an `Execution`.
 """
 
 
 class SweepCommand(TyperCommand):
     """
-    A command that takes a `Request` as its context's object.
+    A command that has a `Request` and an `Execution` as its context's object.
 
     Its options are `SWEEP_OPTIONS`, the settings of all probes and engines, and its
     own; what follows ``--`` goes to llama-server.
@@ -539,7 +532,6 @@ class SweepCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and make the request of all values that are not the command's own."""
         ours, theirs = split_server_args(args)
-        lasting = (*self._lasting(ours), *args[len(ours) :])
         rest = super().parse_args(ctx, ours)
         own = {param.name for param in self.params}
         given = {
@@ -547,26 +539,10 @@ class SweepCommand(TyperCommand):
         }
         if not ctx.resilient_parsing:
             given["server_args"] = theirs or None
-            given["words"] = lasting
             ctx.obj = request_of(
                 {name: value for name, value in given.items() if value is not None}
             )
         return rest
-
-    def _lasting(self, words: Iterable[str]) -> Iterator[str]:
-        """Those of *words* that do not belong to the command's own options."""
-        own = {
-            name: param
-            for param in self.params
-            for name in (*param.opts, *param.secondary_opts)
-        }
-        left = iter(words)
-        for each in left:
-            name, equals, _ = each.partition("=")
-            if name not in own:
-                yield each
-            elif not (equals or getattr(own[name], "is_flag", False)):
-                next(left, None)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""
@@ -590,12 +566,10 @@ def _options_of_settings() -> dict[str, Any]:
     """
     from msgspec.structs import fields
 
-    from codeneedle.cli.engines import settings_of_engines
-    from codeneedle.probes import PROBES
+    from codeneedle.sweep.request import TABLES
 
     found: dict[str, list[tuple[str, Any]]] = {}
-    kinds = {probe.name: probe.settings for probe in PROBES.values()}
-    for name, kind in (kinds | settings_of_engines()).items():
+    for name, kind in TABLES.items():
         for field in fields(kind):
             (described,) = field.type.__metadata__
             owner = (f"{name}__{field.name}", described)
@@ -645,44 +619,45 @@ def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
     return list(ours), theirs
 
 
-def request_of(given: Mapping[str, Any]) -> "Request":
+def request_of(given: Mapping[str, Any]) -> "tuple[Request, Execution]":
     """
-    The request that the *given* values of options make, by name.
+    What the *given* values of options ask for, by name, and what the command uses.
 
-    What is not given is taken from the sweep file that is named, if one is; what
-    neither says, from the environment.
+    What is not given is taken from the sweep file or run folder that is named, if one
+    is; what neither says, from the environment.
 
     Raises:
         RequestError: If the sweep file is unknown or wrong.
     """
-    from codeneedle.cli.engines import settings_of_engines
-    from codeneedle.sweep.request import Request, overruled, read_sweep_file
+    from msgspec.structs import replace
 
-    chosen = {name: value for name, value in given.items() if "__" not in name}
-    sweep = chosen.pop("sweep", None)
-    both = chosen.pop("types", None)
-    if both:
-        chosen = {"k_types": both, "v_types": both} | chosen
-    engines = settings_of_engines()
-    stored = read_sweep_file(sweep, engines=engines) if sweep else {}
-    corpus = os.environ.get(CORPUS)
-    named = {"corpus": corpus} if corpus else {}
-    asked = {**named, **stored, **chosen}
-    used = (
-        *asked.get("probes", Request().probes),
-        asked.get("engine", Request().engine),
+    from codeneedle.sweep.request import (
+        Execution,
+        Request,
+        overruled,
+        read_sweep,
+        run_folder_at,
     )
-    of_each: dict[str, dict[str, Any]] = {}
-    for name, value in given.items():
-        if "__" in name:
-            owner, field = _owner(name, used)
-            of_each.setdefault(owner, {})[field] = value
-    settings = overruled(stored.pop("settings", {}), of_each, engines=engines)
-    if corpus and "words" in chosen and corpus == asked["corpus"]:
-        # The environment may be another one where the words are typed again.
-        is_said = "corpus" in stored or "corpus" in chosen
-        asked["words"] = (*([] if is_said else ["--corpus", corpus]), *chosen["words"])
-    return Request(**asked | {"settings": settings})
+
+    of_command = {each.name for each in dataclasses.fields(Execution)}
+    execution = Execution(**{k: v for k, v in given.items() if k in of_command})
+    sweep = given.get("sweep")
+    if sweep and "out" not in given:
+        execution = dataclasses.replace(execution, folder=run_folder_at(sweep))
+    stored = read_sweep(sweep) if sweep else Request()
+    lasting = given.keys() - of_command - {"sweep"}
+    options = {name: given[name] for name in lasting if "__" not in name}
+    used = (
+        *options.get("probes", stored.probes),
+        options.get("engine", stored.engine),
+    )
+    for name in lasting - options.keys():
+        owner, field = _owner(name, used)
+        options.setdefault(owner, {})[field] = given[name]
+    request = overruled(stored, options)
+    return replace(
+        request, corpus=request.corpus or os.environ.get(CORPUS) or None
+    ), execution
 
 
 def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:

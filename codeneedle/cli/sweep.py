@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
 from rich.console import Console
 
 from codeneedle.cli.engines import asks_for, offered
@@ -22,9 +23,9 @@ from codeneedle.cli.progress import (
 from codeneedle.corpora.corpus import load
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.grid import RUNS, Pair
+from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
-from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP
 from codeneedle.sweep import plan as planning
@@ -44,13 +45,13 @@ from codeneedle.sweep.prepare import (
     refuse_other_setup,
     refuse_shared_folders,
 )
-from codeneedle.sweep.request import Request, pages
+from codeneedle.sweep.request import Execution, Request, pages
 from codeneedle.sweep.runner import Event, Runner, once_more, pending
 from codeneedle.sweep.workers import agreement, on_other_devices, share_of_array
 from codeneedle.system.machine import overload
 from codeneedle.system.orphans import end_orphans, leftovers, this_process
 from codeneedle.system.signals import StopRequest, stop_request, unwinding_on_signals
-from codeneedle.text import plural, visible
+from codeneedle.text import plural, sweep_command, visible
 from codeneedle.verdict.judge import Limits, judge
 from codeneedle.verdict.trust import trusted, trusted_records
 
@@ -85,7 +86,7 @@ class Wish:
     limits: Limits
 
 
-def sweep(request: Request, console: Console, wish: Wish) -> int:
+def sweep(request: Request, execution: Execution, console: Console, wish: Wish) -> int:
     """
     Sweep what *request* asks for, as far as it is not done yet.
 
@@ -93,6 +94,7 @@ def sweep(request: Request, console: Console, wish: Wish) -> int:
 
     Args:
         request: What to measure.
+        execution: What the command uses.
         console: Where to show it.
         wish: What is wanted of this command alone.
 
@@ -103,13 +105,13 @@ def sweep(request: Request, console: Console, wish: Wish) -> int:
     Raises:
         CodeneedleError: If it cannot start, or cannot go on.
     """
-    request = replace(request, shard=request.shard or share_of_array())
+    execution = replace(execution, shard=execution.shard or share_of_array())
     if wish.decide:
-        request = deciding(request)
+        request = deciding(request, execution)
     began = time.monotonic()
     try:
         with unwinding_on_signals():
-            plans = checked(request, console)
+            plans = checked(request, execution, console)
             counts: Counts = {}
             return max(
                 _Page(
@@ -125,46 +127,61 @@ def sweep(request: Request, console: Console, wish: Wish) -> int:
         return INTERRUPTED
 
 
-def deciding(request: Request) -> Request:
+def deciding(request: Request, execution: Execution) -> Request:
     """
     *request* with a probe that screens before those that measure a few pairs.
 
     Raises:
         BadInput: If a share of the grid is asked for.
     """
-    if request.shard is not None:
+    if execution.shard is not None:
         raise BadInput(
-            source=f"--shard {request.shard}",
+            source=f"--shard {execution.shard}",
             reason="a share of the grid cannot choose which pairs to measure further",
             hint="Sweep shares with --probe divergence, then use --decide without "
             "--shard.",
         )
     screens = [name for name in request.probes if name in SCREENS] or [*SCREENS[:1]]
-    others = [name for name in request.probes if name not in SCREENS] or [RECALL]
-    return replace(request, probes=(*screens, *others))
+    others = [name for name in request.probes if name not in SCREENS] or [PROBE.name]
+    return structs.replace(request, probes=(*screens, *others))
 
 
-def planned(request: Request) -> list[Plan]:
+def planned(request: Request, execution: Execution) -> list[Plan]:
     """
     The plans of all pages of *request*.
 
     The engine is looked for first: that takes no time, and reading a corpus does.
 
     Raises:
-        CodeneedleError: If it is not there, or as `planning.plan`.
+        BadInput: If there are several, and one run folder is named.
+        CodeneedleError: If the engine is not there, or as `planning.plan`.
     """
     offer = offered(request)
-    request = offer.suited(request)
-    engine_for = offer.engine_for(request)
+    engine_for = offer.engine_for(offer.suited(request), execution)
     # A corpus that several pages share is read once.
     read = functools.cache(load)
+    found = pages(request)
+    if execution.folder and found[1:]:
+        raise BadInput(
+            source=execution.folder,
+            reason=f"a run folder has one page of a grid, and this asks for "
+            f"{len(found)}",
+            hint="Name one value each, or choose another folder with --out.",
+        )
     return [
-        planning.plan(page, engine_for=engine_for, read=read, weights_at=offer.weights)
-        for page in pages(request)
+        planning.plan(
+            page,
+            replace(execution, page=name),
+            engine_for=engine_for,
+            read=read,
+            weights_at=offer.weights,
+            suited=offer.suited,
+        )
+        for name, page in found
     ]
 
 
-def checked(request: Request, console: Console) -> list[Plan]:
+def checked(request: Request, execution: Execution, console: Console) -> list[Plan]:
     """
     The plans of all pages, with whatever can fail before a server is started.
 
@@ -174,11 +191,11 @@ def checked(request: Request, console: Console) -> list[Plan]:
         CodeneedleError: If the sweep cannot start.
     """
     # Before a download: a missing program would end the sweep, too.
-    request = offered(request).suited(request)
-    offered(request).find(request)
-    ensure_models(console, request.models)
+    suited = offered(request).suited(request)
+    offered(request).find(suited, execution)
+    ensure_models(console, map(path_of, suited.models))
     with working(console, f"checking {request.engine}, weights and corpus") as tell:
-        plans = planned(request)
+        plans = planned(request, execution)
         refuse_shared_folders(plans)
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
@@ -210,7 +227,7 @@ class _Page:
             KeyboardInterrupt: If the user asked to stop and something is left.
         """
         plan = self.plan
-        shard = plan.request.shard
+        shard = plan.execution.shard
         with plan.store.locked(share=str(shard or "")):
             if shard is not None:
                 cells = plural(len(plan.pairs), "cell")
@@ -245,7 +262,7 @@ class _Page:
             if not pairs:
                 break
             codes += self._swept_twice(runner, probe, pairs, user)
-        is_whole = not runner.asked_to_stop() and self.plan.request.shard is None
+        is_whole = not runner.asked_to_stop() and self.plan.execution.shard is None
         if is_whole and self.wish.more is not False:
             codes.append(self._decided(runner, user))
         return max(codes)
@@ -276,7 +293,7 @@ class _Page:
     def _is_open(self) -> bool:
         """Whether pairs are left that the same command would ask further functions."""
         stored = self._read()
-        may_ask = self.plan.request.shard is None and self.wish.more is not False
+        may_ask = self.plan.execution.shard is None and self.wish.more is not False
         return bool(may_ask and stored and further(judge(stored, self.wish.limits)))
 
     def _decided(self, runner: Runner, user: StopRequest) -> int:
@@ -422,8 +439,11 @@ class _Page:
     def _told(self, progress: SweepProgress, what: str) -> int:
         """Tell *what* became of a probe, and what comes next; the exit code."""
         metric = progress.metrics[0].name
-        shown = next_commands(progress.name, metric, self.plan.request.out)
-        retry = "\nsee why some have no numbers, then: --retry-failed"
+        shown = next_commands(
+            progress.name, metric, self.plan.store.folder.parent.parent
+        )
+        again = sweep_command(self.plan.store.folder, "--retry-failed")
+        retry = f"\nsee why some have no numbers, then: {again}"
         say(
             self.console,
             f"{progress.probe.name}: {what}\n"

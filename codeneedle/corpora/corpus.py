@@ -215,15 +215,14 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
         BadInput: If the path leads nowhere, the text cannot be read, or it holds
             nothing to ask for.
     """
-    if NAME.fullmatch(name_or_path):
+    if is_name(name_or_path, folder):
         file = _file_of(name_or_path, folder)
         if file is not None:
             return _from_file(file, name=slug(name_or_path))
-        if name_or_path in BUILT_IN:
-            built_in = BUILT_IN[name_or_path]
-            text = reading.joined([built_in.source()])
-            origin, kind = built_in.origin(), built_in.kind
-            return _corpus(text, name=name_or_path, origin=origin, kind=kind)
+        built_in = BUILT_IN[name_or_path]
+        text = reading.joined([built_in.source()])
+        origin, kind = built_in.origin(), built_in.kind
+        return _corpus(text, name=name_or_path, origin=origin, kind=kind)
     path = expanded(name_or_path)
     is_path = any(separator in name_or_path for separator in "/\\")
     # Not exists(): of a link that leads nowhere the error says so.
@@ -231,6 +230,13 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
         return _from_path(path)
     known = [named.name for named in names(folder)]
     raise UnknownName(kind="corpus", name=name_or_path, known=known)
+
+
+def is_name(name_or_path: str, folder: Path = FOLDER) -> bool:
+    """Whether a corpus has that name, so that it is no path."""
+    can_be = NAME.fullmatch(name_or_path)
+    is_known = name_or_path in BUILT_IN
+    return bool(can_be and (is_known or _file_of(name_or_path, folder)))
 
 
 def names(folder: Path = FOLDER) -> list[Named]:

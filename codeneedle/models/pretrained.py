@@ -119,18 +119,22 @@ def named(text: str, *, source: str = "--model") -> Path | None:
     Raises:
         BadInput: If it is no name, and neither is nor looks like a path.
     """
-    if text == BUILT_IN:
-        return None
-    if text in MODELS:
-        return MODELS[text].path
-    path = expanded(text)
-    if os.sep in text or path.suffix == ".gguf" or exists(path):
+    path = path_of(text)
+    is_path = path and (os.sep in text or path.suffix == ".gguf" or exists(path))
+    if text in NAMES or is_path:
         return path
     raise BadInput(
         source=f"{source} {text}",
         reason="is neither the name of a model nor a file",
         hint=f"{did_you_mean(text, NAMES)} Or give the path of a GGUF file.",
     )
+
+
+def path_of(text: str) -> Path | None:
+    """As `named`, of a text that it has accepted."""
+    if text == BUILT_IN:
+        return None
+    return MODELS[text].path if text in MODELS else expanded(text)
 
 
 def unfetched(paths: Iterable[Path | None]) -> list[Pretrained]:

@@ -301,6 +301,22 @@ def _phases(moments: Sequence[float | None], *, end: float) -> Phases:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """
+    What the questions of a record took, in seconds.
+
+    Attributes:
+        units: Each unit of those that open pairs can be asked for in addition.
+        questions_s: All questions, these included.
+        servers: Servers that it took; each read the text once.
+    """
+
+    units: tuple[float, ...] = ()
+    questions_s: float = 0.0
+    servers: int = 1
+
+
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a probe that has none."""
 
@@ -456,9 +472,13 @@ class Probe(ABC):
 
     # --- further units of open pairs
 
-    def units(self, _record: CellRecord) -> int:
+    def times(self, _record: CellRecord) -> Times:
+        """What the questions of a record took."""
+        return Times()
+
+    def units(self, record: CellRecord) -> int:
         """How many units a record holds of those that open pairs are asked for."""
-        return 0
+        return len(self.times(record).units)
 
     def unit_ends(self, _setup: Setup) -> Sequence[int]:
         """

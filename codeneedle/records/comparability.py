@@ -21,7 +21,6 @@ _NOT_COMPARED = frozenset(
         "types_v",
         "probes",
         "identity",
-        "words",
         "schema",
     }
 )
@@ -55,14 +54,13 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
     The stored setup with the types and probes of both: it grows.
 
     Its corpus is counted from the first probe on that reads it, and has needles from
-    the first that asks for some. Of what was typed, the last is kept.
+    the first that asks for some.
     """
     return replace(
         _counted(stored, wanted),
         probes={**stored.probes, **wanted.probes},
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
-        words=wanted.words or stored.words,
     )
 
 

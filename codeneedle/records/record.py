@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from codeneedle.errors import RequestError
-from codeneedle.grid import ENGINE, Pair
+from codeneedle.grid import ENGINE, RUNS, Pair
 
 Json = dict[str, Any]
 
@@ -400,8 +400,6 @@ class Setup:
             new to the folder adds its own.
         identity: `comparability.identity` of the setup as first stored; empty
             before. Not compared.
-        words: What was typed after ``codeneedle sweep``, without what one command
-            alone is about; empty in setups of former versions. Not compared.
         schema: Version of this layout.
     """
 
@@ -426,7 +424,6 @@ class Setup:
     cpu_features: str = ""
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
-    words: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 
@@ -445,6 +442,7 @@ class Run:
         records: One per cell and probe that was tried, in no particular order.
         again: Of a run that was narrowed to a probe, what it has measured once more.
         root: The folder of runs that it was read from; None if from no folder.
+        sweep: The text of its sweep file; empty if there is none.
     """
 
     name: str
@@ -452,6 +450,12 @@ class Run:
     records: tuple[CellRecord, ...]
     again: tuple[CellRecord, ...] = ()
     root: Path | None = field(default=None, compare=False)
+    sweep: str = field(default="", compare=False)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder, as commands name it."""
+        return (self.root or RUNS) / self.name
 
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact

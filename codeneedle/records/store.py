@@ -43,6 +43,8 @@ from codeneedle.system.files import (
 from codeneedle.text import harmless
 
 SETUP = "setup.json"
+SWEEP = "sweep.toml"
+"""The sweep file of the run's page: what was asked for, in all sweeps of it."""
 CELLS = "cells"
 LOGS = "logs"
 LOCK = "lock"
@@ -274,6 +276,22 @@ class Store:
             return None
         return move_aside(self.folder / SETUP, "damaged")
 
+    def sweep_file(self) -> str:
+        """The text of its sweep file; empty if there is none that can be read."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return (read_regular(self.folder / SWEEP) or b"").decode()
+        return ""
+
+    def keep_sweep_file(self, text: str) -> None:
+        """
+        Make *text* its sweep file.
+
+        Raises:
+            FolderUnusable: If it cannot be written.
+        """
+        if text != self.sweep_file():
+            self._write(self.folder / SWEEP, harmless(text).encode())
+
     # Records
 
     def read(self) -> Run | None:
@@ -288,8 +306,13 @@ class Store:
         if setup is None:
             return None
         records = tuple(self.records())
-        root = self.folder.parent.parent
-        return Run(name=self.name, setup=setup, records=records, root=root)
+        return Run(
+            name=self.name,
+            setup=setup,
+            records=records,
+            root=self.folder.parent.parent,
+            sweep=self.sweep_file(),
+        )
 
     def records(self, probe: str = "") -> Iterator[CellRecord]:
         """

@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from codeneedle.probes.recall.metrics import asked_for, is_answered, unanswered
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.probes.recall.settings import Ask, asked_of, conditions_of
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
-from codeneedle.text import plain, plural, size, table_lines, visible
+from codeneedle.text import plain, plural, size, sweep_command, table_lines, visible
 
 _SHORT_HASH = 8
 
@@ -357,16 +356,10 @@ def named_pairs(pairs: Sequence[Pair]) -> str:
 
 def nothing_to_show(run: Run, what: str) -> NothingToShow:
     """The error for *run* without numbers of *what*, with the command that goes on."""
-    command = sweep_command(run)
-    why = f"See why: codeneedle table {shlex.quote(run.name)}"
-    hint = f"Measure them: {command}" if command else why
+    command = sweep_command(run.folder)
+    why = f"See why: codeneedle table {visible(run.name)}"
+    hint = f"Measure them: {command}" if run.sweep else why
     return NothingToShow(run=visible(run.name), what=what, hint=hint)
-
-
-def sweep_command(run: Run) -> str:
-    """The command that goes on with the sweep of *run*; empty if none is known."""
-    words = run.setup.words
-    return shlex.join(["codeneedle", "sweep", *words]) if words else ""
 
 
 def unmeasured_lines(run: Run, metric: Metric) -> list[str]:

@@ -234,6 +234,7 @@ function showRun() {
   byId("sentences").replaceChildren(...run.sentences.map((line) => element("li", line)));
   definitions("facts", run.facts);
   byId("command").textContent = run.command;
+  byId("sweep").textContent = run.sweep;
   options("metric", run.metrics.map((each) => [each.name, each.name]));
   options("map", run.maps.map((each) => [each.name, each.name]));
   options("map-pair", [...new Set(run.maps.flatMap((each) => Object.keys(each.pairs)))].reverse().map((pair) => [pair, pair]));

@@ -3,19 +3,17 @@
 import itertools
 import json
 import math
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
-from msgspec.structs import fields
 from plotly.offline import get_plotlyjs
 
 from codeneedle.corpora.needles import ASKED_LINES
-from codeneedle.grid import ENGINE, Pair
+from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import kv_bytes, usual_contexts
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import LossKind
@@ -23,7 +21,7 @@ from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.rounds import asked_rounds
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.records.record import CellRecord, Run, Setup
+from codeneedle.records.record import CellRecord, Run
 from codeneedle.report import captions
 from codeneedle.report.answers import line_pairs
 from codeneedle.report.compare import (
@@ -43,7 +41,14 @@ from codeneedle.report.verdict import (
     sentences,
     table_rows,
 )
-from codeneedle.text import mib, one_line, or_null, visible
+from codeneedle.text import (
+    mib,
+    one_line,
+    or_null,
+    sweep_command,
+    visible,
+    visible_lines,
+)
 from codeneedle.verdict.judge import Limits, Row, Standing, Verdict, judge
 
 ANSWER_CHARACTERS = 700_000
@@ -127,7 +132,8 @@ def _run_facts(run: Run, found: Verdict, spell: Spell) -> dict[str, Any]:
         "answers": _answers(run),
         "memory": _memory(run, table),
         "facts": [list(each) for each in captions.facts(run)],
-        "command": visible(command(run.setup)),
+        "sweep": visible_lines(run.sweep),
+        "command": sweep_command(run.folder),
     }
 
 
@@ -352,56 +358,3 @@ def _memory(run: Run, table: PairTable) -> dict[str, Any]:
 
 def _mib(count: int | None) -> float | None:
     return None if count is None else round(mib(count), 3)
-
-
-def command(setup: Setup) -> str:
-    """The command that sweeps this setup again, for a shell."""
-    words = ["codeneedle", "sweep", "--corpus", setup.corpus.name]
-    words += ["--model", _model(setup), "--context", str(setup.context)]
-    words += [
-        "--k-types",
-        ",".join(setup.types_k),
-        "--v-types",
-        ",".join(setup.types_v),
-    ]
-    words += ["--prompt-form", setup.prompt_form, "--seed", str(setup.seed)]
-    words += _if(setup.probes, ["--probe", ",".join(setup.probes)])
-    words += itertools.chain.from_iterable(_chosen(setup))
-    words += _if(not setup.rotation, ["--rotation", "off"])
-    if setup.engine != ENGINE:
-        # MLX stores an option with its value, as one string: "--kv-group-size 64".
-        options = (
-            arg.split(" ", 1) if arg.startswith("--") else [arg]
-            for arg in setup.server_args
-        )
-        words += ["--engine", setup.engine, *itertools.chain.from_iterable(options)]
-        return shlex.join(words)
-    words += _if(setup.server_args, ["--", *setup.server_args])
-    return shlex.join(words)
-
-
-def _model(setup: Setup) -> str:
-    """The model as it was named, else by what its file is called."""
-    words = [part for word in setup.words for part in word.split("=", 1)]
-    named = words.index("--model") + 1 if "--model" in words[:-1] else 0
-    return words[named] if named else setup.weights.name
-
-
-def _chosen(setup: Setup) -> Iterator[list[str]]:
-    """The options of probes with what *setup* holds, but for paths of texts."""
-    for name, stored in setup.probes.items():
-        settings = fields(PROBES[name].settings) if name in PROBES else ()
-        for field in settings:
-            flag = field.type.__metadata__[0].extra["option"]
-            value = stored.get(field.name)
-            if field.name == "text" or value in (None, "", [], "default"):
-                continue
-            if "/" in flag:  # a switch, of which a setup may hold "on" or "off"
-                yield [flag.split("/")[value in (False, "off")]]
-                continue
-            values = value if isinstance(value, list) else [value]
-            yield [flag, ",".join(dict.fromkeys(map(str, values)))]
-
-
-def _if(wanted: object, words: Iterable[str]) -> list[str]:
-    return list(words) if wanted else []

@@ -13,7 +13,7 @@ from rich.text import Text
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.settings import is_of_known_size
 from codeneedle.errors import MachineError
-from codeneedle.grid import Pair, by_precision, precision
+from codeneedle.grid import Pair, precision
 from codeneedle.models.gguf import Weights
 from codeneedle.models.kv_cache import (
     MemoryPlan,
@@ -457,10 +457,10 @@ def _order(plan: Plan) -> str:
 
 def _grid(plan: Plan, cells: _Cells) -> Table:
     table = _table("K \\ V")
-    columns = by_precision(plan.request.v_types)
+    columns = plan.request.columns
     for v in columns:
         table.add_column(v, justify="right", no_wrap=True, min_width=8)
-    for k in by_precision(plan.request.k_types):
+    for k in plan.request.rows:
         table.add_row(k, *(_cell(plan, Pair(k, v), cells) for v in columns))
     return table
 

@@ -25,7 +25,7 @@ from codeneedle.report.captions import (
     number,
     status_word,
 )
-from codeneedle.text import csv_field, json_text, or_null, visible
+from codeneedle.text import csv_field, json_text, or_null, visible, visible_lines
 
 if TYPE_CHECKING:
     from codeneedle.report.verdict import Spell
@@ -642,17 +642,16 @@ def _memory(found: "Verdict | None", pair: Pair) -> str:
 
 
 def _commands(run: Run) -> str:
-    """What was typed, and what ran for the most precise pair, folded away."""
+    """The sweep file, and what ran for the most precise pair, folded away."""
     pair = most_precise({record.pair for record in run.records})
     ran = {
         record.probe: shlex.join(record.command)
         for record in run.records
         if record.pair == pair
     }
-    lines = [captions.sweep_command(run), *dict.fromkeys(ran.values())]
-    shown = "\n".join(visible(line) for line in lines if line)
-    fence = "`" * (3 + ("```" in shown))
-    return (
-        f"<details><summary>Commands</summary>\n\n{fence}sh\n{shown}\n{fence}\n\n"
-        "</details>\n"
-    )
+    commands = "\n".join(visible(line) for line in dict.fromkeys(ran.values()))
+    blocks = [("toml", visible_lines(run.sweep).rstrip()), ("sh", commands)]
+    # A fence of its own, whatever the text holds.
+    texts = [f"~~~~~{kind}\n{text}\n~~~~~\n" for kind, text in blocks if text]
+    what = "Sweep file and commands"
+    return "\n".join([f"<details><summary>{what}</summary>\n", *texts, "</details>\n"])

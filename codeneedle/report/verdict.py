@@ -15,7 +15,16 @@ from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import NO_VALUE_WORD, REFERENCE_MARK, named_pairs
 from codeneedle.sweep.decide import PROBE, SCREENS, further, time_s
-from codeneedle.text import duration, json_text, or_null, plain, plural, size, visible
+from codeneedle.text import (
+    duration,
+    json_text,
+    or_null,
+    plain,
+    plural,
+    size,
+    sweep_command,
+    visible,
+)
 from codeneedle.text import table_lines as markdown_table
 from codeneedle.verdict.judge import (
     FEWEST_UNITS,
@@ -301,13 +310,9 @@ def _way_on(
 
 def more_command(found: Verdict) -> str:
     """The command that asks the open pairs of a run for further functions."""
-    run, words = found.run, list(found.run.setup.words)
-    if not words:
-        return "the command that made this run, with --more"
-    at = words.index("--") if "--" in words else len(words)
+    run = found.run
     decide = ["--decide"] if _is_screened(run) else []
-    every = [*words[:at], *_options(found), *decide, "--more", *words[at:]]
-    return visible(shlex.join(["codeneedle", "sweep", *every]))
+    return sweep_command(run.folder, *_limit_options(found), *decide, "--more")
 
 
 def _is_screened(run: Run) -> bool:
@@ -319,8 +324,13 @@ def _is_screened(run: Run) -> bool:
 
 def _options(found: Verdict) -> list[str]:
     """Where the run is, and the limits that it is held against, if not the default."""
-    limits, root = found.limits, found.run.root
-    options = ["--out", str(root)] if root not in {None, RUNS} else []
+    root = found.run.root
+    where = ["--out", str(root)] if root not in {None, RUNS} else []
+    return [*where, *_limit_options(found)]
+
+
+def _limit_options(found: Verdict) -> list[str]:
+    options, limits = [], found.limits
     for flag, limit, default in (
         ("--max-loss", limits.max_loss, MAX_LOSS),
         ("--max-lost", limits.max_lost, MAX_LOST),

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
-from codeneedle.probes.recall.record import NAME as RECALL
-from codeneedle.probes.recall.record import Recall, recall_of
+from codeneedle.probes.probe import Times
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.sweep.runner import Event, Runner
 from codeneedle.verdict.judge import Limits, Verdict, best_by_size, cache_size, judge
@@ -16,10 +15,10 @@ from codeneedle.verdict.statistics import Word
 MOST_PAIRS = 4
 """Pairs that are asked for further functions at a time."""
 
-SCREENS = ("divergence", "copy")
+SCREENS = tuple(name for name, probe in PROBES.items() if probe.screens)
 """
 Probes that screen. The first is the default: with SmolLM2 on two cores four chunks of
-it take 19 s a pair where 16 copies take 75 s.
+divergence take 19 s a pair where 16 copies take 75 s.
 """
 
 FINALISTS = 5
@@ -28,7 +27,7 @@ FINALISTS = 5
 TIME_SHARE = 1 / 3
 """Of the time of a sweep, the most that its further functions take by themselves."""
 
-PROBE = PROBES[RECALL]
+PROBE = next(probe for probe in PROBES.values() if probe.continued_metric)
 """What open pairs are asked in addition."""
 
 
@@ -50,7 +49,7 @@ def further(found: Verdict) -> dict[Pair, int]:
     largest = cache_size(chosen) if chosen else 1.0
     needed: dict[Pair, tuple[int, int]] = {}
     for each in found.compared:
-        row = next((row for row in each.rows if _is_continued(row.metric.name)), None)
+        row = each.row(PROBE.continued_metric)
         if row is None or each.word is not Word.OPEN or row.word is not Word.OPEN:
             continue
         goal = next((end for end in ends if end > asked.get(each.pair, 0)), 0)
@@ -63,11 +62,6 @@ def further(found: Verdict) -> dict[Pair, int]:
     if found.reference and most > asked.get(found.reference, 0):
         return {found.reference: most, **goals}
     return goals
-
-
-def _is_continued(metric: str) -> bool:
-    """Whether further functions change what this metric says."""
-    return metric == "recall-logp"
 
 
 Show = Callable[[Mapping[Pair, int]], AbstractContextManager[Callable[[Event], None]]]
@@ -122,10 +116,10 @@ def _further_s(record: CellRecord, setup: Setup) -> float:
         looks = PROBE.look(record, setup)
     if not looks:
         return 0.0
-    found, first = recall_of(record), PROBE.unit_ends(setup)[0]
-    asking = math.fsum(each.wall_s for each in found.forced[first:])
+    times, first = PROBE.times(record), PROBE.unit_ends(setup)[0]
     # A reference may pass over a look.
-    return asking + min(looks, found.starts - 1) * _reading_s(record, found)
+    servers = min(looks, times.servers - 1)
+    return math.fsum(times.units[first:]) + servers * _reading_s(record, times)
 
 
 def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
@@ -139,15 +133,15 @@ def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
 
 def _cell_s(record: CellRecord, goal: int) -> float:
     """Seconds of one more server of *record*, until it has *goal* functions."""
-    found = recall_of(record)
-    forced = math.fsum(each.wall_s for each in found.forced) / max(len(found.forced), 1)
-    return _reading_s(record, found) + (goal - len(found.forced)) * forced
+    times = PROBE.times(record)
+    known = len(times.units)
+    each = math.fsum(times.units) / max(known, 1)
+    return _reading_s(record, times) + (goal - known) * each
 
 
-def _reading_s(record: CellRecord, found: Recall) -> float:
-    """Seconds of one server of *record* in which nothing was asked."""
-    asking = math.fsum(each.wall_s for each in found.answers)
-    return max(record.phases.total_s - asking, 0.0) / max(found.starts, 1)
+def _reading_s(record: CellRecord, times: Times) -> float:
+    """Seconds of one server of *record* without its questions."""
+    return max(record.phases.total_s - times.questions_s, 0.0) / times.servers
 
 
 def finalists(run: Run, limits: Limits) -> list[Pair]:

@@ -10,7 +10,8 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences, first_other
 from codeneedle.records.record import CellRecord, Run, Setup, Status
-from codeneedle.records.store import SETUP, Store, run_folder
+from codeneedle.records.store import SETUP, SWEEP, Store, run_folder
+from codeneedle.sweep.request import decoded, keep
 from codeneedle.verdict.trust import trusted
 
 Key = tuple[Pair, str]
@@ -237,7 +238,10 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
 def _write(target: Store, found: Merged, tell: Callable[[str, int, int], None]) -> None:
     with target.locked():
         for folder in found.sources:
-            target.adopt(_setup(Store(folder)))
+            source = Store(folder)
+            target.adopt(_setup(source))
+            if text := source.sweep_file():
+                keep(decoded(text, source=str(folder / SWEEP)), target)
         for at, (key, store) in enumerate(found.cells.items()):
             tell(f"writing {target.folder}", at, len(found.cells))
             if store.folder != target.folder.absolute():

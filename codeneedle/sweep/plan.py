@@ -5,21 +5,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
+
+from msgspec import structs
 
 from codeneedle.corpora import corpus as corpora
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.engines.engine import CacheTypes, Engine, ModelSpec
-from codeneedle.errors import BadInput, FolderUnusable, UnknownName
+from codeneedle.engines.engine import Engine, ModelSpec
+from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise, shuffled_grid
-from codeneedle.models import nano, weights
+from codeneedle.models import nano, pretrained, weights
 from codeneedle.models.gguf import Weights
 from codeneedle.probes import probes_named
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.store import Store, run_folder
-from codeneedle.sweep.request import Request
+from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, places
-from codeneedle.system.files import nearest
+from codeneedle.system.files import exists, expanded, nearest
 from codeneedle.system.machine import free_disk_bytes
 
 DEFAULT_CONTEXT = 16_384
@@ -44,7 +47,9 @@ class Plan:
     What one page of a sweep would do: checked, but nothing started yet.
 
     Attributes:
-        request: What it follows from.
+        request: What it follows from, with what suits engine and probes.
+        kept: What its run folder keeps as a sweep file.
+        execution: What the command uses.
         probes: What measures, in this order.
         engine: Serves the model.
         weights: Header of the weights.
@@ -60,6 +65,8 @@ class Plan:
     """
 
     request: Request
+    kept: Request
+    execution: Execution
     probes: tuple[Probe, ...]
     engine: Engine
     weights: Weights
@@ -95,27 +102,32 @@ class Plan:
 
 
 def plan(
-    request: Request,
+    page: Request,
+    execution: Execution,
     *,
     engine_for: EngineFor,
     read: Callable[[str], Corpus] = corpora.load,
     weights_at: Callable[[Path], Weights] = weights.read_header,
+    suited: Callable[[Request], Request] = lambda request: request,
 ) -> Plan:
     """
-    Check *request* against the engine, the weights, the disk and the corpus.
+    Check a page against the engine, the weights, the disk and the corpus.
 
     The corpus comes last: reading it may take a minute.
 
     Args:
-        request: One page of what a user asked for.
+        page: One page of what a user asked for.
+        execution: What the command uses.
         engine_for: Makes the engine.
         read: Makes a corpus of its name or path.
         weights_at: Reads what the model's path leads to.
+        suited: Adds what follows from the engine's settings.
 
     Raises:
         RequestError: If it can be mended by asking otherwise.
         MachineError: If this machine cannot do it.
     """
+    request = suited(page)
     probes = probes_named(request.probes)
     _check_settings(request, probes, None)
     header = weights_at(request.model or nano.built_in_model())
@@ -126,12 +138,12 @@ def plan(
     _refuse_missing_abilities(engine, probes)
     request = _with_settings(request, engine, probes)
     request = _with_types(request, engine)
-    workers, alone = _workers(request, spec, engine_for)
-    pairs = _pairs(request, engine.cache_types())
+    workers, alone = _workers(execution, spec, engine_for)
+    pairs = _pairs(request, execution, engine)
     context = _checked_context(request, header, engine, probes)
     corpus = read(chosen_corpus(request))
     _check_settings(request, probes, corpus)
-    store = _store(request, corpus.name, spec.name)
+    store = _store(execution, corpus.name, spec.name)
     said = (
         probe.notes(
             request.chosen(probe.name, probe.settings), header, engine, store.folder
@@ -140,6 +152,8 @@ def plan(
     )
     return Plan(
         request=request,
+        kept=_kept(page, request, context, form),
+        execution=execution,
         probes=tuple(probes),
         engine=engine,
         weights=header,
@@ -212,14 +226,14 @@ def default_form(request: Request, header: Weights) -> PromptForm:
 def notes(request: Request, corpus: Corpus) -> list[str]:
     """What a user should know about corpus and model before the sweep starts."""
     found = corpus.left_out()
-    if request.model is None:
+    if not request.models:
         chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"
         found.append(f"no --model given: this is the built-in model{chosen}")
-        if corpus.kind != "incompressible":
-            found.append(
-                "the built-in model is an instrument for incompressible text: what "
-                f"it misses of {corpus.name} says nothing about cache types"
-            )
+    if request.model is None and corpus.kind != "incompressible":
+        found.append(
+            "the built-in model is an instrument for incompressible text: what "
+            f"it misses of {corpus.name} says nothing about cache types"
+        )
     return found
 
 
@@ -235,7 +249,7 @@ def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
         weights=header,
         name=weights.short_name(header.path) if request.model else nano.NAME,
         arguments=request.server_args,
-        rotation=request.rotation,
+        rotation=request.rotates,
         # A completion has no thinking to switch off.
         thinking=form is PromptForm.COMPLETION,
         is_chat=form is PromptForm.CHAT,
@@ -244,10 +258,10 @@ def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
 
 
 def _workers(
-    request: Request, spec: ModelSpec, engine_for: EngineFor
+    execution: Execution, spec: ModelSpec, engine_for: EngineFor
 ) -> tuple[tuple[Worker, ...], Worker]:
     """What measures side by side, and what measures while nobody else computes."""
-    sites = places(devices=request.devices, workers=request.workers)
+    sites = places(devices=execution.devices, workers=execution.workers)
     workers = tuple(_worker(site, spec, engine_for) for site in sites)
     return workers, _worker(sites[0].alone(), spec, engine_for)
 
@@ -291,13 +305,13 @@ def _with_settings(
     request: Request, engine: Engine, probes: Sequence[Probe]
 ) -> Request:
     """*request* with the settings of *probes* as *engine* can do them."""
-    settings = dict(request.settings)
+    changes: dict[str, Any] = {}
     for probe in probes:
         chosen = request.chosen(probe.name, probe.settings)
         suited = probe.suited(chosen, engine)
         if suited != chosen:
-            settings[probe.name] = suited
-    return replace(request, settings=settings)
+            changes[probe.name] = suited
+    return structs.replace(request, **changes)
 
 
 def _with_types(request: Request, engine: Engine) -> Request:
@@ -308,43 +322,79 @@ def _with_types(request: Request, engine: Engine) -> Request:
         BadInput: If it has none.
     """
     usual = engine.cache_types().usual
-    if not usual and not (request.k_types and request.v_types):
+    if not usual and not (request.rows and request.columns):
         raise BadInput(
             source="--types",
             reason=f"the engine {engine.name} does not tell its cache types",
             hint="Name them, the most precise one first: --types auto,fp8",
         )
-    return replace(
-        request,
-        k_types=request.k_types or usual,
-        v_types=request.v_types or usual,
-    )
+    is_whole = request.rows and request.columns
+    return request if is_whole else structs.replace(request, types=usual)
 
 
-def _pairs(request: Request, types: CacheTypes) -> tuple[Pair, ...]:
+def _pairs(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:
     """The grid, in running order; types that the engine does not have are refused."""
-    for kind, asked, known in (
-        ("K cache type", request.k_types, types.k),
-        ("V cache type", request.v_types, types.v),
+    types = engine.cache_types()
+    for axis, asked, known in (
+        ("K", request.rows, types.k),
+        ("V", request.columns, types.v),
     ):
         for name in asked:
             if known and name not in known:
-                raise UnknownName(kind=kind, name=name, known=known)
-    pairs = shuffled_grid(request.k_types, request.v_types, seed=request.seed)
+                raise BadInput(
+                    source=f"{axis} type {name}",
+                    reason=f"{engine.name} has no {name} for the cache",
+                    hint=f"Known: {', '.join(known)}.",
+                )
+    pairs = shuffled_grid(request.rows, request.columns, seed=request.seed)
     if types.pairs is not None:
         pairs = [pair for pair in pairs if pair in types.pairs]
-    return request.shard.pairs(pairs) if request.shard else tuple(pairs)
+    return execution.shard.pairs(pairs) if execution.shard else tuple(pairs)
 
 
-def _store(request: Request, corpus: str, model: str) -> Store:
+def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Request:
     """
-    The store of the page that *request* is, after a look at the disk below it.
+    What the run folder of *page* keeps: what was chosen for it as well, and paths that
+    lead there from any folder.
+
+    Args:
+        page: As the user asked for it.
+        request: As it suits the engine.
+        context: In tokens.
+        form: How needles are asked for.
+    """
+    corpus = chosen_corpus(request)
+    built_in = () if request.models else (nano.NAME,)
+    return structs.replace(
+        page,
+        corpus=corpus if corpora.is_name(corpus) else _absolute(corpus),
+        models=tuple(map(_weights_from_anywhere, page.models)) or built_in,
+        types=request.types,
+        contexts=(context,),
+        prompt_form=form,
+    )
+
+
+def _weights_from_anywhere(word: str) -> str:
+    """*word*, the absolute path if it is one: a server may know it as a name."""
+    is_name = word in pretrained.NAMES or not exists(expanded(word))
+    return word if is_name else _absolute(word)
+
+
+def _absolute(path: str) -> str:
+    return str(expanded(path).absolute())
+
+
+def _store(execution: Execution, corpus: str, model: str) -> Store:
+    """
+    The store of the page that is measured, after a look at the disk below it.
 
     Raises:
         FolderUnusable: If it cannot be written to, or next to nothing is free.
     """
-    name = f"{model}+{request.page}" if request.page else model
-    folder = run_folder(request.out, corpus=corpus, model=name)
+    name = f"{model}+{execution.page}" if execution.page else model
+    below = run_folder(execution.out, corpus=corpus, model=name)
+    folder = execution.folder or below
     existing = nearest(folder)
     if not os.access(existing, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY

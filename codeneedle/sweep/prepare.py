@@ -32,6 +32,7 @@ from codeneedle.probes.recall.settings import (
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CorpusFacts, NeedleFacts, Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.request import keep
 from codeneedle.system import machine
 from codeneedle.system.processes import now
 from codeneedle.text import plural
@@ -110,7 +111,7 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
     )
     conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
     try:
-        return replace(run, setup=plan.store.adopt(replace(setup, probes=conditions)))
+        setup = plan.store.adopt(replace(setup, probes=conditions))
     except OtherSetup as error:
         if error.key.startswith("recall "):
             option = f"--{error.key.removeprefix('recall ')}"
@@ -119,6 +120,8 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
                 f"Go on with {option} {value}, or choose another folder with --out."
             )
         raise
+    keep(plan.kept, plan.store)
+    return replace(run, setup=setup)
 
 
 def refuse_other_setup(plan: Plan) -> None:
@@ -551,12 +554,11 @@ def _setup(plan: Plan, fitted: Fitted) -> Setup:
         cpu_features=identity.cpu_features,
         context=plan.context,
         server_args=(*identity.arguments, *plan.request.server_args),
-        rotation=plan.request.rotation,
+        rotation=plan.request.rotates,
         seed=plan.request.seed,
-        types_k=plan.request.k_types,
-        types_v=plan.request.v_types,
+        types_k=plan.request.rows,
+        types_v=plan.request.columns,
         created=now(),
-        words=plan.request.words,
     )
 
 

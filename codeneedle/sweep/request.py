@@ -1,111 +1,115 @@
-"""What a user asks of a sweep: options, sweep files and pages."""
+"""
+What a user asks of a sweep: a request, which is what a sweep file holds, and what one
+command uses to measure it.
+"""
 
 import itertools
+import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import msgspec.inspect
-import msgspec.structs
+import tomli_w
+from msgspec.structs import replace
 
 from codeneedle.corpora.registry import NAME
+from codeneedle.engines.settings import SETTINGS
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
 from codeneedle.grid import ENGINE, RUNS, by_precision
 from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.records.store import SWEEP, Store
 from codeneedle.sweep.workers import Share
-from codeneedle.system.files import expanded
+from codeneedle.system.files import expanded, read_regular, reason_of
 
 _Value = TypeVar("_Value")
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
+TABLES: Mapping[str, type[msgspec.Struct]] = {
+    **{name: probe.settings for name, probe in PROBES.items()},
+    **SETTINGS,
+}
+"""Settings of each probe and engine: the tables of a sweep file, by their names."""
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+if TYPE_CHECKING:
+
+    class _Tables(msgspec.Struct, frozen=True, kw_only=True):
+        """A field for each of `TABLES`; None where the file has no such table."""
+
+else:
+    _Tables = msgspec.defstruct(
+        "_Tables",
+        [(name, kind | None, None) for name, kind in TABLES.items()],
+        frozen=True,
+        kw_only=True,
+    )
+
+
+class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    Arguments for llama-server that are tried against others.
+    What a sweep file says; None or empty for what suits the model.
 
-    Attributes:
-        name: What a page of the grid is called.
-        args: The arguments.
-    """
-
-    name: str
-    args: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """
-    What a user asked for; None or empty for what suits the model.
-
-    The grid is K x V. Of what else has several values, each combination is a page
-    of that grid with a run folder of its own; see `pages`.
+    Its fields are the keys of the file, in the words of the file; to them come the
+    tables of probes and engines. The grid is K x V. Of what else has several values,
+    each combination is a page of that grid with a run folder of its own; see `pages`.
 
     Attributes:
         corpus: Name or path of the text.
-        models: Paths of weights, None or none at all for the built-in model.
+        models: Names or paths of weights; empty for the built-in model.
         engine: Name of what serves the model.
-        k_types: Types of the grid's rows.
-        v_types: Types of its columns.
+        types: Cache types of both axes.
+        k_types: Types of K alone.
+        v_types: Types of V alone.
         probes: Names of what measures.
-        contexts: Context sizes, in tokens; empty for what suits the model.
-        rotations: Whether quantized values are rotated, as llama.cpp does unless
-            it is told not to.
-        variants: Arguments for llama-server that are tried against each other.
+        contexts: Context sizes, in tokens.
+        rotation: Whether quantized values are rotated, as llama.cpp does unless it is
+            told not to: ``on``, ``off`` or both.
         prompt_form: How needles are asked for.
         prefill_no_think: Whether to begin the answer with an empty thought.
         fit: Whether a corpus that is too long is trimmed, rather than refused.
+        skip_fallback: Whether a cell that falls back ends before it is measured.
         seed: Of sampling and of the running order.
         server_args: Further arguments for llama-server; a page's own come last.
-        llama_server: Path of the binary.
-        out: Folder of all run folders.
-        settings: What was chosen for each probe and for the engine, by its name; one
-            that is not there has its defaults.
-        skip_fallback: Whether a cell that falls back ends before it is measured.
-        devices: Accelerators that measure side by side; empty for the engine's own
-            choice.
-        workers: Cells that are measured side by side on the CPU; None for one.
-        shard: Share of the grid to measure; None for all of it, and the run folder
-            to itself.
-        page: What this page is called; empty if it is the only one.
-        words: What was typed for it, to be told with other options; may be empty.
+        variants: Arguments for llama-server that are tried against each other, by name.
     """
 
     corpus: str | None = None
-    models: tuple[Path | None, ...] = ()
+    models: tuple[str, ...] = ()
     engine: str = ENGINE
+    types: tuple[str, ...] = ()
     k_types: tuple[str, ...] = ()
     v_types: tuple[str, ...] = ()
     probes: tuple[str, ...] = ("recall",)
-    contexts: tuple[int, ...] = ()
-    rotations: tuple[bool, ...] = (True,)
-    variants: tuple[Variant, ...] = ()
+    contexts: tuple[Annotated[int, msgspec.Meta(ge=256)], ...] = ()
+    rotation: tuple[str, ...] = ("on",)
     prompt_form: PromptForm | None = None
     prefill_no_think: bool = False
     fit: bool = True
+    skip_fallback: bool = False
     seed: int = 42
     server_args: tuple[str, ...] = ()
-    llama_server: Path | None = None
-    out: Path = RUNS
-    settings: Mapping[str, msgspec.Struct] = field(default_factory=dict)
-    skip_fallback: bool = False
-    devices: tuple[str, ...] = ()
-    workers: int | None = None
-    shard: Share | None = None
-    page: str = ""
-    words: tuple[str, ...] = field(default=(), compare=False)
+    variants: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Types of K, most precise first; empty for what suits the engine."""
+        return tuple(by_precision(self.k_types or self.types))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Types of V, likewise."""
+        return tuple(by_precision(self.v_types or self.types))
 
     @property
     def model(self) -> Path | None:
         """The weights of this page; None for the built-in model."""
-        return self.models[0] if self.models else None
+        return pretrained.path_of(self.models[0]) if self.models else None
 
     @property
     def context(self) -> int | None:
@@ -113,180 +117,244 @@ class Request:
         return self.contexts[0] if self.contexts else None
 
     @property
-    def rotation(self) -> bool:
+    def rotates(self) -> bool:
         """Whether this page rotates quantized values."""
-        return self.rotations[0]
+        return self.rotation[0] == "on"
+
+    @property
+    def settings(self) -> dict[str, msgspec.Struct]:
+        """What was chosen for probes and engines, by name."""
+        chosen = {name: getattr(self, name) for name in TABLES}
+        return {name: table for name, table in chosen.items() if table is not None}
 
     def chosen(self, name: str, kind: type[_Settings]) -> _Settings:
         """The settings of the probe or engine called *name*, which are of *kind*."""
-        found = self.settings.get(name, kind())
-        if not isinstance(found, kind):
-            raise TypeError(f"settings of {name} are {type(found).__name__}")
-        return found
+        table = getattr(self, name, None)
+        if table is None:
+            return kind()
+        if not isinstance(table, kind):
+            raise TypeError(f"settings of {name} are {type(table).__name__}")
+        return table
 
 
-def pages(request: Request) -> list[Request]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
     """
-    The pages of *request*, each with one value where it has several.
+    What one command uses to measure a request; no part of the run.
+
+    Attributes:
+        out: Folder of all run folders.
+        folder: The run folder, where a user names it; None for one below `out`.
+        page: What a page is called; empty if it is the only one.
+        llama_server: Path of the binary.
+        devices: Accelerators that measure side by side; empty for the engine's own
+            choice.
+        workers: Cells that are measured side by side on the CPU; None for one.
+        shard: Share of the grid to measure; None for all of it, and the run folder
+            to itself.
+    """
+
+    out: Path = RUNS
+    folder: Path | None = None
+    page: str = ""
+    llama_server: Path | None = None
+    devices: tuple[str, ...] = ()
+    workers: int | None = None
+    shard: Share | None = None
+
+
+def pages(request: Request) -> list[tuple[str, Request]]:
+    """
+    The pages of *request* by name, each with one value where it has several.
 
     A page is named after the values in which the pages differ. Weights are outermost,
     so that their file stays in memory from one page to the next; they have a folder
     of their own and are not part of the name.
     """
     return [
-        replace(
-            request,
-            models=models,
-            contexts=contexts,
-            rotations=rotations,
-            variants=variants,
-            server_args=(
-                *request.server_args,
-                *(word for variant in variants for word in variant.args),
+        (
+            "+".join(_names(request, contexts, rotation, variants)),
+            replace(
+                request,
+                models=models,
+                contexts=contexts,
+                rotation=rotation,
+                server_args=(
+                    *request.server_args,
+                    *(word for name in variants for word in request.variants[name]),
+                ),
+                variants={},
             ),
-            page="+".join(_names(request, contexts, rotations, variants)),
         )
-        for models, contexts, rotations, variants in itertools.product(
+        for models, contexts, rotation, variants in itertools.product(
             _singles(request.models),
             _singles(request.contexts),
-            _singles(request.rotations),
+            _singles(request.rotation),
             _singles(request.variants),
         )
     ]
 
 
 def _singles(values: Iterable[_Value]) -> list[tuple[_Value, ...]]:
-    return [(value,) for value in values] or [()]
+    return [(value,) for value in dict.fromkeys(values)] or [()]
 
 
 def _names(
     request: Request,
     contexts: tuple[int, ...],
-    rotations: tuple[bool, ...],
-    variants: tuple[Variant, ...],
+    rotation: tuple[str, ...],
+    variants: tuple[str, ...],
 ) -> Iterator[str]:
-    if len(request.contexts) > 1:
+    if len({*request.contexts}) > 1:
         yield f"context-{contexts[0]}"
     # Off is named even where it is the only value: llama.cpp's default is on.
-    if len(request.rotations) > 1 or not rotations[0]:
-        yield "rotation-on" if rotations[0] else "rotation-off"
+    if len({*request.rotation}) > 1 or rotation[0] == "off":
+        yield f"rotation-{rotation[0]}"
     if len(request.variants) > 1:
-        yield variants[0].name
+        yield variants[0]
 
 
-_Names = tuple[str, ...]
-
-KEYS: dict[str, Any] = {
-    "engine": str,
-    "corpus": str,
-    "models": _Names,
-    "types": _Names,
-    "k_types": _Names,
-    "v_types": _Names,
-    "probes": _Names,
-    "contexts": tuple[Annotated[int, msgspec.Meta(ge=256)], ...],
-    "rotation": _Names,
-    "server_args": _Names,
-    "variants": dict[str, _Names],
-    "prompt_form": PromptForm,
-    "prefill_no_think": bool,
-    "skip_fallback": bool,
-    "fit": bool,
-    "seed": int,
-    **{name: probe.settings for name, probe in PROBES.items()},
-}
-"""
-The keys of a sweep file, with their types; each may be left out.
-
-They are fields of a `Request`, but for ``types``, which are those of both axes, for
-``rotation`` (``["on", "off"]`` tries both), for ``variants``, which are arguments by
-name, and for the table of each probe. The table of each engine comes to them.
-"""
-
-Kinds = Mapping[str, type[msgspec.Struct]]
-"""Classes of settings, by the name of what they are for."""
-
-NO_KINDS: Kinds = MappingProxyType({})
-
-_PROBE_KINDS: Kinds = {name: probe.settings for name, probe in PROBES.items()}
+def union(stored: Request, wanted: Request) -> Request:
+    """*wanted*, with the types, the probes and their tables of *stored* beside it."""
+    rows = by_precision((*stored.rows, *wanted.rows))
+    columns = by_precision((*stored.columns, *wanted.columns))
+    is_square = rows == columns
+    tables = {
+        name: table
+        for name, table in stored.settings.items()
+        if getattr(wanted, name) is None
+    }
+    return replace(
+        wanted,
+        types=tuple(rows) if is_square else (),
+        k_types=() if is_square else tuple(rows),
+        v_types=() if is_square else tuple(columns),
+        probes=tuple(dict.fromkeys((*stored.probes, *wanted.probes))),
+        **tables,
+    )
 
 
-def read_sweep_file(
-    name: str, *, folder: Path = Path("sweeps"), engines: Kinds = NO_KINDS
-) -> dict[str, Any]:
+def keep(request: Request, store: Store) -> None:
     """
-    The fields of a `Request` that the sweep file called *name* gives.
+    Make *request*, with what was asked before it, the sweep file of a run folder.
+
+    Raises:
+        BadInput: If the sweep file that is there cannot be read.
+        FolderUnusable: If it cannot be written.
+    """
+    if text := store.sweep_file():
+        stored = decoded(text, source=str(store.folder / SWEEP))
+        request = union(stored, request)
+    store.keep_sweep_file(encoded(request))
+
+
+# --- sweep files
+
+
+def read_sweep(name: str, *, folder: Path = Path("sweeps")) -> Request:
+    """
+    What a sweep file says.
 
     Args:
-        name: A file in *folder*, else one of the package.
-        folder: Where to look first.
-        engines: The settings of engines: a table of each may be there.
+        name: A file in *folder*, else one of the package; or the path of a file, or of
+            a run folder, which holds the one that it was made by.
+        folder: Where names are looked for first.
 
     Raises:
         UnknownName: If there is none of that name.
         BadInput: If it cannot be read, has an unknown key, or an impossible value.
     """
-    file, table = f"{name}.toml", _table(name, folder)
-    keys, kinds = {**KEYS, **engines}, {**_PROBE_KINDS, **engines}
-    refuse_unknown(table, keys, source=file)
-    for part in kinds.keys() & table.keys():
-        if isinstance(table[part], dict):
-            known = kinds[part].__struct_fields__
-            refuse_unknown(table[part], known, source=file, key=part)
-    _refuse_empty(table, file=file)
-    layout = msgspec.defstruct(
-        "SweepFile", [(key, kind, msgspec.UNSET) for key, kind in keys.items()]
-    )
+    source, text = _text(name, folder)
+    return decoded(text, source=source)
+
+
+def decoded(text: str, *, source: str) -> Request:
+    """
+    The request that the *text* of a sweep file holds.
+
+    Raises:
+        BadInput: As of `read_sweep`; it names *source*.
+        UnknownName: If a model or a rotation has an unknown name.
+    """
     try:
-        read = msgspec.convert(table, type=layout, dec_hook=_path_of)
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number without end, too
+        raise BadInput(
+            source=source, reason=f"is not TOML: {error}", hint="Mend that line."
+        ) from error
+    refuse_unknown(table, Request.__struct_fields__, source=source)
+    for name in TABLES.keys() & table.keys():
+        if isinstance(table[name], dict):
+            known = TABLES[name].__struct_fields__
+            refuse_unknown(table[name], known, source=source, key=name)
+    _refuse_empty(table, source=source)
+    try:
+        request = msgspec.convert(table, type=Request, dec_hook=_path_of)
     except msgspec.ValidationError as error:
         raise BadInput(
-            source=file,
+            source=source,
             reason=str(error),
             hint=value_hint(str(error), otherwise="Give that key another value."),
         ) from error
-    given = {key: getattr(read, key) for key in keys if key in table}
-    _refuse_unsafe(given.get("variants", ()), file=file)
-    settings = {name: given.pop(name) for name in kinds if name in given}
-    return _fields(given) | {"settings": settings}
+    _refuse_unusable(request, source=source)
+    return request
 
 
-def overruled(
-    settings: Mapping[str, msgspec.Struct],
-    given: Mapping[str, Mapping[str, object]],
-    *,
-    engines: Kinds = NO_KINDS,
-) -> dict[str, msgspec.Struct]:
+def encoded(request: Request) -> str:
+    """*request* as the text of a sweep file: what differs from the defaults."""
+    return tomli_w.dumps(_changed(request))
+
+
+def _changed(struct: msgspec.Struct) -> dict[str, Any]:
+    """The fields of *struct* that differ from their defaults, as TOML has them."""
+    plain = type(struct)()
+    values = {name: getattr(struct, name) for name in struct.__struct_fields__}
+    return {
+        name: _changed(value)
+        if isinstance(value, msgspec.Struct)
+        else msgspec.to_builtins(value, enc_hook=str)
+        for name, value in values.items()
+        if value != getattr(plain, name)
+    }
+
+
+def overruled(request: Request, options: Mapping[str, Any]) -> Request:
     """
-    *settings* of probes and engines, with what options give in place of theirs.
+    *request* with what *options* give in place of its values.
 
     Args:
-        settings: By name of the probe or engine.
-        given: The values of fields or their texts, by name of the probe or engine and
-            of the field.
-        engines: The settings of engines.
+        request: Of a sweep file, or of none.
+        options: By key of a sweep file, values or their texts; of a table, by its keys.
 
     Raises:
         BadInput: If a value cannot be; it names the option.
+        UnknownName: If a rotation has an unknown name.
     """
-    found = dict(settings)
-    for name, values in given.items():
-        kind = {**_PROBE_KINDS, **engines}[name]
-        try:
-            checked = msgspec.convert(
-                dict(values), type=kind, strict=False, dec_hook=_path_of
-            )
-        except msgspec.ValidationError as error:
-            reason, _, place = str(error).partition(" - at ")
-            option = _option_of(kind, place.strip("`$.").partition("[")[0])
-            hint = value_hint(reason, otherwise="Give it another value.")
-            raise BadInput(source=option, reason=reason, hint=hint) from error
-        changes = {key: getattr(checked, key) for key in values}
-        found[name] = msgspec.structs.replace(found.get(name) or kind(), **changes)
-    return found
+    try:
+        given = msgspec.convert(
+            dict(options), type=Request, strict=False, dec_hook=_path_of
+        )
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at ")
+        hint = value_hint(reason, otherwise="Give it another value.")
+        raise BadInput(source=_option_at(place), reason=reason, hint=hint) from error
+    _refuse_rotations(given.rotation)
+    changes: dict[str, Any] = {name: getattr(given, name) for name in options}
+    for name in TABLES.keys() & options.keys():
+        chosen = {key: getattr(changes[name], key) for key in options[name]}
+        changes[name] = replace(request.chosen(name, TABLES[name]), **chosen)
+    if "types" in options:  # those of one axis in a file give way, too
+        changes = {"k_types": (), "v_types": ()} | changes
+    return replace(request, **changes)
 
 
-def _option_of(settings: type[msgspec.Struct], name: str) -> str:
+def _option_at(place: str) -> str:
+    """The option for the value at *place*: ``$.throughput.depths[0]`` is --depths."""
+    _, name, *keys = place.strip("`").partition("[")[0].split(".")
+    return option_of(TABLES[name], keys[0]) if keys else f"--{name}"
+
+
+def option_of(settings: type[msgspec.Struct], name: str) -> str:
     """The option that stands for the field *name* of a probe's *settings*."""
     (found,) = (f for f in msgspec.structs.fields(settings) if f.name == name)
     described = msgspec.inspect.type_info(found.type)
@@ -296,7 +364,7 @@ def _option_of(settings: type[msgspec.Struct], name: str) -> str:
 
 def _path_of(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str | Path):
-        return expanded(str(value))
+        return expanded(value).absolute()
     raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
 
 
@@ -310,77 +378,49 @@ def sweep_names(folder: Path = Path("sweeps")) -> list[str]:
     return list(dict.fromkeys([*here, *sorted(name for name, _ in _shipped())]))
 
 
-def _fields(given: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a `Request` for the keys of a sweep file."""
-    both = given.pop("types", None)
-    chosen = {"k_types": both, "v_types": both} | given if both else given
-    if "rotation" in chosen:
-        chosen["rotations"] = chosen.pop("rotation")
-    readers: dict[str, Callable[[Any], Any]] = {
-        "models": lambda words: models(words, source="models"),
-        "k_types": lambda types: tuple(by_precision(types)),
-        "v_types": lambda types: tuple(by_precision(types)),
-        "contexts": lambda sizes: tuple(dict.fromkeys(sizes)),
-        "rotations": rotations,
-        "variants": lambda by_name: tuple(Variant(*item) for item in by_name.items()),
-    }
-    return {
-        key: readers[key](value) if key in readers else value
-        for key, value in chosen.items()
-    }
+def is_path(name: str) -> bool:
+    """Whether *name* is the path of a sweep file or a run folder."""
+    return name.endswith(".toml") or not NAME.fullmatch(name)
 
 
-def models(words: Iterable[str], *, source: str) -> tuple[Path | None, ...]:
+def run_folder_at(name: str) -> Path | None:
     """
-    The distinct weights that *words* stand for, as `pretrained.named` reads them.
+    The run folder that *name* is the path of; None if it is none.
 
-    Raises:
-        BadInput: If one is neither a name nor a path.
+    Relative where it is below the working folder, so that commands are short.
     """
-    found = (pretrained.named(word, source=source) for word in words)
-    return tuple(dict.fromkeys(found))
-
-
-def rotations(words: tuple[str, ...]) -> tuple[bool, ...]:
-    """
-    ``on`` and ``off`` as whether quantized values are rotated.
-
-    Raises:
-        UnknownName: If a word is neither.
-    """
-    known = {"on": True, "off": False}
-    for word in words:
-        if word not in known:
-            raise UnknownName(kind="rotation", name=word, known=list(known))
-    return tuple(dict.fromkeys(known[word] for word in words))
-
-
-def _table(name: str, folder: Path) -> dict[str, Any]:
-    text = _text(name, folder)
-    if text is None:
-        raise UnknownName(kind="sweep", name=name, known=sweep_names(folder))
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number without end, too
-        raise BadInput(
-            source=f"{name}.toml",
-            reason=f"is not TOML: {error}",
-            hint="Mend that line.",
-        ) from error
-
-
-def _text(name: str, folder: Path) -> str | None:
-    if not NAME.fullmatch(name):
+    if not is_path(name) or not expanded(name).is_dir():
         return None
+    folder = Path(os.path.abspath(expanded(name)))  # noqa: PTH100 - keeps links' names
+    here = Path.cwd()
+    return folder.relative_to(here) if here in folder.parents[2:] else folder
+
+
+def _text(name: str, folder: Path) -> tuple[str, str]:
+    """Where the sweep file called *name* is, for errors, and its text."""
     path = folder / f"{name}.toml"
+    if is_path(name):
+        path = expanded(name)
+        path = path / SWEEP if path.is_dir() else path
     try:
-        if path.is_file():
-            return path.read_text(encoding="utf-8-sig")  # a mark of editors
-    except (OSError, UnicodeDecodeError) as error:
+        data = read_regular(path)
+        if data is not None:
+            return str(path), data.decode("utf-8-sig")  # a mark of editors
+    except (OSError, ValueError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else error
         raise BadInput(
-            source=path, reason=f"cannot be read: {error}", hint="Look at the file."
+            source=path, reason=f"cannot be read: {reason}", hint="Look at the file."
         ) from error
-    return dict(_shipped()).get(name)
+    shipped = dict(_shipped())
+    if name in shipped:
+        return path.name, shipped[name]
+    if os.sep in name:
+        raise BadInput(
+            source=path,
+            reason="there is no such sweep file",
+            hint="Name a sweep, a sweep file, or a run folder: sweeps/CORPUS/MODEL.",
+        )
+    raise UnknownName(kind="sweep", name=name, known=sweep_names(folder))
 
 
 def _shipped() -> Iterator[tuple[str, str]]:
@@ -390,26 +430,36 @@ def _shipped() -> Iterator[tuple[str, str]]:
             yield file.name.removesuffix(".toml"), file.read_text(encoding="utf-8")
 
 
-def _refuse_unsafe(variants: Iterable[str], *, file: str) -> None:
-    """Stop at a variant that could not be part of a folder's name."""
-    for name in variants:
+def _refuse_unusable(request: Request, *, source: str) -> None:
+    """Stop at names of models, rotations and variants that cannot be."""
+    _refuse_rotations(request.rotation)
+    for word in request.models:
+        pretrained.named(word, source=f"{source}, key 'models':")
+    for name in request.variants:
         if not NAME.fullmatch(name):
             raise BadInput(
-                source=file,
+                source=source,
                 reason=f"'{name}' in [variants] cannot name a folder",
                 hint="Use letters, digits, dots, dashes and underscores.",
             )
 
 
-def _refuse_empty(table: Mapping[str, object], *, file: str) -> None:
+def _refuse_rotations(words: Iterable[str]) -> None:
+    known = ("on", "off")
+    for word in words:
+        if word not in known:
+            raise UnknownName(kind="rotation", name=word, known=known)
+
+
+def _refuse_empty(table: Mapping[str, object], *, source: str) -> None:
     """Stop at an empty list or text: it must not quietly run a default."""
     for key, value in table.items():
         if value in ([], ""):
             raise BadInput(
-                source=file,
+                source=source,
                 reason=f"'{key}' is empty",
                 hint="Give it a value, or leave the key out.",
             )
         # A variant without arguments is one: what the others are compared with.
         if isinstance(value, dict) and key != "variants":
-            _refuse_empty(value, file=file)
+            _refuse_empty(value, source=source)

@@ -5,27 +5,19 @@ the grid.
 
 import os
 import re
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from codeneedle.engines.engine import Engine
-from codeneedle.errors import BadInput, FolderUnusable, ToolFailed
+from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise
 from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import first_other
 from codeneedle.records.record import CellRecord
 from codeneedle.records.store import Store
-from codeneedle.system.files import write_whole
 from codeneedle.system.machine import usable_cores
-from codeneedle.system.processes import output_of
-from codeneedle.text import one_line, plural
+from codeneedle.text import plural
 from codeneedle.verdict.trust import trusted_records
-
-SBATCH_TIMEOUT_S = 60.0
-"""How long sbatch may take: a busy controller answers after some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,105 +165,6 @@ def share_of_array(environment: Mapping[str, str] = os.environ) -> Share | None:
             hint="Say which share this task has: --shard 3/8",
         )
     return Share(number + 1, count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmArray:
-    """
-    A SLURM array whose tasks share a sweep.
-
-    Attributes:
-        tasks: Number of shares.
-        gpus: Of each task.
-        cpus: Cores of each task.
-        more: Further arguments of sbatch, quoted as for a shell.
-    """
-
-    tasks: int
-    gpus: int = 1
-    cpus: int = 4
-    more: str = ""
-
-    def script(self, words: Sequence[str], *, out: Path) -> str:
-        """
-        The script that sbatch takes.
-
-        SIGTERM, by which SLURM ends a task whose node is drained or whose time is up,
-        ends the server; a task that is requeued goes on with its share.
-
-        Args:
-            words: Of ``codeneedle sweep``.
-            out: Folder of all run folders; logs of the tasks go there.
-
-        Raises:
-            BadInput: If a quote in `more` has no end.
-        """
-        try:
-            more = shlex.split(self.more)
-        except ValueError as error:
-            raise BadInput(
-                source=f"--sbatch {self.more}",
-                reason=str(error),
-                hint="Quote it as for a shell: --sbatch \"-p gpu --comment='a b'\"",
-            ) from error
-        log = (Path.cwd() / out).absolute() / "slurm-%A_%a.log"
-        options = [
-            "--job-name=codeneedle",
-            f"--array=1-{self.tasks}",
-            f"--cpus-per-task={self.cpus}",
-            *([f"--gres=gpu:{self.gpus}"] if self.gpus else []),
-            "--requeue",
-            "--open-mode=append",
-            f"--output={shlex.quote(str(log))}",
-            # On one line: an option may have its value in the next word.
-            *([shlex.join(more)] if more else []),
-        ]
-        command = [sys.executable, "-m", "codeneedle", "sweep"]
-        # Before what goes to the server. Not of COUNT: some tasks may be sent again.
-        at = list(words).index("--") if "--" in words else len(words)
-        ours, theirs = shlex.join(words[:at]), shlex.join(words[at:])
-        share = f'--shard "$SLURM_ARRAY_TASK_ID/{self.tasks}"'
-        return "\n".join(
-            [
-                "#!/bin/sh",
-                *(f"#SBATCH {option}" for option in options),
-                f"cd {shlex.quote(str(Path.cwd()))} || exit",
-                f"exec {shlex.join(command)} {ours} {share} {theirs}".rstrip(),
-                "",
-            ]
-        )
-
-    def write(self, path: Path, words: Sequence[str], *, out: Path) -> None:
-        """
-        Write the `script` to *path*.
-
-        Raises:
-            FolderUnusable: If it, or a folder for logs in *out*, cannot be written.
-        """
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            write_whole(path, self.script(words, out=out).encode())
-        except OSError as error:
-            raise FolderUnusable(folder=path, reason=str(error)) from error
-
-    @staticmethod
-    def send(path: Path) -> str:
-        """
-        Send the script at *path*; what sbatch says.
-
-        Raises:
-            ToolFailed: If there is no sbatch, or it refuses.
-        """
-        said = output_of(
-            ["sbatch", str(path)], timeout_s=SBATCH_TIMEOUT_S, env=os.environ
-        )
-        if said.returncode:
-            raise ToolFailed(
-                tool="sbatch",
-                reason=f"refuses {path}: {one_line(said.stderr)}",
-                hint="Mend the arguments with --sbatch, or the script by hand.",
-            )
-        return said.stdout.strip()
 
 
 def on_other_devices(

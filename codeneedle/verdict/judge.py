@@ -16,8 +16,6 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.throughput.metrics import METRICS as SPEEDS
-from codeneedle.probes.throughput.record import NAME as THROUGHPUT
 from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run
 from codeneedle.text import MIB
 from codeneedle.verdict.statistics import (
@@ -537,11 +535,12 @@ def _word(rows: Sequence[Row], lacking: Sequence[str]) -> Word:
 
 def _trouble(pair: Pair, records: Iterable[CellRecord]) -> str:
     """Why nothing is said of the quality of *pair*; empty if something is."""
+    timed = {name for name, probe in PROBES.items() if probe.is_timed}
     return next(
         (
             f"{record.status.value}: {record.reason}"
             for record in records
-            if record.pair == pair and record.probe != THROUGHPUT
+            if record.pair == pair and record.probe not in timed
             if not record.has_numbers
         ),
         "",
@@ -568,9 +567,15 @@ def _buffer_bytes(buffer: KvBuffer, effective: Effective, context: int) -> float
 
 def _speeds(run: Run) -> dict[Pair, float]:
     """Tokens per second of writing, where that was measured."""
-    narrowed = frames.of_probe(run, THROUGHPUT)
-    cells = frames.cells_frame(narrowed, SPEEDS[0])
-    return {cell.pair: cell.value for cell in cells if cell.has_value}
+    return {
+        cell.pair: cell.value
+        for probe in PROBES.values()
+        if probe.is_timed
+        for cell in frames.cells_frame(
+            frames.of_probe(run, probe.name), probe.metrics[0]
+        )
+        if cell.has_value
+    }
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:

@@ -3,53 +3,40 @@
 import json
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import fake_openai
 import pytest
 from fake_engine import made_weights
 from made_plans import CORPUS, made_world
-from msgspec import Meta, Struct
+from msgspec.structs import replace
 from printing import printed
 from programs import script
 from typer.main import get_command
 
-from codeneedle.cli import engines
 from codeneedle.cli.app import app
-from codeneedle.cli.engines import ENGINES, Offer, offered, settings_of_engines
+from codeneedle.cli.engines import ENGINES, offered
 from codeneedle.cli.sweep import planned
 from codeneedle.engines.engine import ModelSpec
-from codeneedle.engines.openai.settings import CommandSettings
+from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.report.plan import plan_view
-from codeneedle.sweep.request import Request, read_sweep_file
-
-
-class MadeSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of an engine that does not exist."""
-
-    url: Annotated[
-        str, Meta(description="Where.", extra={"option": "--made-url", "metavar": "X"})
-    ] = ""
+from codeneedle.sweep.request import Execution, Request, read_sweep
 
 
 @pytest.fixture
 def parse(monkeypatch, tmp_path):
-    """Parses the options of a sweep while there is an engine called made."""
-    made = Offer(find=id, engine_for=id, settings=MadeSettings)
-    monkeypatch.setattr(engines, "ENGINES", {**ENGINES, "made": made})
+    """Parses the options of a sweep; a sweep file called mine asks for an endpoint."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CORPUS", raising=False)
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "mine.toml").write_text(
-        'engine = "made"\n[made]\nurl = "from-file"\n', encoding="utf-8"
+        'engine = "endpoint"\n[endpoint]\nurl = "from-file"\n', encoding="utf-8"
     )
 
     def parsed(*args):
         command = get_command(app).commands["sweep"]
-        return command.make_context("sweep", list(args)).obj
+        return command.make_context("sweep", list(args)).obj[0]
 
     return parsed
 
@@ -58,28 +45,25 @@ def parse(monkeypatch, tmp_path):
     ("args", "url"),
     [
         (["mine"], "from-file"),
-        (["mine", "--made-url", "given"], "given"),
-        (["--engine", "made", "--made-url", "given"], "given"),
+        (["mine", "--url", "given"], "given"),
+        (["--engine", "endpoint", "--url", "given"], "given"),
     ],
 )
 def test_an_engine_has_a_table_in_sweep_files_and_options_of_its_own(parse, args, url):
-    """
-    A further engine needs one line in the registry for both.
-    """
     request = parse(*args)
 
-    assert "made" == request.engine
-    assert {"made": MadeSettings(url=url)} == request.settings
+    assert "endpoint" == request.engine
+    assert {"endpoint": EndpointSettings(url=url)} == request.settings
 
 
 def test_the_settings_of_another_engine_are_refused(parse):
     """
     They would be ignored without a word.
     """
-    with pytest.raises(BadInput, match="settings of the engine made") as caught:
-        offered(parse("--made-url", "given"))
+    with pytest.raises(BadInput, match="settings of the engine endpoint") as caught:
+        offered(parse("mine", "--engine", "mlx"))
 
-    assert "--engine made" in caught.value.hint
+    assert "--engine endpoint" in caught.value.hint
 
 
 def test_an_engine_that_does_not_exist_is_refused_by_name():
@@ -105,12 +89,11 @@ def test_the_shipped_sweeps_of_mlx_make_the_published_tables(
     """
     Length by depth for each K with each V; the same by divergence, speed and memory.
     """
-    shipped = read_sweep_file(name, folder=tmp_path, engines=settings_of_engines())
-    asked = Request(**shipped)
+    asked = read_sweep(name, folder=tmp_path)
 
-    assert ("mlx", ("f16", "kv8", "kv4")) == (asked.engine, asked.k_types)
-    assert (v_types, probes) == (asked.v_types, asked.probes)
-    assert 0 == asked.settings["mlx"].quantized_kv_start
+    assert ("mlx", ("f16", "kv8", "kv4")) == (asked.engine, asked.rows)
+    assert (v_types, probes) == (asked.columns, asked.probes)
+    assert 0 == asked.mlx.quantized_kv_start
     assert ENGINES["mlx"] is offered(asked)
 
 
@@ -123,16 +106,15 @@ def test_a_command_may_fix_the_type_of_one_side(placeholder, k_types, v_types):
     The pairs are those that were asked for then; two types of it cannot be.
     """
     template = f"{sys.executable} ${{port}} ${{{placeholder}}}"
-    settings = {
-        "command": CommandSettings(command=template, served_name="made"),
-    }
+    settings = CommandSettings(command=template, served_name="made")
     asked = Request(
-        engine="command", k_types=k_types, v_types=v_types, settings=settings
+        engine="command", k_types=k_types, v_types=v_types, command=settings
     )
     both = replace(asked, k_types=("f16", "q8_0"), v_types=("f16", "q4_0"))
     model = ModelSpec(weights=made_weights(), name="made")
 
-    made = ENGINES["command"].engine_for(ENGINES["command"].suited(asked))(model)
+    suited = ENGINES["command"].suited(asked)
+    made = ENGINES["command"].engine_for(suited, Execution())(model)
 
     assert made.cache_types().pairs is None
     assert not any("K = V" in note for note in made.notes())
@@ -292,12 +274,12 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     # As much as the weights of the test were trained for.
     words = [name, "--corpus", "tiny", "--context", "8192"]
     words += args if needs_model else []
-    request = command.make_context("sweep", words).obj
+    request, execution = command.make_context("sweep", words).obj
 
-    (plan,) = planned(request)
+    (plan,) = planned(request, execution)
 
     is_free = name in {"ik-llama", "tabbyapi"}
-    types = len(request.k_types)
+    types = len(request.rows)
     assert types * (types if is_free else 1) == len(plan.pairs)
     assert "version 1" == plan.engine.identity().version
     assert plan.engine.name in printed(plan_view(plan))

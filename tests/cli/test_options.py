@@ -1,6 +1,6 @@
 """From the words of a command line to one request."""
 
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ from made_plans import EVERY_KEY
 from msgspec import structs
 from typer.main import get_command
 
-from codeneedle.cli.app import USAGE_ERROR, app
+from codeneedle.cli.app import USAGE_ERROR
 from codeneedle.cli.engines import ENGINES
 from codeneedle.cli.options import (
     SweepCommand,
@@ -23,7 +23,8 @@ from codeneedle.errors import BadInput, RequestError
 from codeneedle.models.pretrained import NAMES, SMOLLM2
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.sweep.request import Request
+from codeneedle.sweep.request import Execution, Request
+from codeneedle.sweep.workers import Share
 from codeneedle.verdict.judge import Limits
 
 
@@ -35,7 +36,7 @@ def parse(tmp_path, monkeypatch):
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "mine.toml").write_text(EVERY_KEY, encoding="utf-8")
 
-    def parsed(*words, env=None):
+    def parsed(*words, env=None, execution=False):
         for name, value in (env or {}).items():
             monkeypatch.setenv(name, value)
         requests = []
@@ -46,22 +47,22 @@ def parse(tmp_path, monkeypatch):
             requests.append(context.obj)
 
         get_command(commands)(args=list(words), prog_name="x", standalone_mode=False)
-        return requests.pop()
+        return requests.pop()[execution]
 
     return parsed
 
 
 GIVEN = [
     ("--corpus other", "corpus", "other"),
-    ("--model a.gguf", "models", (Path("a.gguf"),)),
-    ("--model ~/a.gguf", "models", (Path.home() / "a.gguf",)),
-    ("--model needle-nano", "models", (None,)),
-    ("--k-types q4_0,f16", "k_types", ("f16", "q4_0")),
+    ("--model a.gguf", "models", ("a.gguf",)),
+    ("--model ~/a.gguf", "models", ("~/a.gguf",)),
+    ("--model needle-nano", "models", ("needle-nano",)),
+    ("--k-types q4_0,f16", "k_types", ("q4_0", "f16")),
     ("--v-types q5_1", "v_types", ("q5_1",)),
     ("--probe divergence,recall,divergence", "probes", ("divergence", "recall")),
     ("--context 1024", "contexts", (1024,)),
-    ("--rotation off", "rotations", (False,)),
-    ("--rotation off,on", "rotations", (False, True)),
+    ("--rotation off", "rotation", ("off",)),
+    ("--rotation off,on", "rotation", ("off", "on")),
     ("--prompt-form completion", "prompt_form", PromptForm.COMPLETION),
     ("--context 1024,512", "contexts", (1024, 512)),
     ("--prefill-no-think", "prefill_no_think", True),
@@ -71,8 +72,6 @@ GIVEN = [
     ("--skip-fallback", "skip_fallback", True),
     ("--no-skip-fallback", "skip_fallback", False),
     ("--seed 0", "seed", 0),
-    ("--llama-server /opt/ls", "llama_server", Path("/opt/ls")),
-    ("--out elsewhere", "out", Path("elsewhere")),
     ("-- -ngl 99", "server_args", ("-ngl", "99")),
 ]
 """Each option, the field of a request that it becomes, and its value there."""
@@ -89,7 +88,43 @@ def test_each_option_reaches_the_request_and_wins_over_a_sweep_file(
     found = parse("mine", *words.split())
 
     assert Request(**{field: value}) == parse(*words.split())
-    assert found == replace(stored, **{field: value})
+    assert found == structs.replace(stored, **{field: value})
+
+
+def test_what_belongs_to_one_command_is_no_part_of_the_request(parse):
+    words = "--llama-server /opt/ls --out x --devices 0,1 --workers 2 --shard 1/2"
+    found = parse(*words.split(), execution=True)
+
+    assert Request() == parse(*words.split())
+    assert {each.name for each in fields(found)} >= {"folder", "page"}
+    assert found == Execution(
+        llama_server=Path("/opt/ls"),
+        out=Path("x"),
+        devices=("0", "1"),
+        workers=2,
+        shard=Share(1, 2),
+    )
+
+
+def test_types_of_both_axes_overrule_those_that_a_file_gives_one(parse):
+    found = parse("mine", "--types", "f16,q4_K")
+
+    assert ("f16", "q4_K") == found.rows == found.columns
+
+
+def test_a_run_folder_is_gone_on_with_unless_another_is_chosen(parse, tmp_path):
+    """Its sweep file is read like any other; options overrule it."""
+    run = tmp_path / "sweeps" / "a" / "b"
+    run.mkdir(parents=True)
+    (run / "sweep.toml").write_text("corpus = 'tiny'\nseed = 9\n", encoding="utf-8")
+
+    found = parse("sweeps/a/b", "--seed", "3")
+    assert (Request(corpus="tiny", seed=3)) == found
+    assert Path("sweeps/a/b") == parse("sweeps/a/b", execution=True).folder
+    elsewhere = parse("sweeps/a/b", "--out", "other", execution=True)
+    assert (None, Path("other")) == (elsewhere.folder, elsewhere.out)
+    assert None is parse("./sweeps/mine.toml", execution=True).folder
+    assert parse("mine") == parse("./sweeps/mine.toml")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +132,7 @@ def test_each_option_reaches_the_request_and_wins_over_a_sweep_file(
     [
         ("--divergence-context 512,1024", "divergence", "contexts", (512, 1024)),
         ("--chunks 4", "divergence", "chunks", 4),
-        ("--text wiki.txt", "divergence", "text", Path("wiki.txt")),
+        ("--text /wiki.txt", "divergence", "text", Path("/wiki.txt")),
         ("--depths 0,512", "throughput", "depths", (0, 512)),
         ("--repetitions 5", "throughput", "repetitions", 5),
         ("--tasks single,nth", "retrieval", "tasks", ("single", "nth")),
@@ -158,32 +193,7 @@ def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
     assert ("http_server", 7, False) == (found.corpus, found.seed, found.fit)
     assert None is parse("--", "-ngl", "99").corpus
     assert parse("--seed", "8", "mine") == parse("mine", "--seed", "8")
-    assert (("bf16", "q4_0"), ("q8_0",)) == (types.k_types, types.v_types)
-
-
-@pytest.mark.parametrize(
-    ("command", "own"),
-    [
-        (("sweep",), "--decide --budget 2h --more --max-loss=2% --retry-failed"),
-        (("sweep",), "--no-more --max-lost 5% --max-memory 2GiB --at 32K"),
-        (("plan",), "--decide"),
-        (("submit", "slurm"), "--tasks 3 --gpus=0 --sbatch -x --submit --script a.sh"),
-    ],
-)
-def test_the_words_of_a_run_are_those_that_say_what_it_is(command, own):
-    """
-    They are told again with other options, in front of what goes to llama-server; the
-    command's own options are not among them.
-    """
-    found = get_command(app)
-    for name in command:
-        found = found.commands[name]
-    words = f"kv-grid {own} --seed 7 -- --budget 3 --tasks 2".split()
-
-    request = found.make_context("x", words).obj
-
-    expected = "kv-grid --seed 7 -- --budget 3 --tasks 2"
-    assert expected == " ".join(request.words)
+    assert (("bf16", "q4_0"), ("q8_0",)) == (types.rows, types.columns)
 
 
 def _said(error):
@@ -291,7 +301,7 @@ def test_a_model_by_name_is_a_path_in_the_cache(parse):
     """
     Whether or not it has been fetched.
     """
-    assert (SMOLLM2.path,) == parse("--model", "smollm2").models
+    assert SMOLLM2.path == parse("--model", "smollm2").model
     with pytest.raises(RequestError, match="--model smolm: is neither the name"):
         parse("--model", "smolm")
 

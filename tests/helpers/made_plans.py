@@ -1,14 +1,14 @@
 """Plans on made-up weights and an engine without a process."""
 
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields
 
 from fake_engine import TYPES, FakeEngine
 from gguf_files import SHAPE, write_gguf
+from msgspec.structs import replace
 
 from codeneedle.models import nano
 from codeneedle.sweep import plan
-from codeneedle.sweep.request import Request
+from codeneedle.sweep.request import Execution, Request
 
 CORPUS = """\
 [generate]
@@ -66,18 +66,22 @@ def made_world(folder, monkeypatch, *, keys=SHAPE):
 
 def asking(**changes):
     """A request for two types of the corpus tiny on the weights model.gguf."""
-    asked = Request(
-        corpus="tiny", models=(Path("model.gguf"),), k_types=TWO, v_types=TWO
-    )
+    asked = Request(corpus="tiny", models=("model.gguf",), types=TWO)
     return replace(asked, **changes)
 
 
 def planned(*, engine=None, **changes):
-    """The plan of such a request, on *engine*, a new one by default."""
+    """
+    The plan of such a request, on *engine*, a new one by default.
+
+    Changes are fields of the request, or of what the command uses.
+    """
     chosen = engine or FakeEngine()
+    names = {each.name for each in fields(Execution)} & changes.keys()
+    execution = Execution(**{name: changes.pop(name) for name in names})
 
     def engine_for(spec):
         chosen.model = spec
         return chosen
 
-    return plan.plan(asking(**changes), engine_for=engine_for)
+    return plan.plan(asking(**changes), execution, engine_for=engine_for)

@@ -146,15 +146,14 @@ def test_the_picture_says_what_it_shows_and_on_what() -> None:
 def test_a_run_without_numbers_is_not_drawn(
     tmp_path: Path, *, difference: bool
 ) -> None:
-    words = ("--types", "bf16,q4_0")
-    empty = replace(RUN, records=(), setup=replace(SMALL, words=words))
+    empty = replace(RUN, records=(), setup=SMALL, sweep="seed = 42")
 
     with pytest.raises(
         NothingToShow, match="made-model has no cell with mat"
     ) as caught:
         drawn(tmp_path / "new", empty, difference=difference)
 
-    assert "Measure them: codeneedle sweep --types bf16,q4_0" == caught.value.hint
+    assert f"Measure them: codeneedle sweep sweeps/{RUN.name}" == caught.value.hint
     assert 1 == caught.value.exit_code
     assert not (tmp_path / "new").exists()
 

@@ -3,13 +3,14 @@
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from made_records import failed_record, made_run, made_setup
 from made_retrieval import made_texts, retrieval_record, right
 
 from codeneedle.records.record import Run, Status
-from codeneedle.report.page import command, page
+from codeneedle.report.page import page
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 MEBIBYTE = 2**20
@@ -86,30 +87,15 @@ def test_answers_to_tasks_stand_beside_what_was_expected():
     assert '","no"]]' in said
 
 
-def test_the_command_repeats_the_setup():
-    """
-    Types, context, prompt form, seed, rotation and further arguments, for a shell.
-    """
-    setup = made_setup(types_k=("bf16",), types_v=("q4_0",))
-    said = command(replace(setup, rotation=False, server_args=("--threads", "2")))
-
-    assert "--k-types bf16 --v-types q4_0" in said
-    forced = replace(setup, probes={"recall": {"ask": "forced"}})
-    assert command(forced).endswith("--probe recall --ask forced")
-    assert said.endswith("--rotation off -- --threads 2")
-    tasks = replace(
-        setup,
-        probes={"retrieval": {"questions": 4, "gate": "off"}},
-        words=("--model=~/a.gguf", "--probe", "retrieval"),
+def test_it_holds_the_sweep_file_and_the_command_that_goes_on(run):
+    """Ready to paste; what a terminal or a browser would act on is shown instead."""
+    kept = replace(
+        run, name="a/b c", root=Path("my runs"), sweep='corpus = "x"\nseed = 7\x1b\n'
     )
-    assert "--model '~/a.gguf' " in command(tasks)
-    assert command(tasks).endswith("--probe retrieval --questions 4 --no-gate")
-    gated = replace(tasks, probes={"retrieval": {"gate": "on"}})
-    assert command(gated).endswith("--probe retrieval --gate")
-    mlx = replace(setup, engine="mlx", server_args=("--kv-group-size 32",))
-    assert command(mlx).endswith("--engine mlx --kv-group-size 32")
-    other = replace(setup, engine="command", server_args=("--command", "serve ${k}"))
-    assert command(other).endswith("--engine command --command 'serve ${k}'")
+    html = page([kept], None, spell)
+
+    assert '"command":"codeneedle sweep \'my runs/a/b c\'"' in html
+    assert r'"sweep":"corpus = \"x\"\nseed = 7\\x1b\n"' in html
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

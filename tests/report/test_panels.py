@@ -160,12 +160,12 @@ def test_what_has_no_length_and_depth_is_refused(run, metric, hint):
 
 
 def test_tasks_that_were_never_answered_are_nothing_to_show():
-    empty = run_of(setup=replace(SETUP, words=("--probe", "retrieval")))
+    empty = replace(run_of(setup=SETUP), sweep="seed = 42")
 
     with pytest.raises(NothingToShow, match="no cell with answers") as caught:
         panels_of(empty, RIGHT)
 
-    assert "Measure them: codeneedle sweep --probe retrieval" == caught.value.hint
+    assert f"Measure them: codeneedle sweep sweeps/{empty.name}" == caught.value.hint
 
 
 def test_a_comparison_needs_something_to_compare_with():

@@ -180,7 +180,7 @@ def test_a_pair_that_the_weights_cannot_take_says_why(tmp_path):
     odd = {**SHAPE, "llama.embedding_length": 320}
     write_gguf(tmp_path / "odd.gguf", odd)
 
-    text = shown(planned(models=(Path("odd.gguf"),), v_types=("f16", "q4_0")))
+    text = shown(planned(models=("odd.gguf",), v_types=("f16", "q4_0")))
 
     assert ["cannot", "cannot"] == grid_of(text)["q8_0"]
     assert "cannot: block of 32 does not divide head size 80" in text

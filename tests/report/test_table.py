@@ -482,7 +482,6 @@ def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
     Memory by the types where no log tells; the commands are folded away.
     """
     setup = made_setup(types_k=TYPES, types_v=TYPES)
-    setup = replace(setup, words=("--types", "bf16,q8_0,q4_0"))
     run = made_run(lambda pair, at: 20 - 5 * (pair.k == "q4_0"), setup=setup)
     bare = [
         replace(
@@ -490,7 +489,7 @@ def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
         )
         for each in run.records
     ]
-    run = replace(run, records=tuple(bare))
+    run = replace(run, records=tuple(bare), sweep='models = ["m"]\n')
     judged = replace(table_of(run), verdict=judge(run))
 
     text = table_markdown([judged], lambda _engine: lambda pair: f"-ctk {pair.k}")
@@ -499,5 +498,5 @@ def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
     assert "| q4\\_0/q4\\_0 | ~28% | 15.00 |" in text
     assert "- ~: predicted from the bits of the types" in text
     assert "- Keep: -ctk bf16." in text
-    assert "<details><summary>Commands</summary>\n\n```sh\ncodeneedle sweep" in text
-    assert "\nserve -ctk bf16\n```\n\n</details>" in text
+    assert '</summary>\n\n~~~~~toml\nmodels = ["m"]\n~~~~~\n' in text
+    assert "~~~~~sh\nllama-server -ctk bf16\n~~~~~\n\n</details>" in text

@@ -57,11 +57,6 @@ def rows(run, limits=None):
     return heading, {line[at]: line for line in lines}
 
 
-def with_words(run, *words, root=None):
-    """*run* as if these had been typed after ``codeneedle sweep``."""
-    return replace(run, setup=replace(run.setup, words=words), root=root)
-
-
 def with_klds(run, klds, chunks=16):
     """*run*, and the divergence of its pairs."""
     made = [
@@ -96,7 +91,7 @@ def test_a_small_limit_is_not_rounded_away():
 
 def test_where_nothing_is_within_the_nearest_pair_and_its_command_are_named():
     run = continuing({GOOD: OPEN, COARSE: BEYOND})
-    kept, nearest, command = said(with_words(run, "gradient", "--", "-t", "1"))
+    kept, nearest, command = said(run)
 
     assert (
         "Keep: -ctk bf16 -ctv bf16. No smaller cache is shown to lose less than 1.0 %."
@@ -106,21 +101,22 @@ def test_where_nothing_is_within_the_nearest_pair_and_its_command_are_named():
         "Nearest: q8_0/q8_0 loses 0.5 % of the right tokens, at most 1."
     )
     assert nearest.endswith(" more functions would decide it.")
-    assert command.startswith("codeneedle sweep gradient --more -- -t 1 (about ")
+    assert command.startswith(f"codeneedle sweep sweeps/{run.name} --more (about ")
 
 
 def test_the_command_that_continues_repeats_folder_limits_and_deciding():
     """Else it would ask for a full grid, or nothing would be open to it."""
     run = continuing({GOOD: OPEN})
     limits = Limits(max_loss=0.011, max_lost=0.2)
-    elsewhere = with_words(run, "gradient", root=Path("my runs"))
-    screened = with_klds(with_words(run, "gradient"), {GOOD: 0.01, COARSE: 0.01})
+    elsewhere = replace(run, root=Path("my runs"))
+    screened = with_klds(run, {GOOD: 0.01, COARSE: 0.01})
 
     assert said(elsewhere, limits)[2].startswith(
-        "codeneedle sweep gradient --out 'my runs' --max-loss 1.1% --max-lost 20% "
-        "--more"
+        f"codeneedle sweep 'my runs/{run.name}' --max-loss 1.1% --max-lost 20% --more"
     )
-    assert said(screened)[2].startswith("codeneedle sweep gradient --decide --more")
+    assert said(screened)[2].startswith(
+        f"codeneedle sweep sweeps/{run.name} --decide --more"
+    )
 
 
 def test_a_text_without_further_functions_is_said_to_be_too_short():
@@ -567,13 +563,13 @@ def test_json_has_what_the_verdict_rests_on():
 
 
 def test_the_time_of_further_functions_is_told_where_it_is_known():
-    run = with_words(continuing({GOOD: OPEN}), "gradient")
+    run = continuing({GOOD: OPEN})
     timeless = replace(
         run, records=tuple(replace(r, phases=Phases()) for r in run.records)
     )
 
     assert " (about " in said(run)[2]
-    assert said(timeless)[2].startswith("codeneedle sweep gradient --more")
+    assert said(timeless)[2].startswith(f"codeneedle sweep sweeps/{run.name} --more")
 
 
 def test_a_pair_with_more_right_tokens_than_the_reference_shows_no_loss():

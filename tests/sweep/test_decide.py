@@ -161,9 +161,8 @@ class World:
         self.plan = planned(
             corpus="many",
             contexts=(65536,),
-            k_types=("f16", "q8_0", "q4_0"),
-            v_types=("f16", "q8_0", "q4_0"),
-            settings={"recall": RecallSettings(ask=Ask.FORCED, functions=8, lines=5)},
+            types=("f16", "q8_0", "q4_0"),
+            recall=RecallSettings(ask=Ask.FORCED, functions=8, lines=5),
             engine=self.engine,
         )
         self.asked = []

@@ -14,14 +14,13 @@ from codeneedle.errors import (
     BadInput,
     FolderUnusable,
     ToolMissing,
-    UnknownName,
 )
 from codeneedle.grid import Pair
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.sweep import plan
-from codeneedle.sweep.request import Request, Variant, pages
+from codeneedle.sweep.request import Execution, Request, pages
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +29,10 @@ def world(tmp_path, monkeypatch):
     made_world(tmp_path, monkeypatch)
 
 
-def planned_page(page):
+def planned_page(name, page):
     """The plan of one page."""
-    return plan.plan(page, engine_for=lambda spec: FakeEngine(model=spec))
+    execution = Execution(page=name)
+    return plan.plan(page, execution, engine_for=lambda spec: FakeEngine(model=spec))
 
 
 def test_a_plan_starts_nothing_and_makes_no_folder(tmp_path):
@@ -43,7 +43,7 @@ def test_a_plan_starts_nothing_and_makes_no_folder(tmp_path):
     found = planned()
 
     assert {Pair(k, v) for k in TYPES[2:] for v in TYPES[2:]} == set(found.pairs)
-    assert found.pairs == planned(k_types=("q4_0", "q8_0")).pairs
+    assert found.pairs == planned(types=("q4_0", "q8_0")).pairs
     assert Path("sweeps/tiny/model") == found.store.folder
     assert ("model", 8192, False) == (found.model, found.context, found.is_built_in)
     assert not (tmp_path / "sweeps").exists()
@@ -53,8 +53,8 @@ def test_each_page_has_a_folder_of_its_own():
     """
     Beside that of a sweep without pages, under one prefix.
     """
-    asked = asking(rotations=(True, False), contexts=(1024, 2048))
-    folders = [planned_page(page).store.folder.name for page in pages(asked)]
+    asked = asking(rotation=("on", "off"), contexts=(1024, 2048))
+    folders = [planned_page(*page).store.folder.name for page in pages(asked)]
 
     assert [
         "model+context-1024+rotation-on",
@@ -83,7 +83,7 @@ def test_the_context_is_the_one_asked_for_or_one_that_suits(
     """
     Never more than the weights were trained for, where they say it.
     """
-    request = Request(models=(Path("model.gguf"),) * model, contexts=asked)
+    request = Request(models=("model.gguf",) * model, contexts=asked)
     header = SimpleNamespace(training_context=trained)
 
     assert expected == plan.chosen_context(request, header, stretched=False)
@@ -118,7 +118,7 @@ def test_a_template_makes_a_chat_but_for_the_built_in_model(
     """
     Base models go on with a text; the form that is asked for is taken.
     """
-    request = Request(models=() if built_in else (Path("model.gguf"),))
+    request = Request(models=() if built_in else ("model.gguf",))
     header = SimpleNamespace(chat_template=template, is_read=True)
 
     assert expected == plan.default_form(request, header)
@@ -126,15 +126,13 @@ def test_a_template_makes_a_chat_but_for_the_built_in_model(
 
 
 @pytest.mark.parametrize(("axis", "kind"), [("k_types", "K"), ("v_types", "V")])
-def test_a_type_that_the_binary_lacks_is_refused_with_the_nearest(axis, kind):
-    """
-    The axis is named.
-    """
-    with pytest.raises(UnknownName) as caught:
-        planned(**{axis: ("q8_0", "q4_o")})
+def test_a_type_that_the_binary_lacks_is_refused_with_those_that_it_has(axis, kind):
+    """The axis is named; nobody means the type whose name is alike."""
+    with pytest.raises(BadInput, match="fake has no q4_K for the cache") as caught:
+        planned(**{axis: ("q8_0", "q4_K")})
 
-    assert f"unknown {kind} cache type 'q4_o'" == str(caught.value)
-    assert "Did you mean 'q4_0'?" == caught.value.hint
+    assert str(caught.value).startswith(f"{kind} type q4_K: ")
+    assert f"Known: {', '.join(TYPES)}." == caught.value.hint
 
 
 def test_an_engine_says_which_types_and_pairs_it_has():
@@ -146,7 +144,7 @@ def test_an_engine_says_which_types_and_pairs_it_has():
     silent = FakeEngine(types=CacheTypes())
     paired = FakeEngine(types=CacheTypes(k=TYPES, v=TYPES, pairs=same))
 
-    assert ("q6_0",) == planned(engine=silent, k_types=("q6_0",)).request.k_types
+    assert ("q6_0",) == planned(engine=silent, k_types=("q6_0",)).request.rows
     assert same == set(planned(engine=paired).pairs)
 
 
@@ -157,10 +155,10 @@ def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
     usual = FakeEngine(types=CacheTypes(usual=("f16", "kv8")))
     silent = FakeEngine(types=CacheTypes(usual=()))
 
-    assert ("f16", "kv8") == planned(engine=usual, k_types=()).request.k_types
-    assert TWO == planned(engine=silent).request.k_types
+    assert ("f16", "kv8") == planned(engine=usual, types=()).request.rows
+    assert TWO == planned(engine=silent).request.rows
     with pytest.raises(BadInput, match="fake does not tell its cache types"):
-        planned(engine=silent, k_types=())
+        planned(engine=silent, types=())
 
 
 @pytest.mark.parametrize(
@@ -185,7 +183,7 @@ def test_a_probe_that_needs_what_the_engine_lacks_is_refused(probe, ability):
         (
             {
                 "probes": ("divergence",),
-                "settings": {"divergence": DivergenceSettings(text=Path("none.txt"))},
+                "divergence": DivergenceSettings(text=Path("none.txt")),
             },
             BadInput,
         ),
@@ -204,6 +202,7 @@ def test_the_corpus_is_read_after_all_else_is_checked(changes, error):
     with pytest.raises(error):
         plan.plan(
             asking(**changes),
+            Execution(),
             engine_for=lambda spec: replace(engine, model=spec),
             read=read,
         )
@@ -232,12 +231,12 @@ def test_arguments_of_every_page_are_checked():
     """
     A variant may no more break the experiment than anything else.
     """
-    asked = asking(variants=(Variant("plain", ()), Variant("p", ("--port", "1"))))
+    asked = asking(variants={"plain": (), "p": ("--port", "1")})
     plain, other = pages(asked)
 
-    assert planned_page(plain)
+    assert planned_page(*plain)
     with pytest.raises(BadInput, match="--port"):
-        planned_page(other)
+        planned_page(*other)
 
 
 def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
@@ -287,10 +286,11 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
     (chosen,) = planned(models=(), corpus=None, contexts=(8192,)).notes
     memorised = planned(models=(), corpus="http_server").notes
 
+    assert () == planned(models=("needle-nano",), contexts=(8192,)).notes
     assert "this is the built-in model" in chosen
     assert "corpus random-bodies-mini" in chosen
     assert "says nothing about cache types" in memorised[-1]
-    assert "random-bodies" == plan.chosen_corpus(Request(models=(Path("m.gguf"),)))
+    assert "random-bodies" == plan.chosen_corpus(Request(models=("m.gguf",)))
     assert () == planned().notes
     assert "bad.py" in planned(corpus="./src").notes[0]
 
@@ -300,8 +300,8 @@ def test_a_probe_refuses_settings_that_do_not_fit_the_context():
     Before anything starts; what the weights were trained for binds, unless they are
     stretched on purpose.
     """
-    settings = {"retrieval": RetrievalSettings(lengths=("8K",))}
-    asked = {"probes": ("retrieval",), "settings": settings}
+    settings = RetrievalSettings(lengths=("8K",))
+    asked = {"probes": ("retrieval",), "retrieval": settings}
     stretched = FakeEngine(stretches_context=True)
 
     with pytest.raises(BadInput, match="--lengths 8192"):
@@ -313,9 +313,8 @@ def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():
     """
     The longest ledger alone takes more than 1,024 tokens: no text is short enough.
     """
-    asked = {"tasks": ("ledger",), "lengths": ("512",)}
-    settings = {"retrieval": RetrievalSettings(**asked)}
+    settings = RetrievalSettings(tasks=("ledger",), lengths=("512",))
 
     with pytest.raises(BadInput) as stopped:
-        planned(probes=("retrieval",), settings=settings, contexts=(1024,))
+        planned(probes=("retrieval",), retrieval=settings, contexts=(1024,))
     assert "fewer --tasks" in stopped.value.hint

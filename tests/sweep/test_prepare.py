@@ -18,10 +18,10 @@ from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
-from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
+    RecallSettings,
     asked_of,
     conditions_of,
 )
@@ -35,6 +35,7 @@ from codeneedle.sweep.prepare import (
     refuse_shared_folders,
     thinking_phrase,
 )
+from codeneedle.sweep.request import read_sweep
 
 RECALL = made_probe("recall")
 NEEDLE = made_needle()
@@ -64,7 +65,7 @@ def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
     Each needle may take half as many tokens again as its truth, and a preamble; the
     setup is on disk, with what was asked for, before a cell starts.
     """
-    plan = planned(rotations=(False,), server_args=("-t", "1"), seed=7)
+    plan = planned(rotation=("off",), server_args=("-t", "1"), seed=7)
 
     ready = prepare(plan)
 
@@ -144,7 +145,7 @@ def test_two_models_of_one_name_are_refused(tmp_path):
     """
     (tmp_path / "b").mkdir()
     shutil.copy("model.gguf", "b")
-    first, other = planned(), planned(models=(Path("b/model.gguf"),))
+    first, other = planned(), planned(models=("b/model.gguf",))
     refuse_shared_folders([first, planned(out=Path("other"), page="p")])
 
     with pytest.raises(BadInput, match="both write to tiny/model"):
@@ -205,7 +206,7 @@ def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings, reads):
     Retrieval and copies make theirs; the others can be given one, or other depths.
     """
     found = tuple(
-        name for name in PROBES if planned(PROBES[name], settings=settings).reads_corpus
+        name for name in PROBES if planned(PROBES[name], **settings).reads_corpus
     )
 
     assert set(reads) == set(found)
@@ -255,12 +256,12 @@ def test_other_conditions_of_a_probe_are_refused():
 
 def asking(corpus="tiny", *, engine=None, contexts=(8192,), out="sweeps", **chosen):
     """A plan in which recall is asked so."""
-    settings = {"recall": msgspec.convert(chosen, type=recall.RecallSettings)}
+    settings = msgspec.convert(chosen, type=RecallSettings)
     return plan_of(
         engine=engine or FakeEngine(stretches_context=True),
         corpus=corpus,
         contexts=contexts,
-        settings=settings,
+        recall=settings,
         out=Path(out),
     )
 
@@ -544,6 +545,36 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
     assert prepare(asking("mixed", ask="forced", **small)).setup.forced
 
 
+def test_the_run_folder_keeps_the_request_and_grows_with_it(tmp_path):
+    """
+    With what was chosen for it, and paths that lead there from anywhere; a setup that
+    is refused changes nothing.
+    """
+    built_in = prepare(planned(models=(), corpus=None))
+    assert ("random-bodies-mini", ("needle-nano",)) == (
+        kept(built_in).corpus,
+        kept(built_in).models,
+    )
+    first = prepare(planned())
+    request = kept(first)
+
+    assert (str(tmp_path / "model.gguf"),) == request.models
+    assert ((8192,), PromptForm.COMPLETION) == (request.contexts, request.prompt_form)
+    speed = made_probe("throughput", conditions=lambda _: {})
+    prepare(planned(speed, probes=("throughput",), types=("f16",)))
+    refused(seed=7)
+    assert (("f16", "q8_0", "q4_0"), ("recall", "throughput"), 42) == (
+        kept(first).types,
+        kept(first).probes,
+        kept(first).seed,
+    )
+
+
+def kept(ready):
+    """The request in the folder of a run."""
+    return read_sweep(str(ready.folder.absolute()))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -554,7 +585,7 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(chosen):
             {"prompt_form": PromptForm.CHAT},
             "another prompt_form: 'completion', now 'chat'",
         ),
-        ({"rotations": (False,)}, "another rotation: True, now False"),
+        ({"rotation": ("off",)}, "another rotation: True, now False"),
         (
             {"engine": FakeEngine(version="0.7.0")},
             "another llama: '0.6.0 (build 11434)', now '0.7.0'",

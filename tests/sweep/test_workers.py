@@ -1,7 +1,6 @@
 """Workers, devices and shares of a grid."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
@@ -15,7 +14,6 @@ from codeneedle.sweep import workers
 from codeneedle.sweep.workers import (
     Place,
     Share,
-    SlurmArray,
     on_other_devices,
     places,
     share_of_array,
@@ -140,33 +138,3 @@ def test_an_array_with_gaps_has_no_shares():
     with pytest.raises(BadInput, match="has gaps") as caught:
         share_of_array({f"SLURM_ARRAY_TASK_{k}": v for k, v in said.items()})
     assert "--shard" in caught.value.hint
-
-
-def test_a_slurm_array_shares_a_sweep(tmp_path, monkeypatch):
-    """
-    A task for each share, whatever tasks are sent again; words reach the shell as
-    they were, and those for the server stay behind the dashes.
-    """
-    monkeypatch.chdir(tmp_path)
-    array = SlurmArray(tasks=8, cpus=2, more="-p gpu --comment='a b'")
-    words = ["kv-grid", "--corpus", "a b", "--", "-t", "1"]
-
-    lines = array.script(words, out=Path("sweeps")).splitlines()
-
-    assert "#!/bin/sh" == lines[0]
-    options = [line for line in lines if line.startswith("#SBATCH ")]
-    assert f"#SBATCH --output={tmp_path}/sweeps/slurm-%A_%a.log" in options
-    for option in ("array=1-8", "gres=gpu:1", "cpus-per-task=2"):
-        assert f"#SBATCH --{option}" in options
-    assert "#SBATCH -p gpu '--comment=a b'" == options[-1]
-    with pytest.raises(BadInput, match="No closing quotation"):
-        SlurmArray(tasks=1, more="it's").script([], out=Path())
-    assert lines[-1].endswith(
-        "-m codeneedle sweep kv-grid --corpus 'a b' "
-        '--shard "$SLURM_ARRAY_TASK_ID/8" -- -t 1'
-    )
-    assert not [
-        line
-        for line in SlurmArray(tasks=1, gpus=0).script([], out=Path()).splitlines()
-        if "gres" in line
-    ]

@@ -30,7 +30,7 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import frames
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Times
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
@@ -160,9 +160,14 @@ def _gaps(run: Run) -> Iterator[str]:
 class RecallProbe(Probe):
     """Asks for functions verbatim, and scores their right lines."""
 
-    def units(self, record: CellRecord) -> int:
-        """Functions whose lines were forced."""
-        return len(recall_of(record).forced)
+    def times(self, record: CellRecord) -> Times:
+        """The functions whose lines were forced, and all questions."""
+        found = recall_of(record)
+        return Times(
+            units=tuple(each.wall_s for each in found.forced),
+            questions_s=math.fsum(each.wall_s for each in found.answers),
+            servers=max(found.starts, 1),
+        )
 
     def suited(self, settings: RecallSettings, engine: Engine) -> RecallSettings:
         """

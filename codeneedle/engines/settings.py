@@ -1,0 +1,21 @@
+"""What a user may choose of each engine: the tables of a sweep file, by its name."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from codeneedle.engines.mlx.settings import NAME as MLX
+from codeneedle.engines.mlx.settings import MlxSettings
+from codeneedle.engines.openai.settings import (
+    COMMAND,
+    ENDPOINT,
+    CommandSettings,
+    EndpointSettings,
+)
+
+SETTINGS: Mapping[str, type[Struct]] = {
+    MLX: MlxSettings,
+    COMMAND: CommandSettings,
+    ENDPOINT: EndpointSettings,
+}
+"""All fields have a default; the metadata of a field names its option."""

@@ -1,0 +1,162 @@
+"""The script of a SLURM array whose tasks share a sweep."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from codeneedle.errors import BadInput, FolderUnusable, ToolFailed
+from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.prepare import refuse_other_setup
+from codeneedle.sweep.request import Execution, keep
+from codeneedle.system.files import write_whole
+from codeneedle.system.processes import output_of
+from codeneedle.text import one_line
+
+SBATCH_TIMEOUT_S = 60.0
+"""How long sbatch may take: a busy controller answers after some seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmArray:
+    """
+    A SLURM array whose tasks share a sweep.
+
+    Attributes:
+        tasks: Number of shares.
+        gpus: Of each task.
+        cpus: Cores of each task.
+        more: Further arguments of sbatch, quoted as for a shell.
+    """
+
+    tasks: int
+    gpus: int = 1
+    cpus: int = 4
+    more: str = ""
+
+    def script(self, folders: Sequence[Path], execution: Execution) -> str:
+        """
+        The script that sbatch takes.
+
+        SIGTERM, by which SLURM ends a task whose node is drained or whose time is up,
+        ends the server; a task that is requeued goes on with its share.
+
+        Args:
+            folders: Run folders, at least one; each holds the sweep file of a page.
+                Logs of the tasks go to the folder of all run folders.
+            execution: What the command was given that a run folder does not keep.
+
+        Raises:
+            BadInput: If a quote in `more` has no end, or a path or an option has more
+                than one line.
+        """
+        here = str(Path.cwd())
+        log = str((Path.cwd() / folders[0].parent.parent).absolute())
+        options = [
+            "--job-name=codeneedle",
+            f"--array=1-{self.tasks}",
+            f"--cpus-per-task={self.cpus}",
+            *([f"--gres=gpu:{self.gpus}"] if self.gpus else []),
+            "--requeue",
+            "--open-mode=append",
+            # SLURM replaces what follows a single percent sign.
+            f"--output={shlex.quote(log.replace('%', '%%') + '/slurm-%A_%a.log')}",
+            *self._further_options(),
+        ]
+        for text in (*options, here, *map(str, folders)):
+            _refuse_lines(text)
+        # Not of COUNT: some tasks may be sent again.
+        share = f'--shard "$SLURM_ARRAY_TASK_ID/{self.tasks}"'
+        program = [sys.executable, "-m", "codeneedle", "sweep"]
+        uses = list(_options(execution))
+        commands = [
+            f"{shlex.join([*program, str(folder), *uses])} {share}"
+            for folder in folders
+        ]
+        lines = [
+            "#!/bin/sh",
+            *(f"#SBATCH {option}" for option in options),
+            f"cd {shlex.quote(here)} || exit",
+            *_one_after_the_other(commands),
+        ]
+        return "".join(f"{line}\n" for line in lines)
+
+    def _further_options(self) -> list[str]:
+        """`more` on one line: an option may have its value in the next word."""
+        try:
+            more = shlex.split(self.more)
+        except ValueError as error:
+            raise BadInput(
+                source=f"--sbatch {self.more}",
+                reason=str(error),
+                hint="Quote it as for a shell: --sbatch \"-p gpu --comment='a b'\"",
+            ) from error
+        return [shlex.join(more)] if more else []
+
+    def write(self, path: Path, plans: Sequence[Plan]) -> None:
+        """
+        Write the `script` for the pages of a sweep to *path*, and their sweep files.
+
+        Raises:
+            BadInput: As of `script`.
+            OtherSetup: If a run folder is one of another setup.
+            FolderUnusable: If something cannot be written.
+        """
+        folders = [plan.store.folder for plan in plans]
+        script = self.script(folders, plans[0].execution)
+        for plan in plans:
+            refuse_other_setup(plan)
+            keep(plan.kept, plan.store)
+        try:
+            write_whole(path, script.encode())
+        except OSError as error:
+            raise FolderUnusable(folder=path, reason=str(error)) from error
+
+    @staticmethod
+    def send(path: Path) -> str:
+        """
+        Send the script at *path*; what sbatch says.
+
+        Raises:
+            ToolFailed: If there is no sbatch, or it refuses.
+        """
+        said = output_of(
+            ["sbatch", str(path)], timeout_s=SBATCH_TIMEOUT_S, env=os.environ
+        )
+        if said.returncode:
+            raise ToolFailed(
+                tool="sbatch",
+                reason=f"refuses {path}: {one_line(said.stderr)}",
+                hint="Mend the arguments with --sbatch, or the script by hand.",
+            )
+        return said.stdout.strip()
+
+
+def _options(execution: Execution) -> Iterator[str]:
+    """What a command was given that a run folder does not keep, as options again."""
+    if execution.llama_server:
+        yield from ("--llama-server", str(execution.llama_server))
+    if execution.devices:
+        yield from ("--devices", ",".join(execution.devices))
+    if execution.workers:
+        yield from ("--workers", str(execution.workers))
+
+
+def _one_after_the_other(commands: Sequence[str]) -> list[str]:
+    """Lines of a shell; cells without numbers, code 1, do not keep it from the next."""
+    if len(commands) == 1:
+        return [f"exec {commands[0]}"]
+    stop = "{ code=$?; [ $code -eq 1 ] || exit $code; }"
+    return [*(f"{each} || {stop}" for each in commands), "exit ${code:-0}"]
+
+
+def _refuse_lines(text: str) -> None:
+    """Stop at a line break: what follows it would be a command of the script."""
+    if len(text.splitlines()) > 1:
+        raise BadInput(
+            source=f"'{one_line(text)}'",
+            reason="has a line break, which a script for SLURM cannot hold",
+            hint="Leave it out of --sbatch, or use a folder without one in its name.",
+        )
