@@ -18,6 +18,7 @@ from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.recall.fitting import PromptCounter
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
@@ -28,7 +29,7 @@ from codeneedle.probes.recall.settings import (
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.sweep.prepare import (
-    PromptCounter,
+    _fit,
     machine_phrase,
     prepare,
     refuse_other_setup,
@@ -687,7 +688,7 @@ def test_a_chat_is_counted_as_the_template_renders_it():
     """
     tokenizer = ByteTokenizer()
     completion, plain, prefilled = (
-        PromptCounter(tokenizer, planned(**changes)).prompt("text", NEEDLE)
+        PromptCounter(tokenizer, _fit(planned(**changes))).prompt("text", NEEDLE)
         for changes in (
             {},
             {"prompt_form": PromptForm.CHAT},

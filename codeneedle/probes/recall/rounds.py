@@ -112,7 +112,7 @@ class AskedRound:
         close the answer was to breaking. A server that speculates tells no
         probabilities of the tokens that it drafted.
         """
-        if self.round.drafted or self.round.places:
+        if self.round.drafted:
             return None
         return margins(self._answer_gaps())
 

@@ -120,15 +120,13 @@ def test_without_lengths_all_tokens_are_of_the_answer():
     [
         {"gaps": (), "lengths": (9, 9), "logprobs": (-0.1, -0.2)},
         {"drafted": 9, "accepted": 7},
-        {"places": (0, 7, 9)},
     ],
-    ids=["no gaps", "drafted", "of earlier versions"],
+    ids=["no gaps", "drafted"],
 )
 def test_without_the_gaps_of_all_tokens_there_are_no_margins(changes):
     """
     Not one of 0.0: some servers name no tokens, and a speculating one tells no
-    probabilities of those it drafted. Records of earlier versions hold gaps at some
-    places of the reply, which are not compared either.
+    probabilities of those it drafted.
     """
     record = made_record("q8_0/q4_0", [replace(made_round(FIRST), **changes)])
 
