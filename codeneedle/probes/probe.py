@@ -212,16 +212,23 @@ class ProbeContext:
             )
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[Served]:
+    def serving(
+        self, *, slots: Path | None = None, thinks: bool = False
+    ) -> Iterator[Served]:
         """
         A verified server with the cell's cache types, for the length of a block.
+
+        Args:
+            slots: Folder in which it may save its cache; None for none.
+            thinks: Whether the model may think before it answers.
 
         Raises:
             CellError: If it does not get ready, or is not what was asked for.
         """
         moments: list[float | None] = [self.previous_end, time.monotonic()]
         try:
-            with self.run.engine.serving(self.cell, log=self.log()) as served:
+            cell = replace(self.cell, slots=slots, thinks=thinks)
+            with self.run.engine.serving(cell, log=self.log()) as served:
                 differences = served.verify(self.cell)
                 self._observe(served)
                 if differences:
@@ -394,6 +401,10 @@ class Probe(ABC):
         Raises:
             BadInput: With settings that work.
         """
+
+    def is_asked_by(self, _settings: Any) -> bool:
+        """Whether settings ask for the probe without its name."""
+        return False
 
     def reads_corpus(self, _settings: Any) -> bool:
         """

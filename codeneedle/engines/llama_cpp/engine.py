@@ -94,7 +94,8 @@ class LlamaCpp(Engine):
             Ability.SPEED: self.tools.bench,
         }
         has = (ability for ability, tool in tools.items() if tool)
-        return frozenset({Ability.LOG_PROBABILITIES, Ability.FORCED, *has})
+        always = {Ability.LOG_PROBABILITIES, Ability.FORCED, Ability.ADDRESS}
+        return frozenset({*always, *has})
 
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""
@@ -213,6 +214,9 @@ class LlamaCpp(Engine):
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[LlamaServer]:
         """As of `engine.Engine`."""
         launch = self._launch(cell.pair, context=cell.context)
+        launch = replace(launch, slots=cell.slots)
+        if cell.thinks:
+            launch = replace(launch, extra=self.model.arguments)
         with serving(launch, log=log) as served:
             yield served
 
