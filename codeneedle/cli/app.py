@@ -145,8 +145,9 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
         request = sweep_module.deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
+        sweep_module.refuse(plans)
     for planned in plans:
-        _stdout().print(plan_view(planned), crop=False)
+        _stdout().print(plan_view(planned, decide=decide), crop=False)
 
 
 @submit.command(cls=SweepCommand)
