@@ -532,6 +532,8 @@ class SweepCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and make the request of all values that are not the command's own."""
         ours, theirs = split_server_args(args)
+        if not ctx.resilient_parsing:
+            _refuse_lost_folder()
         rest = super().parse_args(ctx, ours)
         own = {param.name for param in self.params}
         given = {
@@ -597,6 +599,17 @@ def _of_settings(described: Sequence[Any]) -> Any:
 def _joined(glue: str, texts: Iterable[str | None]) -> str:
     """The distinct *texts* that are not empty."""
     return glue.join(dict.fromkeys(text for text in texts if text))
+
+
+def _refuse_lost_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise BadInput(
+            source="the working folder",
+            reason="is gone",
+            hint="Change to one that exists, and run the command there.",
+        ) from error
 
 
 def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """From the words of a command line to one request."""
 
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -194,6 +195,16 @@ def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
     assert None is parse("--", "-ngl", "99").corpus
     assert parse("--seed", "8", "mine") == parse("mine", "--seed", "8")
     assert (("bf16", "q4_0"), ("q8_0",)) == (types.rows, types.columns)
+
+
+def test_a_working_folder_that_was_deleted_is_said_to_be_gone(parse, tmp_path):
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    with pytest.raises(BadInput, match="the working folder: is gone") as caught:
+        parse("--seed", "7")
+    assert "Change to one that exists" in caught.value.hint
 
 
 def _said(error):
