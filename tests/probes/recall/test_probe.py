@@ -20,7 +20,7 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Chat, ServerGone
 from codeneedle.errors import CellError, ToolMissing
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.probe import Outlook, ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.probe import (
@@ -544,31 +544,31 @@ def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "stored", "expected"),
+    ("settings", "expected"),
     [
-        (
-            {},
-            None,
-            "20 lines of each function written; 5 lines of 32 functions forced",
-        ),
-        ({"ask": Ask.FORCED, "functions": 1}, None, "5 lines of 1 function forced"),
-        ({"ask": Ask.WRITTEN}, None, "20 lines of each function written"),
-        (
-            {},
-            {"functions": 4},
-            (
-                "20 lines of 3 functions written, at most 150 tokens; 5 lines of 4 "
-                "functions forced"
-            ),
-        ),
-        ({}, {"ask": "forced", "lines": 3}, "3 lines of 32 functions forced"),
+        ({}, "20 lines of 16 functions written; 5 lines of 16 functions forced"),
+        ({"ask": Ask.FORCED, "functions": 1}, "5 lines of 1 function forced"),
+        ({"ask": Ask.WRITTEN}, "20 lines of 16 functions written"),
     ],
 )
-def test_the_price_of_a_pair_is_what_it_is_asked(settings, stored, expected, tmp_path):
-    """In a new folder, and in one that holds what is asked."""
-    setup = made_context(tmp_path, FakeEngine(), conditions=stored).run.setup
+def test_a_plan_names_as_many_functions_as_the_text_has(settings, expected):
+    outlook = Outlook(
+        corpus=load("random-bodies-mini"), context=18432, is_built_in=True
+    )
 
-    assert expected == PROBE.price(RecallSettings(**settings), stored and setup)
+    assert expected == PROBE.work(RecallSettings(**settings), outlook).phrase
+
+
+def test_a_plan_of_a_run_folder_names_what_the_folder_holds(tmp_path):
+    setup = made_context(tmp_path, FakeEngine(), conditions={"functions": 4}).run.setup
+    corpus = load("random-bodies-mini")
+    outlook = Outlook(corpus=corpus, context=1024, is_built_in=True, setup=setup)
+    forced = min(len(setup.forced), 4)
+
+    phrase = PROBE.work(RecallSettings(), outlook).phrase
+
+    assert phrase.startswith(f"20 lines of {len(setup.needles)} functions written")
+    assert phrase.endswith(f"5 lines of {forced} functions forced")
 
 
 # The real server

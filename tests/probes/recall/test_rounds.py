@@ -16,14 +16,14 @@ from made_records import (
 from codeneedle.probes.recall import rounds
 from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
 from codeneedle.probes.recall.rounds import (
-    AskedRound,
     Counts,
     ForcedAnswer,
     Margins,
-    asked_rounds,
+    ScoredRound,
     counts_of,
     margins,
     margins_of,
+    scored_rounds,
 )
 from codeneedle.records.record import BadRecord, ByIdentity
 
@@ -35,9 +35,9 @@ LOST = Round(needle=SECOND.name, prompt_sha256="d0", error="HTTP 500")
 def test_a_round_is_counted_by_lines():
     """Twelve of twenty, with three lines that stand nowhere."""
     reply = made_reply(FIRST, matched=12, junk=3)
-    asked = AskedRound(FIRST, made_round(FIRST, reply=reply))
+    asked = ScoredRound(FIRST, made_round(FIRST, reply=reply))
     bare = "\n".join(line.strip() for line in FIRST.lines)
-    flat = AskedRound(FIRST, made_round(FIRST, reply=bare))
+    flat = ScoredRound(FIRST, made_round(FIRST, reply=bare))
 
     assert asked.counts == (
         Counts(matched=12, missing=8, hallucinated=3, bonus=0, overrun=0)
@@ -51,7 +51,7 @@ def test_a_round_passes_from_eight_lines_on(matched, passed):
     """
     As the published sweeps count.
     """
-    asked = AskedRound(
+    asked = ScoredRound(
         FIRST, made_round(FIRST, reply=made_reply(FIRST, matched=matched))
     )
 
@@ -72,7 +72,7 @@ def test_a_round_without_an_answer_says_why(stored, error):
     """
     It is an error of the round, and no answer that matches nothing.
     """
-    assert error == AskedRound(FIRST, stored).error
+    assert error == ScoredRound(FIRST, stored).error
 
 
 def test_rounds_without_an_answer_have_neither_counts_nor_margins():
@@ -98,8 +98,8 @@ def test_margins_are_those_of_the_answer_alone():
     stored = replace(made_round(FIRST, reply=reply), gaps=gaps, lengths=(1,) * count)
     halves = replace(stored, gaps=(3.0, 2.0, 1.0), lengths=(end - 1, 2, count - end))
 
-    assert float(count - end + 1) == AskedRound(FIRST, stored).margins.least
-    assert 2.0 == AskedRound(FIRST, halves).margins.least
+    assert float(count - end + 1) == ScoredRound(FIRST, stored).margins.least
+    assert 2.0 == ScoredRound(FIRST, halves).margins.least
 
 
 def test_without_lengths_all_tokens_are_of_the_answer():
@@ -111,8 +111,8 @@ def test_without_lengths_all_tokens_are_of_the_answer():
     )
     nothing = replace(made_round(FIRST, reply="<think>hm"), gaps=(1.0,), lengths=(9,))
 
-    assert 1.0 == AskedRound(FIRST, stored).margins.least
-    assert None is AskedRound(FIRST, nothing).margins
+    assert 1.0 == ScoredRound(FIRST, stored).margins.least
+    assert None is ScoredRound(FIRST, nothing).margins
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_needle_that_the_setup_does_not_have_is_a_bad_record():
     stranger = replace(made_round(FIRST), needle="somebody_else")
 
     with pytest.raises(BadRecord, match=r"q8_0/q4_0.*no needle 'somebody_else'"):
-        asked_rounds(made_record("q8_0/q4_0", [stranger]), SETUP)
+        scored_rounds(made_record("q8_0/q4_0", [stranger]), SETUP)
 
 
 @pytest.mark.parametrize("observation", [{"kld": 0.1}, None])
@@ -163,10 +163,10 @@ def test_records_and_setups_that_are_equal_but_not_the_same_are_all_read():
     broken = replace(whole, observation=made_record("f16/f16", [LOST]).observation)
     other = replace(SETUP, needles=(replace(FIRST, lines=("x",)),))
 
-    assert not asked_rounds(whole, SETUP)[0].error
-    assert asked_rounds(broken, SETUP)[0].error
-    assert ("x",) == asked_rounds(whole, other)[0].needle.lines
-    assert asked_rounds(whole, SETUP) is asked_rounds(whole, SETUP)
+    assert not scored_rounds(whole, SETUP)[0].error
+    assert scored_rounds(broken, SETUP)[0].error
+    assert ("x",) == scored_rounds(whole, other)[0].needle.lines
+    assert scored_rounds(whole, SETUP) is scored_rounds(whole, SETUP)
 
 
 def test_what_is_equal_but_not_the_same_is_told_apart():

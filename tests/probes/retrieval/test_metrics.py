@@ -54,7 +54,7 @@ def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():
 
     assert [0.1, 0.5, 0.9] * 2 == [each.depth for each in found]
     assert {("multikey", 1024, 1.0, -0.5, Mode.CORRECT)} == {
-        (e.task, e.length, e.judged.share, e.logp, e.judged.mode) for e in found
+        (e.task, e.length, e.score.share, e.logp, e.score.mode) for e in found
     }
     assert len(found) == len({each.question for each in found})
 
@@ -67,9 +67,9 @@ def test_an_intrusion_is_named_with_the_decoy_that_came():
 
     found = outcomes(record)
 
-    assert [Mode.INTRUSION] * 6 == [each.judged.mode for each in found]
+    assert [Mode.INTRUSION] * 6 == [each.score.mode for each in found]
     for each in found:
-        assert each.judged.decoy not in {None, each.asked.key}
+        assert each.score.decoy not in {None, each.answer.key}
 
 
 def test_without_probabilities_there_is_no_graded_endpoint():

@@ -329,7 +329,7 @@ def test_answers_are_stored_as_they_come_and_judged_when_read(tmp_path):
         for each in text.asked:
             assert f" {each.payload}.\nmore\n" == each.reply
             assert len(each.payload) + 1 == len(each.scored.logprobs)
-    assert {1.0} == {each.judged.share for each in outcomes(record)}
+    assert {1.0} == {each.score.share for each in outcomes(record)}
     assert engine.server.forced == [
         f" {each.payload}" for text in found.texts for each in text.asked
     ]
@@ -482,7 +482,7 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
         observation=stored,
     )
     found = outcomes(record)
-    assert [1.0] * 4 == [each.judged.share for each in found]
+    assert [1.0] * 4 == [each.score.share for each in found]
     assert all(each.until == each.tokens > 30 for each in found)
     assert all(each.asked.cached_tokens > 1400 for each in found)
 

@@ -13,7 +13,7 @@ from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
     Throughput,
-    ThroughputSetup,
+    ThroughputConditions,
     throughput_of,
 )
 from codeneedle.records.record import BadRecord, Run, Status, as_json
@@ -43,7 +43,7 @@ def measured(pair, speeds):
 
 def run_of(*records, depths=(0, 100)):
     """A run with these records."""
-    settings = ThroughputSetup(
+    settings = ThroughputConditions(
         depths=depths,
         repetitions=2,
         prompt_tokens=1,
