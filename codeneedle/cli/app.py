@@ -320,7 +320,9 @@ def table(
     elif json:
         _write(table_json(tables))
     elif markdown:
-        _write(table_markdown(tables))
+        from codeneedle.cli.engines import asks_for
+
+        _write(table_markdown(tables, asks_for))
     else:
         _stdout().print(table_view(tables), crop=False)
 

@@ -173,13 +173,7 @@ def pair_tables(
     # Not at the top: commands that judge nothing do not wait for statistics.
     from codeneedle.verdict.judge import judge
 
-    return [_worded(table, judge(table.run, limits)) for table in tables]
-
-
-def _worded(table: PairTable, found: "Verdict") -> PairTable:
-    """*table* with what the verdict says of each pair, where it says anything."""
-    words = {pair: word for pair in table.pairs if (word := found.word(pair))}
-    return replace(table, words=words)
+    return [replace(each, verdict=judge(each.run, limits)) for each in tables]
 
 
 def read_runs(root: Path, name: str) -> list[Run]:

@@ -148,3 +148,26 @@ def test_the_spread_divides_by_the_number_of_cells() -> None:
     assert math.isnan(nothing.mean)
     assert math.isnan(nothing.sd)
     assert 0 == nothing.cells
+
+
+def test_the_standard_error_is_over_units_unless_the_tool_states_it() -> None:
+    """
+    Two questions of a text count once; a sum has the error of a sum.
+    """
+    metric = replace(
+        METRICS[0],
+        values=lambda *_: (1.0, 3.0, 6.0, 6.0),
+        names=lambda *_: ("a", "a", "b", "c"),
+    )
+    run = made_run(setup=made_setup(types_k=["bf16"], types_v=["bf16"]))
+
+    def cell(**changes: object) -> frames.Cell:
+        return frames.cells_frame(run, replace(metric, **changes))[0]  # type: ignore[arg-type]
+
+    of_mean = math.sqrt(16 / 3) / math.sqrt(3)
+    assert (4.0, 3) == (cell().value, cell().units)
+    assert of_mean == pytest.approx(cell().error)
+    assert 4 * of_mean == pytest.approx(cell(is_sum=True).error)
+    assert 0.25 == cell(error=lambda _: 0.25).error
+    assert math.isnan(cell(error=lambda _: None).error)
+    assert math.isnan(cell(values=lambda *_: (1.0,), names=None).error)
