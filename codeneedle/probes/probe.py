@@ -558,6 +558,16 @@ class Probe(ABC):
         every = (*self.metrics[:1], *more, *self.metrics[1:])
         return tuple(sorted(every, key=lambda metric: metric.name != first))
 
+    def beside(self, _metric: Metric) -> tuple[Metric, ...]:
+        """Metrics that reports of another show beside it, where they have values."""
+        return ()
+
+    def unanswered(
+        self, _record: CellRecord, _setup: Setup, _metric: Metric
+    ) -> frozenset[str]:
+        """Names of units of a metric that a record lacks, though it asked for them."""
+        return frozenset()
+
     # --- further units of open pairs
 
     def times(self, _record: CellRecord) -> Times:
