@@ -13,6 +13,7 @@ from typer.main import get_command
 
 import codeneedle
 from codeneedle.cli.options import (
+    USAGE_ERROR,
     AtOption,
     BudgetOption,
     CorpusName,
@@ -610,10 +611,6 @@ def main() -> None:
             raise
         code = _tell(refused)
     sys.exit(code)
-
-
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base of all that typer raises about a command line; it has no public name."""
 
 
 def _bad_usage(error: Any) -> BadInput:
