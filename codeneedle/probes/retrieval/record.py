@@ -27,7 +27,7 @@ not show.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Posed):
+class Answer(Posed):
     """
     One question of a text, as it was asked and answered.
 
@@ -94,7 +94,7 @@ class TextRead:
     prompt_tokens: Count
     cached_tokens: Count
     prompt_ms: Amount
-    asked: tuple[Asked, ...]
+    asked: tuple[Answer, ...]
 
 
 @dataclass(frozen=True, slots=True)
