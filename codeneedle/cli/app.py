@@ -381,7 +381,7 @@ def page(
     html = html_page(
         runs,
         limits_of(max_loss, max_lost, max_memory, at),
-        asks_for(runs[0].setup.engine),
+        asks_for,
     )
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)
