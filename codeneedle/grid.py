@@ -10,7 +10,7 @@ from pathlib import Path
 from codeneedle.errors import BadInput
 
 ENGINE = "llama.cpp"
-"""What serves the model where nothing else is said, as in all older records."""
+"""What serves the model where nothing else is said."""
 
 RUNS = Path("sweeps")
 """Folder of all run folders, where nothing else is said."""

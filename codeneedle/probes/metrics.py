@@ -22,12 +22,14 @@ class LossKind(StrEnum):
     nats: 1 - exp(-x), where the unit has x nats per token less than with the reference.
     change: The divergence itself, in nats; not a loss: needed, never enough.
     answers: Whether the unit is lost, yes or no.
+    score: Difference of its scores.
     """
 
     PROBABILITY = "probability"
     NATS = "nats"
     CHANGE = "change"
     ANSWERS = "answers"
+    SCORE = "score"
 
     @property
     def is_graded(self) -> bool:
@@ -91,7 +93,8 @@ class Metric:
         error: Standard error of the value of a record, where its tool states one; by
             default it is that of a mean over units.
         shows_error: Whether reports show that error beside the value.
-        noun: What its units are: a function, a chunk or a text, the same in every cell.
+        noun: What its units are: a function, a chunk, a text or a sample, the same in
+            every cell.
         units: Of every unit the value; None where `values` are of units.
     """
 
@@ -113,7 +116,7 @@ class Metric:
     loss: Loss | None = None
     error: Callable[[CellRecord], float | None] | None = None
     shows_error: bool = False
-    noun: Literal["functions", "chunks", "texts"] = "functions"
+    noun: Literal["functions", "chunks", "texts", "samples"] = "functions"
     units: Values | None = None
 
     @property

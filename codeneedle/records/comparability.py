@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from codeneedle.errors import RequestError
-from codeneedle.grid import ENGINE, Pair, by_precision
+from codeneedle.grid import Pair, by_precision
 from codeneedle.records.record import CellRecord, ForeignRecord, Setup
 
 _NOT_COMPARED = frozenset(
@@ -24,8 +24,6 @@ _NOT_COMPARED = frozenset(
         "schema",
     }
 )
-_LATER = {"engine": ENGINE, "lengths": "", "cpu_features": ""}
-"""Fields that setups of former versions lack, with the value that those have."""
 
 _DIGITS = 16
 
@@ -130,22 +128,14 @@ def identity(setup: Setup) -> str:
     Without the settings of probes, the functions that follow from them and from the
     text, and the origin of the text, which is a phrase.
     """
-    facts = {
-        name: value
-        for name, value in _compared(setup).items()
-        # Older setups do not have these fields, and keep their name.
-        if value != _LATER.get(name)
-    }
     chosen = {"corpus": replace(setup.corpus, origin=""), "needles": (), "forced": ()}
-    return _hash(facts | chosen)
+    return _hash(_compared(setup) | chosen)
 
 
 def stamp(setup: Setup, probe: str) -> str:
-    """The name of *setup* in records of *probe*; empty if it has no identity."""
+    """The name of *setup* in records of *probe*."""
     settings = setup.probes.get(probe)
-    if not (setup.identity and settings):
-        return setup.identity
-    return f"{setup.identity}-{_hash(settings)}"
+    return f"{setup.identity}-{_hash(settings)}" if settings else setup.identity
 
 
 def refuse_foreign(
@@ -166,9 +156,7 @@ def refuse_foreign(
     """
     if (record.pair, record.probe) != (pair, probe):
         raise ForeignRecord(file=file, of=f"{record.pair}, {record.probe}")
-    own = stamp(setup, probe) if setup else ""
-    # Records of the first schema name no setup.
-    if own and record.setup not in {"", own}:
+    if setup is not None and record.setup != stamp(setup, probe):
         raise ForeignRecord(file=file, of="another setup")
 
 

@@ -11,13 +11,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from codeneedle.errors import RequestError
-from codeneedle.grid import ENGINE, RUNS, Pair
+from codeneedle.grid import RUNS, Pair
 
 Json = dict[str, Any]
 
-# 1 - first version
-# 2 - files are sealed with a checksum, and records name their setup
-SCHEMA = 2
+SCHEMA = 1
+"""Version of the layout of all stored files; files of another one are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +237,7 @@ class CellRecord:
         log_excerpt: The lines of the log that decided the status, or the last ones.
         observation: Raw results of the probe; its own module decodes them.
         setup: `comparability.stamp` of the setup that it was measured under; empty
-            in records of schema 1.
+            until it is stored.
         device: Device and threads that it was given, as a phrase; empty for the whole
             machine. Speeds of different ones are not compared.
         schema: Version of this layout.
@@ -418,10 +417,10 @@ class Setup:
     types_k: tuple[str, ...]
     types_v: tuple[str, ...]
     created: str
-    rotation: bool = True
-    engine: str = ENGINE
-    lengths: str = ""
-    cpu_features: str = ""
+    rotation: bool
+    engine: str
+    lengths: str
+    cpu_features: str
     probes: dict[str, Json] = field(default_factory=dict)
     identity: str = ""
     schema: int = SCHEMA

@@ -17,6 +17,7 @@ from codeneedle.records.comparability import (
     identity,
     refuse_difference,
     refuse_foreign,
+    stamp,
     widened,
 )
 from codeneedle.records.record import (
@@ -190,7 +191,7 @@ class Store:
         The setup of its records; None in a new folder.
 
         Raises:
-            BadInput: If a later codeneedle wrote it.
+            BadInput: If another version of codeneedle wrote it.
             BadSetup: If it cannot be read.
         """
         path = self.folder / SETUP
@@ -229,8 +230,7 @@ class Store:
 
         Raises:
             OtherSetup: Naming the first difference.
-            BadInput: If there is no stored setup, but records of another one, or
-                records that do not say of which.
+            BadInput: If there is no stored setup, but records of another one.
         """
         stored = self.setup()
         if stored is not None:
@@ -245,32 +245,24 @@ class Store:
 
     def intact_setup(self) -> Setup | None:
         """
-        Like `setup`, but None for a damaged one that `mend` can move aside.
+        Like `setup`, but None for a damaged one that `mend` moves aside.
 
         Raises:
-            BadInput: If a later codeneedle wrote it.
-            BadSetup: If it cannot be read, and a record does not say of which setup
-                it is.
+            BadInput: If another version of codeneedle wrote it.
         """
-        try:
+        with contextlib.suppress(BadSetup):
             return self.setup()
-        except BadSetup:
-            if "" in self._identities():
-                raise
         return None
 
     def mend(self) -> Path | None:
         """
-        Move a setup that cannot be read aside, if all records say of which they are.
+        Move a setup that cannot be read aside.
 
         The folder must be `locked`. The next setup to be adopted is compared with the
-        records.
+        records, which name theirs.
 
         Returns:
             Where it is now; None if there was nothing to mend.
-
-        Raises:
-            BadSetup: If a record does not say of which setup it is.
         """
         if self.intact_setup() or not os.path.lexists(self.folder / SETUP):
             return None
@@ -299,7 +291,7 @@ class Store:
         The whole folder; None if it holds no run.
 
         Raises:
-            BadInput: If a later codeneedle wrote a part of it.
+            BadInput: If another version of codeneedle wrote a part of it.
             BadSetup: If its setup cannot be read.
         """
         setup = self.setup()
@@ -322,7 +314,7 @@ class Store:
             probe: Only those of this probe; no others are read.
 
         Raises:
-            BadInput: If a later codeneedle wrote one of them.
+            BadInput: If another version of codeneedle wrote one.
         """
         for path in self._cells(probe):
             named = _CELL_NAME.fullmatch(path.name)
@@ -346,7 +338,7 @@ class Store:
         reason.
 
         Raises:
-            BadInput: If a later codeneedle wrote it.
+            BadInput: If another version of codeneedle wrote it.
         """
         path = self._place(pair, probe)
         if not os.path.lexists(path):
@@ -358,7 +350,7 @@ class Store:
 
     def add(self, record: CellRecord) -> None:
         """
-        Write *record*, whole or not at all.
+        Write *record*, whole or not at all; one without a setup is of the folder's.
 
         A file in its place that is not a record of its cell is moved aside: as
         ``.damaged`` if it cannot be read, as ``.foreign`` if it is another's.
@@ -366,7 +358,9 @@ class Store:
         Raises:
             FolderUnusable: If it cannot be written, or the locked folder is gone.
         """
-        path = self._freed(record.pair, record.probe)
+        path, setup = self._freed(record.pair, record.probe), self._known()
+        if setup is not None and not record.setup:
+            record = replace(record, setup=stamp(setup, record.probe))
         self._write(path, encode(record))
 
     def copy(self, other: "Store", pair: Pair, probe: str) -> None:
@@ -429,7 +423,7 @@ class Store:
         return record
 
     def _identities(self) -> set[str]:
-        """Of the setups that records name; empty ones of those that name none."""
+        """Of the setups that records name."""
         found = set()
         for path in self._cells():
             with contextlib.suppress(OSError, BadRecord):
@@ -510,15 +504,7 @@ def is_intact(data: bytes) -> bool | None:
     return zlib.crc32(memoryview(data)[:at]) == int(seal["digits"], 16)
 
 
-_FIRST_SEALED = 2
-"""The first schema whose files bear a seal."""
-
 _Layout = TypeVar("_Layout")
-
-_UPGRADES: dict[int, Callable[[Json], Json]] = {
-    1: lambda raw: raw,  # files of schema 1 bear no seal, and name no setup
-}
-"""One step per version: ``{1: what_version_2_changed, ...}``."""
 
 
 def encode(stored: CellRecord | Setup) -> bytes:
@@ -552,10 +538,10 @@ def _on_one_line(numbers: re.Match[bytes]) -> bytes:
 
 def decode_record(data: bytes, *, file: str) -> CellRecord:
     """
-    Read a record, upgraded to the current schema.
+    Read a record.
 
     Raises:
-        BadInput: If a later codeneedle wrote it.
+        BadInput: If another version of codeneedle wrote it.
         BadRecord: If it is anything else than a record.
     """
     return _decode(data, CellRecord, file=file)
@@ -563,10 +549,10 @@ def decode_record(data: bytes, *, file: str) -> CellRecord:
 
 def decode_setup(data: bytes, *, file: str) -> Setup:
     """
-    Read a setup, upgraded to the current schema.
+    Read a setup.
 
     Raises:
-        BadInput: If a later codeneedle wrote it.
+        BadInput: If another version of codeneedle wrote it.
         BadSetup: If it is anything else than a setup.
     """
     try:
@@ -590,30 +576,24 @@ def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
         raise BadRecord(file=file, reason="it is not what was written (checksum)")
     try:
         raw = msgspec.json.decode(data, type=Json)
-        found = _schema(raw, file=file)
-        if seal is None and found >= _FIRST_SEALED:
+        _refuse_schema(raw, file=file)
+        if seal is None:
             raise BadRecord(file=file, reason="its end is not what was written")
-        return msgspec.convert(_upgraded(raw, found), type=layout)
+        return msgspec.convert(raw, type=layout)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord(file=file, reason=str(error)) from error
 
 
-def _schema(raw: Json, *, file: str) -> int:
+def _refuse_schema(raw: Json, *, file: str) -> None:
+    """Stop at a file of another version."""
     found = raw.get("schema")
     # Not isinstance: true would pass for 1.
     if type(found) is not int or found < 1:
         raise BadRecord(file=file, reason="it has no schema number")
-    if found > SCHEMA:
+    if found != SCHEMA:
         raise BadInput(
             source=file,
-            reason=f"it has schema {found}, this codeneedle knows up to {SCHEMA}",
-            hint="Update codeneedle, or choose another folder.",
+            reason=f"it has schema {found}, this codeneedle reads {SCHEMA}",
+            hint="Move its run folder away, or choose another with --out, and run the "
+            "same sweep again. Or use the codeneedle that wrote it.",
         )
-    return found
-
-
-def _upgraded(raw: Json, found: int) -> Json:
-    """Bring *raw* from schema *found* to the current one, a version at a time."""
-    for version in range(found, SCHEMA):
-        raw = {**_UPGRADES[version](raw), "schema": version + 1}
-    return raw

@@ -3,71 +3,36 @@ From a plan to a run: the corpus counted in tokens and fitted to the context, ne
 chosen, the setup stored.
 """
 
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from codeneedle.corpora.corpus import Corpus, load, longest
-from codeneedle.corpora.needles import ASKED_LINES, Function
-from codeneedle.corpora.registry import SMALL_CORPORA
-from codeneedle.engines.engine import Engine, Tokenizer
+from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
 from codeneedle.probes.probe import RunContext, tokenizing
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, lost_text
-from codeneedle.probes.recall.probe import PRIMING_TOKENS, needles_of
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.recall.fitting import (
+    Fit,
+    Fitted,
+    PromptCounter,
+    counted,
+    counted_further,
+    facts_of,
+)
 from codeneedle.probes.recall.prompts import (
     PROMPT_VERSION,
-    chat_messages,
-    completion_prompt,
 )
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.probes.recall.settings import (
-    Ask,
-    RecallConditions,
     RecallSettings,
-    conditions,
 )
 from codeneedle.records.comparability import OtherSetup
-from codeneedle.records.record import CorpusFacts, NeedleFacts, Setup, WeightsFacts
+from codeneedle.records.record import Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import keep
 from codeneedle.system import machine
 from codeneedle.system.processes import now
-from codeneedle.text import plural
-
-BUDGET_FACTOR = 1.5
-BUDGET_EXTRA_TOKENS = 64
-"""
-Tokens that a reply may have: one and a half times those of the truth, and some
-for a preamble. Long enough for every answer that can still score, short enough
-that one line without end costs seconds.
-"""
-
-CANDIDATES = 8
-"""The longest functions, by bytes; the longest in tokens is taken to be among them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """
-    A corpus as it is sent.
-
-    Attributes:
-        facts: What is stored of it.
-        text: The text.
-        needles: Functions to be written.
-        forced: Functions whose lines are forced.
-        notes: What a user should know of these.
-    """
-
-    facts: CorpusFacts
-    text: str
-    needles: tuple[NeedleFacts, ...] = ()
-    forced: tuple[NeedleFacts, ...] = ()
-    notes: tuple[str, ...] = ()
-
 
 Counts = dict[tuple[object, ...], Fitted]
 """
@@ -97,7 +62,18 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
     fitted = _fitted(plan, {} if counts is None else counts)
     setup = _setup(plan, fitted)
     stored = plan.store.compare(setup)
-    run = RunContext(
+    run = _run(plan, setup, fitted, stored)
+    conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
+    with _hinting():
+        setup = plan.store.adopt(replace(setup, probes=conditions))
+    keep(plan.kept, plan.store)
+    return replace(run, setup=setup)
+
+
+def _run(
+    plan: Plan, setup: Setup, fitted: Fitted, stored: Setup | None = None
+) -> RunContext:
+    return RunContext(
         engine=plan.engine,
         weights=plan.weights,
         is_built_in=plan.is_built_in,
@@ -109,9 +85,13 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
         skip_fallback=plan.request.skip_fallback,
         notes=fitted.notes,
     )
-    conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
+
+
+@contextlib.contextmanager
+def _hinting() -> Iterator[None]:
+    """Name the option with which a run whose recall asked something else goes on."""
     try:
-        setup = plan.store.adopt(replace(setup, probes=conditions))
+        yield
     except OtherSetup as error:
         if error.key.startswith("recall "):
             option = f"--{error.key.removeprefix('recall ')}"
@@ -120,23 +100,40 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
                 f"Go on with {option} {value}, or choose another folder with --out."
             )
         raise
-    keep(plan.kept, plan.store)
-    return replace(run, setup=setup)
 
 
-def refuse_other_setup(plan: Plan) -> None:
+def refuse_unfit(plan: Plan) -> None:
     """
-    Stop if the run folder is one of another setup, or was trimmed and must not be.
+    Stop at what would end the sweep, as far as no server is needed to see it.
+
+    That is a run folder of another setup, or one that was trimmed and must not be; and
+    whatever a probe finds wrong, of a new folder with all of the text.
 
     Raises:
         OtherSetup: If its records were made under another one.
-        BadInput: If its corpus was trimmed, which is forbidden now.
+        BadInput: If its corpus was trimmed, which is forbidden now; as of probes.
         BadSetup: If its setup cannot be read, nor told from its records.
+        MachineError: If a probe lacks a tool, or disk.
     """
     stored = plan.store.intact_setup()
     if stored is None:
+        whole = Fitted(facts=facts_of(plan.corpus, plan.corpus), text=plan.corpus.text)
+        run = _run(plan, _setup(plan, whole, weights_sha256=""), whole)
+        for probe in plan.probes:
+            if not probe.counts_tokens:
+                probe.conditions(run)
         return
-    plan.store.compare(_setup(plan, _stored(plan, stored)))
+    fitted = _stored(plan, stored)
+    setup = _setup(plan, fitted)
+    plan.store.compare(setup)
+    run = _run(plan, setup, fitted, stored)
+    conditions = {
+        probe.name: probe.conditions(run)
+        for probe in plan.probes
+        if not probe.counts_tokens and (fitted.text or not plan.reads_corpus)
+    }
+    with _hinting():
+        plan.store.compare(replace(setup, probes=conditions))
     if stored.corpus.is_trimmed and not plan.request.fit:
         raise BadInput(
             source="--no-fit",
@@ -191,13 +188,13 @@ def _fitted(plan: Plan, counts: Counts) -> Fitted:
         if stored.needles or stored.forced or not _asks_functions(plan):
             return known
         with tokenizing(plan.engine, plan.store.folder) as tokenizer:
-            return _counted_further(PromptCounter(tokenizer, plan), known)
+            return counted_further(PromptCounter(tokenizer, _fit(plan)), known)
     if not reads:
-        return Fitted(facts=_facts(plan, plan.corpus), text="")
+        return Fitted(facts=facts_of(plan.corpus, plan.corpus), text="")
     key = _count_key(plan)
     if key not in counts:
         with tokenizing(plan.engine, plan.store.folder) as tokenizer:
-            counts[key] = _counted(PromptCounter(tokenizer, plan))
+            counts[key] = counted(PromptCounter(tokenizer, _fit(plan)))
     return counts[key]
 
 
@@ -223,317 +220,35 @@ def _asks_functions(plan: Plan) -> bool:
     return RECALL in {probe.name for probe in plan.probes}
 
 
-def _settings(plan: Plan) -> RecallSettings:
-    return plan.request.chosen(RECALL, RecallSettings)
-
-
-def _ways(plan: Plan, corpus: Corpus) -> list[RecallConditions]:
-    """
-    What recall can ask of *corpus*, the preferred first.
-
-    Lines are forced alone where none can be written, unless ``--ask`` was given.
-    """
-    settings = _settings(plan)
-    chosen = conditions(settings, None)
-    ways = [chosen] if settings.ask else [chosen, replace(chosen, ask=Ask.FORCED)]
-    return [way for way in ways if corpus.of_length(_lines_needed(way))]
-
-
-def _lines_needed(chosen: RecallConditions) -> int:
-    """Lines that are not blank of a function that can be asked for."""
-    return ASKED_LINES if Ask.WRITTEN in chosen.ask.parts else chosen.lines
+def _fit(plan: Plan) -> Fit:
+    """What the corpus of *plan* is fitted to."""
+    trained = plan.weights.training_context
+    return Fit(
+        corpus=plan.corpus,
+        context=plan.context,
+        trained=None if plan.engine.stretches_context else trained or None,
+        form=plan.prompt_form,
+        prefill_no_think=plan.request.prefill_no_think,
+        may_trim=plan.request.fit,
+        settings=plan.request.chosen(RECALL, RecallSettings),
+        asks_functions=_asks_functions(plan),
+        folder=plan.store.folder,
+    )
 
 
 def _count_key(plan: Plan) -> tuple[object, ...]:
     """All that the counts of *plan* depend on."""
     request = plan.request
     asked = (plan.context, plan.prompt_form, request.prefill_no_think, request.fit)
-    functions = (_asks_functions(plan), _settings(plan))
+    functions = (_asks_functions(plan), plan.request.chosen(RECALL, RecallSettings))
     weights_path, text = plan.weights.path, plan.corpus.sha256
     return (weights_path, text, asked, functions, request.server_args)
 
 
-def _sent(corpus: Corpus, text: str) -> Corpus:
-    """*corpus* as far as *text* goes, with which it begins."""
-    shorter = replace(corpus, text=text)
-    end = shorter.line_count
-    return replace(
-        shorter, functions=tuple(each for each in corpus.functions if each.end <= end)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PromptCounter:
-    """Counts tokens of whole prompts."""
-
-    tokenizer: Tokenizer
-    plan: Plan
-
-    def rendered(self, text: str, needle: NeedleFacts) -> str:
-        """The prompt that asks *needle* of *text*, as the model reads it."""
-        if self.plan.prompt_form is PromptForm.COMPLETION:
-            return completion_prompt(text, needle)
-        prefill = self.plan.request.prefill_no_think
-        messages = chat_messages(text, needle, prefill_no_think=prefill)
-        return self.tokenizer.render(messages, NO_THINK_ARGS)
-
-    def prompt(self, text: str, needle: NeedleFacts) -> int:
-        """Tokens of that prompt."""
-        return self.tokenizer.count_tokens(self.rendered(text, needle))
-
-    def budgeted(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
-        """*needles*, each with the tokens that its reply may have."""
-        truths = ["\n".join(needle.lines) for needle in needles]
-        sizes = self.tokenizer.counts(truths) if truths else []
-        return tuple(
-            replace(
-                needle, budget=math.ceil(BUDGET_FACTOR * size) + BUDGET_EXTRA_TOKENS
-            )
-            for needle, size in zip(needles, sizes, strict=True)
-        )
-
-    def room(self, corpus: Corpus, chosen: RecallConditions) -> Callable[[str], int]:
-        """Tokens of a text of *corpus* with the longest question and answer."""
-        functions = sorted(corpus.of_length(_lines_needed(chosen)), key=_asked_bytes)
-        hardest = self.hardest(functions[-CANDIDATES:], chosen)
-        return lambda text: self.prompt(text, hardest) + hardest.budget
-
-    def hardest(
-        self, functions: Sequence[Function], chosen: RecallConditions
-    ) -> NeedleFacts:
-        """
-        What takes most tokens to ask of one of *functions*, signature and answer.
-
-        The budget of lines that are written is that of their reply. That of forced
-        lines is the first 20, the most that stands behind a signature, and the reply
-        to the question that makes a server read the text.
-        """
-        whole = [
-            NeedleFacts(
-                name=each.name,
-                signature=each.signature,
-                line=each.line,
-                depth=0.0,
-                lines=each.body[: each.content[:ASKED_LINES][-1] + 1],
-            )
-            for each in functions
-        ]
-        if Ask.WRITTEN in chosen.ask.parts:
-            needles: Sequence[NeedleFacts] = self.budgeted(whole)
-        else:
-            sizes = self.tokenizer.counts(["\n".join(each.lines) for each in whole])
-            needles = [
-                replace(each, budget=size + PRIMING_TOKENS)
-                for each, size in zip(whole, sizes, strict=True)
-            ]
-        asked = self.tokenizer.counts([needle.signature for needle in needles])
-        sized = zip(needles, asked, strict=True)
-        return max(sized, key=lambda each: each[0].budget + each[1])[0]
-
-
-def fitted_corpus(counter: PromptCounter) -> tuple[Corpus, RecallConditions]:
-    """
-    As many whole functions of the corpus as fit the context, and what to ask of them.
-
-    Raises:
-        BadInput: If it does not fit and must not be trimmed, or if no function fits.
-    """
-    plan, corpus = counter.plan, counter.plan.corpus
-    # Where recall is not measured, what was chosen for it may be anything.
-    ways = _ways(plan, corpus) or [RecallConditions(ask=Ask.FORCED)]
-    if not plan.request.fit:
-        needed = counter.room(corpus, ways[0])(corpus.text)
-        if needed > plan.context:
-            raise _too_long(plan, needed)
-        return corpus, ways[0]
-    for chosen in ways:
-        shorter = _longest(counter, chosen)
-        if shorter is not None:
-            return shorter, chosen
-    raise _nothing_fits(counter, ways[-1])
-
-
-def _longest(counter: PromptCounter, chosen: RecallConditions) -> Corpus | None:
-    plan = counter.plan
-    room = counter.room(plan.corpus, chosen)
-    lines = _lines_needed(chosen)
-    return longest(plan.corpus, lambda text: room(text) <= plan.context, lines=lines)
-
-
-def _too_long(plan: Plan, needed: int) -> BadInput:
-    larger = _larger_context(plan, needed)
-    option = f"Use --context {larger}, or drop" if larger else "Drop"
-    return BadInput(
-        source=f"corpus {plan.corpus.name}",
-        reason=f"it needs {needed:,} tokens with question and answer, the "
-        f"context has {plan.context:,}",
-        hint=f"{option} --no-fit to have it trimmed to whole functions.",
-    )
-
-
-def _nothing_fits(counter: PromptCounter, chosen: RecallConditions) -> BadInput:
-    """The error that names the smallest context that works, and a text that fits."""
-    plan = counter.plan
-    shortest = plan.corpus.shortest(_lines_needed(chosen))
-    needed = counter.room(plan.corpus, chosen)(shortest)
-    larger = _larger_context(plan, needed)
-    smaller = (name for name in SMALL_CORPORA if _fits_whole(counter, name))
-    options = [
-        *([f"--context {larger}"] if larger else []),
-        *(f"--corpus {name}" for name in itertools.islice(smaller, 1)),
-    ]
-    return BadInput(
-        source=f"corpus {plan.corpus.name}",
-        reason=f"its shortest part with a function to ask for needs {needed:,} tokens "
-        f"with question and answer, the context has {plan.context:,}",
-        hint=f"Use {', or '.join(options) or 'a --corpus with shorter functions'}.",
-    )
-
-
-def _fits_whole(counter: PromptCounter, name: str) -> bool:
-    corpus = load(name)
-    ways = _ways(counter.plan, corpus)
-    return any(
-        counter.room(corpus, chosen)(corpus.text) <= counter.plan.context
-        for chosen in ways
-    )
-
-
-def _larger_context(plan: Plan, tokens: int) -> int | None:
-    """
-    The context that holds *tokens*: a multiple of 256, as engines round it.
-
-    None if the weights were not trained for it.
-    """
-    context = -(-tokens // 256) * 256
-    trained = plan.weights.training_context
-    if not trained or plan.engine.stretches_context:
-        return context
-    return min(context, trained) if tokens <= trained else None
-
-
-def _counted(counter: PromptCounter) -> Fitted:
-    """The corpus fitted to the context, and what is asked of it."""
-    corpus, chosen = fitted_corpus(counter)
-    tokens = counter.tokenizer.count_tokens(corpus.text)
-    facts = _facts(counter.plan, corpus, tokens=tokens)
-    fitted = Fitted(facts=facts, text=corpus.text)
-    if not _asks_functions(counter.plan):
-        _refuse_lost_text(
-            counter, fitted, [counter.hardest(corpus.functions[-1:], chosen)]
-        )
-        return fitted
-    fitted = _with_functions(counter, fitted, corpus, chosen)
-    _refuse_lost_text(counter, fitted, (*fitted.needles, *fitted.forced))
-    return fitted
-
-
-def _counted_further(counter: PromptCounter, fitted: Fitted) -> Fitted:
-    """
-    *fitted*, whose functions no probe has asked for yet, with what is asked of it.
-
-    Raises:
-        BadInput: If none of them can be asked for.
-    """
-    plan = counter.plan
-    corpus = _sent(plan.corpus, fitted.text)
-    for chosen in _ways(plan, corpus):
-        if counter.room(corpus, chosen)(corpus.text) <= plan.context:
-            return _with_functions(counter, fitted, corpus, chosen)
-    raise BadInput(
-        source=plan.store.folder,
-        reason="it was begun with a text that has no function to ask for so, or no "
-        "room for its answer",
-        hint="Use --ask forced without --lines, or a larger --context and another "
-        "folder with --out.",
-    )
-
-
-def _with_functions(
-    counter: PromptCounter, fitted: Fitted, corpus: Corpus, chosen: RecallConditions
-) -> Fitted:
-    needles, forced = needles_of(corpus, chosen)
-    return replace(
-        fitted,
-        needles=counter.budgeted(needles),
-        forced=forced,
-        notes=tuple(_notes(counter, chosen, len(forced))),
-    )
-
-
-def _notes(
-    counter: PromptCounter, chosen: RecallConditions, forced: int
-) -> Iterator[str]:
-    """Why fewer functions are asked for than a user may expect: *forced* of them."""
-    plan = counter.plan
-    if chosen.ask is Ask.FORCED and _settings(plan).ask is None:
-        has_long = plan.corpus.of_length(ASKED_LINES)
-        what = "fits the context" if has_long else "is in the text"
-        yield f"lines are forced alone: no function of {ASKED_LINES} lines {what}"
-    if Ask.FORCED not in chosen.ask.parts or forced >= chosen.functions:
-        return
-    functions = plural(forced, "function")
-    of_text = len(plan.corpus.of_length(chosen.lines))
-    if of_text <= forced:
-        yield f"{functions} to force, not {chosen.functions}: the text has {of_text}"
-        return
-    more = min(chosen.functions, of_text)
-    room = counter.room(plan.corpus, chosen)
-    larger = _larger_context(plan, room(plan.corpus.shortest(chosen.lines, more)))
-    hint = (
-        f"--context {larger} holds {more}"
-        if larger
-        else f"these weights were not trained for the context that holds {more}"
-    )
-    yield f"{functions} to force fit the context; {hint}"
-
-
-def _facts(plan: Plan, sent: Corpus, *, tokens: int = 0) -> CorpusFacts:
-    """Of what is *sent* of the plan's corpus; without *tokens*, it is not counted."""
-    return CorpusFacts(
-        name=sent.name,
-        origin=sent.origin,
-        kind=sent.kind,
-        sha256=sent.sha256,
-        characters=len(sent.text),
-        source_sha256=plan.corpus.sha256,
-        sample_k=sent.sample_k,
-        sample_seed=sent.sample_seed,
-        tokens=tokens,
-        functions=len(sent.functions),
-        functions_before=len(plan.corpus.functions),
-    )
-
-
-def _refuse_lost_text(
-    counter: PromptCounter, fitted: Fitted, needles: Sequence[NeedleFacts]
-) -> None:
-    """
-    Stop at a chat template that does not render the text: no model could recall it.
-
-    Args:
-        counter: Renders and counts prompts.
-        fitted: The corpus as it is sent.
-        needles: What will be asked, at least one.
-
-    Raises:
-        BadInput: If a prompt is shorter than the text, or a needle is not in it.
-    """
-    prompt = counter.rendered(fitted.text, needles[-1])
-    length, tokens = counter.tokenizer.count_tokens(prompt), fitted.facts.tokens
-    missing = [
-        needle.name for needle in needles if "\n".join(needle.lines) not in prompt
-    ]
-    if length < tokens:
-        what = f"it has {length:,} tokens, the corpus alone has {tokens:,}"
-    elif missing:
-        what = f"the text of {missing[0]} is not in it"
-    else:
-        return
-    raise lost_text(f"the corpus: {what}")
-
-
-def _setup(plan: Plan, fitted: Fitted) -> Setup:
+def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> Setup:
+    """What the run is; without a hash, that of the weights, which may take a while."""
+    if weights_sha256 is None:
+        weights_sha256 = weights.sha256(plan.weights)
     identity = plan.engine.identity()
     return Setup(
         prompt_version=PROMPT_VERSION,
@@ -544,7 +259,7 @@ def _setup(plan: Plan, fitted: Fitted) -> Setup:
         forced=fitted.forced,
         weights=WeightsFacts(
             name=plan.model,
-            sha256=weights.sha256(plan.weights),
+            sha256=weights_sha256,
             size_bytes=plan.weights.size_bytes,
         ),
         engine=plan.engine.name,
@@ -560,8 +275,3 @@ def _setup(plan: Plan, fitted: Fitted) -> Setup:
         types_v=plan.request.columns,
         created=now(),
     )
-
-
-def _asked_bytes(function: Function) -> int:
-    asked = function.body[: function.content[:ASKED_LINES][-1] + 1]
-    return sum(len(line.encode()) + 1 for line in (function.signature, *asked))

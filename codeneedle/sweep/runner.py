@@ -14,7 +14,6 @@ from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.grid import Pair, most_precise
 from codeneedle.models.weights import refuse_replaced
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Step
-from codeneedle.records.comparability import stamp
 from codeneedle.records.record import AGAIN, CellRecord, Json, Run, Status, Trouble
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker
@@ -470,7 +469,6 @@ def _record(
         device_bytes=cell.device_bytes,
         log_excerpt=log_excerpt,
         observation=observation,
-        setup=stamp(cell.run.setup, probe.name),
     )
 
 

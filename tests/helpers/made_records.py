@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, Pair
+from codeneedle.grid import BITS_PER_ELEMENT, DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.probes.recall.record import ForcedRound, Recall, Round
 from codeneedle.records.record import (
     CellRecord,
@@ -97,6 +97,10 @@ def made_setup(
         types_k=tuple(types_k),
         types_v=tuple(types_v),
         created="2025-11-20T12:00:00+00:00",
+        rotation=True,
+        engine=ENGINE,
+        lengths="",
+        cpu_features="",
     )
 
 

@@ -44,9 +44,7 @@ def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
 
 
 def test_cells_that_did_not_finish_are_gaps() -> None:
-    """
-    A gap is NaN, never a zero, and its status and reason are kept.
-    """
+    """A gap is NaN, never a zero, and its status and reason are kept."""
     run = small_run(
         failed=[failed_record("q4_0/q8_0", Status.CRASHED, "signal 11")],
         untried=["q4_0/bf16"],
@@ -63,9 +61,7 @@ def test_cells_that_did_not_finish_are_gaps() -> None:
 
 
 def test_sums_are_not_averaged() -> None:
-    """
-    Passes are counted over the rounds of a cell.
-    """
+    """Passes are counted over the rounds of a cell."""
     cells = frames.cells_frame(made_run(), PASS)
 
     assert 16.0 == cells[0].value
@@ -88,9 +84,7 @@ def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
 
 
 def test_records_of_other_probes_are_left_out() -> None:
-    """
-    A run is narrowed to one probe before it is framed.
-    """
+    """A run is narrowed to one probe before it is framed."""
     run = small_run()
     others = [replace(record, probe="other") for record in run.records]
     both = replace(run, records=(*run.records, *others))
@@ -101,9 +95,7 @@ def test_records_of_other_probes_are_left_out() -> None:
 
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
-    """
-    One that crashed is none, and a run without a finished cell has none.
-    """
+    """One that crashed is none, and a run without a finished cell has none."""
     run = small_run(failed=[failed_record("bf16/bf16")])
     none = replace(run, records=())
 
@@ -151,9 +143,7 @@ def test_the_spread_divides_by_the_number_of_cells() -> None:
 
 
 def test_the_standard_error_is_over_units_unless_the_tool_states_it() -> None:
-    """
-    Two questions of a text count once; a sum has the error of a sum.
-    """
+    """Two questions of a text count once; a sum has the error of a sum."""
     metric = replace(
         METRICS[0],
         values=lambda *_: (1.0, 3.0, 6.0, 6.0),

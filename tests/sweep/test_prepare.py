@@ -18,6 +18,7 @@ from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.recall.fitting import PromptCounter
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
@@ -28,11 +29,11 @@ from codeneedle.probes.recall.settings import (
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.sweep.prepare import (
-    PromptCounter,
+    _fit,
     machine_phrase,
     prepare,
-    refuse_other_setup,
     refuse_shared_folders,
+    refuse_unfit,
     thinking_phrase,
 )
 from codeneedle.sweep.request import read_sweep
@@ -129,14 +130,14 @@ def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
     The flag holds for what is there already, too; so does another setup.
     """
     asked = {"contexts": (3000,)}
-    refuse_other_setup(planned(**asked))
+    refuse_unfit(planned(**asked))
     prepare(planned(**asked))
-    refuse_other_setup(planned(**asked))
+    refuse_unfit(planned(**asked))
 
     with pytest.raises(BadInput, match="was trimmed to the context"):
-        refuse_other_setup(planned(**asked, fit=False))
+        refuse_unfit(planned(**asked, fit=False))
     with pytest.raises(OtherSetup, match="another seed: 42, now 7"):
-        refuse_other_setup(planned(**asked, seed=7))
+        refuse_unfit(planned(**asked, seed=7))
 
 
 def test_two_models_of_one_name_are_refused(tmp_path):
@@ -687,7 +688,7 @@ def test_a_chat_is_counted_as_the_template_renders_it():
     """
     tokenizer = ByteTokenizer()
     completion, plain, prefilled = (
-        PromptCounter(tokenizer, planned(**changes)).prompt("text", NEEDLE)
+        PromptCounter(tokenizer, _fit(planned(**changes))).prompt("text", NEEDLE)
         for changes in (
             {},
             {"prompt_form": PromptForm.CHAT},

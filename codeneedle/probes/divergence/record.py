@@ -27,7 +27,7 @@ class Compared:
             were kept: what is read back stops 16 nats below the likeliest token.
         statistics: What llama-perplexity made of it.
         retries: How often the tool ran again because the end of its log was missing.
-        by_chunk: Means of each chunk; empty in records of older versions.
+        by_chunk: Means of each chunk, as far as the tool tells; else empty.
     """
 
     context: int

@@ -25,8 +25,6 @@ class Round(Generation):
         reply: The model's text, verbatim; empty on an error.
         error: Why there is no reply to score; empty if there is one.
         retries: Why earlier attempts failed before a reply was complete.
-        places: Only in records of former versions: offsets in characters, ascending,
-            of the tokens that the gaps are of; empty if they are of all tokens.
     """
 
     needle: str
@@ -34,7 +32,6 @@ class Round(Generation):
     reply: str = ""
     error: str = ""
     retries: tuple[str, ...] = ()
-    places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
