@@ -186,3 +186,60 @@ def test_aggregated_metrics_of_lm_eval_are_refused(tmp_path):
 
     with pytest.raises(Unreadable, match=r"\(word_perplexity\) is no number"):
         read(tmp_path)
+
+
+def test_results_of_promptfoo_are_read_test_by_test():
+    """Version 0.121.20."""
+    reader, samples = read(WRITTEN / "promptfoo")
+
+    assert "promptfoo" == reader
+    assert [
+        ("test 0 prompt 0", 1.0),
+        ("test 1 prompt 0", 1.0),
+        ("test 2 prompt 0", 0.0),
+        ("test 3 prompt 0", 1.0),
+    ] == sorted((each.id, each.score) for each in samples)
+    assert "test 3" in {each.group for each in samples}
+
+
+def test_cases_of_llama_eval_are_read_with_their_problem(tmp_path):
+    """As its source writes them; one is pending, one has failed."""
+    case = {"correct": True, "status": "ok", "problem_idx": 7, "tokens": 9}
+    cases = {
+        "aime_000_007": case,
+        "aime_001_007": {**case, "correct": False},
+        "aime_000_008": {**case, "status": "pending", "correct": False},
+        "aime_001_008": {**case, "status": "error: no reply"},
+    }
+    state = {"id": "aime", "task_states": {"total": 4, "cases": cases}}
+    (tmp_path / "llama-eval-state.json").write_text(json.dumps(state))
+
+    reader, samples = read(tmp_path)
+
+    assert "llama-eval" == reader
+    assert [1.0, 0.0, 0.0, 0.0] == [each.score for each in samples]
+    assert {"problem 7"} == {each.group for each in samples}
+    assert ["", "", "pending", "error: no reply"] == [each.error for each in samples]
+
+
+def test_scenarios_of_tool_eval_bench_have_up_to_two_points(tmp_path):
+    """As its documentation has them."""
+    results = [
+        {"scenario_id": f"TC-0{at}", "status": "x", "points": at} for at in range(3)
+    ]
+    report = {"scores": {"scenario_results": results}, "model": "m"}
+    (tmp_path / "out.json").write_text(json.dumps(report))
+
+    reader, samples = read(tmp_path)
+
+    assert "tool-eval" == reader
+    assert [("TC-00", 0.0), ("TC-01", 0.5), ("TC-02", 1.0)] == [
+        (each.id, each.score) for each in samples
+    ]
+
+
+def test_a_reader_that_is_named_reads_nothing_else(tmp_path):
+    lines(tmp_path, {"id": "a", "score": 1})
+
+    with pytest.raises(Unreadable, match=r"wrote no samples_\*.jsonl, only results"):
+        read(tmp_path, "lm-eval")
