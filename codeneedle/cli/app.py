@@ -15,6 +15,7 @@ import codeneedle
 from codeneedle.cli.options import (
     AtOption,
     BudgetOption,
+    ContextOption,
     CorpusName,
     CsvOption,
     DecideOption,
@@ -28,6 +29,7 @@ from codeneedle.cli.options import (
     MaxMemory,
     MetricOption,
     ModelOption,
+    ModelsOption,
     MoreOption,
     OutOption,
     RunName,
@@ -180,6 +182,29 @@ def slurm(
     if not send:
         note_lines(_stderr(), [f"send it with: sbatch {shlex.quote(str(script))}"])
     _write_verbatim(f"{array.send(script) if send else script}\n")
+
+
+@app.command()
+def serve(
+    pair: Annotated[str, argument("K/V", "Cache types: q8_0/q4_0.")],
+    model: ModelsOption = None,
+    context: ContextOption = None,
+    engine: EngineOption = ENGINE,
+    llama_server: ServerOption = None,
+) -> int:
+    """Start one cell's server, verify its cache, and print its address and key."""
+    from codeneedle.cli.options import request_of
+    from codeneedle.cli.serve import serve as serve_pair
+    from codeneedle.grid import Pair
+
+    given = {
+        "models": model,
+        "contexts": (context,) if context else None,
+        "engine": engine,
+        "llama_server": llama_server,
+    }
+    asked = request_of({name: each for name, each in given.items() if each})
+    return serve_pair(Pair.parse(pair), *asked, _stdout())
 
 
 @app.command()

@@ -344,6 +344,17 @@ def _model_option(read: Reader) -> Any:
 _ENGINE_HELP = "What serves the model: llama.cpp, mlx, command, endpoint."
 EngineOption = Annotated[str, option("--engine", "NAME", word, _ENGINE_HELP)]
 ModelOption = Annotated[Path | None, _model_option(_model)]
+ModelsOption = Annotated[str | None, _model_option(_models)]
+ContextOption = Annotated[
+    int | None,
+    option(
+        "--context",
+        "TOKENS",
+        token_count,
+        "Context size: 16384 or 16K.",
+        "16384, or what the weights were trained for",
+    ),
+]
 ServerOption = Annotated[
     Path | None,
     option(
@@ -441,7 +452,7 @@ SWEEP_OPTIONS = {
         "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
         f"the environment's {CORPUS}, or what suits the model",
     ),
-    "models": Annotated[str | None, _model_option(_models)],
+    "models": ModelsOption,
     "engine": _valued("--engine", "NAME", word, _ENGINE_HELP, ENGINE),
     "types": _valued(
         "--types",
