@@ -13,6 +13,7 @@ from typer.main import get_command
 
 import codeneedle
 from codeneedle.cli.options import (
+    USAGE_ERROR,
     AtOption,
     BudgetOption,
     ContextOption,
@@ -147,8 +148,9 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
         request = sweep_module.deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
+        sweep_module.refuse(plans)
     for planned in plans:
-        _stdout().print(plan_view(planned), crop=False)
+        _stdout().print(plan_view(planned, decide=decide), crop=False)
 
 
 @submit.command(cls=SweepCommand)
@@ -343,7 +345,9 @@ def table(
     elif json:
         _write(table_json(tables))
     elif markdown:
-        _write(table_markdown(tables))
+        from codeneedle.cli.engines import asks_for
+
+        _write(table_markdown(tables, asks_for))
     else:
         _stdout().print(table_view(tables), crop=False)
 
@@ -632,10 +636,6 @@ def main() -> None:
             raise
         code = _tell(refused)
     sys.exit(code)
-
-
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base of all that typer raises about a command line; it has no public name."""
 
 
 def _bad_usage(error: Any) -> BadInput:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 CORPUS = "CORPUS"
 """Environment variable that names the corpus where no option or sweep file does."""
 
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""Base of all that typer raises about a command line; it has no public name."""
+
 Reader = Callable[[str, str], Any]
 """Takes the name of an option and its text; returns the value, or raises BadInput."""
 
@@ -556,7 +559,13 @@ class SweepCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and make the request of all values that are not the command's own."""
         ours, theirs = split_server_args(args)
-        rest = super().parse_args(ctx, ours)
+        if not ctx.resilient_parsing:
+            _refuse_lost_folder()
+        try:
+            rest = super().parse_args(ctx, [*ours])  # it takes words out
+        except USAGE_ERROR as error:
+            _refuse_server_args(getattr(error, "option_name", ""), ours)
+            raise
         own = {param.name for param in self.params}
         given = {
             name: ctx.params.pop(name) for name in ctx.params.keys() - own - {"help"}
@@ -564,7 +573,8 @@ class SweepCommand(TyperCommand):
         if not ctx.resilient_parsing:
             given["server_args"] = theirs or None
             ctx.obj = request_of(
-                {name: value for name, value in given.items() if value is not None}
+                {name: value for name, value in given.items() if value is not None},
+                decides=ctx.params.get("decide", False),
             )
         return rest
 
@@ -623,6 +633,32 @@ def _joined(glue: str, texts: Iterable[str | None]) -> str:
     return glue.join(dict.fromkeys(text for text in texts if text))
 
 
+def _refuse_server_args(unknown: str, given: Sequence[str]) -> None:
+    """Stop at an *unknown* short option with the place for those of llama-server."""
+    found = [each for each in given if unknown and each.startswith(unknown)]
+    if not found or unknown.startswith("--"):
+        return
+    at = given.index(found[0])
+    value = [each for each in given[at + 1 : at + 2] if not each.startswith("-")]
+    raise BadInput(
+        source=found[0],
+        reason="is no option of codeneedle",
+        hint="Arguments of llama-server come after --: codeneedle sweep ... -- "
+        + " ".join([found[0], *value]),
+    )
+
+
+def _refuse_lost_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise BadInput(
+            source="the working folder",
+            reason="is gone",
+            hint="Change to one that exists, and run the command there.",
+        ) from error
+
+
 def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """
     The words of a command line before ``--``, and those for llama-server after it.
@@ -643,15 +679,22 @@ def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
     return list(ours), theirs
 
 
-def request_of(given: Mapping[str, Any]) -> "tuple[Request, Execution]":
+def request_of(
+    given: Mapping[str, Any], *, decides: bool = False
+) -> "tuple[Request, Execution]":
     """
     What the *given* values of options ask for, by name, and what the command uses.
 
     What is not given is taken from the sweep file or run folder that is named, if one
     is; what neither says, from the environment.
 
+    Args:
+        given: By name of an option of `SWEEP_OPTIONS` or `_options_of_settings`.
+        decides: Whether the command adds the probes that a decision needs.
+
     Raises:
-        RequestError: If the sweep file is unknown or wrong.
+        RequestError: If the sweep file is unknown or wrong, or if an option is given
+            that belongs to a probe or an engine that is not asked for.
     """
     from msgspec.structs import replace
 
@@ -675,6 +718,7 @@ def request_of(given: Mapping[str, Any]) -> "tuple[Request, Execution]":
     used = (
         *options.get("probes", stored.probes),
         options.get("engine", stored.engine),
+        *(_probes_that_decide() if decides else ()),
     )
     for name in lasting - options.keys():
         owner, field = _owner(name, used)
@@ -687,15 +731,22 @@ def request_of(given: Mapping[str, Any]) -> "tuple[Request, Execution]":
     ), execution
 
 
+def _probes_that_decide() -> tuple[str, ...]:
+    from codeneedle.sweep.decide import PROBE, SCREENS
+
+    return (PROBE.name, *SCREENS)
+
+
 def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
     """
     The probe or engine, and the field, that an option of `_options_of_settings` sets.
 
-    Of several, the one that is asked for, or else the first.
-
     Raises:
-        BadInput: If several are.
+        BadInput: If none or several of those that take it are *used*.
     """
+    from codeneedle.probes import PROBES
+    from codeneedle.sweep.request import TABLES, option_of
+
     parts = name.split("__")
     owners = list(zip(parts[::2], parts[1::2], strict=True))
     asked = [owner for owner in owners if owner[0] in used]
@@ -706,4 +757,16 @@ def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
             hint="Sweep one after the other, or write a sweep file with a table for "
             "each.",
         )
-    return (asked or owners)[0]
+    if not asked:
+        takers = [
+            f"--{'probe' if owner in PROBES else 'engine'} {owner}"
+            for owner, _ in owners
+        ]
+        owner, field = owners[0]
+        option = option_of(TABLES[owner], field).partition("/")[0]
+        raise BadInput(
+            source=option,
+            reason=f"belongs to {' or '.join(takers)}",
+            hint=f"Add {takers[0]}, or leave {option} out.",
+        )
+    return asked[0]

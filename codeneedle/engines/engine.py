@@ -297,6 +297,34 @@ class Served:
         return machine.used_bytes(self.child.pid) if self.child else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """
+    About how long a model takes here, in seconds.
+
+    Attributes:
+        start_s: A server, until it is ready, and its end.
+        read_s: A token of a text that is read.
+        write_s: A token that is written.
+        read_back_s: Each token before one that is read.
+        write_back_s: Each token before one that is written.
+    """
+
+    start_s: float
+    read_s: float
+    write_s: float
+    read_back_s: float
+    write_back_s: float
+
+    def of_text(self, tokens: int) -> float:
+        """Seconds of reading a text of *tokens* from an empty cache."""
+        return tokens * (self.read_s + tokens / 2 * self.read_back_s)
+
+    def of_answers(self, tokens: int, depth: int) -> float:
+        """Seconds of writing *tokens* behind *depth* others."""
+        return tokens * (self.write_s + depth * self.write_back_s)
+
+
 class Engine(ABC):
     """
     A way to serve one model with a chosen KV cache.
@@ -383,6 +411,10 @@ class Engine(ABC):
     def notes(self) -> tuple[str, ...]:
         """What a user should know before a sweep starts, one sentence each."""
         return ()
+
+    def pace(self) -> Pace | None:
+        """How long the model is likely to take; None where nothing is known of it."""
+        return None
 
     @property
     def stretches_context(self) -> bool:

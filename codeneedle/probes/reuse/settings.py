@@ -48,7 +48,7 @@ class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class ReuseConditions:
     """
     What must be equal for records to be comparable.
 
@@ -63,17 +63,17 @@ class Conditions:
     wording: int = WORDING
 
 
-def chosen(settings: ReuseSettings, context: int) -> Conditions:
+def chosen(settings: ReuseSettings, context: int) -> ReuseConditions:
     """What is asked with these settings in a context of that many tokens."""
     length = settings.length or min(LENGTH, context - ROOM)
-    return Conditions(length=length, questions=settings.questions)
+    return ReuseConditions(length=length, questions=settings.questions)
 
 
-def conditions_of(setup: Setup) -> Conditions:
+def conditions_of(setup: Setup) -> ReuseConditions:
     """
     What the run folder of *setup* holds.
 
     Raises:
         BadRecord: If it is something else.
     """
-    return from_json(setup.probes[NAME], Conditions, file="setup.json")
+    return from_json(setup.probes[NAME], ReuseConditions, file="setup.json")
