@@ -698,6 +698,7 @@ def request_of(
     """
     from msgspec.structs import replace
 
+    from codeneedle.probes import PROBES
     from codeneedle.sweep.request import (
         Execution,
         Request,
@@ -719,6 +720,7 @@ def request_of(
         *options.get("probes", stored.probes),
         options.get("engine", stored.engine),
         *(_probes_that_decide() if decides else ()),
+        *(name for name, each in PROBES.items() if f"{name}__{each.asked_by}" in given),
     )
     for name in lasting - options.keys():
         owner, field = _owner(name, used)

@@ -311,7 +311,7 @@ def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
     asked = (
         name
         for name, table in request.settings.items()
-        if name in PROBES and PROBES[name].is_asked_by(table)
+        if name in PROBES and getattr(table, PROBES[name].asked_by or "", None)
     )
     is_named = is_named or request.probes != Request().probes
     named = request.probes if is_named else ()

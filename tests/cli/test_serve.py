@@ -52,4 +52,4 @@ def test_types_that_the_server_has_not_are_refused(codeneedle):
     refused = codeneedle("serve", "q8_0/q9_0")
 
     assert 2 == refused.returncode
-    assert "unknown V cache type 'q9_0'" in refused.stderr
+    assert "llama.cpp has no q9_0 for the cache" in refused.stderr
