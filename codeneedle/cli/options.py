@@ -508,7 +508,7 @@ SWEEP_OPTIONS = {
         int | None,
         typer.Option(
             metavar="N",
-            help="Of the running order and of the server's sampler.",
+            help="Seed for cell order and sampling.",
             show_default="42",
         ),
     ],
@@ -541,6 +541,37 @@ What `sweep` and `plan` take, beside the settings of probes: annotations by name
 
 All but ``sweep`` give the field of that name to a `Request` or an `Execution`.
 """
+
+
+GROUPS = {
+    "What to sweep": (
+        *("models", "types", "corpus", "contexts", "k_types", "v_types", "engine"),
+        *("rotation", "fit", "seed", "out"),
+    ),
+    "What to measure": (
+        *("probes", "decide", "prompt_form", "prefill_no_think", "skip_fallback"),
+    ),
+    "llama.cpp": ("llama_server",),
+    "Several devices": ("devices", "workers", "shard"),
+    "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),
+    "When to stop, and what to answer": (
+        *("retry_failed", "more", "budget", "wait", "max_loss", "max_lost"),
+        *("max_eval_lost", "max_memory", "at", "help"),
+    ),
+}
+"""
+Options in the order of help texts, the common ones first. Those of probes and engines,
+a group for each, come after what to measure.
+"""
+
+TITLES = {
+    "copy": "Copies",
+    "eval": "Evaluations",
+    "mlx": "MLX",
+    "command": "Other servers, started by a command",
+    "endpoint": "Other servers that are running",
+}
+"""What groups of probes and engines are called, if not after their name."""
 
 
 class SweepCommand(TyperCommand):
@@ -578,9 +609,77 @@ class SweepCommand(TyperCommand):
             )
         return rest
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Options in groups; rich would take longer to import than all the rest."""
+        for title, rows in _grouped(self.get_params(ctx), ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - of click
+        """Examples as they are, and what goes to llama-server."""
+        formatter.write(f"\n{self.epilog or ''}\n")
+        formatter.write("What follows -- goes to llama-server as it is: -- -ngl 99\n")
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
+
+
+def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """Names and texts of *params* for a help text, by the title of their group."""
+    from codeneedle.sweep.request import TABLES
+
+    what, measure, *others = GROUPS
+    titles = ["Arguments", what, measure, *map(_title, TABLES), *others]
+    found: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
+    known = {name: title for title, names in GROUPS.items() for name in names}
+    order = [*known]
+    by_name = {param.name: param for param in params}
+    for name in sorted(by_name, key=lambda n: order.index(n) if n in known else -1):
+        param = by_name[name]
+        label, text = param.get_help_record(ctx) or ("", "")
+        if param.param_type_name == "argument":
+            found["Arguments"].append((label, text))
+        elif "__" in name:
+            for owner, own in _texts_of_owners(name, text).items():
+                found[_title(owner)].append((label, own))
+        else:
+            found[known.get(name, what)].append((label, text))
+    return {title: rows for title, rows in found.items() if rows}
+
+
+def _title(table: str) -> str:
+    """What the group of a probe or an engine is called, and how it is asked for."""
+    from codeneedle.probes import PROBES
+
+    taken_by = f"--{'probe' if table in PROBES else 'engine'} {table}"
+    return f"{TITLES.get(table, table.capitalize())} ({taken_by})"
+
+
+def _texts_of_owners(name: str, text: str) -> dict[str, str]:
+    """
+    The help text of an option of `_options_of_settings` in the group of each owner.
+
+    Args:
+        name: Of the option: owners and fields.
+        text: What describes it for all of them.
+    """
+    from msgspec.structs import fields
+
+    from codeneedle.sweep.request import TABLES
+
+    parts = name.split("__")
+    owners = dict(zip(parts[::2], parts[1::2], strict=True))
+    if len(owners) == 1:
+        return dict.fromkeys(owners, text)
+    texts = {}
+    for owner, field in owners.items():
+        (kind,) = (each.type for each in fields(TABLES[owner]) if each.name == field)
+        (described,) = kind.__metadata__
+        default = described.extra.get("default")
+        shown = f"  [default: ({default})]" if default else ""
+        texts[owner] = f"{described.description}{shown}"
+    return texts
 
 
 def _params(annotations: Mapping[str, Any]) -> list[Any]:

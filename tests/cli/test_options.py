@@ -1,6 +1,7 @@
 """From the words of a command line to one request."""
 
 import os
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -328,6 +329,24 @@ def test_help_names_each_probe_and_engine(codeneedle):
     shown = " ".join(codeneedle("sweep", "--help").stdout.split())
     assert ", ".join(PROBES) in shown
     assert f"{', '.join(ENGINES)}." in shown
+
+
+@pytest.mark.parametrize("command", ["sweep", "plan", "submit slurm"])
+def test_help_has_every_option_in_the_group_that_it_belongs_to(codeneedle, command):
+    """One of two probes stands in the groups of both, with what it means there."""
+    shown = codeneedle(*command.split(), "--help").stdout
+
+    groups = re.split(r"\n(?=\S[^\n]*:\n)", shown)
+    by_title = {group.partition(":\n")[0]: group for group in groups}
+    assert "--model" in by_title["What to sweep"]
+    assert "--lengths" in by_title["Retrieval (--probe retrieval)"]
+    assert "--url" in by_title["Other servers that are running (--engine endpoint)"]
+    both = ("Throughput (--probe throughput)", "Retrieval (--probe retrieval)")
+    texts = [by_title[title].partition("--depths")[2][:60] for title in both]
+    assert len({*texts, ""}) == 3
+    assert "What follows -- goes to llama-server" in shown
+    options = (name for each in _options() for name in each.opts if name[:2] == "--")
+    assert [] == [name for name in options if f"{name} " not in shown.replace(",", " ")]
 
 
 def test_help_and_shells_name_the_models(codeneedle):
