@@ -237,5 +237,6 @@ def _setup(plan: Plan, fitted: Fitted) -> Setup:
         seed=plan.request.seed,
         types_k=plan.request.rows,
         types_v=plan.request.columns,
+        pairs=tuple(map(str, plan.request.chosen_pairs)),
         created=now(),
     )
