@@ -45,7 +45,6 @@ from codeneedle.engines.openai.client import (
     SHORTEST_SECRET,
     TOKEN_BYTES,
 )
-from codeneedle.engines.openai.settings import secret_in
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.grid import Pair
 from codeneedle.models import weights
@@ -53,6 +52,7 @@ from codeneedle.records.record import Status
 from codeneedle.records.store import Store, find_runs, run_folder
 from codeneedle.sweep.request import read_sweep
 from codeneedle.system import orphans
+from codeneedle.system.credentials import secret_in
 from codeneedle.system.files import cache_folder
 from codeneedle.system.processes import (
     END_BYTES,

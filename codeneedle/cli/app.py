@@ -22,6 +22,7 @@ from codeneedle.cli.options import (
     EngineOption,
     JsonOption,
     MarkdownOption,
+    MaxEvalLost,
     MaxLoss,
     MaxLost,
     MaxMemory,
@@ -109,6 +110,7 @@ def sweep(
     wait: WaitOption = True,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
+    max_eval_lost: MaxEvalLost = None,
     max_memory: MaxMemory = None,
     at: AtOption = None,
 ) -> int:
@@ -127,7 +129,7 @@ def sweep(
         more=more,
         budget_s=budget,
         wait=wait,
-        limits=limits_of(max_loss, max_lost, max_memory, at),
+        limits=limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
     )
     return sweep_module.sweep(request, execution, _stderr(), wish)
 
@@ -143,8 +145,9 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
         request = sweep_module.deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
+        sweep_module.refuse(plans)
     for planned in plans:
-        _stdout().print(plan_view(planned), crop=False)
+        _stdout().print(plan_view(planned, decide=decide), crop=False)
 
 
 @submit.command(cls=SweepCommand)
@@ -187,6 +190,7 @@ def grid(
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
+    max_eval_lost: MaxEvalLost = None,
     csv: CsvOption = False,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -197,7 +201,7 @@ def grid(
     from codeneedle.report.selection import select
 
     one_form(csv=csv, json=json, markdown=markdown)
-    limits = limits_of(max_loss, max_lost)
+    limits = limits_of(max_loss, max_lost, max_eval_lost)
     it = select(out, name, metric, limits=limits)
     if csv:
         _write(grid_csv(it.runs, it.probe.metrics))
@@ -227,6 +231,7 @@ def heatmap(
     ] = False,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
+    max_eval_lost: MaxEvalLost = None,
     out: OutOption = RUNS,
 ) -> None:
     """Draw a sweep's grid as PNG and SVG, and print their paths."""
@@ -236,7 +241,7 @@ def heatmap(
     from codeneedle.report.selection import select
 
     wanted = metric or ("retrieval" if panels else None)
-    limits = limits_of(max_loss, max_lost)
+    limits = limits_of(max_loss, max_lost, max_eval_lost)
     it = select(out, name, wanted, limits=limits)
     empty: NothingToShow | None = None
     for run, found in zip(it.runs, it.verdicts, strict=True):
@@ -291,6 +296,7 @@ def table(
     ] = None,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
+    max_eval_lost: MaxEvalLost = None,
     csv: CsvOption = False,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -306,14 +312,16 @@ def table(
     )
 
     one_form(csv=csv, json=json, markdown=markdown)
-    limits = limits_of(max_loss, max_lost)
+    limits = limits_of(max_loss, max_lost, max_eval_lost)
     tables = pair_tables(out, name, sort=sort, limits=limits)
     if csv:
         _write(table_csv(tables))
     elif json:
         _write(table_json(tables))
     elif markdown:
-        _write(table_markdown(tables))
+        from codeneedle.cli.engines import asks_for
+
+        _write(table_markdown(tables, asks_for))
     else:
         _stdout().print(table_view(tables), crop=False)
 
@@ -324,6 +332,7 @@ def verdict(
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
+    max_eval_lost: MaxEvalLost = None,
     max_memory: MaxMemory = None,
     at: AtOption = None,
     json: JsonOption = False,
@@ -337,7 +346,7 @@ def verdict(
     from codeneedle.verdict.judge import judge
 
     one_form(json=json, markdown=markdown)
-    limits = limits_of(max_loss, max_lost, max_memory, at)
+    limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
     found = [judge(run, limits) for run in read_runs(out, name)]
     if json:
         _write(verdict_json(found, asks_for))
@@ -365,6 +374,7 @@ def page(
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
+    max_eval_lost: MaxEvalLost = None,
     max_memory: MaxMemory = None,
     at: AtOption = None,
     out: OutOption = RUNS,
@@ -378,7 +388,7 @@ def page(
     runs, folder = runs_named(out, names)
     html = html_page(
         runs,
-        limits_of(max_loss, max_lost, max_memory, at),
+        limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
         asks_for(runs[0].setup.engine),
     )
     file = folder / "page.html"

@@ -262,6 +262,16 @@ MaxLost = Annotated[
         "10%",
     ),
 ]
+MaxEvalLost = Annotated[
+    float | None,
+    option(
+        "--max-eval-lost",
+        "PERCENT",
+        percent,
+        "Largest loss of the mean score of an evaluation.",
+        "2%",
+    ),
+]
 MaxMemory = Annotated[
     int | None,
     option(
@@ -359,6 +369,7 @@ MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown
 def limits_of(
     max_loss: float | None,
     max_lost: float | None,
+    max_eval_lost: float | None = None,
     max_memory: int | None = None,
     at: int | None = None,
 ) -> "Limits":
@@ -368,7 +379,7 @@ def limits_of(
     Raises:
         BadInput: If a context is given without a size of memory.
     """
-    from codeneedle.verdict.judge import MAX_LOSS, MAX_LOST, Limits
+    from codeneedle.verdict.judge import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST, Limits
 
     if at and not max_memory:
         raise BadInput(
@@ -379,6 +390,7 @@ def limits_of(
     return Limits(
         max_loss=max_loss or MAX_LOSS,
         max_lost=max_lost or MAX_LOST,
+        max_eval_lost=max_eval_lost or MAX_EVAL_LOST,
         max_memory_bytes=max_memory,
         at=at,
     )
@@ -451,7 +463,8 @@ SWEEP_OPTIONS = {
         "--probe",
         "LIST",
         words,
-        "What to measure: recall, divergence, copy, throughput, retrieval.",
+        "What to measure: recall, divergence, copy, throughput, retrieval, reuse, "
+        "eval.",
         "recall",
     ),
     "contexts": _valued(
@@ -641,6 +654,7 @@ def request_of(given: Mapping[str, Any]) -> "tuple[Request, Execution]":
     from codeneedle.sweep.request import (
         Execution,
         Request,
+        asked_probes,
         overruled,
         read_sweep,
         run_folder_at,
@@ -663,7 +677,9 @@ def request_of(given: Mapping[str, Any]) -> "tuple[Request, Execution]":
         options.setdefault(owner, {})[field] = given[name]
     request = overruled(stored, options)
     return replace(
-        request, corpus=request.corpus or os.environ.get(CORPUS) or None
+        request,
+        corpus=request.corpus or os.environ.get(CORPUS) or None,
+        probes=asked_probes(request, is_named="probes" in options),
     ), execution
 
 

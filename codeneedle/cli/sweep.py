@@ -42,8 +42,8 @@ from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
     Counts,
     prepare,
-    refuse_other_setup,
     refuse_shared_folders,
+    refuse_unfit,
 )
 from codeneedle.sweep.request import Execution, Request, pages
 from codeneedle.sweep.runner import Event, Runner, once_more, pending
@@ -181,6 +181,18 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
     ]
 
 
+def refuse(plans: Sequence[Plan]) -> None:
+    """
+    Stop at plans that a sweep would not begin, or not finish, for what is known now.
+
+    Raises:
+        CodeneedleError: As of `prepare.refuse_unfit`.
+    """
+    refuse_shared_folders(plans)
+    for plan in plans:
+        refuse_unfit(plan)
+
+
 def checked(request: Request, execution: Execution, console: Console) -> list[Plan]:
     """
     The plans of all pages, with whatever can fail before a server is started.
@@ -196,10 +208,9 @@ def checked(request: Request, execution: Execution, console: Console) -> list[Pl
     ensure_models(console, map(path_of, suited.models))
     with working(console, f"checking {request.engine}, weights and corpus") as tell:
         plans = planned(request, execution)
-        refuse_shared_folders(plans)
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
-            refuse_other_setup(plan)
+        refuse(plans)
     notes = (n for plan in plans for n in plan.notes)
     note_lines(console, dict.fromkeys(filter(None, (*notes, overload()))))
     return plans

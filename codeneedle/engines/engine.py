@@ -37,6 +37,7 @@ class Ability(StrEnum):
     FORCED = "forced recall"
     DIVERGENCE = "divergence"
     SPEED = "speed"
+    ADDRESS = "programs that speak OpenAI's API"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +78,14 @@ class CellSpec:
     Attributes:
         pair: Cache types.
         context: Size of the context of its one slot, in tokens.
+        thinks: Whether the model may think, whatever `ModelSpec.thinking` says.
+        slots: Folder, there already, in which it may save its cache; None for none.
     """
 
     pair: Pair
     context: int
+    thinks: bool = False
+    slots: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +196,34 @@ class Replies(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """
+    Where other programs reach a server by OpenAI's API.
+
+    Attributes:
+        url: Up to ``/v1``.
+        model: What the server calls the model; of llama.cpp, a name that no other cell
+            has: a program that keeps replies must not take those of another cell.
+        key: For the server; empty for none.
+    """
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+
+
+class CannotSave(CellError):  # noqa: N818 - named after the fact
+    """A server cannot save its cache, or restore what it saved; it goes on."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            reason,
+            hint="Serve the model with llama.cpp, which can.",
+            status=Status.UNSUPPORTED,
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class Served:
     """
@@ -202,11 +235,13 @@ class Served:
         client: Sends prompts to it.
         command: What it was started with; never a secret.
         child: Its process; None if it is not ours.
+        address: Where other programs reach it; None where they cannot.
     """
 
     client: Replies
     command: tuple[str, ...]
     child: Child | None = None
+    address: Address | None = None
     _peak_rss_bytes: int | None = field(default=None, init=False)
 
     @property
@@ -230,6 +265,20 @@ class Served:
         """Whether it ends on its own before *limit_s* seconds are over."""
         return self.child is not None and ends_within(self.child, limit_s)
 
+    def save_cache(self) -> None:
+        """
+        Write what is in its cache to a file, in place of what was saved before.
+
+        Raises:
+            CannotSave: If it cannot.
+            CellError: If the connection breaks.
+        """
+        raise CannotSave("this engine cannot save its cache")
+
+    def restore_cache(self) -> None:
+        """Replace what is in its cache by what was saved; errors are as of saving."""
+        raise CannotSave("this engine cannot restore its cache")
+
     def peak_rss_bytes(self) -> int | None:
         """
         Largest resident size seen so far, also once it has ended; None if it was never
@@ -246,6 +295,34 @@ class Served:
     def device_bytes(self) -> int | None:
         """What it holds on accelerators now; None if that cannot be told."""
         return machine.used_bytes(self.child.pid) if self.child else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """
+    About how long a model takes here, in seconds.
+
+    Attributes:
+        start_s: A server, until it is ready, and its end.
+        read_s: A token of a text that is read.
+        write_s: A token that is written.
+        read_back_s: Each token before one that is read.
+        write_back_s: Each token before one that is written.
+    """
+
+    start_s: float
+    read_s: float
+    write_s: float
+    read_back_s: float
+    write_back_s: float
+
+    def of_text(self, tokens: int) -> float:
+        """Seconds of reading a text of *tokens* from an empty cache."""
+        return tokens * (self.read_s + tokens / 2 * self.read_back_s)
+
+    def of_answers(self, tokens: int, depth: int) -> float:
+        """Seconds of writing *tokens* behind *depth* others."""
+        return tokens * (self.write_s + depth * self.write_back_s)
 
 
 class Engine(ABC):
@@ -334,6 +411,10 @@ class Engine(ABC):
     def notes(self) -> tuple[str, ...]:
         """What a user should know before a sweep starts, one sentence each."""
         return ()
+
+    def pace(self) -> Pace | None:
+        """How long the model is likely to take; None where nothing is known of it."""
+        return None
 
     @property
     def stretches_context(self) -> bool:

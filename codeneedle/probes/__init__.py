@@ -5,13 +5,19 @@ from collections.abc import Iterable
 from codeneedle.errors import UnknownName
 from codeneedle.probes.divergence.copies import PROBE as COPY
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
+from codeneedle.probes.evaluation.probe import PROBE as EVALUATION
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall.probe import PROBE as RECALL
 from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
+from codeneedle.probes.reuse.probe import PROBE as REUSE
 from codeneedle.probes.throughput.probe import PROBE as THROUGHPUT
 
 PROBES: dict[str, Probe] = {
-    probe.name: probe for probe in (RECALL, DIVERGENCE, COPY, THROUGHPUT, RETRIEVAL)
+    probe.name: probe
+    for probe in (
+        *(RECALL, DIVERGENCE, COPY, THROUGHPUT, RETRIEVAL, REUSE),
+        EVALUATION,
+    )
 }
 """All probes, by name. To add one is to add it here."""
 

@@ -22,12 +22,14 @@ class LossKind(StrEnum):
     nats: 1 - exp(-x), where the unit has x nats per token less than with the reference.
     change: The divergence itself, in nats; not a loss: needed, never enough.
     answers: Whether the unit is lost, yes or no.
+    score: Difference of its scores.
     """
 
     PROBABILITY = "probability"
     NATS = "nats"
     CHANGE = "change"
     ANSWERS = "answers"
+    SCORE = "score"
 
     @property
     def is_graded(self) -> bool:
@@ -88,7 +90,11 @@ class Metric:
         names: Unit of each observation of a record, by which observations of two
             records are paired; None where they are paired by their order.
         loss: How it enters the verdict; None if it does not.
-        noun: What its units are: a function, a chunk or a text, the same in every cell.
+        error: Standard error of the value of a record, where its tool states one; by
+            default it is that of a mean over units.
+        shows_error: Whether reports show that error beside the value.
+        noun: What its units are: a function, a chunk, a text or a sample, the same in
+            every cell.
         units: Of every unit the value; None where `values` are of units.
     """
 
@@ -108,7 +114,9 @@ class Metric:
     reference: Callable[[CellRecord], str | None] | None = None
     names: Callable[[CellRecord, Setup], Sequence[str]] | None = None
     loss: Loss | None = None
-    noun: Literal["functions", "chunks", "texts"] = "functions"
+    error: Callable[[CellRecord], float | None] | None = None
+    shows_error: bool = False
+    noun: Literal["functions", "chunks", "texts", "samples"] = "functions"
     units: Values | None = None
 
     @property

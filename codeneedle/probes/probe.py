@@ -3,6 +3,7 @@
 import bisect
 import contextlib
 import itertools
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -212,16 +213,23 @@ class ProbeContext:
             )
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[Served]:
+    def serving(
+        self, *, slots: Path | None = None, thinks: bool = False
+    ) -> Iterator[Served]:
         """
         A verified server with the cell's cache types, for the length of a block.
+
+        Args:
+            slots: Folder in which it may save its cache; None for none.
+            thinks: Whether the model may think before it answers.
 
         Raises:
             CellError: If it does not get ready, or is not what was asked for.
         """
         moments: list[float | None] = [self.previous_end, time.monotonic()]
         try:
-            with self.run.engine.serving(self.cell, log=self.log()) as served:
+            cell = replace(self.cell, slots=slots, thinks=thinks)
+            with self.run.engine.serving(cell, log=self.log()) as served:
                 differences = served.verify(self.cell)
                 self._observe(served)
                 if differences:
@@ -301,6 +309,75 @@ def _phases(moments: Sequence[float | None], *, end: float) -> Phases:
     )
 
 
+BYTES_PER_TOKEN = {"incompressible": 1.6}
+"""Of generated text, whose names and values are random; of SmolLM2's vocabulary."""
+
+TEXT_SHARE = 0.85
+"""Of a context, what a text may fill beside a question and its answer, about."""
+
+USUAL_BYTES_PER_TOKEN = 3.5
+"""Of source code, likewise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """
+    What is known of a run before its first cell, without a server.
+
+    Attributes:
+        corpus: All of it.
+        context: In tokens.
+        is_built_in: Whether it is the built-in model, whose tokens are bytes.
+        setup: Of the run folder; None of a new one, whose lengths are estimated.
+    """
+
+    corpus: Corpus
+    context: int
+    is_built_in: bool
+    setup: Setup | None = None
+
+    def tokens(self, characters: float) -> int:
+        """About how many tokens *characters* of the corpus are."""
+        known = self.setup.corpus if self.setup else None
+        each = BYTES_PER_TOKEN.get(self.corpus.kind, USUAL_BYTES_PER_TOKEN)
+        if self.is_built_in:
+            each = 1.0
+        elif known and known.is_counted:
+            each = known.characters / known.tokens
+        return math.ceil(characters / each)
+
+    @property
+    def share(self) -> float:
+        """About how much of the corpus is sent, from 0 to 1."""
+        if self.setup and self.setup.corpus.is_counted:
+            return self.setup.corpus.characters / len(self.corpus.text)
+        room = TEXT_SHARE * self.context
+        return min(1.0, room / self.tokens(len(self.corpus.text)))
+
+    @property
+    def text_tokens(self) -> int:
+        """About how many tokens of the corpus are sent."""
+        return self.tokens(self.share * len(self.corpus.text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """
+    What a cell takes, about, for the time that a plan tells.
+
+    Attributes:
+        texts: Lengths of the texts that are read, each from an empty cache, in tokens.
+        written: Tokens that are written or forced one after the other.
+        depth: Tokens before these, a mean.
+        phrase: What is asked, where the text tells more of it than the settings do.
+    """
+
+    texts: tuple[int, ...] = ()
+    written: int = 0
+    depth: int = 0
+    phrase: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """
@@ -340,6 +417,8 @@ class Probe(ABC):
         screens: Whether it is quick enough to choose the pairs that others measure.
         repeats: Whether the most precise pair is measured again after all others: its
             two values differ by noise alone.
+        counts_tokens: Whether its conditions of a new run need a tokenizer, and so a
+            server.
         leads: Whether the first pair that it measures decides for all others, as a
             reference does: they wait for it.
         is_timed: Whether it measures time, and has the machine for itself; its first
@@ -353,6 +432,7 @@ class Probe(ABC):
     continued_metric: str = ""
     screens: bool = False
     repeats: bool = False
+    counts_tokens: bool = False
     leads: bool = False
     is_timed: bool = False
 
@@ -395,6 +475,10 @@ class Probe(ABC):
             BadInput: With settings that work.
         """
 
+    def is_asked_by(self, _settings: Any) -> bool:
+        """Whether settings ask for the probe without its name."""
+        return False
+
     def reads_corpus(self, _settings: Any) -> bool:
         """
         Whether it reads the corpus with these settings.
@@ -417,6 +501,10 @@ class Probe(ABC):
         The setup is that of the run folder, None in a new one.
         """
         return ""
+
+    def work(self, _settings: Any, _outlook: Outlook) -> Work | None:
+        """What a cell takes; None where nothing can be said before the first one."""
+        return None
 
     def conditions(self, _run: RunContext) -> Json:
         """
@@ -469,6 +557,16 @@ class Probe(ABC):
             return (*self.metrics, *more)
         every = (*self.metrics[:1], *more, *self.metrics[1:])
         return tuple(sorted(every, key=lambda metric: metric.name != first))
+
+    def beside(self, _metric: Metric) -> tuple[Metric, ...]:
+        """Metrics that reports of another show beside it, where they have values."""
+        return ()
+
+    def unanswered(
+        self, _record: CellRecord, _setup: Setup, _metric: Metric
+    ) -> frozenset[str]:
+        """Names of units of a metric that a record lacks, though it asked for them."""
+        return frozenset()
 
     # --- further units of open pairs
 

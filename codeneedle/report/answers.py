@@ -25,18 +25,21 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.alignment import Mark, Row, Score, score
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.rounds import (
-    AskedRound,
     ForcedAnswer,
-    asked_rounds,
+    ScoredRound,
     forced_answers,
+    scored_rounds,
 )
 from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.probes.retrieval.scoring import Judgement, Mode
+from codeneedle.probes.retrieval.scoring import AnswerScore, Mode
+from codeneedle.probes.reuse.record import NAME as REUSE
+from codeneedle.probes.reuse.record import ReuseQuestion, reuse_of
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
 from codeneedle.records.store import LOGS
 from codeneedle.report.captions import entry_table, number, text_table
 from codeneedle.report.grid import Scale, cell_style
+from codeneedle.report.reuse import reuse_overview, reuse_view
 from codeneedle.text import one_line, plural, size, visible, visible_lines
 
 RECALL = "recall"
@@ -90,6 +93,8 @@ def answers(
         yield Text(visible(f"{run.name}  {pair}  {name}"), style="bold")
         if isinstance(asked, Outcome):
             yield question_view(asked)
+        elif isinstance(asked, ReuseQuestion):
+            yield reuse_view([asked])
         elif isinstance(asked, ForcedAnswer):
             yield forced_tokens(asked, _of_reference(run, asked), colour=colour)
         else:
@@ -115,6 +120,8 @@ def _cell_view(run: Run, records: Sequence[CellRecord]) -> Iterator[RenderableTy
             yield rounds_overview(run, record)
         elif record.probe == RETRIEVAL:
             yield questions_overview(record)
+        elif record.probe == REUSE:
+            yield reuse_overview(record)
 
 
 def _proved(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
@@ -146,21 +153,24 @@ def _unknown(function: str, pair: Pair, known: Sequence[str]) -> CodeneedleError
     return BadInput(
         source=pair,
         reason="has no answers",
-        hint="Answers come from: codeneedle sweep --probe recall, or retrieval",
+        hint="Answers come from: codeneedle sweep --probe recall, retrieval or reuse",
     )
 
 
 def _all(
     run: Run, record: CellRecord
-) -> Iterator[tuple[str, AskedRound | ForcedAnswer | Outcome]]:
+) -> Iterator[tuple[str, ScoredRound | ForcedAnswer | Outcome | ReuseQuestion]]:
     """Name and answer of all that *record* asked."""
     if not record.has_numbers:
         return
     if record.probe == RECALL:
-        for asked in asked_rounds(record, run.setup):
+        for asked in scored_rounds(record, run.setup):
             yield asked.needle.name, asked
         for forced in forced_answers(record, run.setup):
             yield forced.needle.name, forced
+    if record.probe == REUSE:
+        for question in reuse_of(record).questions:
+            yield question.function, question
     for outcome in outcomes(record):
         yield outcome.question, outcome
 
@@ -178,7 +188,7 @@ def _of_reference(run: Run, answer: ForcedAnswer) -> ForcedAnswer | None:
     return None
 
 
-def _round_view(asked: AskedRound, *, width: int, colour: bool) -> RenderableType:
+def _round_view(asked: ScoredRound, *, width: int, colour: bool) -> RenderableType:
     if asked.error:
         return Text(f"no answer: {visible(asked.error)}")
     scored = score(asked.needle, asked.round.reply)
@@ -187,7 +197,7 @@ def _round_view(asked: AskedRound, *, width: int, colour: bool) -> RenderableTyp
 
 def rounds_overview(run: Run, record: CellRecord) -> Group:
     """One line per round of a recall record, with its score or its error."""
-    rounds = asked_rounds(record, run.setup)
+    rounds = scored_rounds(record, run.setup)
     forced = forced_answers(record, run.setup)
     parts: list[RenderableType] = [Text()]
     if rounds:
@@ -356,7 +366,7 @@ def _place(needle: NeedleFacts) -> list[str]:
     return [name, f"{needle.depth:.0%}", str(needle.line)]
 
 
-def overview_row(asked: AskedRound) -> list[str]:
+def overview_row(asked: ScoredRound) -> list[str]:
     """The cells of `rounds_overview` for one round."""
     where = _place(asked.needle)
     if asked.error:
@@ -383,7 +393,7 @@ PAYLOAD_COLUMNS = 24
 def questions_overview(record: CellRecord) -> Group:
     """How the answers of a retrieval record failed, and each that did."""
     found = outcomes(record)
-    wrong = [each for each in found if each.judged.mode is not Mode.CORRECT]
+    wrong = [each for each in found if each.score.mode is not Mode.CORRECT]
     said = f"{len(found) - len(wrong)} of {plural(len(found), 'question')} right"
     parts: list[RenderableType] = [Text(), Text(said)]
     parts += [Text(), _modes_table(found)]
@@ -396,11 +406,11 @@ def questions_overview(record: CellRecord) -> Group:
 
 def _modes_table(found: Sequence[Outcome]) -> Table:
     """A row for each task, a column for each mode that occurs."""
-    modes = [mode for mode in Mode if any(o.judged.mode is mode for o in found)]
+    modes = [mode for mode in Mode if any(o.score.mode is mode for o in found)]
     rows = []
     for task in dict.fromkeys(each.task for each in found):
         of_task = [each for each in found if each.task == task]
-        counts = [sum(o.judged.mode is mode for o in of_task) for mode in modes]
+        counts = [sum(o.score.mode is mode for o in of_task) for mode in modes]
         logps = [each.logp for each in of_task if each.logp is not None]
         mean = f"{fmean(logps):.3f}" if logps else "-"
         rows.append([visible(task), *map(str, counts), mean])
@@ -411,14 +421,14 @@ def _modes_table(found: Sequence[Outcome]) -> Table:
 def _wrong_row(each: Outcome) -> list[str]:
     texts = (
         each.question,
-        _shortened(each.asked.payload),
-        _shortened(each.asked.reply),
-        failure_words(each.judged),
+        _shortened(each.answer.payload),
+        _shortened(each.answer.reply),
+        failure_words(each.score),
     )
     return list(map(visible, texts))
 
 
-def failure_words(judged: Judgement) -> str:
+def failure_words(judged: AnswerScore) -> str:
     """``intrusion of Oslo, 31 % later``, ``near-miss, 2 edits``, ``salad``."""
     if judged.decoy is not None:
         phrase = f"{judged.mode} of {judged.decoy}"
@@ -440,7 +450,7 @@ def _shortened(text: str) -> str:
 
 def question_view(each: Outcome) -> Table:
     """One question of a task, verbatim, with what is known of its answer."""
-    asked = each.asked
+    asked = each.answer
     place = f"{each.task}, {plural(each.length, 'token')}, depth {each.depth:g}"
     entries = [("place", place), ("asked", asked.prompt)]
     if asked.begin:
@@ -448,7 +458,7 @@ def question_view(each: Outcome) -> Table:
     entries += [
         ("expected", asked.payload),
         ("answered", asked.reply),
-        ("mode", failure_words(each.judged)),
+        ("mode", failure_words(each.score)),
     ]
     if each.logp is not None:
         bound = "at most " if each.is_bound else ""

@@ -386,7 +386,7 @@ def grid_texts(cells: Cells, metric: Metric) -> list[list[Text]]:
 
 
 def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Text:
-    value = number(cell.value, digits=metric.digits)
+    value = captions.with_error(cell, metric)
     # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
     text = (value if cell.has_value else cell_word(cell)) + mark
@@ -432,17 +432,20 @@ def _unbroken(line: Text) -> Text:
 
 def grid_csv(runs: Sequence[Run], metrics: Sequence[Metric]) -> str:
     """
-    One row per run and pair, with a column for each of *metrics*.
+    One row per run and pair, with `captions.csv_headings` for each of *metrics*.
 
     Values are unrounded and in the metrics' units; empty where there is none.
     """
-    names = [metric.name for metric in metrics]
-    lines: list[list[object]] = [["run", "k", "v", "status", "reason", *names]]
+    headings = [word for metric in metrics for word in captions.csv_headings(metric)]
+    lines: list[list[object]] = [
+        [*captions.CSV_RUN, "k", "v", "status", "reason", *headings]
+    ]
     for run in runs:
         columns = frames.cells_frames(run, metrics)
         for row in zip(*columns.values(), strict=True):
-            keys = map(csv_field, (run.name, *_keys(row[0]).values()))
-            lines.append([*keys, *(captions.csv_number(cell.value) for cell in row)])
+            keys = map(csv_field, (*captions.csv_run(run), *_keys(row[0]).values()))
+            numbers = [number for cell in row for number in captions.csv_numbers(cell)]
+            lines.append([*keys, *numbers])
     return captions.csv_text(lines)
 
 

@@ -286,7 +286,8 @@ def paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
 
 def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> None:
     """Draw the label of a cell, as large as fits."""
-    fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(len(square.label), 1))
+    longest = max(map(len, square.label.split("\n")))
+    fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(longest, 1))
     axes.text(
         at_v + 0.5,
         at_k + 0.5,
@@ -469,6 +470,8 @@ def _squares(
     flat = []
     for value, cell in zip(values, cells, strict=True):
         label = number(value, digits=metric.digits, sign=sign)
+        if metric.shows_error and math.isfinite(cell.error) and not sign:
+            label += f"\n±{number(cell.error, digits=metric.digits)}"
         missing = "" if cell.is_hole else "not run"
         word = status_word(cell.status) if cell.status else missing
         flat.append(

@@ -18,7 +18,7 @@ from codeneedle.models.kv_cache import kv_bytes, usual_contexts
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.recall.alignment import score
-from codeneedle.probes.recall.rounds import asked_rounds
+from codeneedle.probes.recall.rounds import scored_rounds
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.records.record import CellRecord, Run
@@ -204,7 +204,7 @@ def _recall_maps(run: Run) -> Iterator[dict[str, Any]]:
     pairs = {}
     for record in _finished(run, "recall"):
         bins: list[list[int]] = [[] for _ in range(DEPTH_BINS)]
-        for asked in asked_rounds(record, run.setup):
+        for asked in scored_rounds(record, run.setup):
             if not asked.error:
                 at = min(int(asked.needle.depth * DEPTH_BINS), DEPTH_BINS - 1)
                 bins[at].append(asked.counts.matched)
@@ -230,7 +230,7 @@ def _task_maps(run: Run) -> Iterator[dict[str, Any]]:
                 visible(str(record.pair)), {}
             )
             place = (outcome.length, outcome.depth)
-            of_pair.setdefault(place, []).append(outcome.judged.share)
+            of_pair.setdefault(place, []).append(outcome.score.share)
     for task, pairs in found.items():
         places = sorted({place for cells in pairs.values() for place in cells})
         lengths = sorted({length for length, _ in places})
@@ -298,7 +298,7 @@ def _answers(run: Run) -> dict[str, Any]:
 def _recalled(run: Run) -> Iterator[_Answer]:
     """Functions, in the order in which they were asked for."""
     for record in _finished(run, "recall"):
-        for asked in asked_rounds(record, run.setup):
+        for asked in scored_rounds(record, run.setup):
             matched, rows = asked.counts.matched, []
             if asked.error or matched < ASKED_LINES:
                 scored = score(asked.needle, asked.round.reply)
@@ -323,7 +323,7 @@ def _told(run: Run) -> Iterator[_Answer]:
     """Questions of tasks, likewise."""
     for record in _finished(run, RETRIEVAL):
         for outcome in outcomes(record):
-            share, asked = outcome.judged.share, outcome.asked
+            share, asked = outcome.score.share, outcome.answer
             lines = itertools.zip_longest(
                 asked.payload.split("\n"), asked.reply.strip().split("\n")
             )
@@ -332,7 +332,7 @@ def _told(run: Run) -> Iterator[_Answer]:
                 record.pair,
                 outcome.question,
                 share,
-                outcome.judged.mode.value,
+                outcome.score.mode.value,
                 "",
                 [] if share == 1 else rows,
             )

@@ -222,7 +222,7 @@ def _panel(
 
 def is_right(each: Outcome) -> bool:
     """Whether all of the answer is right."""
-    return each.judged.share == 1
+    return each.score.share == 1
 
 
 def _spot(
@@ -230,7 +230,7 @@ def _spot(
 ) -> Spot:
     values, kinds = [], []
     for each in found:
-        value = each.logp if is_logp else each.judged.share
+        value = each.logp if is_logp else each.score.share
         if value is not None:
             values.append(value)
         if each.question in theirs:

@@ -25,6 +25,7 @@ from codeneedle.models.kv_cache import (
     room_of,
 )
 from codeneedle.models.weights import read_header
+from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     NO_VALUE_WORD,
@@ -34,6 +35,7 @@ from codeneedle.report.captions import (
     failure_phrase,
     status_word,
 )
+from codeneedle.sweep.decide import FINALISTS
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import duration, mib, plural, size, visible
@@ -333,6 +335,9 @@ DONE_MARK = "+"
 TWICE_MARK = "="
 """Behind that of the cell that is measured again after all others."""
 
+ROOM_TOKENS = 1024
+"""Of a context, for a question and its answer."""
+
 FIRST_PAIRS = 3
 """Pairs of the running order that are shown."""
 
@@ -340,15 +345,17 @@ FIRST_PAIRS = 3
 @dataclass(frozen=True, slots=True)
 class _Cells:
     """
-    The cells of a plan's first probe.
+    The cells of a probe.
 
     Attributes:
+        probe: What measures.
         records: Of those that were tried, by pair.
         repeated: The pair that is measured again after all others; None for none.
         again: The record of that; None if it was not tried.
         total: How many there are, the repeated one included.
     """
 
+    probe: Probe
     records: dict[Pair, CellRecord]
     repeated: Pair | None
     again: CellRecord | None
@@ -360,16 +367,17 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def plan_view(plan: Plan) -> RenderableType:
+def plan_view(plan: Plan, *, decide: bool = False) -> RenderableType:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
+        decide: Whether only the pairs that a first probe leaves get the others.
     """
-    cells, setup = _cells_of(plan), plan.store.setup()
+    cells = _cells_of(plan, plan.probes[0])
     return Group(
-        entry_table(_facts(plan, setup, cells), style="dim"),
+        entry_table(_facts(plan, decide=decide), style="dim"),
         Text(),
         Text(f"predicted KV cache at {plan.context:,} tokens, MiB", style="bold"),
         _grid(plan, cells),
@@ -380,36 +388,69 @@ def plan_view(plan: Plan) -> RenderableType:
     )
 
 
-def _cells_of(plan: Plan) -> _Cells:
-    probe = plan.probes[0]
+def _cells_of(plan: Plan, probe: Probe, *, decide: bool = False) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
+    pairs = len(plan.pairs)
+    if decide and not probe.screens:
+        pairs = min(pairs, FINALISTS + 1)
     return _Cells(
+        probe=probe,
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
         again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
-        total=len(plan.pairs) + bool(repeated),
+        total=pairs + bool(repeated),
     )
 
 
-def _facts(plan: Plan, setup: Setup | None, cells: _Cells) -> Iterator[tuple[str, str]]:
+def _facts(plan: Plan, *, decide: bool) -> Iterator[tuple[str, str]]:
+    setup = plan.store.setup()
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
     yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
+    if plan.reads_corpus and plan.outlook.share < 1:
+        yield "", _whole_corpus(plan)
     yield (
         "context",
         f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
     )
-    for probe in plan.probes:
-        settings = plan.request.settings.get(probe.name, probe.settings())
-        phrase = probe.price(settings, setup)
-        if phrase:
-            yield probe.name, phrase
     engine = plan.engine.identity()
     yield engine_line(engine.name, f"{engine.version}, {engine.program}")
     yield "records", str(plan.store.folder)
-    yield "cells", _finished(cells)
-    yield "time", _time(cells, 1 if plan.probes[0].is_timed else len(plan.workers))
+    every = [_cells_of(plan, probe, decide=decide) for probe in plan.probes]
+    for cells in every:
+        most = "at most, " if decide and not cells.probe.screens else ""
+        yield cells.probe.name, _asked(plan, setup, cells.probe)
+        yield "cells", f"{most}{_finished(cells)}"
+        yield "time", _time(plan, cells)
+    lefts = [_left(plan, cells)[0] for cells in every]
+    known = [left_s for left_s in lefts if left_s is not None]
+    if plan.probes[1:] and len(known) == len(lefts):
+        yield "all", f"about {duration(sum(known))} left"
     yield "order", _order(plan)
+
+
+def _whole_corpus(plan: Plan) -> str:
+    """The context that holds all of a corpus that is cut, about."""
+    needed = plan.outlook.tokens(len(plan.corpus.text)) + ROOM_TOKENS
+    context = -(-needed // 1024) * 1024
+    trained = plan.weights.training_context
+    beyond = trained and context > trained and not plan.engine.stretches_context
+    note = f"; these weights were trained for {trained:,}" if beyond else ""
+    return f"whole corpus: --context {context}, about{note}"
+
+
+def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
+    """What a cell of *probe* is asked, and the tokens that this takes."""
+    settings = plan.request.chosen(probe.name, probe.settings)
+    work = plan.work(probe)
+    phrases = [probe.price(settings, setup)]
+    if work:
+        about = "" if setup and setup.corpus.is_counted else "about "
+        texts = plural(len(work.texts), "text") if work.texts[1:] else "the text"
+        read = f"{about}{plural(sum(work.texts), 'token')} of {texts} read a cell"
+        more = f", about {work.written:,} written or forced" if work.written else ""
+        phrases = [work.phrase or phrases[0], read + more]
+    return "; ".join(filter(None, phrases)) or "each pair"
 
 
 def _corpus_estimate(plan: Plan) -> str:
@@ -437,17 +478,26 @@ def _finished(cells: _Cells) -> str:
     )
 
 
-def _time(cells: _Cells, workers: int) -> str:
+def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
+    """Seconds of the cells that are left, and of one; None if nothing is known."""
     spent = [r.phases.total_s for r in cells.tried if r.has_numbers]
-    if not spent:
-        return "known after the first cell"
-    mean = sum(spent) / len(spent)
+    mean = sum(spent) / len(spent) if spent else plan.cell_s(cells.probe)
     # An interrupted cell runs again.
     done = sum(r.status is not Status.INTERRUPTED for r in cells.tried)
-    left = cells.total - done
-    time_s = mean * left / workers
-    remaining = f"about {duration(time_s)} left" if left else "nothing left"
-    return f"{remaining}, {duration(mean)} a cell"
+    if mean is None:
+        return None, None
+    workers = 1 if cells.probe.is_timed else len(plan.workers)
+    return mean * (cells.total - done) / workers, mean
+
+
+def _time(plan: Plan, cells: _Cells) -> str:
+    left_s, mean = _left(plan, cells)
+    if left_s is None or mean is None:
+        return "known after the first cell"
+    remaining = f"about {duration(left_s)} left" if left_s else "nothing left"
+    is_measured = any(record.has_numbers for record in cells.tried)
+    note = "" if is_measured else " (an estimate; the first cell tells more)"
+    return f"{remaining}, {duration(mean)} a cell{note}"
 
 
 def _order(plan: Plan) -> str:

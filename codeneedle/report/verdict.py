@@ -28,6 +28,7 @@ from codeneedle.text import (
 from codeneedle.text import table_lines as markdown_table
 from codeneedle.verdict.judge import (
     FEWEST_UNITS,
+    MAX_EVAL_LOST,
     MAX_LOSS,
     MAX_LOST,
     Row,
@@ -50,8 +51,13 @@ INSTRUMENT = (
 ENOUGH_UNITS = 12
 """Units that a sweep should have: with fewer, most pairs stay open."""
 
-MORE_UNITS = {"functions": "--functions", "chunks": "--chunks", "texts": "--questions"}
-"""Options that ask for more of each unit."""
+MORE_UNITS = {
+    "functions": "--functions",
+    "chunks": "--chunks",
+    "texts": "--questions",
+    "samples": "samples of the evaluation",
+}
+"""Options that ask for more of each unit, or what else does."""
 
 
 def verdict_view(found: Verdict, spell: Spell) -> RenderableType:
@@ -142,6 +148,10 @@ def _loss_sentence(found: Verdict, row: Row) -> str:
         what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
     elif row.kind is LossKind.CHANGE:
         what = f"changes by {_amount(found, row, row.bounds.mean)}"
+    elif row.kind is LossKind.SCORE:
+        amount = _amount(found, row, row.bounds.mean)
+        flips = f"{row.lost} lost, {row.won} won of {row.bounds.units} samples"
+        what = f"loses {amount} of the score ({flips})"
     else:
         loss = _amount(found, row, row.bounds.mean)
         no_loss = "shows no loss of right tokens"
@@ -180,9 +190,10 @@ def _keep(found: Verdict, spell: Spell) -> Iterator[str]:
     if not found.graded:
         yield from _ungraded(found, kept)
         return
-    loss = limits.phrase(LossKind.PROBABILITY, limits.max_loss)
-    yield f"Keep: {kept}. No smaller cache is shown to lose less than {loss}."
     rows = _main_rows(found)
+    loss = limits.phrase(rows[0].kind, rows[0].limit)
+    what = " of the score" if rows[0].kind is LossKind.SCORE else ""
+    yield f"Keep: {kept}. No smaller cache is shown to lose less than {loss}{what}."
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     if units < FEWEST_UNITS:
         is_open = all(row.word is Word.OPEN for row in rows)
@@ -198,8 +209,9 @@ def _main_rows(found: Verdict) -> list[Row]:
     """What the first graded metric says of each pair; without one, another metric."""
     rows = [row for each in found.compared for row in each.rows]
     graded = [row for row in rows if row.kind.is_graded]
+    scores = [row for row in rows if row.kind is LossKind.SCORE]
     answers = [row for row in rows if row.kind is LossKind.ANSWERS]
-    names = [row.metric.name for row in (*graded, *answers, *rows)]
+    names = [row.metric.name for row in (*graded, *scores, *answers, *rows)]
     return [row for row in rows if row.metric.name == names[0]]
 
 
@@ -334,6 +346,7 @@ def _limit_options(found: Verdict) -> list[str]:
     for flag, limit, default in (
         ("--max-loss", limits.max_loss, MAX_LOSS),
         ("--max-lost", limits.max_lost, MAX_LOST),
+        ("--max-eval-lost", limits.max_eval_lost, MAX_EVAL_LOST),
     ):
         if limit != default:
             options += [flag, f"{100 * limit:.6g}%"]
@@ -439,6 +452,8 @@ def _meaning(found: Verdict, word: Word, metric: str) -> str:
         return "neither is shown"
     row = next(row for each in found.compared if (row := each.row(metric)))
     what = "change" if row.kind is LossKind.CHANGE else "loss"
+    if row.kind is LossKind.SCORE:
+        what = "loss of the score"
     if row.kind is LossKind.ANSWERS:
         what = f"lost {row.metric.noun}"
     how = "at most" if word is Word.WITHIN else "more than"
@@ -509,8 +524,13 @@ def _either(types: Sequence[str]) -> str:
 def _warnings(found: Verdict) -> Iterator[str]:
     for name, reason in found.silent.items():
         yield f"{name} has no say: {visible(reason)}."
+    for name, (lost, won) in found.flips.items():
+        yield (
+            f"{visible(str(found.reference))}, evaluated again: {lost} lost, {won} won "
+            f"of {plural(found.units[name], 'sample')} ({name}): its own flips."
+        )
     for name, loss in found.repeats.items():
-        if name not in found.silent and loss:
+        if name not in {*found.silent, *found.flips} and loss:
             reference = visible(str(found.reference))
             change = LossKind.CHANGE if name.endswith("kld") else LossKind.PROBABILITY
             by = found.limits.phrase(change, loss)
@@ -523,10 +543,13 @@ def _population(found: Verdict) -> Iterator[str]:
         return
     rows = _main_rows(found)
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
-    yield (
-        f"About {noun} like these {units}, in this text; another text can differ by "
-        "more (--corpus)."
-    )
+    if rows[0].kind is LossKind.SCORE:
+        yield f"About samples like these {units}; other tasks can differ by more."
+    else:
+        yield (
+            f"About {noun} like these {units}, in this text; another text can differ "
+            "by more (--corpus)."
+        )
     if units > 1:
         unseen = 1 - ALPHA ** (1 / units)
         yield (
@@ -570,14 +593,15 @@ def verdict_json(found: Sequence[Verdict], asks_for: Callable[[str], Spell]) -> 
     words of an engine.
 
     Keys: ``run``, ``headline`` (lines), ``reference``, ``set`` (a pair or null),
-    ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``, ``max_change`` in nats,
-    ``max_memory_bytes``, ``at``), ``silent`` and ``repeats`` (by metric), ``pairs``
-    (``k``, ``v``, ``word``, ``memory``, ``memory_bytes``, ``speed``, ``trouble``,
-    ``lacking``, ``metrics``: ``name``, ``kind``, ``word``, ``loss``, ``low``, ``high``,
-    ``limit``, ``units``, ``noun``, ``lost``, ``needed``, ``remark``), ``sentences`` and
-    ``facts`` (what it was measured on, a phrase by word); ``lost_from`` (``task``,
-    ``length``, ``k``, ``v``: a pair loses answers from that length on). Losses are
-    shares, changes are nats.
+    ``is_instrument``, ``limits`` (``max_loss``, ``max_lost``, ``max_eval_lost``,
+    ``max_change`` in nats, ``max_memory_bytes``, ``at``), ``silent``, ``repeats`` and
+    ``flips`` (by metric; ``lost`` and ``won`` by the reference, evaluated again),
+    ``pairs`` (``k``, ``v``, ``word``, ``memory``, ``memory_bytes``, ``speed``,
+    ``trouble``, ``lacking``, ``metrics``: ``name``, ``kind``, ``word``, ``loss``,
+    ``low``, ``high``, ``limit``, ``units``, ``noun``, ``lost``, ``won``, ``needed``,
+    ``remark``), ``sentences`` and ``facts`` (what it was measured on, a phrase by
+    word); ``lost_from`` (``task``, ``length``, ``k``, ``v``: a pair loses answers from
+    that length on). Losses are shares, changes are nats.
     """
     return json_text(
         [_verdict_object(each, asks_for(each.run.setup.engine)) for each in found]
@@ -595,12 +619,17 @@ def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
         "limits": {
             "max_loss": limits.max_loss,
             "max_lost": limits.max_lost,
+            "max_eval_lost": limits.max_eval_lost,
             "max_change": limits.of(LossKind.CHANGE),
             "max_memory_bytes": limits.max_memory_bytes,
             "at": limits.at,
         },
         "silent": dict(found.silent),
         "repeats": dict(found.repeats),
+        "flips": {
+            name: {"lost": lost, "won": won}
+            for name, (lost, won) in found.flips.items()
+        },
         "pairs": [_standing_object(each) for each in found.standings],
         "lost_from": [
             {"task": each.task, "length": each.length, **captions.sides(each.pair)}
@@ -632,6 +661,7 @@ def _standing_object(each: Standing) -> dict[str, Any]:
                 "units": row.bounds.units,
                 "noun": row.metric.noun,
                 "lost": row.lost,
+                "won": row.won,
                 "needed": row.needed,
                 "remark": row.remark,
             }

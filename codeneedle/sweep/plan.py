@@ -1,5 +1,6 @@
 """From a request to a plan: everything that can fail cheaply fails here."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from codeneedle.grid import Pair, most_precise, shuffled
 from codeneedle.models import nano, pretrained, weights
 from codeneedle.models.gguf import Weights
 from codeneedle.probes import probes_named
-from codeneedle.probes.probe import Probe
+from codeneedle.probes.probe import Outlook, Probe, Work
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.request import Execution, Request
@@ -91,6 +92,34 @@ class Plan:
         return any(
             probe.reads_corpus(self.request.chosen(probe.name, probe.settings))
             for probe in self.probes
+        )
+
+    @property
+    def outlook(self) -> Outlook:
+        """What is known of it without a server."""
+        return Outlook(
+            corpus=self.corpus,
+            context=self.context,
+            is_built_in=self.is_built_in,
+            setup=self.store.setup(),
+        )
+
+    def work(self, probe: Probe) -> Work | None:
+        """What a cell of *probe* takes, about."""
+        settings = self.request.chosen(probe.name, probe.settings)
+        return probe.work(settings, self.outlook)
+
+    def cell_s(self, probe: Probe) -> float | None:
+        """Seconds that a cell of *probe* is likely to take; None if that is unknown."""
+        pace, work = self.engine.pace(), self.work(probe)
+        if pace is None or work is None:
+            return None
+        return math.fsum(
+            (
+                pace.start_s,
+                *map(pace.of_text, work.texts),
+                pace.of_answers(work.written, work.depth),
+            )
         )
 
     def repeated(self, probe: Probe) -> Pair | None:

@@ -3,7 +3,8 @@ From a plan to a run: the corpus counted in tokens and fitted to the context, ne
 chosen, the setup stored.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from codeneedle.engines.engine import Engine
@@ -61,7 +62,18 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
     fitted = _fitted(plan, {} if counts is None else counts)
     setup = _setup(plan, fitted)
     stored = plan.store.compare(setup)
-    run = RunContext(
+    run = _run(plan, setup, fitted, stored)
+    conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
+    with _hinting():
+        setup = plan.store.adopt(replace(setup, probes=conditions))
+    keep(plan.kept, plan.store)
+    return replace(run, setup=setup)
+
+
+def _run(
+    plan: Plan, setup: Setup, fitted: Fitted, stored: Setup | None = None
+) -> RunContext:
+    return RunContext(
         engine=plan.engine,
         weights=plan.weights,
         is_built_in=plan.is_built_in,
@@ -73,9 +85,13 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
         skip_fallback=plan.request.skip_fallback,
         notes=fitted.notes,
     )
-    conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
+
+
+@contextlib.contextmanager
+def _hinting() -> Iterator[None]:
+    """Name the option with which a run whose recall asked something else goes on."""
     try:
-        setup = plan.store.adopt(replace(setup, probes=conditions))
+        yield
     except OtherSetup as error:
         if error.key.startswith("recall "):
             option = f"--{error.key.removeprefix('recall ')}"
@@ -84,23 +100,40 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
                 f"Go on with {option} {value}, or choose another folder with --out."
             )
         raise
-    keep(plan.kept, plan.store)
-    return replace(run, setup=setup)
 
 
-def refuse_other_setup(plan: Plan) -> None:
+def refuse_unfit(plan: Plan) -> None:
     """
-    Stop if the run folder is one of another setup, or was trimmed and must not be.
+    Stop at what would end the sweep, as far as no server is needed to see it.
+
+    That is a run folder of another setup, or one that was trimmed and must not be; and
+    whatever a probe finds wrong, of a new folder with all of the text.
 
     Raises:
         OtherSetup: If its records were made under another one.
-        BadInput: If its corpus was trimmed, which is forbidden now.
+        BadInput: If its corpus was trimmed, which is forbidden now; as of probes.
         BadSetup: If its setup cannot be read, nor told from its records.
+        MachineError: If a probe lacks a tool, or disk.
     """
     stored = plan.store.intact_setup()
     if stored is None:
+        whole = Fitted(facts=facts_of(plan.corpus, plan.corpus), text=plan.corpus.text)
+        run = _run(plan, _setup(plan, whole, weights_sha256=""), whole)
+        for probe in plan.probes:
+            if not probe.counts_tokens:
+                probe.conditions(run)
         return
-    plan.store.compare(_setup(plan, _stored(plan, stored)))
+    fitted = _stored(plan, stored)
+    setup = _setup(plan, fitted)
+    plan.store.compare(setup)
+    run = _run(plan, setup, fitted, stored)
+    conditions = {
+        probe.name: probe.conditions(run)
+        for probe in plan.probes
+        if not probe.counts_tokens and (fitted.text or not plan.reads_corpus)
+    }
+    with _hinting():
+        plan.store.compare(replace(setup, probes=conditions))
     if stored.corpus.is_trimmed and not plan.request.fit:
         raise BadInput(
             source="--no-fit",
@@ -212,7 +245,10 @@ def _count_key(plan: Plan) -> tuple[object, ...]:
     return (weights_path, text, asked, functions, request.server_args)
 
 
-def _setup(plan: Plan, fitted: Fitted) -> Setup:
+def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> Setup:
+    """What the run is; without a hash, that of the weights, which may take a while."""
+    if weights_sha256 is None:
+        weights_sha256 = weights.sha256(plan.weights)
     identity = plan.engine.identity()
     return Setup(
         prompt_version=PROMPT_VERSION,
@@ -223,7 +259,7 @@ def _setup(plan: Plan, fitted: Fitted) -> Setup:
         forced=fitted.forced,
         weights=WeightsFacts(
             name=plan.model,
-            sha256=weights.sha256(plan.weights),
+            sha256=weights_sha256,
             size_bytes=plan.weights.size_bytes,
         ),
         engine=plan.engine.name,

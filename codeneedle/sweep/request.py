@@ -336,6 +336,24 @@ def decoded(text: str, *, source: str) -> Request:
     return request
 
 
+def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
+    """
+    The probes of *request*, with those that their settings ask for.
+
+    Args:
+        request: What a user wants.
+        is_named: Whether its probes were named; if not, those are enough.
+    """
+    asked = (
+        name
+        for name, table in request.settings.items()
+        if name in PROBES and PROBES[name].is_asked_by(table)
+    )
+    is_named = is_named or request.probes != Request().probes
+    named = request.probes if is_named else ()
+    return tuple(dict.fromkeys((*named, *asked))) or request.probes
+
+
 def encoded(request: Request) -> str:
     """*request* as the text of a sweep file: what differs from the defaults."""
     return tomli_w.dumps(_changed(request))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from codeneedle.errors import BadInput, FolderUnusable, ToolFailed
 from codeneedle.sweep.plan import Plan
-from codeneedle.sweep.prepare import refuse_other_setup
+from codeneedle.sweep.prepare import refuse_unfit
 from codeneedle.sweep.request import Execution, keep
 from codeneedle.system.files import write_whole
 from codeneedle.system.processes import output_of
@@ -107,7 +107,7 @@ class SlurmArray:
         folders = [plan.store.folder for plan in plans]
         script = self.script(folders, plans[0].execution)
         for plan in plans:
-            refuse_other_setup(plan)
+            refuse_unfit(plan)
             keep(plan.kept, plan.store)
         try:
             write_whole(path, script.encode())

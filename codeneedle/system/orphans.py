@@ -162,6 +162,7 @@ def noted(
     *,
     env: Mapping[str, str],
     log: Path,
+    folder: Path | None = None,
     file_limit_bytes: int | None = FILE_LIMIT_BYTES,
     port: int | None = None,
     heading: str = "",
@@ -178,6 +179,7 @@ def noted(
         argv: Program, as an absolute path, and its arguments.
         env: The child's environment; `VARIABLE` is added to it.
         log: As of `running`.
+        folder: As of `running`.
         file_limit_bytes: As of `running`.
         port: That the child listens on; who still holds it, or the log, is noted then.
         heading: As of `running`.
@@ -198,6 +200,7 @@ def noted(
             argv,
             env=marked,
             log=log,
+            folder=folder,
             file_limit_bytes=file_limit_bytes,
             heading=heading,
         ) as child:

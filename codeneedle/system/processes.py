@@ -142,6 +142,7 @@ def running(
     *,
     env: Mapping[str, str],
     log: Path,
+    folder: Path | None = None,
     file_limit_bytes: int | None = FILE_LIMIT_BYTES,
     heading: str = "",
 ) -> Iterator[Child]:
@@ -157,6 +158,7 @@ def running(
         env: The child's whole environment; nothing else is inherited.
         log: Receives stdout and stderr, interleaved. Replaced; shortened to its two
             ends when the child has ended.
+        folder: Its working folder; None for ours.
         file_limit_bytes: Size from which writing to a file ends the child with
             SIGXFSZ; None for a child that writes large files.
         heading: What *log* begins with, before anything that the child writes.
@@ -176,6 +178,7 @@ def running(
             env=env,
             stdout=output,
             stderr=subprocess.STDOUT,
+            folder=folder,
             file_limit_bytes=file_limit_bytes,
         ) as child,
     ):
@@ -278,6 +281,7 @@ def _started(
     env: Mapping[str, str],
     stdout: int | BinaryIO,
     stderr: int | BinaryIO,
+    folder: Path | None = None,
     file_limit_bytes: int | None = None,
 ) -> Iterator[Child]:
     with contextlib.ExitStack() as stack:
@@ -288,6 +292,7 @@ def _started(
                 child = subprocess.Popen(
                     argv,
                     env=env,
+                    cwd=folder,
                     stdin=subprocess.DEVNULL,
                     stdout=stdout,
                     stderr=stderr,

@@ -14,6 +14,7 @@ from codeneedle.grid import (
 )
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
+from codeneedle.probes.evaluation.metrics import NOTABLE_LOSS, samples_needed
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run
@@ -38,6 +39,16 @@ tables in ``tools/perplexity/README.md`` of llama.cpp).
 
 MAX_LOST = 0.10
 """Largest share of lost answers."""
+
+MAX_EVAL_LOST = 0.02
+"""Largest loss of the mean score of an evaluation: two of a hundred samples."""
+
+FEWEST_FLIPS = 6
+"""
+Samples that differ below which their spread is not known.
+
+Of fewer, all on one side, none gives a two-sided exact test a p below 0.05.
+"""
 
 CHANGE_BY_LOSS = 3.0
 """
@@ -64,12 +75,14 @@ class Limits:
     Attributes:
         max_loss: Right tokens, as a share.
         max_lost: Answers that are lost, as a share of those that the reference has.
+        max_eval_lost: Of the mean score of an evaluation.
         max_memory_bytes: Size of the KV cache; None for any.
         at: The context that this size is meant for, in tokens; None for the run's.
     """
 
     max_loss: float = MAX_LOSS
     max_lost: float = MAX_LOST
+    max_eval_lost: float = MAX_EVAL_LOST
     max_memory_bytes: int | None = None
     at: int | None = None
 
@@ -77,6 +90,8 @@ class Limits:
         """The limit of a metric whose losses are of this *kind*."""
         if kind is LossKind.ANSWERS:
             return self.max_lost
+        if kind is LossKind.SCORE:
+            return self.max_eval_lost
         if kind is LossKind.CHANGE:
             return CHANGE_BY_LOSS * self.max_loss
         return self.max_loss
@@ -105,7 +120,8 @@ class Row:
         word: Where they lie beside it.
         needed: Units after which it would be decided, if further ones are like these;
             None where that is not known, or nothing is open.
-        lost: Units lost, of answers; 0 of others.
+        lost: Units lost, of answers and scores; 0 of others.
+        won: Units with a higher score; 0 of others.
         remark: Why the word is not what the bounds say, if so; empty else.
     """
 
@@ -115,6 +131,7 @@ class Row:
     word: Word
     needed: int | None = None
     lost: int = 0
+    won: int = 0
     remark: str = ""
 
     @property
@@ -180,6 +197,7 @@ class Verdict:
         units: How many units each metric has, by its name; of the reference.
         silent: Metrics that have no say, by name, and why.
         repeats: By metric, how far the reference is from its own repetition.
+        flips: By metric, units that the repetition of the reference has lost and won.
     """
 
     run: Run
@@ -190,6 +208,7 @@ class Verdict:
     units: Mapping[str, int] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
     repeats: Mapping[str, float] = field(default_factory=dict)
+    flips: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def is_instrument(self) -> bool:
@@ -198,9 +217,9 @@ class Verdict:
 
     @property
     def graded(self) -> bool:
-        """Whether a metric with a loss has a say."""
+        """Whether a metric whose mean loss has a limit has a say."""
         rows = (row for standing in self.standings for row in standing.rows)
-        return any(row.kind.is_graded for row in rows)
+        return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
 
     @property
     def compared(self) -> tuple[Standing, ...]:
@@ -276,6 +295,7 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         units={each.metric.name: len(each.of_reference) for each in scores},
         silent=silent,
         repeats={name: loss for name, loss in repeats.items() if loss is not None},
+        flips={each.metric.name: each.flips() for each in scores if each.is_repeated},
     )
     return replace(found, chosen=_chosen(found))
 
@@ -287,6 +307,7 @@ _ENDS = {
     LossKind.PROBABILITY: (-1.0, 1.0),
     LossKind.NATS: (-math.inf, 1.0),
     LossKind.CHANGE: (0.0, math.inf),
+    LossKind.SCORE: (-1.0, 1.0),
 }
 """The least and the largest loss that there can be."""
 
@@ -362,6 +383,8 @@ class _Scores:
                 f"the model itself has {able:.0%} right with {reference}, so there is "
                 "little to lose"
             )
+        if self.loss.kind is LossKind.SCORE:
+            return ""  # what sampling makes scores differ by is in their intervals
         repeated, kind = self.repetition(), self.loss.kind
         if repeated is not None and repeated > limits.of(kind):
             return (
@@ -380,16 +403,22 @@ class _Scores:
         pairs, limit = len(self.units) - 1, limits.of(self.loss.kind)
         look = self.probe.look(self.records[pair], self.run.setup)
         share = error_share(look, pairs)
-        lost = 0
+        lost, won = _counts(losses) if self.loss.kind in _COUNTED else (0, 0)
+        is_score = self.loss.kind is LossKind.SCORE
+        is_untold = is_score and lost + won < FEWEST_FLIPS
         if self.loss.kind is LossKind.ANSWERS:
-            lost = sum(loss > 0 for loss in losses)
             bounds = lost_share(lost, len(losses), share)
+        elif is_untold:
+            bounds = _by_counts(losses, share)
         else:
             bounds = interval(losses, share).clipped(*_ENDS[self.loss.kind])
         word = bounds.word(limit)
         remark, word = self._remark(pair, losses, word)
         needed = None
-        if word is Word.OPEN and self.loss.kind is not LossKind.ANSWERS:
+        if word is Word.OPEN and is_untold:
+            told = _untold(lost + won, len(losses), share)
+            remark = f"{remark}; {told}" if remark else told
+        elif word is Word.OPEN and self.loss.kind is not LossKind.ANSWERS:
             needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
         return Row(
             metric=self.metric,
@@ -398,8 +427,21 @@ class _Scores:
             word=word,
             needed=needed,
             lost=lost,
+            won=won,
             remark=remark,
         )
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it is of scores, and the reference has been evaluated again."""
+        return self.again is not None and self.loss.kind is LossKind.SCORE
+
+    def flips(self) -> tuple[int, int]:
+        """Units that the reference has lost and won in its repetition."""
+        if self.again is None:
+            return (0, 0)
+        again = self.metric.by_unit(self.again, self.run.setup)
+        return _counts(self.losses(again))
 
     def _remark(
         self, pair: Pair, losses: Sequence[float], word: Word
@@ -415,8 +457,7 @@ class _Scores:
             return words, Word.OPEN if word is Word.WITHIN else word
         if self.loss.bounded(self.records[pair]) > BOUNDED and word is Word.WITHIN:
             return "of some tokens only a bound is known: it may lose more", Word.OPEN
-        is_answers = self.loss.kind is LossKind.ANSWERS
-        if not is_answers and not any(losses):
+        if self.loss.kind not in _COUNTED and not any(losses):
             return "the same to the last digit: is this cache what it claims?", word
         return "", word
 
@@ -427,6 +468,40 @@ class _Scores:
         asked = self.loss.units(self.records[pair], self.run.setup)
         lacking = [name for name in asked if name not in self.units[pair]]
         return sum(name in self.of_reference for name in lacking), len(asked)
+
+
+_COUNTED = frozenset({LossKind.ANSWERS, LossKind.SCORE})
+"""Of which so often nothing differs that this is no reason for doubt."""
+
+
+def _counts(losses: Sequence[float]) -> tuple[int, int]:
+    """How many units have lost, and won."""
+    return sum(loss > 0 for loss in losses), sum(loss < 0 for loss in losses)
+
+
+def _by_counts(losses: Sequence[float], share: float) -> Bounds:
+    """
+    The mean loss, where too few units differ for their spread to be known.
+
+    No unit loses more than 1, so that the mean is at most the share that loses; it is
+    at least minus the share that wins.
+    """
+    (lost, won), units = _counts(losses), len(losses)
+    return Bounds(
+        mean=math.fsum(losses) / units,
+        low=-lost_share(won, units, share).high,
+        high=lost_share(lost, units, share).high,
+        units=units,
+    )
+
+
+def _untold(flips: int, units: int, share: float) -> str:
+    """Why so few samples tell nothing, and how many would."""
+    needed = samples_needed(flips / units, share=share)
+    return (
+        f"cannot be told: {flips} of {units} samples differ; about {needed:,} would "
+        f"tell a loss of {100 * NOTABLE_LOSS:.0f} points"
+    )
 
 
 def _scores(run: Run) -> Iterator[_Scores]:
@@ -495,6 +570,7 @@ def _standings(
     speeds = _speeds(run)
     graded = [each for each in scores if each.loss.kind.is_graded]
     answers = [each for each in scores if each.loss.kind is LossKind.ANSWERS]
+    evaluated = [each for each in scores if each.loss.kind is LossKind.SCORE]
     for pair in pairs:
         rows = [
             row
@@ -505,7 +581,7 @@ def _standings(
         named = {row.metric.name for row in rows}
         lacking = tuple(
             each.metric.name
-            for each in graded or answers
+            for each in (graded or answers) + evaluated
             if each.metric.name not in named
         )
         is_compared = rows and pair != reference and not trouble
@@ -522,13 +598,17 @@ def _standings(
 
 
 def _word(rows: Sequence[Row], lacking: Sequence[str]) -> Word:
-    """Beyond by one is beyond; within needs all that are graded, or all answers."""
+    """
+    Beyond by one is beyond; within needs all that are graded, or all answers, and
+    every evaluation.
+    """
     if any(row.word is Word.BEYOND for row in rows):
         return Word.BEYOND
     graded = [row for row in rows if row.kind.is_graded]
     answers = [row for row in rows if row.kind is LossKind.ANSWERS]
     change = [row for row in rows if row.kind is LossKind.CHANGE]
-    deciding = graded or answers
+    scores = [row for row in rows if row.kind is LossKind.SCORE]
+    deciding = (graded or answers) + scores
     is_within = all(row.word is Word.WITHIN for row in (*deciding, *change))
     return Word.WITHIN if deciding and is_within and not lacking else Word.OPEN
 

@@ -70,7 +70,7 @@ def _by_length(record: CellRecord) -> dict[str, dict[int, Texts]]:
     """The texts of *record* by task and length."""
     shares: dict[tuple[str, int, str], list[float]] = defaultdict(list)
     for each in outcomes(record):
-        shares[each.task, each.length, each.text].append(each.judged.share)
+        shares[each.task, each.length, each.text].append(each.score.share)
     found: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
     for (task, length, text), of_text in shares.items():
         found[task].setdefault(length, {})[text] = _mean(of_text)

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 from fake_engine import made_weights
 
-from codeneedle.engines.engine import Ability, CellSpec, Engine, ModelSpec, Served
+from codeneedle.engines.engine import (
+    Ability,
+    CannotSave,
+    CellSpec,
+    Engine,
+    ModelSpec,
+    Served,
+)
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.records.record import Effective
@@ -90,6 +97,9 @@ def test_a_server_that_is_not_ours_tells_nothing():
     )
     assert served.tokenizer is None
     assert not served.ends_within(0.0)
+    for use in (served.save_cache, served.restore_cache):
+        with pytest.raises(CannotSave, match="this engine cannot"):
+            use()
 
 
 def test_what_a_server_took_is_known_after_its_end():

@@ -17,7 +17,7 @@ from rich.table import Table
 
 GROUPS = (
     *("ourselves", "server", "machine", "tools", "files", "model", "requests"),
-    *("hosts", "endpoints"),
+    *("hosts", "endpoints", "evaluations"),
 )
 
 

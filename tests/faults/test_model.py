@@ -17,7 +17,7 @@ from programs import misbehave, server
 from started_sweeps import RUN, controls, impatient, on_terminal, problem, record, run
 
 from codeneedle.probes.recall.alignment import answer_end, score
-from codeneedle.probes.recall.rounds import AskedRound
+from codeneedle.probes.recall.rounds import ScoredRound
 from codeneedle.report.answers import side_by_side
 
 EVIL = "\x1b]0;OWNED\x07\x1b[2J\x1b[31mRED\x9b31m\x1bP1;2q\x1b\\\x08\x0b\x0c\x00"
@@ -221,7 +221,7 @@ def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
     """
     reply = "".join(map(json.loads, LONG[name]))
     needle = made_needle()
-    asked = AskedRound(
+    asked = ScoredRound(
         needle, made_round(needle, reply=reply[: times(10, quick=1) << 20])
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
+    CannotSave,
     Engine,
     EngineIdentity,
     ModelSpec,
@@ -107,6 +108,9 @@ class FakeServer:
 
     def wait_idle(self):
         self.settled += 1
+
+    def save_cache(self):
+        raise CannotSave("there is no file")
 
     def effective(self):
         return self.engine.effective

@@ -43,6 +43,9 @@ often as wanted:
     probable            name a token in each of these events, and another with the
                         same text that is less likely
     context=N           load with this context, whatever was asked for
+    slots=HOW           keep the last prompt, count what of it comes back, save and
+                        restore it; HOW is right, or refused to restore nothing, or
+                        damaged to answer otherwise from what was restored
     flood               write to the log without end, from the first reply on
     sparse-log=N        begin to log N bytes into the file
     deaf                ignore SIGINT and SIGTERM
@@ -54,6 +57,7 @@ of FOLDER/counting where none are given. ``--help``, ``--version``,
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -152,12 +156,24 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.misbehave_before()
-        if self.path == "/tokenize":
+        if self.path.startswith("/slots/") and "slots" in FAULTS:
+            self.act_on_slot(self.path.partition("action=")[2])
+        elif self.path == "/tokenize":
             self.answer({"tokens": numbered(body)})
         elif self.path == "/apply-template":
             self.answer({"prompt": str(body["messages"])})
         else:
             self.stream(body)
+
+    def act_on_slot(self, action):
+        if action == "restore" and FAULTS["slots"] == "refused":
+            error = {"code": 400, "message": "Unable to restore", "type": "invalid"}
+            self.answer({"error": error}, 400)
+            return
+        SLOT[action] = SLOT["now" if action == "save" else "save"]
+        if action == "restore":
+            SLOT["now"] = SLOT["save"]
+        self.answer({"id_slot": 0})
 
     def misbehave_before(self):
         self.close_connection = True
@@ -218,6 +234,7 @@ class Handler(BaseHTTPRequestHandler):
             error = {"code": 400, "message": "no grammar", "type": "invalid"}
             self.answer({"error": error}, 400)
             return
+        self.prompt = lettered(body.get("prompt", ""))
         asked = counted("replies")
         if self.is_misled(asked):
             return
@@ -255,6 +272,9 @@ class Handler(BaseHTTPRequestHandler):
         return chosen is not None
 
     def say_tokens(self, asked, limit, text):
+        if "slots" in FAULTS:
+            self.say_from_slot(limit, text)
+            return
         for at, letter in enumerate(text[:limit]):
             if at == 10:
                 self.break_off(asked)
@@ -266,6 +286,24 @@ class Handler(BaseHTTPRequestHandler):
         if "no-last-event" not in FAULTS:
             ending = "limit" if limit <= len(text) else "eos"
             self.event({"content": "", "stop": True, "stop_type": ending})
+
+    def say_from_slot(self, limit, text):
+        prompt = self.prompt
+        both = zip(SLOT["now"], prompt, strict=False)
+        cached = sum(1 for _ in itertools.takewhile(lambda two: two[0] == two[1], both))
+        is_damaged = FAULTS["slots"] == "damaged" and "restore" in SLOT and cached
+        SLOT["now"] = prompt
+        SLOT.pop("restore", None)
+        if is_damaged and text == TEXT:
+            text = text.upper()
+        for at, letter in enumerate(text[:limit]):
+            event = token(letter, at)
+            event["timings"] |= {"cache_n": cached, "prompt_n": len(prompt) - cached}
+            (likely,) = event["completion_probabilities"]
+            for each in (likely, likely["top_logprobs"][0]):
+                each["logprob"] -= 3.0 * bool(is_damaged)
+            self.event(event)
+        self.event({"content": "", "stop": True, "stop_type": "limit"})
 
     def break_off(self, asked):
         signal_at("round")
@@ -304,6 +342,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 COUNTS = {}
+SLOT = {"now": ""}
+"""The prompt that is kept, and the one that was saved."""
 
 
 def counted(what):
@@ -332,6 +372,11 @@ def numbered(body):
     if body.get("with_pieces"):
         return [{"id": ord(letter), "piece": letter} for letter in letters]
     return [ord(letter) for letter in letters]
+
+
+def lettered(prompt):
+    """A prompt of letters or of their numbers, as letters."""
+    return prompt if isinstance(prompt, str) else "".join(map(chr, prompt))
 
 
 def forced_by(body):

@@ -50,7 +50,8 @@ class Injection:
 
     Attributes:
         group: Whose fault: ``ourselves``, ``server``, ``machine``, ``tools``,
-            ``files``, ``model``, ``requests``, ``hosts``, ``endpoints``.
+            ``files``, ``model``, ``requests``, ``hosts``, ``endpoints``,
+            ``evaluations``.
         fault: A phrase; equal ones are counted together.
         saw: The line that a person saw of it; empty if it was rightly unseen.
         aftermath: What it cost.

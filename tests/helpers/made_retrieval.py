@@ -12,7 +12,7 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import (
     NAME,
-    Asked,
+    Answer,
     Dialled,
     DialStep,
     Fitted,
@@ -48,7 +48,7 @@ def made_scored(payload, *, logp=-0.5, lead=1.0):
 def made_asked(question, length, decoys, *, answer=right, scored=made_scored):
     """*question* with the answer that *answer* gives it at *length*."""
     named = replace(question, name=f"{length}-{question.name}")
-    return Asked(
+    return Answer(
         **shared_with(named, Posed),
         decoys=tuple(decoys.index(each) for each in question.decoys),
         reply=answer(question, length),

@@ -23,7 +23,7 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.record import Round
-from codeneedle.probes.recall.rounds import AskedRound
+from codeneedle.probes.recall.rounds import ScoredRound
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.report.answers import (
@@ -188,7 +188,7 @@ def test_the_overview_names_a_method_without_its_class():
     needle = replace(SETUP.needles[0], name="VeryLongRequestHandler.f_a")
     run = made_run(setup=replace(SETUP, needles=(needle, *SETUP.needles[1:])))
 
-    assert "f_a" == overview_row(AskedRound(needle, made_round(needle)))[0]
+    assert "f_a" == overview_row(ScoredRound(needle, made_round(needle)))[0]
     assert "VeryLongRequestHandler.f_a" in shown(run, function="f_a")
 
 
@@ -418,9 +418,9 @@ def test_a_wrong_answer_stands_beside_what_was_expected():
     text = task_answers(TASKS_RUN)
     intrusion = next(each for each in QUESTIONS if each.depth < 0.4)
 
-    assert f"{intrusion.asked.payload} {intrusion.asked.reply}" in text
-    assert f"intrusion of {intrusion.judged.decoy}" in text
-    said = failure_words(intrusion.judged)
+    assert f"{intrusion.answer.payload} {intrusion.answer.reply}" in text
+    assert f"intrusion of {intrusion.score.decoy}" in text
+    said = failure_words(intrusion.score)
     assert re.search(r"intrusion of .+, \d+% (later|earlier)", said)
 
 
@@ -431,7 +431,7 @@ def test_one_question_is_shown_in_full():
     asked = QUESTIONS[0]
     text = task_answers(TASKS_RUN, asked.question)
 
-    assert f"expected {asked.asked.payload} answered {asked.asked.reply}" in text
+    assert f"expected {asked.answer.payload} answered {asked.answer.reply}" in text
     assert "multikey, 1,024 tokens, depth 0.1" in text
     assert "-0.500 nats per token" in text
 

@@ -11,7 +11,7 @@ from made_plans import made_world, planned
 from made_records import failed_record, made_record, made_run, made_setup
 from printing import printed
 
-from codeneedle.engines.engine import CacheTypes
+from codeneedle.engines.engine import CacheTypes, Pace
 from codeneedle.grid import Pair
 from codeneedle.models.gguf import parse, weights_of
 from codeneedle.models.kv_cache import Room, predicted
@@ -80,11 +80,41 @@ def test_a_new_sweep_tells_what_it_would_do():
     assert "known after the first cell" == facts["time"]
     assert f"{', '.join(map(str, plan.pairs[:3]))}, ..." == facts["order"]
     assert (
-        "20 lines of each function written; 5 lines of 32 functions forced"
+        "20 lines of 6 functions written; 5 lines of 6 functions forced; about 1,688 "
+        "tokens of the text read a cell, about 1,822 written or forced"
         == facts["recall"]
     )
     assert "when the sweep starts" in text
     assert r"note: look \x1b[2J" == text.splitlines()[-1]
+
+
+def test_a_new_sweep_tells_a_time_where_the_engine_knows_its_pace(monkeypatch):
+    """
+    A second for a server, 1,688 ms to read, 1,822 tokens of 10 ms: five times 21 s.
+    """
+    pace = Pace(start_s=1.0, read_s=0.001, write_s=0.01, read_back_s=0, write_back_s=0)
+    monkeypatch.setattr(FakeEngine, "pace", lambda _self: pace)
+
+    facts = facts_of(shown(planned(), width=500))
+
+    assert (
+        "about 1:45 left, 20.9 s a cell (an estimate; the first cell tells more)"
+        == facts["time"]
+    )
+
+
+def test_deciding_measures_as_many_pairs_as_a_screening_leaves_at_most():
+    types = ("bf16", "q8_0", "q4_0")
+    plan = planned(k_types=types, v_types=types)
+    text = printed(plan_view(plan, decide=True), width=200)
+
+    assert "at most, 0 of 7 finished" in text
+
+
+def test_a_text_that_is_cut_names_the_context_of_all_of_it():
+    text = shown(planned(contexts=(1024,)), width=200)
+
+    assert "whole corpus: --context 3072, about" in text
 
 
 def test_a_probe_tells_its_price():
@@ -100,7 +130,7 @@ def test_a_probe_tells_its_price():
 def test_a_sweep_of_one_pair():
     facts = facts_of(shown(planned(k_types=("q8_0",), v_types=("q4_0",))))
 
-    assert facts["recall"].endswith("forced")
+    assert facts["recall"].startswith("20 lines of 6 functions written")
     assert "q8_0/q4_0" == facts["order"]
 
 
@@ -142,8 +172,9 @@ def test_what_is_done_is_marked_and_tells_what_is_left():
     assert "oom" in grid["q4_0"][1].lower()
     assert "q4_0/q4_0 out-of-memory: no room" in text
     assert "+ finished" in text
-    other = facts_of(shown(planned(probes=("throughput", "recall"))))
-    assert "0 of 4 finished" == other["cells"]
+    both = shown(planned(probes=("throughput", "recall")), width=200)
+    assert "0 of 4 finished" in both
+    assert "1 of 5 finished" in both
     plan.store.add(failed_record("q4_0/q4_0", Status.INTERRUPTED, "stopped"))
     assert "about 40.0 s left, 10.0 s a cell" == facts_of(shown(plan))["time"]
     two = replace(plan, workers=plan.workers * 2)

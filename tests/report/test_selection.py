@@ -11,7 +11,7 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence import probe as divergence
-from codeneedle.probes.throughput.record import ThroughputSetup
+from codeneedle.probes.throughput.record import ThroughputConditions
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
 from codeneedle.report.selection import (
@@ -25,7 +25,7 @@ from codeneedle.report.selection import (
 TYPES = ("bf16", "q4_0")
 PLAIN = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
 SPEEDS = as_json(
-    ThroughputSetup(
+    ThroughputConditions(
         depths=(0, 256),
         repetitions=1,
         prompt_tokens=512,
@@ -39,7 +39,7 @@ SPEEDS = as_json(
 def setup():
     """The setup of a run of all probes, with two contexts and two depths."""
     compared = as_json(
-        divergence.Conditions(
+        divergence.DivergenceConditions(
             contexts=(512, 1024),
             chunks=(2, 2),
             text="made",

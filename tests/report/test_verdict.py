@@ -535,6 +535,7 @@ def test_json_has_what_the_verdict_rests_on():
     assert {
         "max_loss": 0.01,
         "max_lost": 0.1,
+        "max_eval_lost": 0.02,
         "max_change": 0.03,
         "max_memory_bytes": None,
         "at": None,

@@ -32,8 +32,8 @@ from codeneedle.sweep.prepare import (
     _fit,
     machine_phrase,
     prepare,
-    refuse_other_setup,
     refuse_shared_folders,
+    refuse_unfit,
     thinking_phrase,
 )
 from codeneedle.sweep.request import read_sweep
@@ -130,14 +130,14 @@ def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
     The flag holds for what is there already, too; so does another setup.
     """
     asked = {"contexts": (3000,)}
-    refuse_other_setup(planned(**asked))
+    refuse_unfit(planned(**asked))
     prepare(planned(**asked))
-    refuse_other_setup(planned(**asked))
+    refuse_unfit(planned(**asked))
 
     with pytest.raises(BadInput, match="was trimmed to the context"):
-        refuse_other_setup(planned(**asked, fit=False))
+        refuse_unfit(planned(**asked, fit=False))
     with pytest.raises(OtherSetup, match="another seed: 42, now 7"):
-        refuse_other_setup(planned(**asked, seed=7))
+        refuse_unfit(planned(**asked, seed=7))
 
 
 def test_two_models_of_one_name_are_refused(tmp_path):

@@ -350,6 +350,13 @@ def test_of_a_long_log_the_ends_are_kept(log):
     assert b"a" * END_BYTES + OMISSION + b"c" * END_BYTES == log.read_bytes()
 
 
+def test_a_child_works_in_the_folder_that_it_is_given(tmp_path):
+    with running(["/bin/pwd"], env={}, log=tmp_path / "log", folder=tmp_path) as child:
+        child.wait()
+
+    assert f"{tmp_path.resolve()}\n" == (tmp_path / "log").read_text()
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("victim")])
 def test_a_log_is_created_anew_whatever_has_its_name(tmp_path, log, make):
     """

@@ -137,6 +137,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ("--context-shift", "It would drop the corpus when the context is full."),
     ("--cache-reuse", "It would move cached values to other places of a prompt."),
     ("-cram --cache-ram", "It would keep old prompts in memory, beside the cache."),
+    ("--slot-save-path", "--probe reuse saves the cache, in a folder of its own."),
     ("--host --port --reuse-port -a --alias --api-prefix", _LIFE),
     ("--api-key --api-key-file --ssl-key-file --ssl-cert-file", _LIFE),
     ("--sleep-idle-seconds", _LIFE),
@@ -219,6 +220,7 @@ class Launch:
         pair: Cache types; None for a server that only tokenizes and renders.
         extra: The user's further arguments. They come last, and win.
         options: Long options that the binary has.
+        slots: Folder in which it may save its cache; None for none.
         flash_attention: ``on``; ``auto`` has the server say whether it could be.
         is_passive: Whether its threads sleep while they wait for each other.
     """
@@ -230,6 +232,7 @@ class Launch:
     pair: Pair | None
     extra: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
+    slots: Path | None = None
     flash_attention: str = "on"
     is_passive: bool = False
 
@@ -248,6 +251,7 @@ def command(launch: Launch, *, port: int) -> list[str]:
         *_offload(launch),
         *threads(launch.model, launch.options),
         *_optional(launch),
+        *_saving(launch),
         *launch.extra,
     ]
 
@@ -324,6 +328,19 @@ def _offload(launch: Launch) -> Iterator[str]:
     if not has(launch.extra, OFFLOAD):
         layers = "0" if launch.pair is None else ALL_LAYERS
         yield from ("--n-gpu-layers", layers)
+
+
+SLOT_FOLDER = "--slot-save-path"
+
+
+def can_save(launch: Launch) -> bool:
+    """Whether the server can save its cache: it was lent a folder and knows that."""
+    return launch.slots is not None and SLOT_FOLDER in launch.options
+
+
+def _saving(launch: Launch) -> Iterator[str]:
+    if can_save(launch):
+        yield from (SLOT_FOLDER, str(launch.slots))
 
 
 def _optional(launch: Launch) -> Iterator[str]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
+from typing import Literal
 
 from codeneedle.engines.http import SHORT_S, Connection, never
 from codeneedle.engines.llama_cpp.forced import NextTokens, right_ends, scored
@@ -73,6 +74,11 @@ FIELDS = ("content", "stop", "stop_type", "stopped_limit", "timings")
 """Fields of the last event; without this it repeats the prompt, maybe megabytes."""
 
 COMPLETION, CHAT = "/completion", "/v1/chat/completions"
+
+SLOT = "/slots/0"
+
+SAVED = "cache.bin"
+"""Name of the file with a saved cache, in the folder that the server was lent."""
 
 EXCEEDED = "exceed_context_size_error"
 """Type of the error for a prompt that is longer than the context."""
@@ -213,6 +219,16 @@ class Client(Connection):
             wall_s=round(time.perf_counter() - started, 4),
         )
 
+    def act_on_slot(self, action: Literal["save", "restore"]) -> None:
+        """
+        Write the cache of the one slot to a file, or replace it by what is there.
+
+        Raises:
+            Refused: If the server cannot.
+        """
+        path, body = f"{SLOT}?action={action}", {"filename": SAVED}
+        self._answer("POST", path, _Slot, body)
+
     def wait_idle(self) -> None:
         """
         Wait until the server has ended a reply that was cut.
@@ -342,6 +358,11 @@ class _Ids:
 @dataclass(frozen=True, slots=True)
 class _Pieces:
     tokens: tuple[TokenPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    id_slot: int
 
 
 @dataclass(frozen=True, slots=True)

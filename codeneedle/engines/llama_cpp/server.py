@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from codeneedle.engines.engine import CellSpec, Served, Tokenizer
+from codeneedle.engines.engine import Address, CannotSave, CellSpec, Served, Tokenizer
 from codeneedle.engines.http import SHORT_S, SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     HOST,
+    SLOT_FOLDER,
     Launch,
     asks_for_all_layers,
+    can_save,
     command,
     variables,
     waiting,
@@ -36,7 +39,7 @@ from codeneedle.engines.llama_cpp.log import (
     read_log,
     trouble,
 )
-from codeneedle.engines.messages import Readiness, ServerGone
+from codeneedle.engines.messages import BadReply, Readiness, Refused, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import machine, processes
@@ -107,6 +110,22 @@ class LlamaServer(Served):
     def fallback(self) -> Trouble | None:
         """As of `engine.Served`."""
         return fallback(read_log(self.log))
+
+    def save_cache(self) -> None:
+        """As of `engine.Served`."""
+        self._ask_slot("save")
+
+    def restore_cache(self) -> None:
+        """As of `engine.Served`."""
+        self._ask_slot("restore")
+
+    def _ask_slot(self, action: Literal["save", "restore"]) -> None:
+        if not can_save(self.launch):
+            raise CannotSave(f"this llama-server has no {SLOT_FOLDER}")
+        try:
+            self.client.act_on_slot(action)
+        except (BadReply, Refused) as error:
+            raise CannotSave(str(error)) from error
 
     def is_too_large(self) -> bool:
         """Whether it was ever seen with more memory of its own than it may take."""
@@ -217,10 +236,11 @@ def _started(
     env["LLAMA_API_KEY"] = api_key
     heading = f"{COMMAND_SIGN}{one_line(shlex.join(argv))}\n"
     child = stack.enter_context(noted(argv, env=env, log=log, heading=heading))
+    url = f"http://{HOST}:{port}"
     served: LlamaServer
     client = stack.enter_context(
         Client(
-            f"http://{HOST}:{port}",
+            url,
             api_key=api_key,
             silence_s=silence_s,
             is_leaving=lambda: is_shutting_down(log) or served.is_too_large(),
@@ -232,6 +252,7 @@ def _started(
         command=tuple(argv),
         log=log,
         child=child,
+        address=Address(url=f"{url}/v1", model=launch.alias, key=api_key),
         memory_bytes=memory_bytes,
     )
     return served

@@ -8,13 +8,14 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from codeneedle.engines.engine import (
     Ability,
+    Address,
     CacheTypes,
     CellSpec,
     Engine,
@@ -44,13 +45,13 @@ from codeneedle.engines.openai.settings import (
     checked_pair,
     checked_url,
     key_of,
-    secret_in,
     template_of,
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.records.record import Proof
 from codeneedle.system import processes
+from codeneedle.system.credentials import secret_in
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import free_port, is_secret
 
@@ -92,7 +93,8 @@ class OpenAiEngine(Engine):
     @property
     def abilities(self) -> frozenset[Ability]:
         """As of `engine.Engine`; whether a server echoes texts is seen when asked."""
-        return frozenset() if self.model.is_chat else frozenset({Ability.FORCED})
+        forced = frozenset() if self.model.is_chat else frozenset({Ability.FORCED})
+        return forced | {Ability.ADDRESS}
 
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""
@@ -220,6 +222,10 @@ class Command(OpenAiEngine):
         """A server of *cell* that is ready, for the length of a block."""
         with redacting(*self._secrets()), contextlib.ExitStack() as stack:
             server = self._ready(cell, log, stack)
+            # Without a name of the user's it is the first that the server lists.
+            if server.address:
+                named = replace(server.address, model=server.client.model)
+                server.address = named
             try:
                 yield server
             except CellError as error:
@@ -276,9 +282,10 @@ class Command(OpenAiEngine):
                 port=port,
             )
         )
+        url = f"http://{HOST}:{port}/v1"
         client = stack.enter_context(
             OpenAi(
-                f"http://{HOST}:{port}/v1",
+                url,
                 api_key=self.key,
                 is_leaving=partial(stops_flood, child, log),
             )
@@ -287,7 +294,8 @@ class Command(OpenAiEngine):
         client.secrets = tuple(self._secrets())
         own = (name for name, text in self.template.env.items() if text is not None)
         command = (*(f"{name}={env[name]}" for name in own), *argv)
-        return Server(client=client, command=command, child=child)
+        address = Address(url=url, model=self.settings.served_name, key=self.key)
+        return Server(client=client, command=command, child=child, address=address)
 
     def _explain(self, error: CellError, server: Server, log: Path) -> None:
         """
@@ -375,7 +383,11 @@ class Endpoint(OpenAiEngine):
         url = self.settings.url
         with OpenAi(checked_url(url), api_key=self.key) as client:
             client.model = self.served_name
-            yield Server(client=client, command=("--url", url, "--as", str(self.pair)))
+            yield Server(
+                client=client,
+                command=("--url", url, "--as", str(self.pair)),
+                address=Address(url=url, model=self.served_name, key=self.key),
+            )
 
 
 # --- made of settings

@@ -32,7 +32,14 @@ from codeneedle.probes.divergence.comparison import (
 from codeneedle.probes.divergence.metrics import COPY_METRICS, at_contexts
 from codeneedle.probes.divergence.record import COPY as NAME
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext, tokenizing
+from codeneedle.probes.probe import (
+    Outlook,
+    Probe,
+    ProbeContext,
+    RunContext,
+    Work,
+    tokenizing,
+)
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.records.record import Json, Run, Setup, as_json, from_json
@@ -136,7 +143,7 @@ class CopySettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class CopyConditions:
     """
     What must be equal for copies to be comparable.
 
@@ -163,11 +170,11 @@ class Conditions:
     ignored: tuple[str, ...]
 
 
-def chosen_contexts(weights: Weights, asked: CopySettings) -> tuple[int, ...]:
+def chosen_contexts(weights: Weights, settings: CopySettings) -> tuple[int, ...]:
     """The contexts asked for, else one that the weights were trained for."""
     trained = weights.training_context or DEFAULT_CONTEXT
     default = min(DEFAULT_CONTEXT, trained // 2 * 2)
-    return tuple(dict.fromkeys(asked.contexts)) or (default,)
+    return tuple(dict.fromkeys(settings.contexts)) or (default,)
 
 
 def disagreements(run: Run) -> dict[Pair, tuple[float, float]]:
@@ -288,6 +295,12 @@ class CopyProbe(Probe):
             missing
         )
 
+    def work(self, settings: CopySettings, _outlook: Outlook) -> Work:
+        """Each chunk once."""
+        contexts = settings.contexts or (DEFAULT_CONTEXT,)
+        chunks = settings.chunks or DEFAULT_CHUNKS
+        return Work(texts=tuple(each for each in contexts for _ in range(chunks)))
+
     def conditions(self, run: RunContext) -> Json:
         """
         What *run* copies: its texts, laid out and stored in the run folder.
@@ -298,25 +311,25 @@ class CopyProbe(Probe):
             MachineError: If the tool is missing or too old, or the disk too small.
         """
         tool = run.engine.divergence_tool()
-        asked = run.settings_of(CopySettings, NAME)
+        settings = run.settings_of(CopySettings, NAME)
         contexts, chunks = (
-            chosen_contexts(run.weights, asked),
-            asked.chunks or DEFAULT_CHUNKS,
+            chosen_contexts(run.weights, settings),
+            settings.chunks or DEFAULT_CHUNKS,
         )
         for context in contexts:
             refuse_untrained(run, context, option="--copy-context")
-        texts = _stored_texts(run, asked, contexts)
+        texts = _stored_texts(run, settings, contexts)
         for context, text in zip(contexts, texts, strict=True):
             tool.check(
                 text_name=NAME, text_bytes=len(text), context=context, chunks=chunks
             )
         refuse_full_disk(run, _folder(run), [(context, chunks) for context in contexts])
         return as_json(
-            Conditions(
+            CopyConditions(
                 contexts=contexts,
                 chunks=chunks,
-                length=asked.length,
-                text=asked.text.name if asked.text else asked.kind,
+                length=settings.length,
+                text=settings.text.name if settings.text else settings.kind,
                 texts_sha256=tuple(hashlib.sha256(text).hexdigest() for text in texts),
                 layout=LAYOUT,
                 llama=tool.version,
@@ -334,11 +347,11 @@ class CopyProbe(Probe):
             CellError: If the tool fails, or runs other cache types than asked for.
         """
         run = context.run
-        chosen = from_json(run.setup.probes[NAME], Conditions, file="setup.json")
-        asked = run.settings_of(CopySettings, NAME)
+        chosen = from_json(run.setup.probes[NAME], CopyConditions, file="setup.json")
+        settings = run.settings_of(CopySettings, NAME)
         texts = []
         for at, length in enumerate(chosen.contexts):
-            path = _path(run, asked, length)
+            path = _path(run, settings, length)
             data = read_regular(path) or b""
             if hashlib.sha256(data).hexdigest() != chosen.texts_sha256[at]:
                 raise BadInput(
@@ -366,6 +379,7 @@ PROBE = CopyProbe(
     settings=CopySettings,
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
+    counts_tokens=True,
     leads=True,
 )
 
@@ -378,14 +392,14 @@ def _folder(run: RunContext) -> Path:
     return run.folder / NAME
 
 
-def _path(run: RunContext, asked: CopySettings, context: int) -> Path:
+def _path(run: RunContext, settings: CopySettings, context: int) -> Path:
     """The text of one context, by all that decides it."""
-    source = hashlib.sha256(_decoded(asked.text).encode()) if asked.text else None
+    source = hashlib.sha256(_decoded(settings.text).encode()) if settings.text else None
     decisive = (
         LAYOUT,
-        source.hexdigest() if source else (asked.kind, run.setup.seed),
-        asked.chunks or DEFAULT_CHUNKS,
-        asked.length,
+        source.hexdigest() if source else (settings.kind, run.setup.seed),
+        settings.chunks or DEFAULT_CHUNKS,
+        settings.length,
         run.setup.weights.sha256,
     )
     name = hashlib.sha256(repr(decisive).encode()).hexdigest()[:16]
@@ -393,17 +407,17 @@ def _path(run: RunContext, asked: CopySettings, context: int) -> Path:
 
 
 def _stored_texts(
-    run: RunContext, asked: CopySettings, contexts: Sequence[int]
+    run: RunContext, settings: CopySettings, contexts: Sequence[int]
 ) -> list[bytes]:
     """The text of each context; laid out if it is not in the run folder yet."""
-    paths = {context: _path(run, asked, context) for context in contexts}
+    paths = {context: _path(run, settings, context) for context in contexts}
     missing = [context for context, path in paths.items() if not path.exists()]
     try:
         if missing:
             _folder(run).mkdir(parents=True, exist_ok=True)
             with tokenizing(run.engine, run.folder) as tokenizer:
                 for context in missing:
-                    text = _made_text(tokenizer, run, asked, context)
+                    text = _made_text(tokenizer, run, settings, context)
                     write_whole(paths[context], text.encode())
         return [read_regular(path) or b"" for path in paths.values()]
     except OSError as error:
@@ -411,19 +425,21 @@ def _stored_texts(
 
 
 def _made_text(
-    tokenizer: Tokenizer, run: RunContext, asked: CopySettings, context: int
+    tokenizer: Tokenizer, run: RunContext, settings: CopySettings, context: int
 ) -> str:
     layout = Layout(
         context=context,
-        chunks=max(2, asked.chunks or DEFAULT_CHUNKS),  # the tool wants two
-        length=asked.length or context // 2 - 1,
+        chunks=max(2, settings.chunks or DEFAULT_CHUNKS),  # the tool wants two
+        length=settings.length or context // 2 - 1,
     )
     source = f"{NAME}:{context}:{run.setup.seed}"
-    if asked.text:
-        whole = _decoded(asked.text)
-        return layout.text(Cutter(tokenizer, lambda _count: whole, asked.text.name))
-    made = made_words if asked.kind == "words" else made_characters
-    return layout.text(Cutter(tokenizer, lambda count: made(source, count), asked.kind))
+    if settings.text:
+        whole = _decoded(settings.text)
+        return layout.text(Cutter(tokenizer, lambda _count: whole, settings.text.name))
+    made = made_words if settings.kind == "words" else made_characters
+    return layout.text(
+        Cutter(tokenizer, lambda count: made(source, count), settings.kind)
+    )
 
 
 def _decoded(path: Path) -> str:

@@ -22,7 +22,7 @@ from codeneedle.probes.divergence.comparison import (
 from codeneedle.probes.divergence.metrics import METRICS, at_contexts
 from codeneedle.probes.divergence.record import NAME
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.records.record import Json, Setup, as_json, from_json
 from codeneedle.text import plural
 
@@ -76,7 +76,7 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class DivergenceConditions:
     """
     What must be equal for divergences to be comparable.
 
@@ -100,24 +100,29 @@ class Conditions:
 
 
 def chosen_contexts(
-    run: RunContext, asked: DivergenceSettings, text_size: int
+    run: RunContext, settings: DivergenceSettings, text_size: int
 ) -> tuple[int, ...]:
     """
     The contexts asked for, else one for which the text most likely suffices.
 
     Args:
         run: Weights and context.
-        asked: What the user chose.
+        settings: What the user chose.
         text_size: Length of the text, in bytes.
     """
-    if asked.contexts:
-        return tuple(dict.fromkeys(asked.contexts))
+    if settings.contexts:
+        return tuple(dict.fromkeys(settings.contexts))
     trained = run.weights.training_context or DEFAULT_CONTEXT
     context = min(DEFAULT_CONTEXT, trained, run.setup.context)
     tokens = text_size // (1 if run.is_built_in else BYTES_PER_TOKEN)
+    return (_shortened(context, tokens),)
+
+
+def _shortened(context: int, tokens: int) -> int:
+    """*context*, halved until a text of *tokens* tokens most likely suffices."""
     while FEW_CHUNKS * context > tokens and context // 2 >= SMALLEST_DEFAULT_CONTEXT:
         context //= 2
-    return (context,)
+    return context
 
 
 class DivergenceProbe(Probe):
@@ -163,6 +168,16 @@ class DivergenceProbe(Probe):
                 hint=f"Use --chunks {fitting} or less, or a longer --text.",
             )
 
+    def work(self, settings: DivergenceSettings, outlook: Outlook) -> Work:
+        """Each chunk once, as many as the text is likely to have."""
+        text = settings.text
+        size = len(file_bytes(text, option="--text")) if text else 0
+        tokens = outlook.tokens(size) if text else outlook.text_tokens
+        longest = min(DEFAULT_CONTEXT, outlook.context)
+        contexts = settings.contexts or (_shortened(longest, tokens),)
+        sizes = [(each, _chunks(settings, each, tokens)) for each in contexts]
+        return Work(texts=tuple(each for each, chunks in sizes for _ in range(chunks)))
+
     def conditions(self, run: RunContext) -> Json:
         """
         What *run* compares distributions on, checked as far as can be without a model.
@@ -173,14 +188,16 @@ class DivergenceProbe(Probe):
             MachineError: If the tool is missing or too old, or the disk too small.
         """
         tool = run.engine.divergence_tool()
-        asked = run.settings_of(DivergenceSettings, NAME)
+        settings = run.settings_of(DivergenceSettings, NAME)
         data = _text(run)
-        contexts = chosen_contexts(run, asked, len(data))
-        sizes = [(context, _chunks(asked, context, len(data))) for context in contexts]
-        chosen = Conditions(
+        contexts = chosen_contexts(run, settings, len(data))
+        sizes = [
+            (context, _chunks(settings, context, len(data))) for context in contexts
+        ]
+        chosen = DivergenceConditions(
             contexts=contexts,
             chunks=tuple(chunks for _, chunks in sizes),
-            text=asked.text.name if asked.text else run.setup.corpus.name,
+            text=settings.text.name if settings.text else run.setup.corpus.name,
             text_sha256=hashlib.sha256(data).hexdigest(),
             llama=tool.version,
             arguments=tool.arguments,
@@ -209,7 +226,7 @@ class DivergenceProbe(Probe):
             CellError: If the tool fails, or runs other cache types than asked for.
         """
         stored = context.run.setup.probes[NAME]
-        chosen = from_json(stored, Conditions, file="setup.json")
+        chosen = from_json(stored, DivergenceConditions, file="setup.json")
         data = _text(context.run)
         if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
             raise BadInput(
@@ -240,10 +257,10 @@ def _text(run: RunContext) -> bytes:
     return run.text.encode() if path is None else file_bytes(path, option="--text")
 
 
-def _chunks(asked: DivergenceSettings, context: int, text_size: int) -> int:
+def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:
     """Chunks at *context*; of a short text fewer, but not of those asked for."""
-    if asked.chunks is not None:
-        return asked.chunks
-    is_short = not asked.contexts and context < DEFAULT_CONTEXT
+    if settings.chunks is not None:
+        return settings.chunks
+    is_short = not settings.contexts and context < DEFAULT_CONTEXT
     most = FEW_CHUNKS if is_short else DEFAULT_CHUNKS
     return min(most, max(2, text_size // max(1, context)))

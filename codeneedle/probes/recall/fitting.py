@@ -168,8 +168,8 @@ class PromptCounter:
                 replace(each, budget=size + PRIMING_TOKENS)
                 for each, size in zip(whole, sizes, strict=True)
             ]
-        asked = self.tokenizer.counts([needle.signature for needle in needles])
-        sized = zip(needles, asked, strict=True)
+        signatures = self.tokenizer.counts([needle.signature for needle in needles])
+        sized = zip(needles, signatures, strict=True)
         return max(sized, key=lambda each: each[0].budget + each[1])[0]
 
 
@@ -385,5 +385,5 @@ def _refuse_lost_text(
 
 
 def _asked_bytes(function: Function) -> int:
-    asked = function.body[: function.content[:ASKED_LINES][-1] + 1]
-    return sum(len(line.encode()) + 1 for line in (function.signature, *asked))
+    lines = function.body[: function.content[:ASKED_LINES][-1] + 1]
+    return sum(len(line.encode()) + 1 for line in (function.signature, *lines))

@@ -10,13 +10,13 @@ from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell
 from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
 from codeneedle.probes.recall.rounds import (
     PASS_LINES,
-    AskedRound,
     ForcedAnswer,
     Margins,
-    asked_rounds,
+    ScoredRound,
     counts_of,
     forced_answers,
     margins_of,
+    scored_rounds,
 )
 from codeneedle.probes.recall.settings import (
     Ask,
@@ -57,12 +57,12 @@ def unanswered(record: CellRecord, setup: Setup, part: Ask) -> frozenset[str]:
         part: Written or forced: an engine may be able to do one alone.
 
     Raises:
-        BadRecord: As of `asked_rounds`.
+        BadRecord: As of `scored_rounds`.
     """
     if part is Ask.FORCED:
         forced = recall_of(record).forced
         return frozenset(each.needle for each in forced if not each.logprobs)
-    rounds = asked_rounds(record, setup)
+    rounds = scored_rounds(record, setup)
     return frozenset(each.needle.name for each in rounds if each.error)
 
 
@@ -79,7 +79,7 @@ def is_answered(record: CellRecord, setup: Setup, part: Ask) -> bool:
 
 
 def _of_answers(
-    number: Callable[[AskedRound], float], *, missing: float | None = None
+    number: Callable[[ScoredRound], float], *, missing: float | None = None
 ) -> Values:
     """
     One value for each round that has an answer.
@@ -91,7 +91,7 @@ def _of_answers(
     """
 
     def values(record: CellRecord, setup: Setup) -> list[float]:
-        rounds = asked_rounds(record, setup)
+        rounds = scored_rounds(record, setup)
         if missing is None or all(each.error for each in rounds):
             return [float(number(each)) for each in rounds if not each.error]
         return [missing if each.error else float(number(each)) for each in rounds]
@@ -104,7 +104,7 @@ def _round_names(record: CellRecord, _setup: Setup) -> list[str]:
 
 
 def _margin_names(record: CellRecord, setup: Setup) -> list[str]:
-    rounds = (each for each in asked_rounds(record, setup) if not each.error)
+    rounds = (each for each in scored_rounds(record, setup) if not each.error)
     return [each.needle.name for each in rounds if each.margins]
 
 
@@ -179,40 +179,40 @@ def _matched_share(record: CellRecord, setup: Setup) -> float:
 
 
 def _errors(record: CellRecord, setup: Setup) -> list[float]:
-    return [float(bool(asked.error)) for asked in asked_rounds(record, setup)]
+    return [float(bool(answer.error)) for answer in scored_rounds(record, setup)]
 
 
 def _prefill(record: CellRecord, _setup: Setup) -> list[float]:
     recall = recall_of(record)
     rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
-    speeds = (_reading_speed(asked) for asked in rounds)
+    speeds = (_reading_speed(answer) for answer in rounds)
     return [speed for speed in speeds if speed is not None]
 
 
-def _reading_speed(asked: Round) -> float | None:
+def _reading_speed(answer: Round) -> float | None:
     """Tokens per second; None where much of the prompt came from the cache."""
-    read = asked.prompt_tokens - asked.cached_tokens
-    is_whole = read > 0 and read >= WHOLE_READING * asked.prompt_tokens
-    if asked.error or not is_whole or asked.prompt_ms <= 0:
+    read = answer.prompt_tokens - answer.cached_tokens
+    is_whole = read > 0 and read >= WHOLE_READING * answer.prompt_tokens
+    if answer.error or not is_whole or answer.prompt_ms <= 0:
         return None
-    return read / asked.prompt_ms * 1000
+    return read / answer.prompt_ms * 1000
 
 
 def _decode(record: CellRecord, _setup: Setup) -> list[float]:
     return [
-        asked.predicted_tokens / asked.predicted_ms * 1000
-        for asked in recall_of(record).rounds
-        if not asked.error
-        and asked.predicted_tokens >= STEADY_TOKENS
-        and asked.predicted_ms > 0
+        answer.predicted_tokens / answer.predicted_ms * 1000
+        for answer in recall_of(record).rounds
+        if not answer.error
+        and answer.predicted_tokens >= STEADY_TOKENS
+        and answer.predicted_ms > 0
     ]
 
 
 def _accepted(record: CellRecord, _setup: Setup) -> list[float]:
     return [
-        100 * asked.accepted / asked.drafted
-        for asked in recall_of(record).rounds
-        if asked.drafted
+        100 * answer.accepted / answer.drafted
+        for answer in recall_of(record).rounds
+        if answer.drafted
     ]
 
 
@@ -398,12 +398,6 @@ FORCED: tuple[Metric, ...] = (
     ),
 )
 """Those of forced recall, in runs that asked for it; the first is their headline."""
-
-
-def part_of(metric: str) -> Ask:
-    """What the metric of that name is read from: written rounds, or forced ones."""
-    is_forced = metric in {each.name for each in FORCED}
-    return Ask.FORCED if is_forced else Ask.WRITTEN
 
 
 def forced_metrics(setup: Setup) -> tuple[Metric, ...]:

@@ -30,10 +30,17 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import frames
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext, Times
+from codeneedle.probes.probe import (
+    Outlook,
+    Probe,
+    ProbeContext,
+    RunContext,
+    Times,
+    Work,
+)
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import answer_lines, score
-from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
+from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics, unanswered
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.record import NAME, ForcedRound, Recall, Round, recall_of
 from codeneedle.probes.recall.settings import (
@@ -127,6 +134,26 @@ def _missing(
     ]
 
 
+def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
+    """What is asked of so many functions."""
+    phrases = []
+    if Ask.WRITTEN in chosen.ask.parts:
+        functions = plural(written, "function")
+        phrases.append(f"{ASKED_LINES} lines of {functions} written")
+    if Ask.FORCED in chosen.ask.parts:
+        functions, lines = plural(forced, "function"), plural(chosen.lines, "line")
+        phrases.append(f"{lines} of {functions} forced")
+    return "; ".join(phrases)
+
+
+def _expected(chosen: RecallConditions, outlook: Outlook) -> tuple[int, int]:
+    """About how many functions of the text as sent are written, and forced."""
+    corpus, share = outlook.corpus, outlook.share
+    long = math.floor(share * len(corpus.of_length(ASKED_LINES)))
+    all_lines = math.floor(share * len(corpus.of_length(chosen.lines)))
+    return min(long, corpus.sample_k), min(all_lines, chosen.functions)
+
+
 def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
     return (*setup.forced[: conditions_of(setup).functions], *setup.needles)[-1]
 
@@ -145,13 +172,13 @@ def _gaps(run: Run) -> Iterator[str]:
     """Why no record has forced scores, or margins, where the same is true of all."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     found = [recall_of(record) for record in records]
-    forced = [asked for each in found for asked in each.forced]
-    errors = {asked.error for asked in forced}
+    forced = [answer for each in found for answer in each.forced]
+    errors = {answer.error for answer in forced}
     if forced and "" not in errors:
         yield f"no forced recall: {min(errors)}"
-    written = [asked for each in found for asked in each.rounds if not asked.error]
-    drafts = any(asked.drafted for asked in written)
-    if written and not drafts and not any(asked.logprobs for asked in written):
+    written = [answer for each in found for answer in each.rounds if not answer.error]
+    drafts = any(answer.drafted for answer in written)
+    if written and not drafts and not any(answer.logprobs for answer in written):
         unscored = {record.effective.unscored for record in records} - {""}
         told = min(unscored, default="no probabilities")
         yield f"no margins: the server tells {told}"
@@ -233,22 +260,28 @@ class RecallProbe(Probe):
             chosen = replace(chosen, functions=min(chosen.functions, len(setup.forced)))
         return as_json(chosen)
 
-    def price(self, settings: RecallSettings, setup: Setup | None) -> str:
-        """What is asked of a pair, with a bound of the tokens once it is known."""
+    def work(self, settings: RecallSettings, outlook: Outlook) -> Work:
+        """The corpus once, and lines of as many functions as are likely to fit."""
+        setup, corpus = outlook.setup, outlook.corpus
         chosen = conditions(settings, setup)
-        phrases = []
-        if Ask.WRITTEN in chosen.ask.parts:
-            phrases.append(f"{ASKED_LINES} lines of each function written")
-            if setup and setup.needles:
-                tokens = sum(needle.budget for needle in setup.needles)
-                functions = plural(len(setup.needles), "function")
-                most = f"at most {tokens:,} tokens"
-                phrases = [f"{ASKED_LINES} lines of {functions} written, {most}"]
-        if Ask.FORCED in chosen.ask.parts:
-            functions = plural(chosen.functions, "function")
-            lines = plural(chosen.lines, "line")
-            phrases.append(f"{lines} of {functions} forced")
-        return "; ".join(phrases)
+        lines = corpus.line_count
+        a_line = outlook.tokens(len(corpus.text)) / lines
+        if setup and (setup.needles or setup.forced):
+            written = len(setup.needles)
+            forced = min(len(setup.forced), chosen.functions)
+        else:
+            written, forced = _expected(chosen, outlook)
+            if settings.ask is None and not written:
+                chosen = replace(chosen, ask=Ask.FORCED)
+        written *= Ask.WRITTEN in chosen.ask.parts
+        forced *= Ask.FORCED in chosen.ask.parts
+        answers = written * ASKED_LINES + forced * chosen.lines
+        return Work(
+            texts=(outlook.text_tokens,),
+            written=math.ceil(answers * a_line),
+            depth=outlook.text_tokens,
+            phrase=_phrase(chosen, written, forced),
+        )
 
     def measure(self, context: ProbeContext) -> Json:
         """
@@ -321,6 +354,17 @@ class RecallProbe(Probe):
             )
         return (*lines, *_gaps(run))
 
+    def beside(self, metric: Metric) -> tuple[Metric, ...]:
+        """Beside what was forced, what was written."""
+        return METRICS[:1] if metric in FORCED else ()
+
+    def unanswered(
+        self, record: CellRecord, setup: Setup, metric: Metric
+    ) -> frozenset[str]:
+        """Functions without an answer, written or forced as the metric is."""
+        part = Ask.FORCED if metric in FORCED else Ask.WRITTEN
+        return unanswered(record, setup, part)
+
     def unit_ends(self, setup: Setup) -> list[int]:
         """Numbers of forced functions; empty if none are forced."""
         first = conditions_of(setup).functions
@@ -364,11 +408,11 @@ class Asker:
         self._retries.clear()
         with self.context.asking():
             reply = self._retried(lambda: self._reply(question, needle))
-        asked = _round(needle, _sha256(question), reply)
+        answer = _round(needle, _sha256(question), reply)
         if reply.drafted:
             # Of drafted tokens the server tells no probabilities: some are missing.
-            asked = replace(asked, logprobs=(), gaps=(), lengths=())
-        return replace(asked, retries=tuple(self._retries))
+            answer = replace(answer, logprobs=(), gaps=(), lengths=())
+        return replace(answer, retries=tuple(self._retries))
 
     def scored(self, needle: NeedleFacts) -> ForcedRound:
         """
@@ -487,7 +531,7 @@ def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
 
 
 def _has_answers(found: Recall) -> bool:
-    return any(not asked.error for asked in found.answers)
+    return any(not answer.error for answer in found.answers)
 
 
 def _refuse_without_answers(found: Recall) -> None:

@@ -28,9 +28,9 @@ def chat_messages(
     The answer is begun with the lines before those that are asked for, and with an
     empty thought where that is wanted.
     """
-    asked = Message("user", f"{corpus}\n---\n{question(needle)}")
+    message = Message("user", f"{corpus}\n---\n{question(needle)}")
     begun = NO_THINK_PREFILL * prefill_no_think + _begun(needle)
-    return (asked, Message("assistant", begun)) if begun else (asked,)
+    return (message, Message("assistant", begun)) if begun else (message,)
 
 
 def _begun(needle: NeedleFacts) -> str:

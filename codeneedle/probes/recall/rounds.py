@@ -74,7 +74,7 @@ class Margins:
 
 
 @dataclass(frozen=True)
-class AskedRound:
+class ScoredRound:
     """
     A stored round beside the truth that it is scored against.
 
@@ -117,12 +117,12 @@ class AskedRound:
         return margins(self._answer_gaps())
 
     def _answer_gaps(self) -> tuple[float, ...]:
-        asked = self.round
-        if not asked.lengths:
-            return asked.gaps
-        end = _answer_end(self.needle, asked.reply)
-        begins = list(itertools.accumulate(asked.lengths, initial=0))
-        return asked.gaps[: bisect.bisect_left(begins, end)]
+        answer = self.round
+        if not answer.lengths:
+            return answer.gaps
+        end = _answer_end(self.needle, answer.reply)
+        begins = list(itertools.accumulate(answer.lengths, initial=0))
+        return answer.gaps[: bisect.bisect_left(begins, end)]
 
 
 @dataclass(frozen=True)
@@ -193,10 +193,10 @@ def counts_of(record: CellRecord, setup: Setup) -> list[Counts]:
     The scores of the rounds of *record* that have an answer, in asking order.
 
     Raises:
-        BadRecord: As of `asked_rounds`.
+        BadRecord: As of `scored_rounds`.
     """
-    rounds = asked_rounds(record, setup)
-    return [asked.counts for asked in rounds if not asked.error]
+    rounds = scored_rounds(record, setup)
+    return [answer.counts for answer in rounds if not answer.error]
 
 
 def margins_of(record: CellRecord, setup: Setup) -> list[Margins]:
@@ -204,13 +204,13 @@ def margins_of(record: CellRecord, setup: Setup) -> list[Margins]:
     The margins of the answers of *record* that have some, in asking order.
 
     Raises:
-        BadRecord: As of `asked_rounds`.
+        BadRecord: As of `scored_rounds`.
     """
-    rounds = (asked for asked in asked_rounds(record, setup) if not asked.error)
-    return [found for asked in rounds if (found := asked.margins)]
+    rounds = (answer for answer in scored_rounds(record, setup) if not answer.error)
+    return [found for answer in rounds if (found := answer.margins)]
 
 
-def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
+def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
     """
     The rounds of *record*, in asking order.
 
@@ -218,7 +218,7 @@ def asked_rounds(record: CellRecord, setup: Setup) -> tuple[AskedRound, ...]:
         BadRecord: If it holds something else, or asks for a needle that *setup*
             does not have.
     """
-    return _asked_rounds(ByIdentity(record), ByIdentity(setup))
+    return _scored_rounds(ByIdentity(record), ByIdentity(setup))
 
 
 def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:
@@ -226,7 +226,7 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     The forced rounds of *record* that have scores, in asking order.
 
     Raises:
-        BadRecord: As of `asked_rounds`.
+        BadRecord: As of `scored_rounds`.
     """
     needles = {needle.name: needle for needle in setup.forced}
     rounds = [each for each in recall_of(record).forced if each.logprobs]
@@ -238,14 +238,14 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
 
 
 @functools.lru_cache(maxsize=16)
-def _asked_rounds(
+def _scored_rounds(
     record: ByIdentity[CellRecord], setup: ByIdentity[Setup]
-) -> tuple[AskedRound, ...]:
+) -> tuple[ScoredRound, ...]:
     needles = {needle.name: needle for needle in setup.value.needles}
     try:
         return tuple(
-            AskedRound(needles[asked.needle], asked)
-            for asked in recall_of(record.value).rounds
+            ScoredRound(needles[answer.needle], answer)
+            for answer in recall_of(record.value).rounds
         )
     except KeyError as error:
         reason = f"its setup has no needle {error}"

@@ -58,7 +58,7 @@ def _numbers(number: _Number, chosen: _Chosen) -> Metric:
 
 
 def _right(chosen: _Chosen) -> Metric:
-    return _numbers(lambda each: each.judged.share, chosen)
+    return _numbers(lambda each: each.score.share, chosen)
 
 
 def _logp(chosen: _Chosen) -> Metric:
@@ -72,7 +72,7 @@ def _until(chosen: _Chosen) -> Metric:
 
 
 def _mode(mode: Mode) -> Metric:
-    metric = _numbers(lambda each: float(each.judged.mode is mode), lambda _: True)
+    metric = _numbers(lambda each: float(each.score.mode is mode), lambda _: True)
     return replace(
         metric,
         name=mode.value,
@@ -101,7 +101,7 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
 
 def _bounded(record: CellRecord) -> float:
     """Share of the tokens of right answers of which a bound alone is known."""
-    scored = [each.asked.scored for each in outcomes(record) if each.asked.scored]
+    scored = [each.answer.scored for each in outcomes(record) if each.answer.scored]
     tokens = sum(len(each.logprobs) for each in scored)
     return sum(len(each.bounds) for each in scored) / tokens if tokens else 0.0
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from codeneedle.probes.retrieval.record import (
     NAME,
-    Asked,
+    Answer,
     TextRead,
     retrieval_of,
 )
-from codeneedle.probes.retrieval.scoring import Judgement, judge
+from codeneedle.probes.retrieval.scoring import AnswerScore, score_answer
 from codeneedle.records.record import (
     BadRecord,
     ByIdentity,
@@ -30,7 +30,7 @@ class Outcome:
         depth: The depth that was asked for, from 0 to 1.
         question: Its name; the same for every pair.
         text: Name of the text that it shares with other questions.
-        judged: What the answer is.
+        score: What the answer is.
         logp: Mean log-probability of the tokens of the right answer, in nats; None
             if they were not forced.
         is_bound: Whether that is only an upper bound.
@@ -38,7 +38,7 @@ class Outcome:
             choice: greedy writing is right until then. None if not forced.
         tokens: Tokens of the right answer; 0 if not forced.
         is_informative: Whether its task counts in what is about all tasks.
-        asked: The question and its answer, verbatim.
+        answer: The question and its answer, verbatim.
     """
 
     task: str
@@ -46,18 +46,18 @@ class Outcome:
     depth: float
     question: str
     text: str
-    judged: Judgement
+    score: AnswerScore
     logp: float | None
     is_bound: bool
     until: int | None
     tokens: int
     is_informative: bool
-    asked: Asked
+    answer: Answer
 
 
 def outcomes(record: CellRecord) -> tuple[Outcome, ...]:
     """
-    What became of each question of *record*, in asking order; judged anew.
+    What became of each question of *record*, in asking order; scored anew.
 
     Raises:
         BadRecord: If what it holds cannot be read.
@@ -74,30 +74,30 @@ def _outcomes(key: ByIdentity[CellRecord]) -> tuple[Outcome, ...]:
     told = {dial.task for dial in found.frozen.dials if dial.is_informative}
     try:
         return tuple(
-            _outcome(text, asked, is_informative=text.task in told)
+            _outcome(text, answer, is_informative=text.task in told)
             for text in found.texts
-            for asked in text.asked
+            for answer in text.asked
         )
     except (IndexError, ValueError) as error:
         file = f"{key.value.pair.slug}.{NAME}.json"
         raise BadRecord(file=file, reason=f"a question is none: {error}") from error
 
 
-def _outcome(text: TextRead, asked: Asked, *, is_informative: bool) -> Outcome:
-    scored = asked.scored if asked.scored and asked.scored.logprobs else None
+def _outcome(text: TextRead, answer: Answer, *, is_informative: bool) -> Outcome:
+    scored = answer.scored if answer.scored and answer.scored.logprobs else None
     return Outcome(
         task=text.task,
         length=text.length,
-        depth=asked.depth,
-        question=asked.name,
+        depth=answer.depth,
+        question=answer.name,
         text=f"{text.task}-{text.length}-{text.number}",
-        judged=judge(asked.question(text.number, text.decoys), asked.reply),
+        score=score_answer(answer.question(text.number, text.decoys), answer.reply),
         logp=_mean(scored.logprobs) if scored else None,
         is_bound=bool(scored and scored.bounds),
         until=_first_choices(scored.leads) if scored else None,
         tokens=len(scored.logprobs) if scored else 0,
         is_informative=is_informative,
-        asked=asked,
+        answer=answer,
     )
 
 

@@ -13,7 +13,7 @@ from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.probe import Asker
 from codeneedle.probes.retrieval.dial import (
@@ -26,7 +26,7 @@ from codeneedle.probes.retrieval.prompts import messages, unblanked
 from codeneedle.probes.retrieval.record import (
     NAME,
     USABLE,
-    Asked,
+    Answer,
     Dialled,
     DialStep,
     Fitted,
@@ -36,13 +36,13 @@ from codeneedle.probes.retrieval.record import (
     TextRead,
     retrieval_of,
 )
-from codeneedle.probes.retrieval.scoring import is_enough, judge
+from codeneedle.probes.retrieval.scoring import is_enough, score_answer
 from codeneedle.probes.retrieval.settings import (
     ANSWER_EXTRA_TOKENS,
     ANSWER_FACTOR,
     CHARACTERS_PER_TOKEN,
     LENGTHS,
-    Conditions,
+    RetrievalConditions,
     RetrievalSettings,
     answer_room,
     expected,
@@ -75,6 +75,9 @@ PRIMING_TOKENS = 1
 
 
 # --- measuring
+
+USUAL_ANSWER_TOKENS = 30
+"""Written and forced together, for the time that a plan tells."""
 
 
 def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
@@ -166,6 +169,17 @@ class RetrievalProbe(Probe):
             f"{', '.join(chosen.tasks)} at {lengths} tokens{dials}"
         )
 
+    def work(self, settings: RetrievalSettings, _outlook: Outlook) -> Work:
+        """Each text, and an answer to each question, written and forced."""
+        chosen = stored_conditions(settings)
+        texts = [size.length for size, _ in texts_of(expected(chosen), chosen)]
+        asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
+        return Work(
+            texts=tuple(texts),
+            written=asked * USUAL_ANSWER_TOKENS,
+            depth=sum(texts) // len(texts),
+        )
+
     def conditions(self, run: RunContext) -> Json:
         """
         What is asked; without log-probabilities, that no answer is forced.
@@ -175,12 +189,12 @@ class RetrievalProbe(Probe):
                 of this probe was looked at before.
             ToolFailed: If that cannot be found out.
         """
-        asked = run.settings_of(RetrievalSettings, NAME)
+        settings = run.settings_of(RetrievalSettings, NAME)
         if NAME not in run.setup.probes:
-            refuse_lost_text(run, lengths_of(asked)[-1])
+            refuse_lost_text(run, lengths_of(settings)[-1])
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
-        return as_json(stored_conditions(asked, graded))
+        return as_json(stored_conditions(settings, graded))
 
     def more_metrics(self, setup: Setup) -> tuple[Metric, ...]:
         """Those of each task, and of each of several lengths."""
@@ -202,7 +216,7 @@ class RetrievalProbe(Probe):
             CellError: If the server fails.
         """
         chosen = from_json(
-            context.run.setup.probes[NAME], Conditions, file="setup.json"
+            context.run.setup.probes[NAME], RetrievalConditions, file="setup.json"
         )
         found = retrieval_of(context.former) if context.former else None
         context.step(0, 1, "loading")
@@ -228,6 +242,7 @@ PROBE = RetrievalProbe(
     name=NAME,
     metrics=METRICS,
     settings=RetrievalSettings,
+    counts_tokens=True,
     repeats=True,
     leads=True,
 )
@@ -239,7 +254,7 @@ class _Measuring:
 
     context: ProbeContext
     asker: "_Questioner"
-    chosen: Conditions
+    chosen: RetrievalConditions
     leads: bool = False
     steps: tuple[int, int] = (0, 1)
 
@@ -326,9 +341,9 @@ class _Measuring:
         depths = self.chosen.questions_of(task) // self.chosen.questions
         questions = -(-DIAL_QUESTIONS // depths)
         shares = [
-            judge(asked, self.asker.answered(text, asked).text).share
+            score_answer(question, self.asker.answered(text, question).text).share
             for text in self._made(size, setting, questions, "dial")
-            for asked in text.questions
+            for question in text.questions
         ]
         right = math.fsum(shares) / len(shares)
         return DialStep(setting, round(right, 4), len(shares))
@@ -362,10 +377,10 @@ class _Measuring:
         priming = self.asker.primed(text, text.questions[-1])
         self.context.observe_fallback(self.asker.served)
         decoys = tuple(dict.fromkeys(d for q in text.questions for d in q.decoys))
-        asked = []
+        answers = []
         for question in text.questions:
             self.context.step(*self.steps, f"{what}: {question.key}")
-            asked.append(self._round(size, text, question, decoys))
+            answers.append(self._round(size, text, question, decoys))
         return TextRead(
             task=size.task,
             length=size.length,
@@ -376,20 +391,20 @@ class _Measuring:
             prompt_tokens=priming.prompt_tokens,
             cached_tokens=priming.cached_tokens,
             prompt_ms=priming.prompt_ms,
-            asked=tuple(asked),
+            asked=tuple(answers),
         )
 
     def _round(
-        self, size: Fitted, text: TaskText, asked: Question, decoys: Sequence[Decoy]
-    ) -> Asked:
-        reply = self.asker.answered(text, asked)
+        self, size: Fitted, text: TaskText, question: Question, decoys: Sequence[Decoy]
+    ) -> Answer:
+        reply = self.asker.answered(text, question)
         retries = self.asker.retries
-        forced = None if self.chosen.graded else self.asker.forced(text, asked)
+        forced = None if self.chosen.graded else self.asker.forced(text, question)
         numbers = {decoy: at for at, decoy in enumerate(decoys)}
-        named = replace(asked, name=f"{size.length}-{asked.name}")
-        return Asked(
+        named = replace(question, name=f"{size.length}-{question.name}")
+        return Answer(
             **shared_with(named, Posed),
-            decoys=tuple(numbers[decoy] for decoy in asked.decoys),
+            decoys=tuple(numbers[decoy] for decoy in question.decoys),
             reply=reply.text,
             finish=reply.finish,
             prompt_tokens=reply.prompt_tokens,
@@ -420,8 +435,8 @@ def _fails_everywhere(texts: Sequence[TextRead]) -> bool:
     shares: dict[float, list[float]] = {}
     for text in texts:
         for each in text.asked:
-            judged = judge(each.question(text.number, text.decoys), each.reply)
-            shares.setdefault(each.depth, []).append(judged.share)
+            score = score_answer(each.question(text.number, text.decoys), each.reply)
+            shares.setdefault(each.depth, []).append(score.share)
     return all(math.fsum(s) / len(s) < FAILS_BELOW for s in shares.values())
 
 
@@ -436,68 +451,68 @@ class _Questioner(Asker):
         """Why attempts of the last request failed before it was answered."""
         return tuple(self._retries)
 
-    def primed(self, text: TaskText, asked: Question) -> Reply:
+    def primed(self, text: TaskText, question: Question) -> Reply:
         """The beginning of the reply to a question that makes *text* be read."""
-        return self._sent(text, asked, tokens=PRIMING_TOKENS)
+        return self._sent(text, question, tokens=PRIMING_TOKENS)
 
-    def answered(self, text: TaskText, asked: Question) -> Reply:
+    def answered(self, text: TaskText, question: Question) -> Reply:
         """
-        The reply to *asked* about *text*.
+        The reply to *question* about *text*.
 
         Raises:
             CellError: If the server fails, or the connection breaks at each attempt.
         """
         tokenizer = self.served.tokenizer
-        right = asked.payload
+        right = question.payload
         tokens = tokenizer.counts([right])[0] if tokenizer else len(right)
         budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
-        return self._sent(text, asked, tokens=budget)
+        return self._sent(text, question, tokens=budget)
 
-    def forced(self, text: TaskText, asked: Question) -> Forced:
-        """The right answer to *asked*, token by token."""
-        question = self._asking(text, asked, tokens=1)
-        right = f"{asked.begin[len(unblanked(asked.begin)) :]}{asked.payload}"
+    def forced(self, text: TaskText, question: Question) -> Forced:
+        """The right answer to *question*, token by token."""
+        request = self._asking(text, question, tokens=1)
+        right = f"{question.begin[len(unblanked(question.begin)) :]}{question.payload}"
         self._retries.clear()
         with self.context.asking():
-            return self._retried(lambda: self.served.client.force(question, right))
+            return self._retried(lambda: self.served.client.force(request, right))
 
-    def _sent(self, text: TaskText, asked: Question, *, tokens: int) -> Reply:
-        question = self._asking(text, asked, tokens=tokens)
+    def _sent(self, text: TaskText, question: Question, *, tokens: int) -> Reply:
+        request = self._asking(text, question, tokens=tokens)
         client = self.served.client
-        enough = enough_for(asked, self.context.run.setup.prompt_form)
+        enough = enough_for(question, self.context.run.setup.prompt_form)
         self._retries.clear()
         with self.context.asking():
-            if isinstance(question, Chat):
-                return self._retried(lambda: client.chat(question, enough=enough))
-            return self._retried(lambda: client.complete(question, enough=enough))
+            if isinstance(request, Chat):
+                return self._retried(lambda: client.chat(request, enough=enough))
+            return self._retried(lambda: client.complete(request, enough=enough))
 
     def _asking(
-        self, text: TaskText, asked: Question, *, tokens: int
+        self, text: TaskText, question: Question, *, tokens: int
     ) -> Chat | Completion:
         run = self.context.run
         if run.setup.prompt_form == PromptForm.COMPLETION:
-            prompt = f"{text.text}\n{unblanked(asked.begin)}"
+            prompt = f"{text.text}\n{unblanked(question.begin)}"
             return Completion(prompt=prompt, max_tokens=tokens, seed=run.setup.seed)
         return Chat(
-            messages=messages(run, text, asked),
+            messages=messages(run, text, question),
             max_tokens=tokens,
             seed=run.setup.seed,
             template_args=NO_THINK_ARGS,
         )
 
 
-def enough_for(asked: Question, form: str) -> Callable[[str], bool]:
+def enough_for(question: Question, form: str) -> Callable[[str], bool]:
     """
     A judge of a reply so far: true once reading on would tell nothing more.
 
     Args:
-        asked: What it answers.
+        question: What it answers.
         form: Of the prompt. A completion has answered with its first line that is
             not blank; behind it, the text goes on. A chat may begin with a preamble.
     """
-    if form == PromptForm.COMPLETION and asked.shape is not Shape.LINES:
+    if form == PromptForm.COMPLETION and question.shape is not Shape.LINES:
         return _has_a_line
-    return functools.partial(is_enough, asked)
+    return functools.partial(is_enough, question)
 
 
 def _has_a_line(so_far: str) -> bool:

@@ -16,14 +16,14 @@ WORDING = 1
 
 
 def messages(
-    run: RunContext, text: TaskText, asked: Question
+    run: RunContext, text: TaskText, question: Question
 ) -> tuple[Message, Message]:
     """The chat that asks a question of *text*, its answer begun."""
     thought = NO_THINK_PREFILL if run.prefill_no_think else ""
     return (
-        Message("user", f"{text.text}---\n{asked.prompt}"),
+        Message("user", f"{text.text}---\n{question.prompt}"),
         # Small models go on with the text where no answer is begun.
-        Message("assistant", f"{thought}{unblanked(asked.begin)}"),
+        Message("assistant", f"{thought}{unblanked(question.begin)}"),
     )
 
 

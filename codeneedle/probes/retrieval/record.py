@@ -23,7 +23,7 @@ not show.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Posed):
+class Answer(Posed):
     """
     One question of a text, as it was asked and answered.
 
@@ -90,7 +90,7 @@ class TextRead:
     prompt_tokens: int
     cached_tokens: int
     prompt_ms: float
-    asked: tuple[Asked, ...]
+    asked: tuple[Answer, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Answers to questions of tasks, judged by rule on the payload, never on wording."""
+"""Answers to questions of tasks, scored by rule on the payload, never on wording."""
 
 import itertools
 import re
@@ -43,7 +43,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class AnswerScore:
     """
     An answer beside its question.
 
@@ -70,19 +70,19 @@ NEAR_LINES = 0.2
 """The same of lines; RepoQA passes what is similar to 0.8."""
 
 
-def judge(question: Question, reply: str) -> Judgement:
-    """Judge *reply*, the answer behind `begin` or to `prompt`, verbatim."""
+def score_answer(question: Question, reply: str) -> AnswerScore:
+    """Score *reply*, the answer behind `begin` or to `prompt`, verbatim."""
     answer = _THINKING.sub("", reply).strip()
     if not answer:
-        return Judgement(mode=Mode.EMPTY, share=0.0)
+        return AnswerScore(mode=Mode.EMPTY, share=0.0)
     return _BY_SHAPE[question.shape](question, answer)
 
 
 def is_enough(question: Question, reply: str) -> bool:
-    """Whether *reply*, of which more may come, is judged as it will be at its end."""
+    """Whether *reply*, of which more may come, scores as it will at its end."""
     if question.shape is Shape.LINES:
         return len(_lines(question, reply)) > len(question.items)
-    return judge(question, reply).mode in {Mode.CORRECT, Mode.INTRUSION}
+    return score_answer(question, reply).mode in {Mode.CORRECT, Mode.INTRUSION}
 
 
 def _edits(one: str, other: str) -> int:
@@ -96,13 +96,13 @@ def _edits(one: str, other: str) -> int:
 # --- one item, or several
 
 
-def _judge_items(question: Question, answer: str) -> Judgement:
+def _score_items(question: Question, answer: str) -> AnswerScore:
     """The first that are said count, as many as there are right ones."""
     said = _said(question, answer)[: len(question.items)]
     right = [item for item in question.items if item in said]
     share = len(right) / len(question.items)
     if share == 1:
-        return Judgement(mode=Mode.CORRECT, share=1.0)
+        return AnswerScore(mode=Mode.CORRECT, share=1.0)
     missing = next(item for item in question.items if item not in right)
     decoys = {decoy.payload: decoy for decoy in question.decoys}
     given = next((each for each in said if each in decoys), None)
@@ -111,12 +111,14 @@ def _judge_items(question: Question, answer: str) -> Judgement:
     words = _CANDIDATE.findall(answer) or [""]
     nearest = min(_edits(word, missing) for word in words)
     if 0 < nearest <= max(1, int(NEAR * len(missing))):
-        return Judgement(mode=Mode.NEAR_MISS, share=share, edits=nearest)
-    return Judgement(mode=_failure(answer), share=share)
+        return AnswerScore(mode=Mode.NEAR_MISS, share=share, edits=nearest)
+    return AnswerScore(mode=_failure(answer), share=share)
 
 
-def _intrusion(question: Question, decoy: Decoy, share: float, edits: int) -> Judgement:
-    return Judgement(
+def _intrusion(
+    question: Question, decoy: Decoy, share: float, edits: int
+) -> AnswerScore:
+    return AnswerScore(
         mode=Mode.INTRUSION,
         share=share,
         decoy=decoy.key,
@@ -159,15 +161,15 @@ def _mentions(words: set[str], answer: str) -> list[str]:
 # --- lines
 
 
-def _judge_lines(question: Question, answer: str) -> Judgement:
+def _score_lines(question: Question, answer: str) -> AnswerScore:
     said = _lines(question, answer)[: len(question.items)]
     wanted = [line.strip() for line in question.items]
     agreed = [a == b for a, b in zip(said, wanted, strict=False)]
     first = agreed.index(False) if False in agreed else len(agreed)
     if first == len(wanted):
-        return Judgement(mode=Mode.CORRECT, share=1.0)
+        return AnswerScore(mode=Mode.CORRECT, share=1.0)
     mode, decoy, edits = _failure_of_lines(question, said, first)
-    return Judgement(
+    return AnswerScore(
         mode=mode,
         share=sum(line in said for line in wanted) / len(wanted),
         decoy=decoy.key if decoy else None,
@@ -200,10 +202,10 @@ def _lines(question: Question, answer: str) -> list[str]:
     return lines[1:] if lines[:1] == [begin] else lines
 
 
-_BY_SHAPE: Mapping[Shape, Callable[[Question, str], Judgement]] = {
-    Shape.ONE: _judge_items,
-    Shape.ITEMS: _judge_items,
-    Shape.LINES: _judge_lines,
+_BY_SHAPE: Mapping[Shape, Callable[[Question, str], AnswerScore]] = {
+    Shape.ONE: _score_items,
+    Shape.ITEMS: _score_items,
+    Shape.LINES: _score_lines,
 }
 
 

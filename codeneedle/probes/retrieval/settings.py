@@ -205,7 +205,7 @@ def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class RetrievalConditions:
     """
     What must be equal for answers to be comparable, beside what is frozen.
 
@@ -242,15 +242,17 @@ class Conditions:
         return self.questions * (len(self.depths) if TASKS[task].has_depth else 1)
 
 
-def stored_conditions(asked: RetrievalSettings, graded: str = "") -> Conditions:
-    """What a setup stores of *asked*; *graded* says why no answer is forced."""
-    return Conditions(
-        tasks=tuple(dict.fromkeys(asked.tasks)),
-        lengths=lengths_of(asked),
-        depths=tuple(sorted(set(asked.depths))),
-        questions=asked.questions,
-        dial=tuple(f"{task}={dial}" for task, dial in fixed_dials(asked).items()),
-        gate="on" if asked.gate else "off",
+def stored_conditions(
+    settings: RetrievalSettings, graded: str = ""
+) -> RetrievalConditions:
+    """What a setup stores of *settings*; *graded* says why no answer is forced."""
+    return RetrievalConditions(
+        tasks=tuple(dict.fromkeys(settings.tasks)),
+        lengths=lengths_of(settings),
+        depths=tuple(sorted(set(settings.depths))),
+        questions=settings.questions,
+        dial=tuple(f"{task}={dial}" for task, dial in fixed_dials(settings).items()),
+        gate="on" if settings.gate else "off",
         graded=graded,
     )
 
@@ -272,16 +274,16 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
         questions=1,
         seed=run.setup.seed,
     )
-    (asked,) = text.questions
+    (question,) = text.questions
     with tokenizing(run.engine, run.folder) as tokenizer:
-        prompt = tokenizer.render(messages(run, text, asked), NO_THINK_ARGS)
+        prompt = tokenizer.render(messages(run, text, question), NO_THINK_ARGS)
     # Templates may drop white space around a message.
-    for what, said in (("the text", text.text.strip()), ("question", asked.prompt)):
-        if said not in prompt:
+    for what, part in (("the text", text.text.strip()), ("question", question.prompt)):
+        if part not in prompt:
             raise lost_text(f"{what} of the probe {NAME}")
 
 
-def expected(chosen: Conditions) -> Frozen:
+def expected(chosen: RetrievalConditions) -> Frozen:
     """What the first cell is likely to find out: each dial where it begins."""
     settings = {task: TASKS[task].start for task in chosen.tasks} | chosen.settings
     return Frozen(
@@ -306,7 +308,7 @@ def expected(chosen: Conditions) -> Frozen:
 # --- texts
 
 
-def texts_of(frozen: Frozen, chosen: Conditions) -> list[tuple[Fitted, int]]:
+def texts_of(frozen: Frozen, chosen: RetrievalConditions) -> list[tuple[Fitted, int]]:
     """The texts of a run: task and length of each with its number, in asking order."""
     return [
         (size, number)
@@ -320,7 +322,7 @@ def _is_out(size: Fitted, left_out: Iterable[LeftOut]) -> bool:
     return (size.task, size.length) in {(each.task, each.length) for each in left_out}
 
 
-def texts_at(task: str, frozen: Frozen, chosen: Conditions) -> int:
+def texts_at(task: str, frozen: Frozen, chosen: RetrievalConditions) -> int:
     """Texts of *task* at each length."""
     return math.ceil(chosen.questions_of(task) / per_text(task, frozen))
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.retrieval.tasks import (
-    Asked,
     Chance,
     Draft,
     Line,
     Made,
+    QuestionDraft,
     Setting,
     Shape,
     Task,
@@ -155,7 +155,7 @@ def _single(draft: Draft) -> Made:
     key = draft.chance.pick(_ANIMALS)
     value = _number(draft.chance, 5)
     (depth,) = draft.depths
-    asked = Asked(
+    question = QuestionDraft(
         depth=depth,
         key=key,
         prompt=f"What is the magic number for {key} mentioned in the text above?"
@@ -165,7 +165,7 @@ def _single(draft: Draft) -> Made:
         at=(0,),
     )
     line = Line(depth, f"The magic number for {key} is {value}.")
-    return Made([line], [asked], _sentences(draft.chance))
+    return Made([line], [question], _sentences(draft.chance))
 
 
 # --- multikey, multivalue, multiquery, nth
@@ -212,8 +212,8 @@ def _pairs(draft: Draft, count: int) -> _Pairs:
 def _multikey(draft: Draft) -> Made:
     pairs = _pairs(draft, draft.setting.count)
     places = _spread(draft, len(pairs.keys))
-    asked = [
-        Asked(
+    questions = [
+        QuestionDraft(
             depth=depth,
             key=pairs.keys[n],
             prompt=f"What does the text above say: {pairs.begin(n)}... Answer with what"
@@ -226,7 +226,7 @@ def _multikey(draft: Draft) -> Made:
         for n, depth in enumerate(draft.depths)
     ]
     lines = [Line(place, pairs.line(n)) for n, place in enumerate(places)]
-    return Made(lines, asked, _sentences(draft.chance))
+    return Made(lines, questions, _sentences(draft.chance))
 
 
 def _spread(draft: Draft, count: int) -> list[float]:
@@ -257,15 +257,15 @@ def _multivalue(draft: Draft) -> Made:
     numbers = draft.chance.different(lambda: _number(draft.chance, 3), 2 * count)
     keys = [key for key in draft.chance.distinct(_CITIES, 2) for _ in range(count)]
     pairs = _Pairs(keys, numbers, "One of the codes of {} is {}.")
-    lines, asked = [], []
+    lines, questions = [], []
     for half, depth in enumerate((*draft.depths, 1 - draft.depths[0])[:2]):
         mine = range(half * count, (half + 1) * count)
         places = _around(depth, count)
         lines += [Line(p, pairs.line(n)) for p, n in zip(places, mine, strict=True)]
         key = keys[mine[0]]
         if half < len(draft.depths):
-            asked.append(
-                Asked(
+            questions.append(
+                QuestionDraft(
                     depth=depth,
                     key=key,
                     prompt=f"Which are the {count} codes of {key} in the text above?"
@@ -277,7 +277,7 @@ def _multivalue(draft: Draft) -> Made:
                     shape=Shape.ITEMS,
                 )
             )
-    return Made(lines, asked, _sentences(draft.chance))
+    return Made(lines, questions, _sentences(draft.chance))
 
 
 def _multiquery(draft: Draft) -> Made:
@@ -287,12 +287,12 @@ def _multiquery(draft: Draft) -> Made:
     pairs = _pairs(draft, (groups + 1) * count)
     places = [place for depth in draft.depths for place in _around(depth, count)]
     places += [(n + 0.5) / count for n in range(count)]
-    asked = []
+    questions = []
     for group, depth in enumerate(draft.depths):
         mine = range(group * count, (group + 1) * count)
         keys = ", ".join(pairs.keys[n] for n in mine)
-        asked.append(
-            Asked(
+        questions.append(
+            QuestionDraft(
                 depth=depth,
                 key=keys,
                 prompt=f"What are the codes of {keys}, by the text above? Answer with"
@@ -305,7 +305,7 @@ def _multiquery(draft: Draft) -> Made:
             )
         )
     lines = [Line(place, pairs.line(n)) for n, place in enumerate(places)]
-    return Made(lines, asked, _sentences(draft.chance))
+    return Made(lines, questions, _sentences(draft.chance))
 
 
 def _nth(draft: Draft) -> Made:
@@ -317,8 +317,8 @@ def _nth(draft: Draft) -> Made:
     order = sorted(range(count), key=lambda n: places[n])
     ranks = {n: _ORDINALS[rank] for rank, n in enumerate(order)}
     pairs = _Pairs([ranks[n] for n in range(count)], numbers)
-    asked = [
-        Asked(
+    questions = [
+        QuestionDraft(
             depth=depth,
             key=ranks[n],
             prompt=f"The text above states {count} codes of {city}, one after the"
@@ -333,7 +333,7 @@ def _nth(draft: Draft) -> Made:
     lines = [
         Line(p, f"A code of {city} is {numbers[n]}.") for n, p in enumerate(places)
     ]
-    return Made(lines, asked, _sentences(draft.chance))
+    return Made(lines, questions, _sentences(draft.chance))
 
 
 # --- variables
@@ -369,9 +369,9 @@ def _variables(draft: Draft) -> Made:
     return Made(lines, [ask(*side) for side in sides], _sentences(chance))
 
 
-def _listed(depth: float, chain: _Chain, other: _Chain) -> Asked:
+def _listed(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
     count = len(chain.names)
-    return Asked(
+    return QuestionDraft(
         depth=depth,
         key=chain.value,
         prompt=f"Which {count} variables of the text above have the value"
@@ -388,9 +388,9 @@ def _listed(depth: float, chain: _Chain, other: _Chain) -> Asked:
     )
 
 
-def _resolved(depth: float, chain: _Chain, other: _Chain) -> Asked:
+def _resolved(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
     last = chain.names[-1]
-    return Asked(
+    return QuestionDraft(
         depth=depth,
         key=last,
         prompt=f"Which number is the value of the variable {last} in the text above?"
@@ -415,8 +415,8 @@ def _twins(draft: Draft) -> Made:
         "\n".join(f'    {key} = "{told}"' for key, told in zip(keys, body, strict=True))
         for body in _alike(draft)
     ]
-    asked = [
-        Asked(
+    questions = [
+        QuestionDraft(
             depth=depth,
             key=names[n],
             prompt=f"Repeat the body of the function {names[n]} in the text above,"
@@ -435,7 +435,7 @@ def _twins(draft: Draft) -> Made:
         Line(place, f"\ndef {names[n]}():\n{bodies[n]}\n")
         for n, place in enumerate(_spread(draft, family))
     ]
-    return Made(lines, asked, _sentences(chance))
+    return Made(lines, questions, _sentences(chance))
 
 
 def _alike(draft: Draft) -> Iterator[list[str]]:
@@ -464,7 +464,7 @@ def _ledger(draft: Draft) -> Made:
     (depth,) = draft.depths
     top = max(depth - block / 2 / draft.characters, 0.0)
     lines = [Line(top, "The ledger:"), *(Line(top, each) for each in records)]
-    asked = Asked(
+    question = QuestionDraft(
         depth=depth,
         key="the ledger",
         prompt=f"Repeat the {count} records of the ledger in the text above, in order,"
@@ -476,7 +476,7 @@ def _ledger(draft: Draft) -> Made:
         shape=Shape.LINES,
         joint="\n",
     )
-    return Made(lines, [asked], _sentences(chance))
+    return Made(lines, [question], _sentences(chance))
 
 
 # --- common-words
@@ -511,7 +511,7 @@ def _common_words(draft: Draft) -> Made:
     if count == 1:
         which, begin = "Which word occurs", "The word that occurs"
     rows = [" ".join(told[n : n + _ROW]) for n in range(0, len(told), _ROW)]
-    asked = Asked(
+    question = QuestionDraft(
         depth=draft.depths[0],
         key="the most common words",
         prompt=f"{which} most often in the text above? Answer with nothing else.",
@@ -522,7 +522,7 @@ def _common_words(draft: Draft) -> Made:
         shape=Shape.ITEMS,
         joint='", "',
     )
-    return Made([Line(0.0, row) for row in rows], [asked], iter(()))
+    return Made([Line(0.0, row) for row in rows], [question], iter(()))
 
 
 # --- the list

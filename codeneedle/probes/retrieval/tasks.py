@@ -166,7 +166,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class QuestionDraft:
     """A question before it has a number and places: `at` is of its lines."""
 
     depth: float
@@ -193,7 +193,7 @@ class Made:
     """What stands in a text, what is asked of it, and what fills it up."""
 
     lines: list[Line]
-    asked: list[Asked]
+    questions: list[QuestionDraft]
     filler: Iterator[str]
 
 
@@ -228,11 +228,11 @@ def composed(task: Task, draft: Draft, number: int) -> TaskText:
     """
     made = task.make(draft)
     text, places = _joined(made, draft, name=task.name)
-    asked = [
+    questions = [
         _question(each, f"{task.name}-{each.depth:.2f}-{number}-{n}", number, places)
-        for n, each in enumerate(made.asked)
+        for n, each in enumerate(made.questions)
     ]
-    return TaskText(text=text, questions=tuple(asked))
+    return TaskText(text=text, questions=tuple(questions))
 
 
 def _joined(made: Made, draft: Draft, *, name: str) -> tuple[str, list[float]]:
@@ -264,20 +264,20 @@ def _joined(made: Made, draft: Draft, *, name: str) -> tuple[str, list[float]]:
 
 
 def _question(
-    asked: Asked, name: str, number: int, places: Sequence[float]
+    draft: QuestionDraft, name: str, number: int, places: Sequence[float]
 ) -> Question:
-    payload = asked.joint.join(asked.items)
-    decoys = [Decoy(key=k, payload=p, place=places[at]) for k, p, at in asked.decoys]
+    payload = draft.joint.join(draft.items)
+    decoys = [Decoy(key=k, payload=p, place=places[at]) for k, p, at in draft.decoys]
     return Question(
         name=name,
         text=number,
-        depth=asked.depth,
-        key=asked.key,
-        prompt=asked.prompt,
-        begin=asked.begin,
+        depth=draft.depth,
+        key=draft.key,
+        prompt=draft.prompt,
+        begin=draft.begin,
         payload=payload,
-        items=asked.items,
-        shape=asked.shape,
+        items=draft.items,
+        shape=draft.shape,
         decoys=tuple(sorted(decoys, key=lambda decoy: decoy.place)),
-        place=places[asked.at[len(asked.at) // 2]],
+        place=places[draft.at[len(draft.at) // 2]],
     )

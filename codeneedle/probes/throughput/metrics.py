@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from codeneedle.grid import ENGINE
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.throughput.record import (
-    settings_of,
+    conditions_of,
     throughput_of,
 )
 from codeneedle.records.record import CellRecord, Setup
@@ -24,7 +24,7 @@ def at_depths(setup: Setup) -> tuple[Metric, ...]:
 
     And ``peak@0``, the memory, but of llama.cpp, whose llama-bench does not tell it.
     """
-    settings = settings_of(setup)
+    settings = conditions_of(setup)
     depths = settings.depths if settings else ()
     speeds = tuple(_metric(test, depth) for depth in depths for test in LABELS)
     told = () if setup.engine == ENGINE else depths
@@ -84,7 +84,7 @@ def _values(
     depth: int | None = None,
 ) -> Sequence[float]:
     """Speeds of *test* at *depth*; None is the deepest of the settings."""
-    settings = settings_of(setup)
+    settings = conditions_of(setup)
     if settings is None:
         return ()
     wanted = settings.depths[-1] if depth is None else depth
@@ -108,6 +108,7 @@ def _metric(test: str, depth: int | None) -> Metric:
         group="speed",
         in_table=depth is None,
         relative=True,
+        shows_error=True,
     )
 
 

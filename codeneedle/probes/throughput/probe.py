@@ -11,14 +11,14 @@ from codeneedle.engines.engine import Ability, Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise, most_precise_first
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
 from codeneedle.probes.throughput.record import (
     NAME,
     DepthSpeeds,
     Throughput,
-    ThroughputSetup,
-    settings_of,
+    ThroughputConditions,
+    conditions_of,
     throughput_of,
 )
 from codeneedle.records.record import Json, Run, Setup, Status, as_json
@@ -86,7 +86,7 @@ class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-def chosen_depths(run: RunContext, asked: tuple[int, ...]) -> tuple[int, ...]:
+def chosen_depths(run: RunContext, wanted: tuple[int, ...]) -> tuple[int, ...]:
     """
     Depths to measure at, in tokens, ascending.
 
@@ -99,7 +99,7 @@ def chosen_depths(run: RunContext, asked: tuple[int, ...]) -> tuple[int, ...]:
     trained = run.weights.training_context
     # Leaves room for both tests.
     deepest = max(0, trained - PROMPT_TOKENS) if trained else None
-    for depth in asked:
+    for depth in wanted:
         too_deep = deepest is not None and depth > deepest
         if too_deep and not run.engine.stretches_context:
             raise BadInput(
@@ -108,8 +108,8 @@ def chosen_depths(run: RunContext, asked: tuple[int, ...]) -> tuple[int, ...]:
                 hint=f"Use {deepest} or less; or stretch the context with rope "
                 "arguments after --.",
             )
-    if asked:
-        return tuple(sorted(set(asked)))
+    if wanted:
+        return tuple(sorted(set(wanted)))
     if run.is_built_in:
         return BUILT_IN_DEPTHS
     depths = {*DEPTHS, run.setup.corpus.tokens}
@@ -151,6 +151,21 @@ class ThroughputProbe(Probe):
         """Whether one of the depths is the length of the corpus, as by default."""
         return not settings.depths
 
+    def work(self, settings: ThroughputSettings, outlook: Outlook) -> Work:
+        """Both tests at each depth, which is read before each of them."""
+        small = outlook.is_built_in
+        depths = settings.depths or (BUILT_IN_DEPTHS if small else DEPTHS)
+        times = settings.repetitions or REPETITIONS
+        read = BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS
+        written = BUILT_IN_GENERATED_TOKENS if small else GENERATED_TOKENS
+        return Work(
+            texts=tuple(
+                length for depth in depths for length in (depth + read, depth) * times
+            ),
+            written=written * times * len(depths),
+            depth=sum(depths) // len(depths),
+        )
+
     def conditions(self, run: RunContext) -> Json:
         """
         What to measure, after everything that can be checked before a cell starts.
@@ -160,12 +175,12 @@ class ThroughputProbe(Probe):
             MachineError: If the tool is missing or too old.
         """
         tool = run.engine.speed_tool()
-        asked = run.settings_of(ThroughputSettings, NAME)
+        settings = run.settings_of(ThroughputSettings, NAME)
         small = run.is_built_in
         return as_json(
-            ThroughputSetup(
-                depths=chosen_depths(run, asked.depths),
-                repetitions=asked.repetitions or REPETITIONS,
+            ThroughputConditions(
+                depths=chosen_depths(run, settings.depths),
+                repetitions=settings.repetitions or REPETITIONS,
                 prompt_tokens=BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS,
                 generated_tokens=BUILT_IN_GENERATED_TOKENS
                 if small
@@ -189,7 +204,7 @@ class ThroughputProbe(Probe):
             CellError: If the shallowest depth fails, or what runs at any depth is not
                 what was asked for.
         """
-        chosen = settings_of(context.run.setup)
+        chosen = conditions_of(context.run.setup)
         if chosen is None:
             raise ValueError("a setup without conditions of this probe")
         tool = context.run.engine.speed_tool()
@@ -248,7 +263,7 @@ PROBE = ThroughputProbe(
 def _at_depth(
     context: ProbeContext,
     tool: SpeedTool,
-    chosen: ThroughputSetup,
+    chosen: ThroughputConditions,
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> tuple[DepthSpeeds, Speeds | None]:
@@ -278,7 +293,7 @@ def _at_depth(
 def _measured(
     context: ProbeContext,
     tool: SpeedTool,
-    chosen: ThroughputSetup,
+    chosen: ThroughputConditions,
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> Speeds:

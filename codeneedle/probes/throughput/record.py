@@ -8,7 +8,7 @@ NAME = "throughput"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputSetup:
+class ThroughputConditions:
     """
     What must be equal for speeds to be comparable.
 
@@ -78,7 +78,7 @@ class Throughput:
     load: float = 0.0
 
 
-def settings_of(setup: Setup) -> ThroughputSetup | None:
+def conditions_of(setup: Setup) -> ThroughputConditions | None:
     """
     The settings of the probe; None in a run that it never measured.
 
@@ -88,7 +88,7 @@ def settings_of(setup: Setup) -> ThroughputSetup | None:
     stored = setup.probes.get(NAME)
     if stored is None:
         return None
-    return from_json(stored, ThroughputSetup, file="setup.json")
+    return from_json(stored, ThroughputConditions, file="setup.json")
 
 
 def throughput_of(record: CellRecord) -> Throughput:

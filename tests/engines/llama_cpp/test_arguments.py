@@ -159,6 +159,12 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
     ("changes", "stated", "absent"),
     [
         ({"flash_attention": "auto"}, ["--flash-attn", "auto"], "on"),
+        ({"slots": Path("/s")}, ["--n-gpu-layers", "999"], "--slot-save-path"),
+        (
+            {"slots": Path("/s"), "options": {"--slot-save-path"}},
+            ["--slot-save-path", "/s"],
+            "off",
+        ),
         (
             {"options": {"--fit", "--jinja"}},
             ["--n-gpu-layers", "999", "--fit", "off", "--jinja"],
@@ -173,7 +179,13 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
             "--cache-type-k",
         ),
     ],
-    ids=["attention is left to it", "an older build", "it only counts"],
+    ids=[
+        "attention is left to it",
+        "it cannot save its cache",
+        "it may save its cache",
+        "an older build",
+        "it only counts",
+    ],
 )
 def test_a_server_is_told_what_it_needs_and_can(changes, stated, absent):
     """

@@ -247,7 +247,7 @@ def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path)
     engine = fake_llama_cpp()
     whole = replace(engine, tools=replace(engine.tools, bench=tmp_path))
 
-    served = {Ability.LOG_PROBABILITIES, Ability.FORCED}
+    served = {Ability.LOG_PROBABILITIES, Ability.FORCED, Ability.ADDRESS}
     assert served == engine.abilities
     assert {*served, Ability.SPEED} == whole.abilities
     whole.require(Ability.SPEED)
@@ -271,6 +271,19 @@ def test_thinking_is_switched_off_where_the_binary_can(tmp_path):
     with chat.serving(CELL, log=tmp_path / "log") as served:
         at = served.command.index("--reasoning-budget")
         assert "0" == served.command[at + 1]
+
+
+def test_a_cell_may_think_whatever_the_run_says(tmp_path):
+    """As an evaluation does; and other programs reach it by its address."""
+    chat = fake_llama_cpp(options={"--reasoning-budget"}, thinking=False)
+
+    with chat.serving(replace(CELL, thinks=True), log=tmp_path / "log") as served:
+        assert "--reasoning-budget" not in served.command
+        port = served.command[served.command.index("--port") + 1]
+        assert f"http://127.0.0.1:{port}/v1" == served.address.url
+        assert served.address.model in served.command
+        assert served.address.key
+        assert served.address.key not in repr(served.address)
 
 
 def test_a_variable_that_would_change_all_cells_is_told(monkeypatch):

@@ -308,7 +308,7 @@ def test_tools_that_are_llama_cpps_are_missing():
     """
     Named with the probes that work.
     """
-    for ability in set(Ability) - {Ability.FORCED}:
+    for ability in set(Ability) - {Ability.FORCED, Ability.ADDRESS}:
         with pytest.raises(ToolMissing, match=ability.value) as caught:
             command().require(ability)
         assert "--probe recall" in caught.value.hint

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeneedle.probes.retrieval.scoring import Mode, is_enough, judge
+from codeneedle.probes.retrieval.scoring import Mode, is_enough, score_answer
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.probes.retrieval.tasks import Decoy, Question, Shape
 
@@ -105,24 +105,18 @@ SEEN = {
     ],
 )
 def test_every_answer_is_of_one_kind(asked, reply, mode):
-    """
-    By the payload, never by the wording around it.
-    """
-    assert mode == judge(asked, reply).mode
+    """By the payload, never by the wording around it."""
+    assert mode == score_answer(asked, reply).mode
 
 
 @pytest.mark.parametrize("seen", SEEN)
 def test_the_failures_that_were_published_are_not_taken_for_answers(seen):
-    """
-    Loops, salad, and a wrong number with a derivation.
-    """
-    assert 0.0 == judge(CODE, SEEN[seen]).share
+    """Loops, salad, and a wrong number with a derivation."""
+    assert 0.0 == score_answer(CODE, SEEN[seen]).share
 
 
 def test_every_kind_has_an_example_here():
-    """
-    No rule is out of reach.
-    """
+    """No rule is out of reach."""
     (cases,) = [
         mark.args[1]
         for mark in test_every_answer_is_of_one_kind.pytestmark
@@ -133,21 +127,17 @@ def test_every_kind_has_an_example_here():
 
 
 def test_an_intrusion_is_named_with_its_distances():
-    """
-    Whose value it is, how far away that stands, how many characters differ.
-    """
-    judged = judge(CODE, "It is 90333.")
+    """Whose value it is, how far away that stands, how many characters differ."""
+    score = score_answer(CODE, "It is 90333.")
 
-    assert ("Oslo", 0.25) == (judged.decoy, judged.away)
-    assert 4 == judged.edits
+    assert ("Oslo", 0.25) == (score.decoy, score.away)
+    assert 4 == score.edits
 
 
 def test_a_near_miss_has_its_edit_distance():
-    """
-    To the item that is missing.
-    """
-    assert 1 == judge(CODE, "4821").edits
-    assert 1 == judge(LEDGER, "01: kiwi\n02: lime\n03: bear\n04: plum").edits
+    """To the item that is missing."""
+    assert 1 == score_answer(CODE, "4821").edits
+    assert 1 == score_answer(LEDGER, "01: kiwi\n02: lime\n03: bear\n04: plum").edits
 
 
 @pytest.mark.parametrize(
@@ -161,10 +151,8 @@ def test_a_near_miss_has_its_edit_distance():
     ],
 )
 def test_of_several_items_as_many_are_looked_at_as_are_asked_for(reply, share):
-    """
-    Who names everything is not right about it.
-    """
-    assert share == pytest.approx(judge(CODES, reply).share)
+    """Who names everything is not right about it."""
+    assert share == pytest.approx(score_answer(CODES, reply).share)
 
 
 @pytest.mark.parametrize(
@@ -177,10 +165,8 @@ def test_of_several_items_as_many_are_looked_at_as_are_asked_for(reply, share):
     ],
 )
 def test_lines_count_wherever_they_are(reply, share):
-    """
-    One that is missing does not make those behind it wrong.
-    """
-    assert share == judge(LEDGER, reply).share
+    """One that is missing does not make those behind it wrong."""
+    assert share == score_answer(LEDGER, reply).share
 
 
 @pytest.mark.parametrize(
@@ -195,9 +181,7 @@ def test_lines_count_wherever_they_are(reply, share):
     ],
 )
 def test_an_answer_is_cut_when_no_more_can_change_it(asked, reply, enough):
-    """
-    A wrong one is not: what becomes of it tells the kind of failure.
-    """
+    """A wrong one is not: what becomes of it tells the kind of failure."""
     assert enough is is_enough(asked, reply)
 
 
@@ -206,27 +190,25 @@ def test_an_answer_is_cut_when_no_more_can_change_it(asked, reply, enough):
     [(name, n) for name in TASKS for n in range(len(TASKS[name].settings))],
 )
 def test_the_payloads_of_all_tasks_are_right_and_their_decoys_intrude(name, dial):
-    """
-    As the generators state both.
-    """
+    """As the generators state both."""
     texts = make_texts(
         name, dial=dial, characters=16_000, depths=[0.2, 0.8], questions=1, seed=9
     )
     for asked in (asked for text in texts for asked in text.questions):
         decoys = [decoy for decoy in asked.decoys if decoy.payload not in asked.items]
-        given = judge(asked, decoys[0].payload) if decoys else None
+        given = score_answer(asked, decoys[0].payload) if decoys else None
 
-        assert Mode.CORRECT is judge(asked, f"{asked.begin}{asked.payload}\n.").mode
+        assert (
+            Mode.CORRECT is score_answer(asked, f"{asked.begin}{asked.payload}\n.").mode
+        )
         assert given is None or Mode.INTRUSION is given.mode
         assert given is None or name == "twins" or decoys[0].key == given.decoy
 
 
 @given(st.text(max_size=60))
 def test_any_answer_can_be_judged(reply):
-    """
-    With shares from 0 to 1; all only if it is correct.
-    """
+    """With shares from 0 to 1; all only if it is correct."""
     for asked in (CODE, CODES, LEDGER, TWIN):
-        judged = judge(asked, reply)
-        assert 0.0 <= judged.share <= 1.0
-        assert judged.mode is not Mode.CORRECT or judged.share == 1.0
+        score = score_answer(asked, reply)
+        assert 0.0 <= score.share <= 1.0
+        assert score.mode is not Mode.CORRECT or score.share == 1.0

@@ -1,0 +1,1 @@
+"""Any evaluation that speaks to OpenAI's API, as a probe: sample by sample."""

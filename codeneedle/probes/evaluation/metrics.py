@@ -1,0 +1,100 @@
+"""Metrics of evaluations: the mean score, and samples lost and won."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from statistics import NormalDist
+
+from codeneedle.probes.evaluation.record import NAME, evaluation_of
+from codeneedle.probes.metrics import Loss, LossKind, Metric
+from codeneedle.records.record import CellRecord, Setup
+
+NOTABLE_LOSS = 0.05
+"""Loss of the mean score that a plan and a verdict speak of: five points."""
+
+USUAL_FLIPS = 0.1
+"""
+Share of samples whose score differs, where it is not known.
+
+Between 5 and 15 in 100 do in published comparisons of caches, the reference beside its
+own repetition included.
+"""
+
+POWER = 0.8
+"""How often so many samples would show such a loss."""
+
+
+def samples_needed(flips: float, *, share: float, loss: float = NOTABLE_LOSS) -> int:
+    """
+    How many samples show that a pair loses *loss* of the score, four times in five.
+
+    Args:
+        flips: Share of samples whose score differs from the reference's.
+        share: Chance of an error on one side, as of `verdict.statistics.error_share`.
+        loss: Of the mean score.
+
+    Source:
+        Normal approximation; the variance of a difference of two scores, 0 or 1 each,
+        is the share that differs.
+    """
+    normal = NormalDist()
+    errors = normal.inv_cdf(1 - share) + normal.inv_cdf(POWER)
+    return math.ceil(errors**2 * max(flips, loss) / loss**2)
+
+
+def _scores(record: CellRecord, _setup: Setup) -> Sequence[float]:
+    return [sample.score for sample in evaluation_of(record).samples]
+
+
+def _units(record: CellRecord, _setup: Setup) -> Sequence[str]:
+    return [sample.unit for sample in evaluation_of(record).samples]
+
+
+def _changed(record: CellRecord, _setup: Setup, *, sign: int) -> Sequence[float]:
+    """1.0 for each sample with a lower score than the reference's, or a higher one."""
+    return [
+        float(sign * (sample.score - sample.reference) > 0)
+        for sample in evaluation_of(record).samples
+        if sample.reference is not None
+    ]
+
+
+def _mean(record: CellRecord, _setup: Setup) -> float:
+    scores = [sample.score for sample in evaluation_of(record).samples]
+    return math.fsum(scores) / len(scores) if scores else 0.0
+
+
+def _change(name: str, label: str, sign: int) -> Metric:
+    return Metric(
+        name=name,
+        label=label,
+        unit="samples",
+        better="lower" if sign < 0 else "neither",
+        bounds=(0, None),
+        digits=0,
+        values=partial(_changed, sign=sign),
+        is_sum=True,
+        in_table=True,
+        reference=lambda record: evaluation_of(record).against or None,
+        noun="samples",
+    )
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        name=NAME,
+        label="mean score of the evaluation",
+        unit="",
+        better="higher",
+        bounds=(0, 1),
+        digits=3,
+        values=_scores,
+        in_table=True,
+        names=_units,
+        loss=Loss(kind=LossKind.SCORE, able=_mean),
+        noun="samples",
+    ),
+    _change("eval-lost", "samples with a lower score than the reference's", -1),
+    _change("eval-won", "samples with a higher score than the reference's", 1),
+)
+"""Those of every evaluation; the first is the headline."""

@@ -1,0 +1,415 @@
+"""Reads the results of evaluations: lines of ours, or what a known tool writes."""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from codeneedle.errors import CellError
+from codeneedle.probes.evaluation.record import Sample
+from codeneedle.system import files
+from codeneedle.text import harmless, one_line, size, visible
+
+AUTO = "auto"
+"""Whatever is there, in the order of `READERS`."""
+
+LINES_NAME = "lines"
+LINES = "results.jsonl"
+
+FILE_LIMIT_BYTES = 1 << 28
+"""Of a file of results; with its traces, that of a long evaluation has 50 MiB."""
+
+MOST_SAMPLES = 100_000
+"""Of an evaluation."""
+
+MOST_FILES = 10_000
+"""That are looked at for results."""
+
+ID_LENGTH = 200
+"""Characters of an id that are kept."""
+
+_Layout = TypeVar("_Layout")
+_Score = Annotated[float, Meta(ge=0, le=1)] | bool
+
+
+class Unreadable(CellError):  # noqa: N818 - named after the fact
+    """Results that are missing, damaged or of another kind."""
+
+    def __init__(self, *, reason: str, hint: str = "") -> None:
+        super().__init__(
+            f"the evaluation's results cannot be read: {reason}",
+            hint=hint or "Look at what it wrote, or name what wrote it: --eval-read",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """
+    Reads the results of one tool.
+
+    Attributes:
+        files: The files below a folder that may hold them.
+        samples: The samples of one of them; None if it is something else.
+    """
+
+    files: str
+    samples: Callable[[Path], Iterator[Sample] | None]
+
+
+def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
+    """
+    The samples that an evaluation has left in *folder*, and what has read them.
+
+    Args:
+        folder: All that it wrote.
+        reader: A name in `READERS`, or `AUTO`.
+
+    Raises:
+        Unreadable: If there are none, or one of them has no valid score.
+    """
+    names = [reader] if reader != AUTO else list(READERS)
+    for name in names:
+        found = _samples(folder, READERS[name])
+        if found is not None:
+            return name, _checked(found)
+    written = sorted(path.name for path in _files(folder, "*"))
+    there = f"only {visible(', '.join(written[:3]))}" if written else "nothing"
+    is_binary = any(name.endswith(".eval") for name in written)
+    wanted = " or ".join(dict.fromkeys(READERS[name].files for name in names))
+    raise Unreadable(
+        reason=f"it wrote no {wanted}, {there}",
+        hint="inspect_ai writes JSON with --log-format json" if is_binary else "",
+    )
+
+
+def _samples(folder: Path, reader: Reader) -> list[Sample] | None:
+    parts = [
+        part
+        for path in _files(folder, reader.files)
+        if (part := reader.samples(path)) is not None
+    ]
+    if not parts:
+        return None
+    return list(itertools.islice(itertools.chain(*parts), MOST_SAMPLES + 1))
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    found = (path for path in folder.rglob(pattern) if path.is_file())
+    return sorted(itertools.islice(found, MOST_FILES))
+
+
+def _checked(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    if not samples:
+        raise Unreadable(reason="there is no sample in them")
+    if len(samples) > MOST_SAMPLES:
+        raise Unreadable(reason=f"there are more than {MOST_SAMPLES:,} samples")
+    seen: set[tuple[str, int]] = set()
+    for sample in samples:
+        if sample.key in seen:
+            tries = f", try {sample.seed}" if sample.seed else ""
+            raise Unreadable(reason=f"two results of '{visible(sample.id)}'{tries}")
+        seen.add(sample.key)
+        if not 0 <= sample.score <= 1:
+            raise Unreadable(
+                reason=f"the score of '{visible(sample.id)}' is {sample.score:g}, not "
+                "from 0 to 1"
+            )
+    return tuple(samples)
+
+
+def _sample(identity: object, score: float | bool | None, **facts: Any) -> Sample:
+    """A sample with texts that can be stored; without a score it has an error."""
+    facts = {
+        key: one_line(harmless(value))[:ID_LENGTH] if isinstance(value, str) else value
+        for key, value in facts.items()
+    }
+    if score is None and not facts.get("error"):
+        facts["error"] = "no score"
+    if facts.get("error"):
+        score = 0.0
+    known = one_line(harmless(str(identity)))[:ID_LENGTH]
+    return Sample(id=known, score=float(score or 0), **facts)
+
+
+def _bytes(path: Path) -> bytes:
+    length = path.stat().st_size
+    if length > FILE_LIMIT_BYTES:
+        raise Unreadable(reason=f"{path.name} has {size(length)}")
+    return files.read_regular(path) or b""
+
+
+def _decoded(data: bytes, layout: type[_Layout], *, place: str) -> _Layout:
+    try:
+        return msgspec.json.decode(data, type=layout)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
+
+
+def _lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
+    """Place and contents of each line that is not blank."""
+    for number, line in enumerate(_bytes(path).split(b"\n"), start=1):
+        if line.strip():
+            place = f"{path.name}, line {number}"
+            yield place, _decoded(line, layout, place=place)
+
+
+def _holds(path: Path, *keys: str) -> bool:
+    """Whether a file is a JSON object with *keys*, each within the one before."""
+    try:
+        found: Any = json.loads(_bytes(path))
+    except (ValueError, RecursionError):
+        return False
+    for key in keys:
+        if not isinstance(found, dict) or key not in found:
+            return False
+        found = found[key]
+    return True
+
+
+# --- lines of ours
+
+
+class _Line(Struct, forbid_unknown_fields=True):
+    id: str | int
+    score: _Score | None = None
+    group: str = ""
+    seed: int = 0
+    prompt_sha: str = ""
+    tokens: int = 0
+    error: str = ""
+
+
+def _of_lines(path: Path) -> Iterator[Sample]:
+    """``{"id", "score": 0..1, "group"?, "seed"?, "prompt_sha"?, "error"?}`` each."""
+    for _, line in _lines(path, _Line):
+        yield _sample(
+            line.id,
+            line.score,
+            group=line.group,
+            seed=line.seed,
+            prompt=line.prompt_sha,
+            error=line.error,
+        )
+
+
+# --- lm-eval
+
+
+_LM_EVAL_NAME = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT.*)?\.jsonl")
+
+
+class _LmEvalRow(Struct):
+    doc_id: int
+    doc_hash: str = ""
+    prompt_hash: str = ""
+    filter: str = "none"
+    metrics: tuple[str, ...] = ()
+
+
+def _of_lm_eval(path: Path) -> Iterator[Sample] | None:
+    """
+    A row for each sample and filter, with the first of its metrics.
+
+    Filters of one sample are a group: they grade the same reply.
+    """
+    named = _LM_EVAL_NAME.fullmatch(path.name)
+    return _rows_of_lm_eval(path, named[1]) if named else None
+
+
+def _rows_of_lm_eval(path: Path, task: str) -> Iterator[Sample]:
+    for place, raw in _lines(path, dict[str, Any]):
+        try:
+            row = msgspec.convert(raw, type=_LmEvalRow)
+        except msgspec.ValidationError as error:
+            raise Unreadable(reason=f"{place}: {error}") from error
+        score = raw.get(row.metrics[0]) if row.metrics else None
+        if not isinstance(score, int | float):
+            named = row.metrics[0] if row.metrics else "none"
+            raise Unreadable(
+                reason=f"{place}: its metric ({visible(named)}) is no number",
+                hint="Use a task with a score for each sample: exact_match, acc.",
+            )
+        document = f"{task}:{row.doc_id}:{row.doc_hash[:12]}"
+        yield _sample(
+            f"{document}:{row.filter}", score, group=document, prompt=row.prompt_hash
+        )
+
+
+# --- inspect_ai
+
+
+class _InspectScore(Struct):
+    value: Any
+
+
+class _InspectError(Struct):
+    message: str = "failed"
+
+
+class _InspectSample(Struct):
+    id: str | int
+    epoch: int = 1
+    scores: dict[str, _InspectScore] | None = None
+    error: _InspectError | None = None
+
+
+class _InspectScorer(Struct):
+    name: str
+
+
+class _InspectEval(Struct):
+    task: str
+    scorers: tuple[_InspectScorer, ...] | None = None
+
+
+class _InspectLog(Struct):
+    eval: _InspectEval
+    samples: tuple[_InspectSample, ...] | None = None
+
+
+_INSPECT_VALUES: Mapping[Any, float] = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Correct, partial, incorrect, no answer."""
+
+
+def _of_inspect(path: Path) -> Iterator[Sample] | None:
+    """Samples of a JSON log, by the first of their scorers; epochs are tries."""
+    if not _holds(path, "eval", "task"):
+        return None
+    log = _decoded(_bytes(path), _InspectLog, place=path.name)
+    return (_of_inspect_sample(log.eval, each) for each in log.samples or ())
+
+
+def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Sample:
+    scores = sample.scores or {}
+    named = [scorer.name for scorer in task.scorers or ()]
+    chosen = next((name for name in (*named, *scores) if name in scores), None)
+    score = None
+    if chosen is not None:
+        value = scores[chosen].value
+        score = _INSPECT_VALUES.get(value) if isinstance(value, str) else value
+        if not isinstance(score, int | float):
+            raise Unreadable(
+                reason=f"the score of '{visible(str(sample.id))}' by {chosen} is "
+                f"{visible(repr(value)[:40])}, no number",
+            )
+    return _sample(
+        f"{task.task}:{sample.id}",
+        score,
+        seed=sample.epoch,
+        error=sample.error.message if sample.error else "",
+    )
+
+
+# --- llama-eval
+
+
+class _LlamaEvalCase(Struct):
+    status: str = ""
+    correct: bool | None = None
+
+
+class _LlamaEvalTasks(Struct):
+    cases: dict[str, _LlamaEvalCase]
+
+
+class _LlamaEvalState(Struct):
+    task_states: _LlamaEvalTasks
+
+
+def _of_llama_eval(path: Path) -> Iterator[Sample] | None:
+    """The state file of llama.cpp's llama-eval; what is pending is missing."""
+    if not _holds(path, "task_states", "cases"):
+        return None
+    state = _decoded(_bytes(path), _LlamaEvalState, place=path.name)
+    return (
+        _sample(
+            name, case.correct, error="" if case.status == "ok" else case.status or "?"
+        )
+        for name, case in state.task_states.cases.items()
+    )
+
+
+# --- tool-eval-bench
+
+
+class _Scenario(Struct):
+    scenario_id: str
+    points: Annotated[float, Meta(ge=0, le=2)]
+
+
+class _Scenarios(Struct):
+    scenario_results: tuple[_Scenario, ...]
+
+
+class _ToolEvalReport(Struct):
+    scores: _Scenarios
+
+
+def _of_tool_eval(path: Path) -> Iterator[Sample] | None:
+    """The JSON report of tool-eval-bench: none, one or two points a scenario."""
+    if not _holds(path, "scores", "scenario_results"):
+        return None
+    report = _decoded(_bytes(path), _ToolEvalReport, place=path.name)
+    return (
+        _sample(each.scenario_id, each.points / 2)
+        for each in report.scores.scenario_results
+    )
+
+
+# --- promptfoo
+
+
+class _PromptfooResult(Struct, rename="camel"):
+    test_idx: int
+    prompt_idx: int = 0
+    score: float | None = None
+    success: bool | None = None
+    error: str | None = None
+    failure_reason: int = 0
+
+
+class _PromptfooResults(Struct):
+    results: tuple[_PromptfooResult, ...]
+
+
+class _PromptfooReport(Struct):
+    results: _PromptfooResults
+
+
+_PROMPTFOO_FAILED = 2
+"""Of failureReason: the provider failed; 1 is an assertion that does not hold."""
+
+
+def _of_promptfoo(path: Path) -> Iterator[Sample] | None:
+    """The JSON output of promptfoo; prompts of one test are a group."""
+    if not _holds(path, "results", "results"):
+        return None
+    report = _decoded(_bytes(path), _PromptfooReport, place=path.name)
+    return (
+        _sample(
+            f"test {each.test_idx} prompt {each.prompt_idx}",
+            each.score,
+            group=f"test {each.test_idx}",
+            error=(each.error or "failed")
+            if each.failure_reason == _PROMPTFOO_FAILED
+            else "",
+        )
+        for each in report.results.results
+    )
+
+
+READERS: Mapping[str, Reader] = {
+    LINES_NAME: Reader(files=LINES, samples=_of_lines),
+    "lm-eval": Reader(files="samples_*.jsonl", samples=_of_lm_eval),
+    "inspect": Reader(files="*.json", samples=_of_inspect),
+    "llama-eval": Reader(files="*.json", samples=_of_llama_eval),
+    "tool-eval": Reader(files="*.json", samples=_of_tool_eval),
+    "promptfoo": Reader(files="*.json", samples=_of_promptfoo),
+}
+"""By the name that ``--eval-read`` takes."""

@@ -1,0 +1,126 @@
+"""The text of the reuse probe, and its conversations of two questions."""
+
+from dataclasses import dataclass
+
+from codeneedle.corpora.random_bodies import Knobs, text_of
+from codeneedle.engines.engine import Tokenizer
+from codeneedle.engines.messages import Chat, Completion, Message
+from codeneedle.probes.probe import RunContext
+from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
+from codeneedle.probes.recall.prompts import (
+    chat_messages,
+    completion_prompt,
+    question,
+)
+from codeneedle.records.record import NeedleFacts
+
+LINES = 5
+"""Of each function; about 60 tokens, all of which are forced."""
+
+FEWEST_FUNCTIONS = 4
+"""So that the functions that a question needs are different ones."""
+
+SAMPLE_FUNCTIONS = 16
+"""From which the length of a function in tokens is known."""
+
+CHARACTERS_PER_TOKEN = 2
+"""Of random characters, where no tokenizer counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseText:
+    """A text of random functions, and each of them."""
+
+    text: str
+    functions: tuple[NeedleFacts, ...]
+
+
+def made_text(functions: int, *, seed: int) -> ReuseText:
+    """A text of that many functions, the same on any platform and Python."""
+    text = text_of(_knobs(functions, seed))
+    found: list[NeedleFacts] = []
+    line = 1
+    for block in text.split("\n\n\n"):
+        signature, *body = block.rstrip("\n").split("\n")
+        if body:
+            found.append(
+                NeedleFacts(
+                    name=signature.removeprefix("def ").removesuffix("():"),
+                    signature=signature,
+                    line=line,
+                    depth=round(len(found) / functions, 4),
+                    lines=tuple(body),
+                )
+            )
+        line += block.count("\n") + 3
+    return ReuseText(text, tuple(found))
+
+
+def functions_in(length: int, tokenizer: Tokenizer | None, *, seed: int) -> int:
+    """How many functions make a text of *length* tokens."""
+    sample = text_of(_knobs(SAMPLE_FUNCTIONS, seed))
+    tokens = (
+        tokenizer.count_tokens(sample)
+        if tokenizer
+        else len(sample) // CHARACTERS_PER_TOKEN
+    )
+    return max(FEWEST_FUNCTIONS, SAMPLE_FUNCTIONS * length // tokens)
+
+
+def _knobs(functions: int, seed: int) -> Knobs:
+    return Knobs(
+        functions=functions,
+        lines=LINES,
+        value_length=4,
+        name_length=4,
+        seed=seed,
+        indent=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A question that was answered before."""
+
+    needle: NeedleFacts
+    answer: str
+
+
+def asking(
+    run: RunContext,
+    text: str,
+    needle: NeedleFacts,
+    *,
+    tokens: int,
+    before: Turn | None = None,
+) -> Chat | Completion:
+    """
+    What asks for *needle*, with an answer of up to *tokens* tokens.
+
+    Args:
+        run: The form of prompts.
+        text: What is asked about.
+        needle: The function.
+        tokens: Most tokens of the answer.
+        before: The first turn of the conversation; None if this is the first.
+    """
+    seed = run.setup.seed
+    first = before.needle if before else needle
+    if run.setup.prompt_form == PromptForm.COMPLETION:
+        prompt = completion_prompt(text, first)
+        if before:
+            prompt = completion_prompt(f"{prompt}{before.answer}", needle)
+        return Completion(prompt=prompt, max_tokens=tokens, seed=seed)
+    prefill = run.prefill_no_think
+    messages = chat_messages(text, first, prefill_no_think=prefill)
+    if before:
+        begun = (Message("assistant", NO_THINK_PREFILL),) if prefill else ()
+        messages = (
+            messages[0],
+            Message("assistant", before.answer),
+            Message("user", question(needle)),
+            *begun,
+        )
+    return Chat(
+        messages=messages, max_tokens=tokens, seed=seed, template_args=NO_THINK_ARGS
+    )

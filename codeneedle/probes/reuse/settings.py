@@ -1,0 +1,79 @@
+"""What a user may choose of the reuse probe, and what must be equal."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from codeneedle.probes.reuse.record import NAME
+from codeneedle.records.record import Setup, from_json
+
+LENGTH = 2048
+"""Tokens: a build was sane at 512 and broken at this length (llama.cpp #27506)."""
+
+LEAST_LENGTH = 256
+
+QUESTIONS = 3
+
+ROOM = 512
+"""Tokens for two questions, two answers, the right lines, and a chat template."""
+
+# 1 - first version
+WORDING = 1
+"""Raised with every change of the text, the questions or the ways; a condition."""
+
+
+class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user may choose."""
+
+    length: Annotated[
+        Annotated[int, Meta(ge=LEAST_LENGTH)] | None,
+        Meta(
+            description="Tokens of the text of the probe reuse, which asks the same "
+            "question with a cold cache and with one that is used again.",
+            extra={
+                "option": "--reuse-length",
+                "default": f"{LENGTH}, or what the context holds",
+            },
+        ),
+    ] = None
+    questions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Questions of the probe reuse.",
+            extra={"option": "--reuse-questions", "default": str(QUESTIONS)},
+        ),
+    ] = QUESTIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseConditions:
+    """
+    What must be equal for records to be comparable.
+
+    Attributes:
+        length: Of the text, in tokens; about.
+        questions: How many.
+        wording: Version of text, questions and ways.
+    """
+
+    length: int
+    questions: int
+    wording: int = WORDING
+
+
+def chosen(settings: ReuseSettings, context: int) -> ReuseConditions:
+    """What is asked with these settings in a context of that many tokens."""
+    length = settings.length or min(LENGTH, context - ROOM)
+    return ReuseConditions(length=length, questions=settings.questions)
+
+
+def conditions_of(setup: Setup) -> ReuseConditions:
+    """
+    What the run folder of *setup* holds.
+
+    Raises:
+        BadRecord: If it is something else.
+    """
+    return from_json(setup.probes[NAME], ReuseConditions, file="setup.json")

@@ -1,0 +1,52 @@
+"""Makes records of the reuse probe: answers that differ as much as wished."""
+
+from codeneedle.engines.messages import Forced
+from codeneedle.grid import Pair
+from codeneedle.probes.reuse.record import (
+    AGAIN,
+    NAME,
+    Reuse,
+    ReuseAnswer,
+    ReuseQuestion,
+    Way,
+)
+from codeneedle.records.record import CellRecord, Status, as_json
+
+TOKENS = 10
+
+
+def made_question(function="abcd", *, gaps=None, replies=None, **away):
+    """
+    A question whose second right token moves by as many nats as *away* says of a way.
+
+    Ways that *gaps* names have no answer; those of *replies*, another one.
+    """
+    replies, gaps = replies or {}, gaps or {}
+
+    def answer(way):
+        if way in gaps:
+            return ReuseAnswer(way=way, gap=gaps[way])
+        moved = (-0.5, -0.5 - away.get(way, 0.0), *(-0.5,) * (TOKENS - 2))
+        return ReuseAnswer(
+            way=way,
+            reply=replies.get(way, "a = 1\nb = 2\n"),
+            scored=Forced(logprobs=moved),
+            prompt_tokens=500,
+            cached_tokens=0 if way is Way.COLD else 450,
+        )
+
+    answers = tuple(map(answer, (Way.COLD, *AGAIN)))
+    return ReuseQuestion(
+        function=function, before="efgh", first="c = 3\n", answers=answers
+    )
+
+
+def reuse_record(pair, *questions):
+    """A finished record with these questions."""
+    return CellRecord(
+        pair=Pair.parse(pair),
+        probe=NAME,
+        status=Status.FINISHED,
+        started="2025-11-20T12:00:00+00:00",
+        observation=as_json(Reuse(functions=9, questions=questions)),
+    )

@@ -1,0 +1,242 @@
+"""The contract of evaluations: commands, variables and limits."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from programs import script
+
+from codeneedle.engines.engine import Address
+from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.probes.evaluation import contract
+from codeneedle.probes.evaluation.contract import (
+    OFFLINE,
+    PLACEHOLDERS,
+    Task,
+    checked_names,
+    emptied,
+    run,
+    span_s,
+    words_of,
+)
+
+ADDRESS = Address(url="http://127.0.0.1:8123/v1", model="m.f16-f16.1a", key="secret-1")
+
+
+def checked(command, known=PLACEHOLDERS):
+    """The words of *command*."""
+    return words_of(command, option="--eval", known=known)
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Makes the task of a Python program."""
+
+    def made(code, *words, **changes):
+        out = emptied(tmp_path / "out")
+        facts = {
+            "words": (sys.executable, "-c", code, *words),
+            "option": "--eval",
+            "out": out,
+            "log": tmp_path / "eval.log",
+            "values": {"out": out, "seed": 42, "context": 4096, "model": "m"},
+            "limit_s": 60.0,
+            "address": ADDRESS,
+        }
+        return Task(**{**facts, **changes})
+
+    return made
+
+
+def done(task, *, is_served=True, told=None):
+    """Run *task* to its end."""
+    tell = (told if told is not None else []).append
+    run(task, tell=tell, is_served=lambda: is_served)
+
+
+# Commands
+
+
+def test_a_command_is_split_as_a_shell_would_without_one():
+    words = checked("sh -c 'echo $HOME; echo ${out}' ${model}")
+
+    assert ("sh", "-c", "echo $HOME; echo ${out}", "${model}") == words
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "hint"),
+    [
+        ("sh 'x", "cannot be split into words", "quotation mark"),
+        ("''", "is no program", "whole path"),
+        ("  ", "is empty", "command"),
+        ("sh ${key}", "unknown placeholder '${key}'", "Known: base_url"),
+        ("sh ${modell}", "unknown placeholder '${modell}'", "Did you mean 'model'?"),
+        ("sh --api-key abc1234", "takes a secret", "--eval-env"),
+        ("no-such-program x", "no-such-program is no program here", "Install it"),
+    ],
+)
+def test_a_command_that_cannot_run_is_refused_before_anything_starts(
+    command, words, hint
+):
+    with pytest.raises((BadInput, ToolMissing), match=re.escape(words)) as caught:
+        checked(command)
+
+    assert hint in caught.value.hint
+
+
+def test_a_grader_has_no_server():
+    with pytest.raises(BadInput, match="unknown placeholder"):
+        checked("sh ${base_url}", OFFLINE)
+
+
+def test_a_file_of_the_present_folder_is_named_by_its_place(tmp_path, monkeypatch):
+    """A command runs in a folder of its own, where the file is not."""
+    monkeypatch.chdir(tmp_path)
+    Path("ask.py").touch()
+
+    with pytest.raises(BadInput, match="runs in") as caught:
+        checked("sh ask.py")
+
+    assert "Write ${here}/ask.py" in caught.value.hint
+    assert checked("sh ${here}/ask.py")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1.5h", 5400)])
+def test_a_limit_of_time_has_a_unit(text, seconds):
+    assert seconds == span_s(text)
+    with pytest.raises(BadInput, match="is not a time"):
+        span_s(text[:-1])
+
+
+def test_variables_are_passed_on_by_names_that_are_set(monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+    monkeypatch.delenv("NOT_MINE", raising=False)
+    checked_names(["MINE"])
+
+    for name in ("NOT_MINE", "MINE=1"):
+        with pytest.raises(BadInput, match=f"--eval-env {name}"):
+            checked_names([name])
+
+
+# Running
+
+
+def test_the_key_and_the_address_are_variables_and_nothing_else_is(task, monkeypatch):
+    """None of ours that may hold a secret, and no argument with the key."""
+    monkeypatch.setenv("HF_TOKEN", "hf-1")
+    monkeypatch.setenv("MINE", "mine")
+    made = task("", "${model}", "${out}", "${seed}", passed_on=("MINE",))
+
+    variables = made.environment()
+
+    url = ADDRESS.url
+    assert {
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_BASE": url,
+        "OPENAI_API_KEY": "secret-1",
+        "CODENEEDLE_API_KEY": "secret-1",
+        "CODENEEDLE_BASE_URL": url,
+        "CODENEEDLE_MODEL": "m.f16-f16.1a",
+        "CODENEEDLE_OUT": str(made.out),
+        "CODENEEDLE_SEED": "42",
+        "CODENEEDLE_CONTEXT": "4096",
+        "MINE": "mine",
+    }.items() <= variables.items()
+    assert "HF_TOKEN" not in variables
+    assert ["m", str(made.out), "42"] == made.argv()[-3:]
+    assert not any("secret-1" in word for word in made.argv())
+
+
+def test_a_grader_gets_neither_key_nor_address(task):
+    variables = task("", address=None).environment()
+
+    assert not {"OPENAI_API_KEY", "OPENAI_BASE_URL"} & variables.keys()
+    assert "CODENEEDLE_OUT" in variables
+
+
+def test_a_server_without_a_key_has_one_that_clients_accept(task):
+    address = Address(url="http://host/v1", model="m")
+
+    assert "none" == task("", address=address).environment()["OPENAI_API_KEY"]
+
+
+def test_a_command_runs_in_its_folder_and_its_log_holds_no_key(task):
+    made = task("import os; open('x', 'w'); print(os.environ['OPENAI_API_KEY'])")
+    done(made)
+
+    assert (made.out / "x").exists()
+    assert "***\n" == made.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "words"),
+    [
+        ("raise SystemExit(3)", "crashed", "ended with exit code 3: it printed noth"),
+        ("print('why'); raise SystemExit(1)", "crashed", "exit code 1: why"),
+        ("import os; os.kill(os.getpid(), 9)", "crashed", "was ended by SIGKILL"),
+        ("open('x', 'wb').truncate(2000)", "crashed", "has written more than 1000 B"),
+        ("print('x' * 2000)", "crashed", "has written more than 1000 B"),
+        ("import time; time.sleep(60)", "timed-out", "is not done after 0.4 s"),
+    ],
+)
+def test_a_command_that_fails_is_a_gap_with_its_reason(
+    task, monkeypatch, code, status, words
+):
+    monkeypatch.setattr(contract, "OUT_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(contract, "POLL_S", 0.05)
+    limit_s = 0.4 if status == "timed-out" else 60.0
+
+    with pytest.raises(CellError, match=re.escape(words)) as caught:
+        done(task(code, limit_s=limit_s))
+
+    assert status == caught.value.status
+
+
+def test_the_end_of_the_log_stands_with_the_error_without_key_and_controls(task):
+    code = "import os; print('a\\x1b[1m', os.environ['OPENAI_API_KEY']); exit(1)"
+
+    with pytest.raises(CellError) as caught:
+        done(task(code))
+
+    assert (r"a\x1b[1m ***",) == caught.value.log_excerpt
+    assert "secret-1" not in str(caught.value)
+
+
+def test_a_command_that_has_lost_its_server_is_ended(task, monkeypatch):
+    monkeypatch.setattr(contract, "POLL_S", 0.05)
+
+    with pytest.raises(CellError, match="lost its server"):
+        done(task("import time; time.sleep(60)"), is_served=False)
+
+
+def test_a_program_that_has_gone_since_is_a_gap(task, tmp_path):
+    """It was there when the sweep began; the other cells are kept."""
+    program = script(tmp_path / "program", "exit 0")
+    made = task("", words=(str(program),))
+    program.unlink()
+
+    with pytest.raises(CellError, match=r"could not run: .* is no program here"):
+        done(made)
+
+
+def test_what_it_does_is_told(task, monkeypatch):
+    monkeypatch.setattr(contract, "POLL_S", 0.05)
+    told = []
+
+    done(task("import time; time.sleep(0.3)"), told=told)
+
+    assert told[0].startswith("evaluating for 0.")
+
+
+def test_an_emptied_folder_holds_nothing_and_no_link_is_followed(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "link").symlink_to(tmp_path / "kept")
+
+    emptied(out)
+
+    assert [] == list(out.iterdir())
+    assert (tmp_path / "kept" / "file").exists()

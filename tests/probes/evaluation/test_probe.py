@@ -1,0 +1,204 @@
+"""The evaluation probe: by a small program of ours, on the real llama-server."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine
+from injections import processes_in
+
+from codeneedle.cli.options import request_of
+from codeneedle.engines.engine import Ability
+from codeneedle.errors import BadInput, CellError, UnknownName
+from codeneedle.grid import Pair
+from codeneedle.probes.evaluation.probe import PROBE, EvaluationSettings, aligned
+from codeneedle.probes.evaluation.record import Evaluation, Sample
+from codeneedle.sweep.request import asked_probes, decoded
+
+HELPER = Path(__file__).parents[2] / "helpers" / "evaluation.py"
+COMMAND = f"{sys.executable} {HELPER} ${{base_url}} ${{model}} ${{out}}"
+RUN = Path("sweeps/random-bodies-mini/needle-nano")
+F16 = Pair("f16", "f16")
+
+
+def swept(codeneedle, *words, **variables):
+    """A sweep of one evaluation."""
+    return codeneedle("sweep", "--context", "1024", *words, **variables)
+
+
+def stored(folder, cell, probe="eval"):
+    """The record of a cell."""
+    return json.loads((folder / RUN / "cells" / f"{cell}.{probe}.json").read_text())
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "--probe eval: needs a command"),
+        ({"command": "no-such"}, "is no program here"),
+        ({"command": "sh", "score": "sh ${model}"}, "--eval-score: unknown placeh"),
+        ({"command": "sh", "timeout": "2"}, "--eval-timeout: '2' is not a time"),
+        ({"command": "sh", "env": ("no name",)}, "--eval-env no name"),
+    ],
+)
+def test_settings_are_checked_before_anything_starts(settings, words):
+    with pytest.raises(Exception, match=words):
+        PROBE.check(EvaluationSettings(**settings), None)
+
+
+def test_an_unknown_reader_is_refused_with_the_nearest():
+    with pytest.raises(UnknownName) as caught:
+        PROBE.check(EvaluationSettings(command="sh", read="lm_eval"), None)
+
+    assert "Did you mean 'lm-eval'?" == caught.value.hint
+
+
+def test_a_plan_says_how_many_samples_it_takes(codeneedle):
+    shown = codeneedle("plan", "--eval", COMMAND, "--types", "f16,q8_0")
+
+    assert 0 == shown.returncode, shown.stderr
+    assert "to show a loss of 5 points takes about 314 samples" in " ".join(
+        shown.stdout.split()
+    )
+
+
+# Samples
+
+
+def test_samples_are_those_of_the_first_cell_and_a_missing_one_scores_0():
+    first = Evaluation(
+        samples=(
+            Sample(id="a", score=1.0, group="g"),
+            Sample(id="b", score=1.0, group="g"),
+        )
+    )
+
+    assert (
+        Sample(id="a", score=0.0, group="g", error="missing", reference=1.0),
+        Sample(id="b", score=0.5, reference=1.0),
+    ) == aligned([Sample(id="b", score=0.5)], first, of=F16)
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        (Sample(id="c", score=1.0), "'c' is not one of f16/f16"),
+        (Sample(id="a", score=1.0, seed=1), "'a' is not one of f16/f16"),
+        (Sample(id="a", score=1.0, prompt="p"), "'a' asks something else"),
+    ],
+)
+def test_other_samples_are_a_mismatch(sample, words):
+    first = Evaluation(samples=(Sample(id="a", score=1.0),))
+
+    with pytest.raises(CellError, match=words) as caught:
+        aligned([sample], first, of=F16)
+
+    assert "mismatched" == caught.value.status
+
+
+# Cells
+
+
+@pytest.mark.real
+def test_an_evaluation_is_a_probe_like_others(codeneedle, tmp_path):
+    """A sweep, its records, what the command left, a table, a verdict; resumed."""
+    words = ("--eval", COMMAND, "--types", "f16,q4_0")
+    done = swept(codeneedle, *words)
+    assert 0 == done.returncode, done.stderr
+
+    record = stored(tmp_path, "q4_0-q4_0")
+    samples = record["observation"]["samples"]
+    assert 12 == len(samples)
+    assert "f16/f16" == record["observation"]["against"]
+    assert {each["id"] for each in samples} == {f"s{at}" for at in range(12)}
+    assert {"command": COMMAND, "score": "", "read": "auto"} == json.loads(
+        (tmp_path / RUN / "setup.json").read_text()
+    )["probes"]["eval"]
+    assert (tmp_path / RUN / "evaluations" / "q4_0-q4_0" / "results.jsonl").is_file()
+    log = (tmp_path / RUN / "logs" / "q4_0-q4_0.eval.log").read_text()
+    assert "evaluated 12 samples with ***\n" == log
+
+    table = codeneedle("table", str(RUN.relative_to("sweeps")), "--json")
+    (found,) = json.loads(table.stdout)
+    assert {"eval", "eval-lost", "eval-won"} <= {*json.dumps(found).split('"')}
+    verdict = codeneedle("verdict", "random", "--max-eval-lost", "2%", "--json")
+    (said,) = json.loads(verdict.stdout)
+    (row,) = said["pairs"][-1]["metrics"]
+    assert ("eval", "score", 0.02, 12) == (
+        row["name"],
+        row["kind"],
+        row["limit"],
+        row["units"],
+    )
+
+    again = swept(codeneedle, *words)
+    assert "all 4 cells are done" in again.stderr
+    assert [] == processes_in(tmp_path)
+
+
+@pytest.mark.real
+def test_a_grader_runs_once_the_server_has_ended_and_alone_if_it_fails(
+    codeneedle, tmp_path
+):
+    """It grades what the command left; mended, it does not cost the evaluation."""
+    grader = tmp_path / "grade.py"
+    grader.write_text("import sys; print('no compiler'); sys.exit(2)")
+    words = (
+        *("--eval", COMMAND, "--types", "f16"),
+        *("--eval-score", f"{sys.executable} ${{here}}/grade.py ${{out}}"),
+    )
+    failed = swept(codeneedle, *words)
+    assert 1 == failed.returncode
+    assert "--eval-score ended with exit code 2: no compiler" in failed.stderr
+
+    out = tmp_path / RUN / "evaluations" / "f16-f16"
+    (out / "mark").touch()
+    grader.write_text(
+        "import os, pathlib\n"
+        "assert 'OPENAI_BASE_URL' not in os.environ\n"
+        'pathlib.Path(\'results.jsonl\').write_text(\'{"id": "x", "score": 1}\')\n'
+    )
+    mended = swept(codeneedle, *words, "--retry-failed")
+    assert 0 == mended.returncode, mended.stderr
+
+    record = stored(tmp_path, "f16-f16")
+    assert ["x"] == [each["id"] for each in record["observation"]["samples"]]
+    assert (out / "mark").exists()
+    assert record["effective"]["kv"]
+
+
+@pytest.mark.parametrize(
+    ("probes", "expected"),
+    [({}, ("eval",)), ({"probes": ("recall",)}, ("recall", "eval"))],
+)
+def test_options_of_an_evaluation_ask_for_it(probes, expected):
+    """Beside other probes where these are named, alone where none is."""
+    request, _ = request_of({"eval__command": "sh x", **probes})
+
+    assert expected == request.probes
+    assert "sh x" == request.eval.command
+
+
+def test_a_sweep_file_has_a_table_of_it():
+    """Which asks for it, too."""
+    request = decoded('[eval]\ncommand = "sh x"\ntimeout = "30m"', source="x.toml")
+
+    assert ("eval",) == asked_probes(request, is_named=False)
+    assert EvaluationSettings(command="sh x", timeout="30m") == request.eval
+
+
+def test_an_engine_without_the_api_is_refused():
+    assert frozenset({Ability.ADDRESS}) == PROBE.needs
+    with pytest.raises(Exception, match="programs that speak OpenAI's API"):
+        FakeEngine(abilities=frozenset()).require(Ability.ADDRESS)
+
+
+def test_a_probe_without_a_command_names_the_option():
+    with pytest.raises(BadInput) as caught:
+        PROBE.check(EvaluationSettings(), None)
+
+    assert "--eval '" in caught.value.hint

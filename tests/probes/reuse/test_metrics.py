@@ -1,0 +1,127 @@
+"""Metrics of the reuse probe, and what reports make of them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from made_records import made_setup
+from made_reuse import made_question, reuse_record
+from printing import printed
+
+from codeneedle.probes.reuse.metrics import METRICS
+from codeneedle.probes.reuse.probe import PROBE
+from codeneedle.probes.reuse.record import NAME
+from codeneedle.records.record import BadRecord, Run
+from codeneedle.report.grid import grid, grid_json
+from codeneedle.report.table import pair_table, table_view
+from codeneedle.verdict.judge import Limits, judge
+
+GAP = {"restore": "no --slot-save-path"}
+OTHER = {"turn": "a = 1\nb = 7\n"}
+SETUP = replace(
+    made_setup(types_k=("f16", "q4_0"), types_v=("f16", "q4_0")),
+    probes={NAME: {"length": 512, "questions": 2, "wording": 1}},
+)
+RUN = Run(
+    name="made/model",
+    setup=SETUP,
+    records=(
+        reuse_record(
+            "f16/f16", made_question(turn=0.25), made_question("x", turn=0.125)
+        ),
+        reuse_record(
+            "q4_0/q4_0",
+            made_question(turn=3, replies=OTHER, gaps=GAP),
+            made_question("x"),
+        ),
+    ),
+)
+
+
+def values(record):
+    """Each metric of a record, by name; None without a value."""
+    found = {each.name: each.values(record, SETUP) for each in METRICS}
+    return {name: sum(each) if each else None for name, each in found.items()}
+
+
+def test_each_way_has_the_largest_change_of_all_tokens_and_questions():
+    """The headline is that of all ways; replies are counted."""
+    reference, other = RUN.records
+
+    assert {
+        "reuse": 0.25,
+        "reuse@prefix": 0.0,
+        "reuse@turn": 0.25,
+        "reuse@restore": 0.0,
+        "reuse-replies": 0.0,
+    } == values(reference)
+    assert (3.0, 3.0, 1.0) == tuple(
+        values(other)[name] for name in ("reuse", "reuse@turn", "reuse-replies")
+    )
+
+
+def test_a_way_with_gaps_alone_has_no_value():
+    """Other ways keep theirs."""
+    found = values(reuse_record("f16/f16", made_question(turn=0.5, gaps=GAP)))
+
+    assert (None, 0.5) == (found["reuse@restore"], found["reuse"])
+
+
+def test_a_stranger_is_no_record():
+    """As of every probe: the file is named."""
+    record = replace(RUN.records[0], observation={"functions": "many"})
+
+    with pytest.raises(BadRecord, match=r"f16-f16\.reuse\.json"):
+        values(record)
+
+
+def test_a_table_shows_each_way_beside_the_reference():
+    """In multiples of it, where it is more than rounding; then what it means."""
+    text = printed(table_view([pair_table(RUN, [PROBE])]), width=120)
+
+    heading, *rows = (line.split() for line in text.splitlines()[2:7])
+    assert ["reuse@prefix", "reuse@turn", "reuse@restore", "reuse-replies"] == heading[
+        1:
+    ]
+    assert ["f16/f16*", "0.0000", "0.2500", "0.0000", "0"] in rows
+    assert ["q4_0/q4_0", "0.0000", "3.0000", "(12x)", "0.0000", "1"] in rows
+    assert "q4_0/q4_0 answers otherwise on a second turn: by up to 3.00 nats" in text
+    assert "with f16/f16 by 0.25; other replies: 1 of 2" in " ".join(text.split())
+    assert "not compared after saving and restoring: no --slot-save-path" in text
+
+
+def test_grid_and_json_have_the_headline():
+    """Of the pairs that were measured; the others are named as not run."""
+    verdict = judge(RUN, Limits())
+    text = printed(grid(RUN, METRICS[0], verdict), width=100)
+    (run,) = json.loads(grid_json([RUN], METRICS, [verdict]))
+
+    told = {(cell["k"], cell["v"]): cell["values"]["reuse"] for cell in run["cells"]}
+    assert "0.2500*" in text
+    assert "3.0000" in text
+    assert (0.25, 3.0, None) == (
+        told["f16", "f16"],
+        told["q4_0", "q4_0"],
+        told["f16", "q4_0"],
+    )
+
+
+def test_the_verdict_takes_none_of_it_for_a_loss():
+    """A pair that differs from itself has not lost what the reference knows."""
+    found = judge(RUN, Limits())
+
+    assert not any(metric.loss for metric in METRICS)
+    assert [] == [row for each in found.compared for row in each.rows]
+
+
+def test_differences_of_rounding_are_one_sentence():
+    """With the largest of all pairs, also where the reference has more than a nat."""
+    small = [
+        reuse_record(pair, made_question(turn=0.5)) for pair in ("f16/f16", "q4_0/f16")
+    ]
+    large = [reuse_record("f16/f16", made_question(turn=2)), small[1]]
+
+    (line,) = PROBE.remarks(replace(RUN, records=tuple(small)))
+    assert line.endswith("but for rounding: up to 0.50 nats a token")
+    (line,) = PROBE.remarks(replace(RUN, records=tuple(large)))
+    assert line.startswith("f16/f16 answers otherwise on a second turn: by up to 2.00")

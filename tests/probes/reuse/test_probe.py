@@ -1,0 +1,225 @@
+"""The reuse probe: on the real server, and on fakes that lose what they cached."""
+
+from dataclasses import replace
+
+import pytest
+from fake_engine import FakeEngine, FakeServer, forced_to, reply_to
+from made_contexts import real_context, run_context
+from made_records import made_setup
+from made_servers import fake_llama_cpp
+
+from codeneedle.corpora.corpus import load
+from codeneedle.engines.messages import Completion, ServerGone
+from codeneedle.errors import BadInput, CellError
+from codeneedle.grid import Pair
+from codeneedle.probes.probe import Outlook, ProbeContext
+from codeneedle.probes.recall import probe as recall
+from codeneedle.probes.reuse.probe import PROBE
+from codeneedle.probes.reuse.record import AGAIN, NAME, Reuse, Way
+from codeneedle.probes.reuse.settings import ReuseSettings
+from codeneedle.records.record import CellRecord, Run, Status, as_json, from_json
+
+REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")
+SAVES = frozenset({"--slot-save-path"})
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    """Further attempts come soon."""
+    monkeypatch.setattr(recall, "BACK_OFF_S", (0.01,))
+
+
+def cell(run, *, questions=1, pair=REFERENCE, **facts):
+    """A cell of *run*, planned with so many questions of a short text."""
+    chosen = {NAME: ReuseSettings(length=512, questions=questions)}
+    run = replace(run, settings=chosen)
+    setup = replace(run.setup, probes={NAME: PROBE.conditions(run)})
+    run = replace(run, setup=setup)
+    return ProbeContext(run=run, pair=pair, logs=run.folder, **facts)
+
+
+def fake_run(folder, *faults, **facts):
+    """A run on the fake llama-server with *faults*."""
+    engine = fake_llama_cpp(*faults, options=SAVES)
+    setup = made_setup()
+    return run_context(folder, engine, setup=setup, is_built_in=True, **facts)
+
+
+def measured(context):
+    """What the probe stores of a cell."""
+    return from_json(PROBE.measure(context), Reuse, file="x")
+
+
+def record_of(found, pair=REFERENCE):
+    """A finished record that holds it."""
+    return CellRecord(
+        pair=pair,
+        probe=NAME,
+        status=Status.FINISHED,
+        started="",
+        observation=as_json(found),
+    )
+
+
+def test_a_healthy_server_gives_the_same_in_every_way(tmp_path):
+    """The real one: the built-in model reads alike, however its batches are cut."""
+    run = real_context(tmp_path, setup=made_setup())
+
+    found = measured(cell(run, pair=OTHER))
+
+    (question,) = found.questions
+    cold, *again = question.answers
+    assert [0.0] * 3 == [found.largest(way) for way in AGAIN]
+    assert [False] * 3 == [question.differs(way) for way in AGAIN]
+    assert 1 >= cold.cached_tokens
+    assert all(each.cached_tokens > 400 for each in again)
+
+
+def test_a_turn_finds_more_in_the_cache_than_another_question(tmp_path):
+    """The first question and the answer as the model wrote it, token by token."""
+    run = fake_run(tmp_path, "slots=right")
+
+    (question,) = measured(cell(run)).questions
+
+    cached = {each.way: each.cached_tokens for each in question.answers}
+    assert 0 == cached[Way.COLD]
+    assert cached[Way.PREFIX] == cached[Way.RESTORE] < cached[Way.TURN]
+
+
+def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
+    """By its replies, its probabilities, and a sentence."""
+    run = fake_run(tmp_path, "slots=damaged")
+
+    context = cell(run, questions=2)
+    found = measured(context)
+
+    run_of = Run(name="a/b", setup=context.run.setup, records=(record_of(found),))
+    (line,) = PROBE.remarks(run_of)
+    assert [0.0, 0.0, 3.0] == [found.largest(way) for way in AGAIN]
+    assert [(False, False, True)] * 2 == [
+        tuple(question.differs(way) for way in AGAIN) for question in found.questions
+    ]
+    assert (
+        "f16/f16 answers otherwise after saving and restoring: by up to 3.00 nats a "
+        "token; other replies: 2 of 2"
+    ) == line
+
+
+@pytest.mark.parametrize(
+    ("faults", "options", "reason"),
+    [
+        (["slots=right"], frozenset(), "this llama-server has no --slot-save-path"),
+        (["slots=refused"], SAVES, "Unable to restore"),
+    ],
+)
+def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
+    tmp_path, faults, options, reason
+):
+    """Whether it knows no such argument, or refuses what it has saved."""
+    run = replace(
+        fake_run(tmp_path, *faults), engine=fake_llama_cpp(*faults, options=options)
+    )
+    context = cell(run)
+
+    found = measured(context)
+
+    (gap,) = found.gaps(Way.RESTORE)
+    remarks = PROBE.remarks(
+        Run(name="a/b", setup=context.run.setup, records=(record_of(found),))
+    )
+    assert reason in gap
+    assert [0.0, 0.0, None] == [found.largest(way) for way in AGAIN]
+    assert f"not compared after saving and restoring: {gap} (f16/f16)" in remarks
+
+
+def test_the_saved_cache_is_gone_after_the_cell(tmp_path):
+    """It holds the text; also what a killed program has left behind is removed."""
+    run = fake_run(tmp_path, "slots=right")
+    left = tmp_path / "f16-f16.reuse.slots"
+    left.mkdir()
+    (left / "cache.bin").touch()
+
+    measured(cell(run))
+
+    assert [] == list(tmp_path.glob("*.slots"))
+
+
+def test_a_server_that_reuses_nothing_is_unsupported(tmp_path):
+    """The fake one takes three tokens of seven from its cache, whatever comes."""
+    run = fake_run(tmp_path)
+
+    with pytest.raises(CellError, match="never used again: 3 of 7 tokens") as caught:
+        measured(cell(run))
+
+    assert Status.UNSUPPORTED == caught.value.status
+
+
+def test_a_server_that_keeps_the_cache_of_another_prompt_is_unsupported(tmp_path):
+    """Nothing could be compared with what comes from the cache itself."""
+    engine = FakeEngine(
+        reply=lambda question: reply_to(question, prompt_tokens=500, cached_tokens=400)
+    )
+
+    with pytest.raises(CellError, match="does not clear it"):
+        measured(cell(run_context(tmp_path, engine)))
+
+
+def test_the_cache_is_prepared_anew_where_a_connection_breaks(tmp_path):
+    """Or a cold question would find itself in the cache the second time."""
+    asked = []
+
+    def reply(question):
+        is_clearing = question == Completion(prompt="\n", max_tokens=1)
+        asked.append("clear" if is_clearing else "ask")
+        if asked == ["ask", "ask", "clear", "ask"]:
+            return ServerGone(reason="broken")
+        cached = 0 if asked[-2:-1] == ["clear"] else 400
+        return reply_to(question, prompt_tokens=500, cached_tokens=cached)
+
+    engine = FakeEngine(
+        reply=reply, force=lambda *of: forced_to(*of, cached_tokens=len(asked) % 2)
+    )
+    engine.server = FakeServer(engine)
+
+    with pytest.raises(CellError, match="never used again"):
+        measured(cell(run_context(tmp_path, engine)))
+
+    assert ["ask", "ask", "clear", "ask", "clear", "ask"] == asked[:6]
+
+
+def test_a_stopped_cell_is_continued(tmp_path):
+    """Questions that have an answer are not asked again."""
+    kept = []
+    run = fake_run(tmp_path, "slots=right")
+    measured(cell(run, questions=2, keep=kept.append))
+    former = replace(record_of(Reuse(functions=4)), observation=kept[0])
+
+    found = measured(cell(run, questions=2, former=former))
+
+    assert 2 == len(found.questions)
+    first, second = found.questions
+    assert from_json(kept[0], Reuse, file="x").questions == (first,)
+    assert first.function != second.function
+
+
+def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():
+    """Of a small context without a choice, the text is as long as fits."""
+    with pytest.raises(BadInput) as caught:
+        PROBE.check_context(ReuseSettings(length=4096), 4096, None)
+    with pytest.raises(BadInput, match="--probe reuse"):
+        PROBE.check_context(ReuseSettings(), 512, None)
+
+    assert "Use --context 4608 or more." == caught.value.hint
+
+
+def test_the_plan_tells_what_a_pair_reads(tmp_path):
+    """A text for all and two of each question; as stored, once it is."""
+    stored = cell(run_context(tmp_path), questions=2).run.setup
+    outlook = Outlook(corpus=load("random-bodies-mini"), context=2048, is_built_in=True)
+
+    new = PROBE.work(ReuseSettings(), outlook)
+    known = PROBE.work(ReuseSettings(), replace(outlook, setup=stored))
+
+    assert "3 questions, each in 4 ways" == new.phrase
+    assert ((1536,) * 7, 1536) == (new.texts, new.depth)
+    assert ((512,) * 5, 512) == (known.texts, known.depth)

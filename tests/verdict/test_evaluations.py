@@ -1,0 +1,170 @@
+"""What is said of a pair by an evaluation: scores of samples, paired."""
+
+from dataclasses import replace
+
+import pytest
+from made_evaluations import REFERENCE, evaluated
+from made_losses import BEYOND, WITHIN, losing_run
+from made_records import made_setup, sized
+
+from codeneedle.grid import Pair
+from codeneedle.records.record import Run
+from codeneedle.report.verdict import headline, sentences, table_rows, verdict_json
+from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.statistics import error_share, interval
+
+GOOD = "q8_0/q8_0"
+
+
+def scores(ones, of=200):
+    """So many samples that are right, and the others wrong."""
+    return [1.0] * ones + [0.0] * (of - ones)
+
+
+def flipped(of_scores, lost, won):
+    """The same with so many right ones lost at the begin, and wrong ones won."""
+    count = len(of_scores)
+    return [*[0.0] * lost, *of_scores[lost : count - won], *[1.0] * won]
+
+
+def run_of(pairs, reference=None, again=None):
+    """A run of an evaluation, with the scores of its pairs."""
+    was = scores(150) if reference is None else reference
+    cells = [sized(evaluated(REFERENCE, was))]
+    cells += [sized(evaluated(k, each, reference=was)) for k, each in pairs.items()]
+    if again:
+        cells.append(evaluated(REFERENCE, again, reference=was, again=True))
+    setup = made_setup(types_k=("f16", "q8_0", "q4_0"), types_v=("f16", "q8_0", "q4_0"))
+    setup = replace(setup, probes={"eval": {"command": "x"}})
+    return Run(name="run", setup=setup, records=tuple(cells))
+
+
+def row_of(run, pair=GOOD, limits=None):
+    """What the evaluation says of *pair*."""
+    return judge(run, limits).standing(Pair.parse(pair)).row("eval")
+
+
+def spell(pair):
+    """As users ask for it."""
+    return f"-ctk {pair.k} -ctv {pair.v}"
+
+
+def test_a_loss_is_the_difference_of_paired_scores():
+    was = scores(150)
+    row = row_of(run_of({GOOD: flipped(was, 12, 4)}))
+
+    expected = interval([1.0] * 12 + [0.0] * 184 + [-1.0] * 4, error_share(0, 1))
+    assert (0.04, expected.high) == pytest.approx((row.bounds.mean, row.bounds.high))
+    assert (12, 4, 200, 0.02) == (row.lost, row.won, row.bounds.units, row.limit)
+
+
+def test_words_are_held_against_a_limit_of_their_own():
+    was = scores(150)
+    run = run_of({GOOD: flipped(was, 8, 8), "q4_0/q4_0": flipped(was, 60, 2)})
+
+    assert "open" == row_of(run).word
+    assert "within" == row_of(run, limits=Limits(max_eval_lost=0.08)).word
+    assert "beyond" == row_of(run, "q4_0/q4_0").word
+
+
+def test_fewer_than_six_that_differ_cannot_be_told_with_how_many_would():
+    row = row_of(run_of({GOOD: flipped(scores(45, of=60), 3, 2)}, scores(45, of=60)))
+
+    assert "open" == row.word
+    assert (
+        "cannot be told: 5 of 60 samples differ; about 262 would tell a loss of 5 "
+        "points"
+    ) == row.remark
+    # Bounds by counts alone: the spread of so few is not known.
+    assert 0.1 < row.bounds.high < 0.15
+
+
+def test_of_many_samples_without_any_difference_a_small_loss_can_be_told():
+    was = scores(700, of=900)
+
+    row = row_of(run_of({GOOD: was}, was))
+
+    assert ("within", "") == (row.word, row.remark)
+    assert 0 < row.bounds.high < 0.005
+
+
+def test_samples_of_a_group_are_one_unit():
+    record = evaluated(GOOD, scores(4, of=8), reference=scores(8, of=8))
+    for each in record.observation["samples"]:
+        each["group"] = each["id"] if each["id"] < "s4" else "g"
+    reference = evaluated(REFERENCE, scores(8, of=8))
+    for each in reference.observation["samples"]:
+        each["group"] = each["id"] if each["id"] < "s4" else "g"
+    run = run_of({})
+    run = replace(run, records=(sized(reference), sized(record)))
+
+    assert (1, 5) == (row_of(run).lost, row_of(run).bounds.units)
+
+
+def test_an_evaluation_that_the_model_cannot_do_has_no_say():
+    was = scores(20)
+
+    found = judge(run_of({GOOD: was}, was))
+
+    assert "10% right with f16/f16" in found.silent["eval"]
+
+
+def test_the_flips_of_the_reference_are_the_floor_and_silence_nothing():
+    was = scores(150)
+    found = judge(run_of({GOOD: flipped(was, 20, 2)}, again=flipped(was, 14, 5)))
+
+    assert {"eval": (14, 5)} == found.flips
+    assert {} == found.silent
+    assert (
+        "f16/f16, evaluated again: 14 lost, 5 won of 200 samples (eval): its own flips."
+    ) in sentences(found)
+
+
+def test_a_pair_is_within_only_if_recall_and_evaluation_are():
+    was = scores(150, of=400)
+    good = losing_run({GOOD: WITHIN, "q4_0/q4_0": BEYOND})
+
+    def both(lost):
+        cells = [
+            evaluated("bf16/bf16", was),
+            evaluated(GOOD, flipped(was, lost, 0), reference=was),
+            evaluated("q4_0/q4_0", was),
+        ]
+        return judge(
+            replace(
+                good,
+                records=(*good.records, *cells),
+                setup=replace(
+                    good.setup, probes={**good.setup.probes, "eval": {"command": "x"}}
+                ),
+            )
+        )
+
+    assert ("within", "beyond") == (
+        both(0).word(Pair.parse(GOOD)),
+        both(60).word(Pair.parse(GOOD)),
+    )
+    assert "beyond" == both(0).word(Pair.parse("q4_0/q4_0"))
+
+
+def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():
+    was = scores(700, of=900)
+    lost = flipped(was, 90, 5)
+    found = judge(run_of({GOOD: was, "q4_0/q4_0": lost}, was))
+
+    first, second, *_ = headline(found, spell)
+    assert first.startswith("Set: -ctk q8_0 -ctv q8_0")
+    assert (
+        "     loses 0.0 % of the score (0 lost, 0 won of 900 samples), at most 0.5 % "
+        "(limit 2.0 %)"
+    ) == second
+    kept = judge(run_of({"q4_0/q4_0": lost}, was))
+    assert (
+        "Keep: -ctk f16 -ctv f16. No smaller cache is shown to lose less than 2.0 % of "
+        "the score."
+    ) == headline(kept, spell)[0]
+    assert "of 900 samples" in table_rows(found, found.standings)[0]
+    assert (
+        "About samples like these 900; other tasks can differ by more."
+    ) in sentences(found)
+    assert '"won": 5' in verdict_json([found], lambda _engine: spell)
