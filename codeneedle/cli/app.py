@@ -13,6 +13,7 @@ from typer.main import get_command
 
 import codeneedle
 from codeneedle.cli.options import (
+    USAGE_ERROR,
     AtOption,
     BudgetOption,
     CorpusName,
@@ -97,7 +98,16 @@ def show_help(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-@app.command(cls=SweepCommand)
+EXAMPLES = """\
+Examples:
+  codeneedle sweep --model model.gguf --types bf16,q8_0,q4_0
+  codeneedle sweep --model model.gguf --decide --budget 2h
+  codeneedle sweep sweeps/random-bodies/model --more
+  codeneedle sweep vllm --model org/model --probe recall,throughput
+"""
+
+
+@app.command(cls=SweepCommand, epilog=EXAMPLES)
 def sweep(
     context: typer.Context,
     *,
@@ -154,9 +164,9 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
 def slurm(
     context: typer.Context,
     *,
-    tasks: Annotated[int, typer.Option(min=1, help="Shares, a task each.")] = 8,
-    gpus: Annotated[int, typer.Option(min=0, help="Of a task.")] = 1,
-    cpus: Annotated[int, typer.Option(min=1, help="Cores of a task.")] = 4,
+    tasks: Annotated[int, typer.Option(min=1, help="Number of array tasks.")] = 8,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs per task.")] = 1,
+    cpus: Annotated[int, typer.Option(min=1, help="Cores per task.")] = 4,
     sbatch: Annotated[
         str, typer.Option(help="More arguments: '--partition=gpu --time=8:00:00'.")
     ] = "",
@@ -610,10 +620,6 @@ def main() -> None:
             raise
         code = _tell(refused)
     sys.exit(code)
-
-
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base of all that typer raises about a command line; it has no public name."""
 
 
 def _bad_usage(error: Any) -> BadInput:

@@ -13,6 +13,7 @@ import msgspec
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair, by_precision
 from codeneedle.records.record import CellRecord, ForeignRecord, Setup
+from codeneedle.text import sweep_command
 
 _NOT_COMPARED = frozenset(
     {
@@ -41,8 +42,8 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
         super().__init__(
             f"{folder} holds a run with another {key}: {stored}, now {wanted}",
-            hint=f"Ask with the former {key}, choose another folder with --out, or "
-            "move that one away.",
+            hint=f"Go on with the former {key}: {sweep_command(folder)}. Or "
+            "choose another folder with --out, or move that one away.",
         )
         self.key = key
         self.stored = stored
