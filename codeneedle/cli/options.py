@@ -464,6 +464,13 @@ SWEEP_OPTIONS = {
         "Cache types of K and V, separated by commas.",
         f"{','.join(DEFAULT_TYPES)}, or what suits the engine",
     ),
+    "pairs": _valued(
+        "--pairs",
+        "LIST",
+        words,
+        "Pairs in place of a grid: f16/f16,q8_0/q8_0,q8_0/q4_0.",
+    ),
+    "same": _switch("K and V have the same type in every pair.", "no-same"),
     "k_types": _valued("--k-types", "LIST", words, "Cache types of K alone."),
     "v_types": _valued("--v-types", "LIST", words, "Cache types of V alone."),
     "probes": _valued(

@@ -330,10 +330,9 @@ def _differences(found: Mapping[Pair, Reuse]) -> Iterator[str]:
             f"token{beside}; other replies: {others} of {len(questions)}"
         )
     if not is_notable:
-        yield (
-            "a cache that is used again gives what a cold one gives, but for rounding: "
-            f"up to {largest:.2f} nats a token"
-        )
+        by = f", but for rounding: up to {largest:.2f} nats a token"
+        by = by if largest else ", to the last digit"
+        yield f"a cache that is used again gives what a cold one gives{by}"
 
 
 def _gaps(found: Mapping[Pair, Reuse]) -> Iterator[str]:
@@ -344,4 +343,5 @@ def _gaps(found: Mapping[Pair, Reuse]) -> Iterator[str]:
             for gap in found[pair].gaps(way):
                 pairs[gap].append(str(pair))
         for gap, named in pairs.items():
-            yield f"not compared {LABELS[way]}: {gap} ({', '.join(named)})"
+            of = "all pairs" if len(named) == len(found) else ", ".join(named)
+            yield f"not compared {LABELS[way]}: {gap} ({of})"

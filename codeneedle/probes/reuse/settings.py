@@ -30,7 +30,8 @@ class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=LEAST_LENGTH)] | None,
         Meta(
             description="Tokens of the text of the probe reuse, which asks the same "
-            "question with a cold cache and with one that is used again.",
+            "question with a cold cache and with one that is used again: a difference "
+            "is an error of the cache, and no loss of the pair.",
             extra={
                 "option": "--reuse-length",
                 "default": f"{LENGTH}, or what the context holds",

@@ -87,7 +87,10 @@ def test_a_table_shows_each_way_beside_the_reference():
     assert ["q4_0/q4_0", "0.0000", "3.0000", "(12x)", "0.0000", "1"] in rows
     assert "q4_0/q4_0 answers otherwise on a second turn: by up to 3.00 nats" in text
     assert "with f16/f16 by 0.25; other replies: 1 of 2" in " ".join(text.split())
-    assert "not compared after saving and restoring: no --slot-save-path" in text
+    assert (
+        "not compared after saving and restoring: no --slot-save-path (q4_0/q4_0)"
+        in " ".join(text.split())
+    )
 
 
 def test_grid_and_json_have_the_headline():
@@ -123,5 +126,8 @@ def test_differences_of_rounding_are_one_sentence():
 
     (line,) = PROBE.remarks(replace(RUN, records=tuple(small)))
     assert line.endswith("but for rounding: up to 0.50 nats a token")
+    none = [reuse_record("f16/f16", made_question())]
+    (line,) = PROBE.remarks(replace(RUN, records=tuple(none)))
+    assert line.endswith("gives what a cold one gives, to the last digit")
     (line,) = PROBE.remarks(replace(RUN, records=tuple(large)))
     assert line.startswith("f16/f16 answers otherwise on a second turn: by up to 2.00")
