@@ -458,7 +458,7 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     found = outcomes(record)
     assert [1.0] * 4 == [each.score.share for each in found]
     assert all(each.until == each.tokens > 30 for each in found)
-    assert all(each.asked.cached_tokens > 1400 for each in found)
+    assert all(each.answer.cached_tokens > 1400 for each in found)
 
 
 @pytest.mark.real
@@ -485,4 +485,4 @@ def test_a_language_model_is_graded_where_answers_are_all_alike(
     for ours, theirs in pairs:
         assert ours.question == theirs.question
         assert ours.logp < 0 > theirs.logp != ours.logp
-        assert ours.asked.cached_tokens > ours.asked.prompt_tokens - 20
+        assert ours.answer.cached_tokens > ours.answer.prompt_tokens - 20
