@@ -231,6 +231,11 @@ def status_word(status: str) -> str:
     return STATUS_WORDS[Status(status)] if status else NOT_RUN_WORD
 
 
+def cell_word(cell: frames.Cell) -> str:
+    """What stands in place of a value; nothing where none was to be measured."""
+    return "" if cell.is_hole else status_word(cell.status)
+
+
 def number(value: float, *, digits: int, sign: bool = False) -> str:
     """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
     if math.isnan(value):
@@ -283,7 +288,7 @@ def legend_entries(setup: Setup, cells: Cells, metric: Metric) -> list[tuple[str
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
         entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
-    if any(cell.status == frames.NOT_RUN for cell in cells):
+    if any(cell.status == frames.NOT_RUN and not cell.is_hole for cell in cells):
         entries.append((NOT_RUN_WORD, "not run"))
     if shows_errors(cells, metric):
         entries.append(ERROR_ENTRY)
@@ -462,6 +467,7 @@ def sides(pair: Pair) -> dict[str, str]:
 
 
 NOT_RUN_STATUS = "not-run"
+HOLE_STATUS = "not-in-grid"
 """Status of a pair without a record; an empty field could be taken for missing data."""
 
 
