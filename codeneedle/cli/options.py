@@ -347,6 +347,17 @@ def _model_option(read: Reader) -> Any:
 _ENGINE_HELP = "What serves the model: llama.cpp, mlx, command, endpoint."
 EngineOption = Annotated[str, option("--engine", "NAME", word, _ENGINE_HELP)]
 ModelOption = Annotated[Path | None, _model_option(_model)]
+ModelsOption = Annotated[str | None, _model_option(_models)]
+ContextOption = Annotated[
+    int | None,
+    option(
+        "--context",
+        "TOKENS",
+        token_count,
+        "Context size: 16384 or 16K.",
+        "16384, or what the weights were trained for",
+    ),
+]
 ServerOption = Annotated[
     Path | None,
     option(
@@ -444,7 +455,7 @@ SWEEP_OPTIONS = {
         "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
         f"the environment's {CORPUS}, or what suits the model",
     ),
-    "models": Annotated[str | None, _model_option(_models)],
+    "models": ModelsOption,
     "engine": _valued("--engine", "NAME", word, _ENGINE_HELP, ENGINE),
     "types": _valued(
         "--types",
@@ -453,6 +464,13 @@ SWEEP_OPTIONS = {
         "Cache types of K and V, separated by commas.",
         f"{','.join(DEFAULT_TYPES)}, or what suits the engine",
     ),
+    "pairs": _valued(
+        "--pairs",
+        "LIST",
+        words,
+        "Pairs in place of a grid: f16/f16,q8_0/q8_0,q8_0/q4_0.",
+    ),
+    "same": _switch("K and V have the same type in every pair.", "no-same"),
     "k_types": _valued("--k-types", "LIST", words, "Cache types of K alone."),
     "v_types": _valued("--v-types", "LIST", words, "Cache types of V alone."),
     "probes": _valued(
@@ -795,6 +813,7 @@ def request_of(
     """
     from msgspec.structs import replace
 
+    from codeneedle.probes import PROBES
     from codeneedle.sweep.request import (
         Execution,
         Request,
@@ -816,6 +835,7 @@ def request_of(
         *options.get("probes", stored.probes),
         options.get("engine", stored.engine),
         *(_probes_that_decide() if decides else ()),
+        *(name for name, each in PROBES.items() if f"{name}__{each.asked_by}" in given),
     )
     for name in lasting - options.keys():
         owner, field = _owner(name, used)

@@ -25,6 +25,7 @@ class Cell:
     Attributes:
         pair: The cache types.
         status: How the cell ended; `NOT_RUN` without a record.
+        is_hole: Whether the pair is no part of the grid, only of its rows and columns.
         reason: Why it did not finish; empty if it did.
         value: The mean or sum of its observations; NaN where there is none.
         observations: What the value comes from, one per round where there are rounds.
@@ -35,6 +36,7 @@ class Cell:
 
     pair: Pair
     status: str = NOT_RUN
+    is_hole: bool = False
     reason: str = ""
     value: float = math.nan
     observations: tuple[float, ...] = ()
@@ -254,7 +256,7 @@ def _device(run: Run) -> str:
 
 def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Cell:
     if record is None:
-        return Cell(pair=pair)
+        return Cell(pair=pair, is_hole=pair not in run.setup.grid)
     if not record.has_numbers:
         return Cell(pair=pair, status=record.status.value, reason=record.reason)
     values = tuple(metric.values(record, run.setup))

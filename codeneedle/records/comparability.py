@@ -20,6 +20,7 @@ _NOT_COMPARED = frozenset(
         "created",
         "types_k",
         "types_v",
+        "pairs",
         "probes",
         "identity",
         "schema",
@@ -55,9 +56,13 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
     Its corpus is counted from the first probe on that reads it, and has needles from
     the first that asks for some.
     """
+    pairs: list[str] = []
+    if stored.pairs or wanted.pairs:
+        pairs = list(dict.fromkeys(map(str, (*stored.grid, *wanted.grid))))
     return replace(
         _counted(stored, wanted),
         probes={**stored.probes, **wanted.probes},
+        pairs=tuple(pairs),
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
     )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from codeneedle.errors import RequestError
-from codeneedle.grid import RUNS, Pair
+from codeneedle.grid import RUNS, Pair, whole_grid
 
 Json = dict[str, Any]
 
@@ -410,6 +410,8 @@ class Setup:
         lengths: How lengths in tokens were estimated; empty where they were counted.
         types_k: K types, as asked for; not compared.
         types_v: V types, as asked for; not compared.
+        pairs: The pairs of a grid with holes, ``q8_0/q4_0``; empty where every K is
+            measured with every V. Not compared.
         created: When the run folder was made, ISO 8601; not compared.
         probes: Settings of each probe that was run, by its name; a probe that is
             new to the folder adds its own.
@@ -438,8 +440,15 @@ class Setup:
     lengths: str
     cpu_features: str
     probes: dict[str, Json] = field(default_factory=dict)
+    pairs: tuple[str, ...] = ()
     identity: str = ""
     schema: int = SCHEMA
+
+    @property
+    def grid(self) -> list[Pair]:
+        """Every pair to measure, K slowest, most precise first."""
+        pairs = list(map(Pair.parse, self.pairs))
+        return pairs or whole_grid(self.types_k, self.types_v)
 
 
 AGAIN = "_again"

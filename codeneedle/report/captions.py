@@ -26,6 +26,15 @@ from codeneedle.text import plain, plural, size, sweep_command, table_lines, vis
 _SHORT_HASH = 8
 
 
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """The names of *runs*; the folders of those that share one."""
+    names = [run.name for run in runs]
+    return [
+        visible(str(run.folder) if names.count(run.name) > 1 else run.name)
+        for run in runs
+    ]
+
+
 def setup_line(setup: Setup) -> str:
     """The model, the corpus and how it is asked, on one line."""
     return visible(
@@ -222,6 +231,11 @@ def status_word(status: str) -> str:
     return STATUS_WORDS[Status(status)] if status else NOT_RUN_WORD
 
 
+def cell_word(cell: frames.Cell) -> str:
+    """What stands in place of a value; nothing where none was to be measured."""
+    return "" if cell.is_hole else status_word(cell.status)
+
+
 def number(value: float, *, digits: int, sign: bool = False) -> str:
     """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
     if math.isnan(value):
@@ -274,7 +288,7 @@ def legend_entries(setup: Setup, cells: Cells, metric: Metric) -> list[tuple[str
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
         entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
-    if any(cell.status == frames.NOT_RUN for cell in cells):
+    if any(cell.status == frames.NOT_RUN and not cell.is_hole for cell in cells):
         entries.append((NOT_RUN_WORD, "not run"))
     if shows_errors(cells, metric):
         entries.append(ERROR_ENTRY)
@@ -453,6 +467,7 @@ def sides(pair: Pair) -> dict[str, str]:
 
 
 NOT_RUN_STATUS = "not-run"
+HOLE_STATUS = "not-in-grid"
 """Status of a pair without a record; an empty field could be taken for missing data."""
 
 

@@ -18,9 +18,9 @@ from codeneedle.report import captions
 from codeneedle.report.captions import (
     NO_VALUE_WORD,
     REFERENCE_MARK,
+    cell_word,
     incomplete_lines,
     number,
-    status_word,
     unmeasured_lines,
 )
 from codeneedle.text import csv_field, json_text, or_null, table_lines, visible
@@ -307,7 +307,7 @@ def summary_row(
     value_range = f"{low} - {high}" if spread.cells else NO_VALUE_WORD
     return [
         visible(run.name),
-        _of_all(spread.cells, len(cells)),
+        _of_all(spread.cells, sum(not cell.is_hole for cell in cells)),
         *(_mean_and_sd(each, frames.spread(tables[each.name])) for each in columns),
         value_range,
         _beyond(found, metric) or NO_VALUE_WORD,
@@ -389,7 +389,7 @@ def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> T
     value = captions.with_error(cell, metric)
     # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
-    text = (value if cell.has_value else status_word(cell.status)) + mark
+    text = (value if cell.has_value else cell_word(cell)) + mark
     is_dim = cell.status == frames.NOT_RUN
     return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
 
@@ -479,7 +479,8 @@ def grid_markdown(
 
 def _keys(cell: Cell) -> dict[str, str]:
     """What all metrics of a pair share."""
-    status = cell.status or captions.NOT_RUN_STATUS
+    missing = captions.HOLE_STATUS if cell.is_hole else captions.NOT_RUN_STATUS
+    status = cell.status or missing
     return {**captions.sides(cell.pair), "status": status, "reason": cell.reason}
 
 

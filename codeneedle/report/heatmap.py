@@ -256,7 +256,7 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
     )
     for at_k, row in enumerate(picture.squares):
         for at_v, square in enumerate(row):
-            if square.is_gap:
+            if square.is_gap and square.label:
                 paint_gap(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
                 _write(axes, square, at_k, at_v, ink=_ink(picture, square))
@@ -472,7 +472,8 @@ def _squares(
         label = number(value, digits=metric.digits, sign=sign)
         if metric.shows_error and math.isfinite(cell.error) and not sign:
             label += f"\n±{number(cell.error, digits=metric.digits)}"
-        word = status_word(cell.status) if cell.status else "not run"
+        missing = "" if cell.is_hole else "not run"
+        word = status_word(cell.status) if cell.status else missing
         flat.append(
             Square(value, word if math.isnan(value) else label, cell.pair in bold)
         )

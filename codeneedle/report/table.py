@@ -1,6 +1,5 @@
 """One row per pair with the metrics of all probes, compared with the reference."""
 
-import itertools
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair, most_precise
+from codeneedle.grid import Pair, most_precise, whole_grid
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
@@ -209,7 +208,8 @@ def _ordered_pairs(
     run: Run, columns: Sequence[Column], sort: str | None
 ) -> Sequence[Pair]:
     """The pairs of *run*, most precise first, or the best value of *sort* first."""
-    pairs = list(itertools.starmap(Pair, itertools.product(*frames.axes(run))))
+    measured = {*run.setup.grid, *(record.pair for record in run.records)}
+    pairs = [pair for pair in whole_grid(*frames.axes(run)) if pair in measured]
     if sort is None:
         return pairs
     column = _sorting_column(sort, columns)
@@ -287,7 +287,7 @@ def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
     """
     cell = column.cell(pair)
     if not cell.has_value:
-        return status_word(cell.status), ""
+        return captions.cell_word(cell), ""
     digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else column.metric.digits
     ratio = column.over_reference(pair)
     shown = captions.with_error(cell, column.metric, digits=digits)

@@ -319,7 +319,7 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
     }
     del flags["help"]
 
-    own = {"prefill_no_think", "fit", "skip_fallback"}
+    own = {"prefill_no_think", "fit", "skip_fallback", "same"}
     of_settings = {"retrieval__gate", "command__proof_by_memory"}
     assert own | of_settings == flags.keys()
     assert all(name.startswith("--no-") for [name] in flags.values())

@@ -142,6 +142,15 @@ def test_the_spread_divides_by_the_number_of_cells() -> None:
     assert 0 == nothing.cells
 
 
+def test_pairs_outside_of_a_grid_with_holes_are_no_gaps() -> None:
+    setup = replace(SMALL, pairs=("bf16/bf16", "q4_0/q8_0"))
+    run = small_run(untried=["bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"])
+
+    cells = frames.cells_frame(replace(run, setup=setup), MATCHED)
+
+    assert [False, True, True, False] == [cell.is_hole for cell in cells]
+
+
 def test_the_standard_error_is_over_units_unless_the_tool_states_it() -> None:
     """Two questions of a text count once; a sum has the error of a sum."""
     metric = replace(

@@ -532,3 +532,13 @@ def test_a_grid_as_markdown_has_the_summary_and_the_legend():
     assert r"\| died" in text
     assert "\x1b" not in text
     assert ("", True) == (lines[-1], bool(lines[-2]))
+
+
+def test_holes_are_blank_and_not_counted() -> None:
+    run = made_run(setup=SMALL, untried=["bf16/q8_0", "q4_0/bf16"])
+    run = replace(run, setup=replace(SMALL, pairs=("bf16/bf16", "q4_0/q8_0")))
+    lines = lines_of(run)
+
+    assert "2" == summary_row(run, MATCHED, [PASS], judged(run))[1]
+    assert ["bf16   20.00*", "q4_0           20.00"] == lines[3:5]
+    assert not any(line.endswith("not run") for line in lines)
