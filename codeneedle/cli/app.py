@@ -166,10 +166,7 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
 
 
 @app.command(cls=TranscriptCommand)
-def transcript(
-    context: typer.Context,
-    file: Annotated[str, argument("FILE", "Recorded conversations.")],
-) -> None:
+def transcript(context: typer.Context) -> None:
     """
     Show what a sweep would force of recorded conversations: turns and their tokens.
 
@@ -180,7 +177,8 @@ def transcript(
 
     request, execution = context.obj
     with _stderr().status("rendering conversations"):
-        counted, tokens = counted_transcript(request, execution, path("FILE", file))
+        counted, tokens = counted_transcript(request, execution)
+    file = str(request.transcript.file)
     _stdout().print(transcript_view(file, counted, context=tokens), crop=False)
 
 
