@@ -36,6 +36,7 @@ from codeneedle.cli.options import (
     RunName,
     ServerOption,
     SweepCommand,
+    TranscriptCommand,
     WaitOption,
     argument,
     limits_of,
@@ -50,6 +51,8 @@ from codeneedle.text import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from codeneedle.verdict.judge import Limits
 
 # Without markup: rich takes longer to import than all the rest of --help.
 app = typer.Typer(
@@ -160,6 +163,25 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
         sweep_module.refuse(plans)
     for planned in plans:
         _stdout().print(plan_view(planned, decide=decide), crop=False)
+
+
+@app.command(cls=TranscriptCommand)
+def transcript(
+    context: typer.Context,
+    file: Annotated[str, argument("FILE", "Recorded conversations.")],
+) -> None:
+    """
+    Show what a sweep would force of recorded conversations: turns and their tokens.
+
+    What the chat template drops, and what does not fit the context, is named.
+    """
+    from codeneedle.cli.sweep import counted_transcript
+    from codeneedle.report.turns import transcript_view
+
+    request, execution = context.obj
+    with _stderr().status("rendering conversations"):
+        counted, tokens = counted_transcript(request, execution, path("FILE", file))
+    _stdout().print(transcript_view(file, counted, context=tokens), crop=False)
 
 
 @submit.command(cls=SweepCommand)
@@ -335,6 +357,10 @@ def table(
     csv: CsvOption = False,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
+    form: Annotated[
+        str | None,
+        option("--form", "FORM", word, "llama.cpp: the columns its maintainers read."),
+    ] = None,
     out: OutOption = RUNS,
 ) -> None:
     """Show one row per pair: what all probes measured of it."""
@@ -346,8 +372,11 @@ def table(
         table_view,
     )
 
-    one_form(csv=csv, json=json, markdown=markdown)
+    one_form(csv=csv, json=json, markdown=markdown, form=form is not None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
+    if form:
+        _write(_in_form(form, out, name, limits))
+        return
     tables = pair_tables(out, name, sort=sort, limits=limits)
     if csv:
         _write(table_csv(tables))
@@ -359,6 +388,29 @@ def table(
         _write(table_markdown(tables, asks_for))
     else:
         _stdout().print(table_view(tables), crop=False)
+
+
+def _in_form(form: str, out: Path, name: str, limits: "Limits | None") -> str:
+    """
+    The tables of runs in the *form* of others.
+
+    Raises:
+        UnknownName: If there is no such form.
+    """
+    from codeneedle.engines.llama_cpp import by_hand
+    from codeneedle.report.llama_form import Dialect, llama_form
+    from codeneedle.report.selection import read_runs
+    from codeneedle.verdict.judge import judge
+
+    if form != ENGINE:
+        raise UnknownName(kind="form", name=form, known=[ENGINE])
+    dialect = Dialect(
+        base=by_hand.base_command,
+        compares=by_hand.comparison,
+        build=by_hand.build_option,
+    )
+    runs = read_runs(out, name)
+    return "\n".join(llama_form(judge(run, limits), dialect) for run in runs)
 
 
 @app.command()
@@ -424,7 +476,7 @@ def page(
     html = html_page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
-        asks_for(runs[0].setup.engine),
+        asks_for,
     )
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -495,9 +547,19 @@ def show(
     pair: Annotated[str, argument("K/V", "For example q8_0/q4_0.")],
     function: Annotated[
         str | None,
-        argument("FUNCTION", "Show this function, or question of a task, alone."),
+        argument("FUNCTION", "Show this function, question or turn alone."),
     ] = None,
     *,
+    transcript: Annotated[
+        Path | None,
+        option(
+            "--transcript",
+            "FILE",
+            path,
+            "Where the text of turns is, which no run holds.",
+            "the file that was measured",
+        ),
+    ] = None,
     out: OutOption = RUNS,
 ) -> None:
     """Show what a pair answered and how it failed, or one answer."""
@@ -512,6 +574,7 @@ def show(
         function,
         width=console.width,
         colour=console.color_system is not None,
+        transcript=transcript,
     ):
         console.print(part, crop=False)
 
