@@ -226,7 +226,7 @@ def test_nothing_that_was_said_in_a_transcript_is_in_a_file_or_on_the_screen(
     assert {"page.html", "setup.json", "q4_0-f16.log"} <= {each.name for each in files}
     for each in files:
         assert not _words_in(each.read_text(errors="replace"), words), each
-    shown = codeneedle("show", run, "q4_0/f16", "1.1")
+    shown = codeneedle("show", run, "q4_0/f16", "1.4")
     assert _words_in(shown.stdout, words)
 
 
