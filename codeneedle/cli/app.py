@@ -168,7 +168,7 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
 @app.command(cls=TranscriptCommand)
 def transcript(context: typer.Context) -> None:
     """
-    Show what a sweep would force of recorded conversations: turns and their tokens.
+    Show what a sweep would force of recorded conversations.
 
     What the chat template drops, and what does not fit the context, is named.
     """
@@ -223,7 +223,7 @@ def serve(
     engine: EngineOption = ENGINE,
     llama_server: ServerOption = None,
 ) -> int:
-    """Start one cell's server, verify its cache, and print its address and key."""
+    """Start one cell's server, and print its address and key."""
     from codeneedle.cli.options import request_of
     from codeneedle.cli.serve import serve as serve_pair
     from codeneedle.grid import Pair
