@@ -5,6 +5,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 import msgspec
@@ -522,3 +523,10 @@ def setup_object(run: Run) -> dict[str, Any]:
         "forced": [needle.name for needle in run.setup.forced],
     }
     return {**setup, **named}
+
+
+def folded(summary: str, texts: Iterable[str]) -> str:
+    """Verbatim *texts* behind a summary that opens, in Markdown; no markup in them."""
+    blocks = [f"<pre>\n{escape(text, quote=False)}\n</pre>" for text in texts]
+    opening = f"<details><summary>{summary}</summary>"
+    return "\n".join([opening, *blocks, "</details>"])

@@ -77,9 +77,8 @@ def llama_form(found: Verdict, dialect: Dialect) -> str:
         parts += _part(at_context, reference)
     parts += [f"- {plain(word)}: {plain(line)}" for word, line in captions.facts(run)]
     records = [compared[pair][0] for pair in pairs]
-    return (
-        "\n".join([*parts, "", *_commands(found, records, reference, dialect)]) + "\n"
-    )
+    commands = "\n".join(_commands(found, records, reference, dialect))
+    return "\n".join([*parts, "", captions.folded("Commands", [commands])]) + "\n"
 
 
 def _part(at_context: dict[Pair, Compared], reference: str) -> Iterator[str]:
@@ -142,7 +141,6 @@ def _commands(
     found: Verdict, records: Sequence[CellRecord], reference: str, dialect: Dialect
 ) -> Iterator[str]:
     """The same figures by hand, and the build option for pairs worth compiling."""
-    yield "<details><summary>Commands</summary>\n\n~~~~~sh"
     settings = found.run.setup.probes.get("divergence", {})
     contexts = settings.get("contexts", [])
     yield visible(f"# text.txt: {settings.get('text', '')}")
@@ -159,7 +157,6 @@ def _commands(
     if worth:
         yield "# CUDA kernels of the pairs that lose least for their size:"
         yield f"# {dialect.build(worth)}"
-    yield "~~~~~\n\n</details>"
 
 
 def worth_compiling(found: Verdict) -> list[Pair]:

@@ -650,8 +650,6 @@ def _commands(run: Run) -> str:
         if record.pair == pair
     }
     commands = "\n".join(visible(line) for line in dict.fromkeys(ran.values()))
-    blocks = [("toml", visible_lines(run.sweep).rstrip()), ("sh", commands)]
-    # A fence of its own, whatever the text holds.
-    texts = [f"~~~~~{kind}\n{text}\n~~~~~\n" for kind, text in blocks if text]
-    what = "Sweep file and commands"
-    return "\n".join([f"<details><summary>{what}</summary>\n", *texts, "</details>\n"])
+    blocks = [visible_lines(run.sweep).rstrip(), commands]
+    texts = [text for text in blocks if text]
+    return f"{captions.folded('Sweep file and commands', texts)}\n"

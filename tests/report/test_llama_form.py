@@ -50,7 +50,7 @@ def test_the_reference_has_a_row_for_either_measurement(run):
 
 def test_the_commands_need_no_program_of_ours_and_name_the_kernels(run):
     text = llama_form(judge(run), DIALECT)
-    commands = text.partition("~~~~~sh")[2]
+    commands = text.partition("<pre>")[2]
 
     assert 1 == commands.count("--file text.txt --chunks 3")
     assert 4 == commands.count("--kl-divergence-base base.kld --kl-divergence\n")

@@ -498,5 +498,5 @@ def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
     assert "| q4\\_0/q4\\_0 | ~28% | 15.00 |" in text
     assert "- ~: predicted from the bits of the types" in text
     assert "- Keep: -ctk bf16." in text
-    assert '</summary>\n\n~~~~~toml\nmodels = ["m"]\n~~~~~\n' in text
-    assert "~~~~~sh\nllama-server -ctk bf16\n~~~~~\n\n</details>" in text
+    assert '</summary>\n<pre>\nmodels = ["m"]\n</pre>\n' in text
+    assert "<pre>\nllama-server -ctk bf16\n</pre>\n</details>" in text
