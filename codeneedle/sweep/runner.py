@@ -76,15 +76,15 @@ def pending(
     return [
         pair
         for pair in pairs
-        if is_open(record := records.get(pair))
-        or (record and store.is_outgrown(record))
-        or (retry_failed and record and not record.has_numbers)
+        if (record := records.get(pair)) is None
+        or _is_left(record, store)
+        or (retry_failed and not record.has_numbers)
     ]
 
 
-def is_open(record: CellRecord | None) -> bool:
-    """Whether a cell with this *record* was not tried, or not to its end."""
-    return record is None or record.status is Status.INTERRUPTED
+def _is_left(record: CellRecord, store: Store) -> bool:
+    """Whether a cell with this *record* was not measured to its end."""
+    return record.status is Status.INTERRUPTED or store.is_outgrown(record)
 
 
 def once_more(
@@ -555,7 +555,8 @@ class _Walk:
     def of_others(self, pair: Pair) -> CellRecord | None:
         """What another process has stored of *pair* since this one began."""
         record = self._record(pair)
-        is_new = not is_open(record) and record != self._seen.get(pair, record)
+        is_left = record is None or _is_left(record, self._runner.store)
+        is_new = not is_left and record != self._seen.get(pair, record)
         return record if is_new else None
 
     def takes_over(self, pair: Pair) -> bool:
