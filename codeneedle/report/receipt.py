@@ -27,7 +27,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.record import LEAST_DIVERGENCE, NAME
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.records.comparability import WALL, other_kernels
-from codeneedle.records.record import CellRecord, Json, Run, Setup, Status
+from codeneedle.records.record import Json, Run, Setup, Status
 from codeneedle.report.captions import number, status_word
 from codeneedle.report.compare import SAME_ANSWERS
 from codeneedle.report.table import Column, PairTable, pair_table
@@ -350,7 +350,11 @@ def _rounded(value: float, digits: int = DIGITS) -> float:
 
 
 def _without_paths(run: Run) -> Run:
-    """*run* as it may be shown to others: of each path the last part alone."""
+    """
+    *run* as its divergence may be shown to others: of each path the last part alone.
+
+    Settings of other probes may name conversations or tools.
+    """
     setup = run.setup
     origin = "a file" if "/" in setup.corpus.origin else setup.corpus.origin
     corpus = replace(setup.corpus, name=_last_part(setup.corpus.name), origin=origin)
@@ -364,13 +368,13 @@ def _without_paths(run: Run) -> Run:
             server_args=_words(setup.server_args),
             probes={name: _bare(stored) for name, stored in setup.probes.items()},
         ),
-        records=tuple(map(_record_without_paths, run.records)),
+        records=tuple(
+            replace(each, command=_words(each.command))
+            for each in run.records
+            if each.probe == NAME
+        ),
         sweep="",
     )
-
-
-def _record_without_paths(record: CellRecord) -> CellRecord:
-    return replace(record, command=_words(record.command))
 
 
 _WORD = re.compile(r"[\w.,:;=+~-]{0,100}")
