@@ -152,6 +152,27 @@ def _observations() -> Iterator[tuple[str, Any]]:
     yield "throughput", {"speeds": [speeds], **build}
 
 
+def evaluations() -> list[bytes]:
+    """Results as each reader knows them, behind a byte that chooses their file."""
+    lines = [
+        {"id": "a", "score": 0.5, "group": "g", "seed": 1, "tokens": 3},
+        {"id": 2, "error": "none"},
+    ]
+    row = {"doc_id": 0, "filter": "f", "metrics": ["acc"], "acc": 1.0, "doc_hash": "0"}
+    sample = {"id": "a", "epoch": 1, "scores": {"s": {"value": "C"}}}
+    logs = [
+        {"eval": {"task": "t", "scorers": [{"name": "s"}]}, "samples": [sample]},
+        {"task_states": {"cases": {"a_0_1": {"status": "ok", "correct": True}}}},
+        {"scores": {"scenario_results": [{"scenario_id": "a", "points": 2}]}},
+        {"results": {"results": [{"testIdx": 0, "promptIdx": 0, "score": 1}]}},
+    ]
+    return [
+        b"\0" + b"\n".join(map(msgspec.json.encode, lines)),
+        b"\1" + msgspec.json.encode(row),
+        *(b"\2" + msgspec.json.encode(log) for log in logs),
+    ]
+
+
 _SETTINGS = {
     "recall": {},
     "divergence": {"contexts": [512]},
@@ -161,6 +182,15 @@ _SETTINGS = {
         **dict.fromkeys(("repetitions", "prompt_tokens", "generated_tokens"), 2),
     },
 }
+
+
+def transcripts() -> list[bytes]:
+    """Conversations in both forms, as JSON and as JSON lines."""
+    conversation = made("made_conversations").made_conversation(3)
+    call = {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}
+    shared = {"conversations": [{"from": "human", "value": "Hi"}, call]}
+    lines = b"\n".join(json.dumps(each).encode() for each in (conversation, shared))
+    return [json.dumps([conversation, shared], indent=1).encode(), lines]
 
 
 def ggufs() -> list[bytes]:

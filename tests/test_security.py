@@ -200,11 +200,12 @@ def test_nothing_that_was_said_in_a_transcript_is_in_a_file_or_on_the_screen(
     words = [*ITEMS, "You keep the store"]
     (tmp_path / "said.json").write_text(json.dumps(said))
     run, server = "random-bodies-mini/needle-nano", ("--jinja", "--chat-template-file")
-    asked = ("--probe", "transcript", "--transcript", "said.json")
-    grid = ("--k-types", "f16,q4_0", "--v-types", "f16", "--context", "4096")
+    asked = ("--transcript", "said.json")
+    size = ("--context", "4096", "--transcript-tokens", "300")
+    grid = ("--k-types", "f16,q4_0", "--v-types", "f16", *size)
 
     commands = [
-        ("transcript", "said.json", "--context", "4096", "--", *server, str(template)),
+        ("transcript", "said.json", *size, "--", *server, str(template)),
         ("sweep", *asked, *grid, "--", *server, str(template)),
         ("grid", run),
         ("table", run, "--markdown"),
@@ -225,7 +226,7 @@ def test_nothing_that_was_said_in_a_transcript_is_in_a_file_or_on_the_screen(
     assert {"page.html", "setup.json", "q4_0-f16.log"} <= {each.name for each in files}
     for each in files:
         assert not _words_in(each.read_text(errors="replace"), words), each
-    shown = codeneedle("show", run, "q4_0/f16", "1.1")
+    shown = codeneedle("show", run, "q4_0/f16", "1.4")
     assert _words_in(shown.stdout, words)
 
 

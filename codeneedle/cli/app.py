@@ -166,12 +166,9 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
 
 
 @app.command(cls=TranscriptCommand)
-def transcript(
-    context: typer.Context,
-    file: Annotated[str, argument("FILE", "Recorded conversations.")],
-) -> None:
+def transcript(context: typer.Context) -> None:
     """
-    Show what a sweep would force of recorded conversations: turns and their tokens.
+    Show what a sweep would force of recorded conversations.
 
     What the chat template drops, and what does not fit the context, is named.
     """
@@ -180,7 +177,8 @@ def transcript(
 
     request, execution = context.obj
     with _stderr().status("rendering conversations"):
-        counted, tokens = counted_transcript(request, execution, path("FILE", file))
+        counted, tokens = counted_transcript(request, execution)
+    file = str(request.transcript.file)
     _stdout().print(transcript_view(file, counted, context=tokens), crop=False)
 
 
@@ -225,7 +223,7 @@ def serve(
     engine: EngineOption = ENGINE,
     llama_server: ServerOption = None,
 ) -> int:
-    """Start one cell's server, verify its cache, and print its address and key."""
+    """Start one cell's server, and print its address and key."""
     from codeneedle.cli.options import request_of
     from codeneedle.cli.serve import serve as serve_pair
     from codeneedle.grid import Pair

@@ -637,8 +637,12 @@ class TranscriptCommand(SweepCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """As of `SweepCommand`."""
-        taken = {"sweep", "transcript__file"}
-        return [each for each in super().get_params(ctx) if each.name not in taken]
+        name = "transcript__file"
+        file = Annotated[str | None, argument("FILE", "Recorded conversations.")]
+        (taken,) = _params({name: file})
+        taken.required = True
+        others = super().get_params(ctx)
+        return [taken, *(each for each in others if each.name not in {name, "sweep"})]
 
 
 def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]]:

@@ -185,18 +185,17 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
 
 
 def counted_transcript(
-    request: Request, execution: Execution, file: Path
+    request: Request, execution: Execution
 ) -> tuple[Sequence[CountedTurn], int]:
     """
-    The turns in *file*, with their tokens, and the context of the first page.
+    The turns that the first page would force or leave out, and its context.
 
     Raises:
         CodeneedleError: As `planned`; and if the conversations cannot be rendered.
     """
-    chosen = request.chosen(TRANSCRIPT, TranscriptSettings)
-    settings = structs.replace(chosen, file=file)
-    asked = structs.replace(request, probes=(TRANSCRIPT,), transcript=settings)
+    asked = structs.replace(request, probes=(TRANSCRIPT,))
     plan = planned(asked, execution)[0]
+    settings = plan.request.chosen(TRANSCRIPT, TranscriptSettings)
     return turns_of(settings, plan.engine, plan.context), plan.context
 
 

@@ -632,7 +632,7 @@ def test_a_try_without_a_single_number_makes_room_for_another():
     assert 7 == kept(prepare(planned(seed=7))).seed
     refuse_unfit(back := planned())
     measured(planned(seed=7))
-    with pytest.raises(OtherSetup):
+    with pytest.raises(OtherSetup), back.store.locked():
         prepare(back)
 
 

@@ -97,10 +97,6 @@ class TranscriptProbe(Probe):
         note = "is not stored: 'codeneedle show' reads it again"
         return (f"what is said in {_file(settings)} {note}",)
 
-    def is_asked_by(self, settings: TranscriptSettings) -> bool:
-        """A file is enough."""
-        return settings.file is not None
-
     def price(self, settings: TranscriptSettings, setup: Setup | None) -> str:
         """How many turns are forced; before they are counted, how many there are."""
         if setup and NAME in setup.probes:
@@ -243,6 +239,7 @@ PROBE = TranscriptProbe(
     name=NAME,
     metrics=OVER_ALL,
     settings=TranscriptSettings,
+    asked_by="file",
     needs=frozenset({Ability.FORCED, Ability.CONVERSATIONS}),
     repeats=True,
 )

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to
@@ -220,11 +219,6 @@ def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
     limited = TranscriptSettings(file=settings.file, tokens=50)
     assert 50 == PROBE.work(limited, outlook).written
     assert "4 turns, at most 50 tokens" == PROBE.price(limited, None)
-
-
-def test_a_file_asks_for_the_probe():
-    assert PROBE.is_asked_by(TranscriptSettings(file=Path("said.json")))
-    assert not PROBE.is_asked_by(TranscriptSettings(tokens=5))
 
 
 def test_engines_that_cannot_render_conversations_are_refused():
