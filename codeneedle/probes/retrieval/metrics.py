@@ -14,7 +14,9 @@ from codeneedle.probes.retrieval.outcomes import (
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
+    USABLE,
     Dialled,
+    Frozen,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import Mode
@@ -202,7 +204,7 @@ def remarks(run: Run) -> tuple[str, ...]:
     if found is None:
         return ()
     return (
-        *(_dial_phrase(dial, found.frozen.reference) for dial in found.frozen.dials),
+        *(_dial_phrase(dial, found.frozen) for dial in found.frozen.dials),
         *(
             f"{each.task} at {each.length:,} tokens was asked of no pair: {each.reason}"
             for each in found.frozen.left_out
@@ -211,15 +213,23 @@ def remarks(run: Run) -> tuple[str, ...]:
     )
 
 
-def _dial_phrase(dial: Dialled, reference: str) -> str:
+def _dial_phrase(dial: Dialled, frozen: Frozen) -> str:
     settings = TASKS[dial.task].settings if dial.task in TASKS else ()
     says = settings[dial.setting].says if dial.setting < len(settings) else ""
     path = ", ".join(f"{step.setting}: {step.right:.0%}" for step in dial.path)
-    how = "chosen by the user" if dial.is_fixed else f"found on {reference}"
+    how = "chosen by the user" if dial.is_fixed else f"found on {frozen.reference}"
     phrase = f"{dial.task}: setting {dial.setting}, {says}, {how} ({path} right)"
-    if dial.is_informative:
+    if dial.right >= USABLE[1]:
+        phrase += "; too easy for a small loss to show"
+    silent = [
+        f"{size.length:,}"
+        for size in frozen.sizes
+        if size.task == dial.task
+        if not frozen.is_informative(size.task, size.length)
+    ]
+    if not silent:
         return phrase
-    return f"{phrase}; uninformative, so in no average of tasks"
+    return f"{phrase}; too few right at {', '.join(silent)} tokens: in no average"
 
 
 def _survivals(records: Sequence[CellRecord]) -> Iterator[str]:

@@ -37,7 +37,8 @@ class Outcome:
         until: Tokens of the right answer before the first that is not the first
             choice: greedy writing is right until then. None if not forced.
         tokens: Tokens of the right answer; 0 if not forced.
-        is_informative: Whether its task counts in what is about all tasks.
+        is_informative: Whether its task counts, at this length, in what is about all
+            tasks.
         answer: The question and its answer, verbatim.
     """
 
@@ -71,11 +72,11 @@ def _outcomes(key: ByIdentity[CellRecord]) -> tuple[Outcome, ...]:
     found = retrieval_of(key.value)
     if found is None:
         return ()
-    told = {dial.task for dial in found.frozen.dials if dial.is_informative}
     try:
         return tuple(
-            _outcome(text, answer, is_informative=text.task in told)
+            _outcome(text, answer, is_informative=is_informative)
             for text in found.texts
+            for is_informative in [found.frozen.is_informative(text.task, text.length)]
             for answer in text.asked
         )
     except (IndexError, ValueError) as error:

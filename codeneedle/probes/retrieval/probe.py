@@ -2,9 +2,10 @@
 
 import functools
 import hashlib
+import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.corpora.corpus import Corpus
@@ -27,6 +28,7 @@ from codeneedle.probes.retrieval.record import (
     NAME,
     USABLE,
     Answer,
+    Answered,
     Dialled,
     DialStep,
     Fitted,
@@ -280,22 +282,23 @@ class _Measuring:
             read = self._read(size, self._text(size, number, found.frozen), number)
             found = replace(found, texts=(*found.texts, read))
             if number + 1 == texts_at(size.task, found.frozen, self.chosen):
-                found = self._gated(found, size)
+                found = self._asked(found, size)
             yield found
 
-    def _gated(self, found: Retrieval, size: Fitted) -> Retrieval:
-        """*found*, without what is longer than *size* if the reference fails there."""
+    def _asked(self, found: Retrieval, size: Fitted) -> Retrieval:
+        """*found*, with what all answers to a task at one length tell of the others."""
         frozen = found.frozen
-        is_gated = self.chosen.gate == "on" and self.leads
-        if not is_gated or frozen.reference != str(self.context.pair):
+        if not self.leads or frozen.reference != str(self.context.pair):
             return found
-        texts = [
-            t for t in found.texts if (t.task, t.length) == (size.task, size.length)
-        ]
-        if not _fails_everywhere(texts):
-            return found
-        left_out = (*frozen.left_out, *_beyond(size, frozen))
-        return replace(found, frozen=replace(frozen, left_out=left_out))
+        shares = _shares(found, size)
+        right = _mean(itertools.chain.from_iterable(shares.values()))
+        told = Answered(size.task, size.length, round(right, 4))
+        frozen = replace(frozen, answered=(*frozen.answered, told))
+        fails = all(_mean(each) < FAILS_BELOW for each in shares.values())
+        if fails and self.chosen.gate == "on":
+            left_out = (*frozen.left_out, *_beyond(size, frozen))
+            frozen = replace(frozen, left_out=left_out)
+        return replace(found, frozen=frozen)
 
     def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
         """The text of that *number*, the same for every pair."""
@@ -430,14 +433,21 @@ def _beyond(failed: Fitted, frozen: Frozen) -> list[LeftOut]:
     ]
 
 
-def _fails_everywhere(texts: Sequence[TextRead]) -> bool:
-    """Whether less than `FAILS_BELOW` of the answers is right at each depth."""
+def _shares(found: Retrieval, size: Fitted) -> dict[float, list[float]]:
+    """How right the answers to the task are at the length of *size*, by depth."""
     shares: dict[float, list[float]] = {}
-    for text in texts:
+    for text in found.texts:
+        if (text.task, text.length) != (size.task, size.length):
+            continue
         for each in text.asked:
             score = score_answer(each.question(text.number, text.decoys), each.reply)
             shares.setdefault(each.depth, []).append(score.share)
-    return all(math.fsum(s) / len(s) < FAILS_BELOW for s in shares.values())
+    return shares
+
+
+def _mean(values: Iterable[float]) -> float:
+    each = list(values)
+    return math.fsum(each) / len(each)
 
 
 # --- asking

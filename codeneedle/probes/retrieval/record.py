@@ -21,7 +21,7 @@ NAME = "retrieval"
 USABLE = (0.2, 1.0)
 """
 Shares of right answers of the reference, the second excluded, between which a setting
-tells something: below there is nothing left to lose, and at the ceiling a loss may
+tells most: below there is nothing left to lose, and at the ceiling a small loss may
 not show.
 """
 
@@ -135,12 +135,6 @@ class Dialled:
         """Share of right answers of the reference at the setting, from 0 to 1."""
         return next(step.right for step in self.path if step.setting == self.setting)
 
-    @property
-    def is_informative(self) -> bool:
-        """Whether the reference can lose something there, and has something to lose."""
-        least, most = USABLE
-        return least <= self.right < most
-
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
@@ -160,6 +154,15 @@ class LeftOut:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Share of a *task* that the reference has *right* at a *length*, from 0 to 1."""
+
+    task: str
+    length: Count
+    right: Share
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
     """
@@ -170,17 +173,31 @@ class Frozen:
         dials: One for each task.
         sizes: One for each task and length.
         left_out: Tasks that are too hard for the reference from a length on.
+        answered: What the reference has right, one for each task and length asked.
     """
 
     reference: str
     dials: tuple[Dialled, ...]
     sizes: tuple[Fitted, ...]
     left_out: tuple[LeftOut, ...] = ()
+    answered: tuple[Answered, ...] = ()
 
     @property
     def settings(self) -> dict[str, int]:
         """The setting of each dial, by task."""
         return {dial.task: dial.setting for dial in self.dials}
+
+    def is_informative(self, task: str, length: int) -> bool:
+        """
+        Whether the reference answers *task* at *length*, so that a loss can show.
+
+        A length that it was not asked to its end is judged by the dial.
+        """
+        rights = {dial.task: dial.right for dial in self.dials if dial.task == task}
+        for each in self.answered:
+            if (each.task, each.length) == (task, length):
+                rights[task] = each.right
+        return rights.get(task, 0.0) >= USABLE[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
