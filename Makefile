@@ -8,9 +8,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SNAKEMAKE := $(VENV)/snakemake/bin/snakemake
+EVALUATIONS := $(VENV)/evaluations/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test faults fuzz mutants truth bench cluster check fix
+.PHONY: help setup llama sweep test faults fuzz mutants truth bench cluster evaluations check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -26,6 +27,12 @@ $(READY): pyproject.toml
 $(SNAKEMAKE): | $(READY)
 	$(BIN)/python -m venv $(VENV)/snakemake
 	$(VENV)/snakemake/bin/python -m pip install --quiet --disable-pip-version-check 'snakemake>=8'
+
+# Of their own, too: two large evaluation tools.
+$(EVALUATIONS): | $(READY)
+	$(BIN)/python -m venv $(VENV)/evaluations
+	$(VENV)/evaluations/bin/python -m pip install --quiet --disable-pip-version-check inspect_ai openai 'lm_eval[api]'
+	@touch $@
 
 setup: $(READY) ## Make the virtual environment and install the package
 
@@ -64,6 +71,9 @@ bench: llama ## Measure cells beside the published protocol, start-up, reports, 
 
 cluster: llama ## Sweep on a SLURM of one node; needs slurm-wlm and munge
 	@$(BIN)/python scripts/cluster.py
+
+evaluations: llama $(EVALUATIONS) ## Evaluate a small language model by inspect_ai and lm-eval
+	@$(BIN)/python scripts/evaluations.py $(VENV)/evaluations/bin
 
 check: setup ## Lint, format and types, nothing changed
 	@$(BIN)/ruff check

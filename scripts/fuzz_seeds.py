@@ -152,6 +152,27 @@ def _observations() -> Iterator[tuple[str, Any]]:
     yield "throughput", {"speeds": [speeds], **build}
 
 
+def evaluations() -> list[bytes]:
+    """Results as each reader knows them, behind a byte that chooses their file."""
+    lines = [
+        {"id": "a", "score": 0.5, "group": "g", "seed": 1, "tokens": 3},
+        {"id": 2, "error": "none"},
+    ]
+    row = {"doc_id": 0, "filter": "f", "metrics": ["acc"], "acc": 1.0, "doc_hash": "0"}
+    sample = {"id": "a", "epoch": 1, "scores": {"s": {"value": "C"}}}
+    logs = [
+        {"eval": {"task": "t", "scorers": [{"name": "s"}]}, "samples": [sample]},
+        {"task_states": {"cases": {"a_0_1": {"status": "ok", "correct": True}}}},
+        {"scores": {"scenario_results": [{"scenario_id": "a", "points": 2}]}},
+        {"results": {"results": [{"testIdx": 0, "promptIdx": 0, "score": 1}]}},
+    ]
+    return [
+        b"\0" + b"\n".join(map(msgspec.json.encode, lines)),
+        b"\1" + msgspec.json.encode(row),
+        *(b"\2" + msgspec.json.encode(log) for log in logs),
+    ]
+
+
 _SETTINGS = {
     "recall": {},
     "divergence": {"contexts": [512]},

@@ -42,6 +42,8 @@ from codeneedle.grid import Pair
 from codeneedle.models.kv_cache import Room, misfit, predicted
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
+from codeneedle.probes.evaluation.readers import read as read_results
+from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
 from codeneedle.probes.recall.probe import enough_for
 from codeneedle.probes.recall.record import Recall, Round
@@ -113,6 +115,22 @@ def read_sweep(data: bytes) -> None:
     (_FOLDER / "x.toml").write_bytes(data)
     found = request.read_sweep("x", folder=_FOLDER)
     request.decoded(request.encoded(found), source="again")
+
+
+RESULTS = ("results.jsonl", "samples_task.jsonl", "log.json")
+"""What evaluations call their files."""
+
+
+def read_evaluation(data: bytes) -> None:
+    """What an evaluation left; the first byte chooses the name of the file."""
+    with tempfile.TemporaryDirectory(dir=_FOLDER) as temporary:
+        folder = Path(temporary)
+        name = RESULTS[data[0] % len(RESULTS)] if data else RESULTS[0]
+        (folder / name).write_bytes(data[1:])
+        _, samples = read_results(folder)
+    claim(all(0 <= each.score <= 1 for each in samples), "scores are from 0 to 1")
+    stored = as_json(Evaluation(samples=samples))
+    claim(from_json(stored, Evaluation, file="x").samples == samples, "it is stored")
 
 
 def read_corpus(data: bytes) -> None:
@@ -461,6 +479,14 @@ TARGETS = {
             seeds=seeds.sweep_files,
             fragments=(b"a=", b"[a]\n", b"a.", b"a=[", b'"""', b"a={b="),
             share=8,
+        ),
+        Target(
+            name="evaluations",
+            reads=read_evaluation,
+            refuses=CellError,
+            seeds=seeds.evaluations,
+            fragments=(b'\0{"id":1,"score":1}\n', b'\2{"a":', b"\1[1,"),
+            share=4,
         ),
         Target(
             name="corpus-file",

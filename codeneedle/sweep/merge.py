@@ -10,7 +10,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.comparability import differences, first_other
 from codeneedle.records.record import CellRecord, Run, Setup, Status
-from codeneedle.records.store import SETUP, SWEEP, Store, run_folder
+from codeneedle.records.store import CELLS, SETUP, SWEEP, Store, run_folder
 from codeneedle.sweep.request import decoded, keep
 from codeneedle.verdict.trust import trusted
 
@@ -236,6 +236,13 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
 
 
 def _write(target: Store, found: Merged, tell: Callable[[str, int, int], None]) -> None:
+    for folder in (target.folder.parent, target.folder, target.folder / CELLS):
+        if folder.is_symlink():
+            raise BadInput(
+                source=folder,
+                reason="it is a link, and nothing is written through one",
+                hint="Put a folder in its place, or choose another with --out.",
+            )
     with target.locked():
         for folder in found.sources:
             source = Store(folder)

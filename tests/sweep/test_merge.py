@@ -295,3 +295,17 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     a = share(tmp_path / "a", finished(F16))
     with pytest.raises(BadInput, match="there is no run in it"):
         merged(tmp_path, a, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("at", ["", "made-model", "made-model/cells"])
+def test_a_link_in_the_target_is_not_followed(tmp_path, at):
+    a, elsewhere = share(tmp_path / "a", finished(F16)), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = tmp_path / "all" / SETUP.corpus.name / at
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+
+    with pytest.raises(BadInput, match="is a link"):
+        merged(tmp_path, a)
+
+    assert [] == list(elsewhere.iterdir())

@@ -30,6 +30,7 @@ from codeneedle.records.record import Status
 from codeneedle.system import files, processes
 from codeneedle.system.credentials import secret_in
 from codeneedle.system.orphans import noted
+from codeneedle.system.processes import is_secret
 from codeneedle.text import duration, size, visible
 
 PLACEHOLDERS = ("base_url", "model", "out", "seed", "context", "here")
@@ -46,6 +47,9 @@ POLL_S = 0.25
 
 LAST_LINES = 12
 """Of the log of a command that failed."""
+
+SHORTEST_SECRET = 4
+"""Characters; shorter ones stand in many words."""
 
 LOG_BYTES = 64 << 10
 """What is read of the end of a log."""
@@ -349,24 +353,27 @@ def end_of(log: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _logged(task: Task) -> Iterator[None]:
-    """Afterwards, the log and the error do not hold the key of the server."""
+    """Afterwards, neither the log nor the error holds a secret that it was given."""
     key = task.address.key if task.address else ""
+    passed_on = (os.environ.get(name, "") for name in task.passed_on if is_secret(name))
+    secrets = [each for each in (key, *passed_on) if len(each) >= SHORTEST_SECRET]
+
+    def redacted(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
+
     try:
         yield
     except CellError as error:
-        if key:
-            error.args = tuple(str(each).replace(key, "***") for each in error.args)
-            error.log_excerpt = tuple(
-                line.replace(key, "***") for line in error.log_excerpt
-            )
+        error.args = tuple(redacted(str(each)) for each in error.args)
+        error.log_excerpt = tuple(map(redacted, error.log_excerpt))
         raise
     finally:
-        if key:
-            _redact(task.log, key)
-
-
-def _redact(log: Path, key: str) -> None:
-    with contextlib.suppress(OSError):
-        text = files.read_regular(log) or b""
-        if key.encode() in text:
-            files.write_whole(log, text.replace(key.encode(), b"***"))
+        with contextlib.suppress(OSError):
+            text = (files.read_regular(task.log) or b"").decode(
+                errors="surrogateescape"
+            )
+            if redacted(text) != text:
+                data = redacted(text).encode(errors="surrogateescape")
+                files.write_whole(task.log, data)

@@ -170,6 +170,18 @@ def test_a_command_runs_in_its_folder_and_its_log_holds_no_key(task):
     assert "***\n" == made.log.read_text()
 
 
+def test_a_secret_that_is_passed_on_is_not_in_its_log_either(task, monkeypatch):
+    monkeypatch.setenv("HUB_TOKEN", "hub-1")
+    monkeypatch.setenv("PLAIN", "plain")
+    code = "import os; print(os.environ['HUB_TOKEN'], os.environ['PLAIN']); exit(1)"
+    made = task(code, passed_on=("HUB_TOKEN", "PLAIN"))
+
+    with pytest.raises(CellError, match=r"\*\*\* plain"):
+        done(made)
+
+    assert "*** plain\n" == made.log.read_text()
+
+
 @pytest.mark.parametrize(
     ("code", "status", "words"),
     [
