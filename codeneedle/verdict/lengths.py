@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from codeneedle.grid import Pair, most_precise
 from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.probes.retrieval.record import NAME, USABLE
+from codeneedle.probes.retrieval.record import NAME, USABLE, retrieval_of
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.verdict.statistics import Word, error_share, lost_share
 
@@ -38,7 +38,7 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     At a length a text is lost that has fewer right answers than with the reference.
     The share of such texts is beyond *max_lost* by an interval that holds for all pairs
     and lengths at once. A task speaks at each length at which the reference answers,
-    the most precise pair.
+    the most precise pair; lengths that a pair was not asked do not contradict.
     """
     records = {
         record.pair: record
@@ -51,6 +51,9 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     lost = []
     for pair, record in records.items():
         ours = _by_length(record)
+        stored = retrieval_of(record)
+        left = stored.not_asked if stored else ()
+        not_asked = {(each.task, each.length) for each in left}
         for task, of_lengths in reference.items():
             known = {
                 n: t for n, t in of_lengths.items() if _mean(t.values()) >= USABLE[0]
@@ -58,6 +61,8 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
             share = error_share(0, len(records) * len(known))
             length = None
             for each in sorted(known, reverse=True):
+                if (task, each) in not_asked:
+                    continue
                 texts = ours.get(task, {}).get(each, {})
                 if not _is_lost(known[each], texts, share, max_lost):
                     break

@@ -113,9 +113,13 @@ def made_frozen(*dials, left_out=(), answered=()):
     )
 
 
-def retrieval_record(pair, texts, *, frozen=None):
+def retrieval_record(pair, texts, *, frozen=None, not_asked=()):
     """A finished record of the probe, as it comes from disk."""
-    found = Retrieval(frozen=frozen or made_frozen(), texts=tuple(texts))
+    found = Retrieval(
+        frozen=frozen or made_frozen(),
+        texts=tuple(texts),
+        not_asked=tuple(LeftOut(*each) for each in not_asked),
+    )
     return CellRecord(
         pair=Pair.parse(pair),
         probe=NAME,

@@ -132,3 +132,20 @@ def test_a_loss_at_the_greatest_length_alone_is_beyond_the_limit():
     assert Word.BEYOND == found.word(Pair("q8_0", "f16")) == row.word
     assert "single: lost from 65,536 tokens on" == row.remark
     assert Word.OPEN == found.word(Pair("q4_0", "f16"), "retrieval")
+
+
+def test_lengths_that_a_pair_was_not_asked_do_not_end_its_loss():
+    """It has nothing right at 1,024 tokens, and is asked no further."""
+    texts = [
+        text
+        for length in (512, 1024)
+        for text in made_texts("single", dial=0, length=length, answer=wrong)
+    ]
+    gated = retrieval_record(
+        "q4_0/f16",
+        texts,
+        frozen=made_frozen(made_dial("single", setting=0, score=1.0)),
+        not_asked=[("single", 2048, "nothing is right")],
+    )
+
+    assert [("single", 512)] == lengths(record("f16/f16", right), gated)

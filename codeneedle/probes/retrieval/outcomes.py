@@ -91,7 +91,7 @@ def _outcome(text: TextRead, answer: Answer, *, is_informative: bool) -> Outcome
         length=text.length,
         depth=answer.depth,
         question=answer.name,
-        text=f"{text.task}-{text.length}-{text.number}",
+        text=text_name(text.task, text.length, text.number),
         score=score_answer(answer.question(text.number, text.decoys), answer.reply),
         logp=_mean(scored.logprobs) if scored else None,
         is_bound=bool(scored and scored.bounds),
@@ -100,6 +100,11 @@ def _outcome(text: TextRead, answer: Answer, *, is_informative: bool) -> Outcome
         is_informative=is_informative,
         answer=answer,
     )
+
+
+def text_name(task: str, length: int, number: int) -> str:
+    """Name of a text, the same for every pair."""
+    return f"{task}-{length}-{number}"
 
 
 def _first_choices(leads: Sequence[float]) -> int:

@@ -275,7 +275,7 @@ class _Measuring:
     def texts(self, found: Retrieval) -> Iterator[Retrieval]:
         """*found*, with one more text that it lacks each time."""
         begin = len(found.texts)
-        while left := texts_of(found.frozen, self.chosen)[len(found.texts) :]:
+        while left := self._left(found):
             done = len(found.texts) - begin
             self.steps = done, done + len(left)
             size, number = left[0]
@@ -285,20 +285,45 @@ class _Measuring:
                 found = self._asked(found, size)
             yield found
 
+    def _left(self, found: Retrieval) -> list[tuple[Fitted, int]]:
+        """The texts that *found* lacks."""
+        texts = texts_of(found.frozen, self.chosen, found.not_asked)
+        return texts[len(found.texts) :]
+
     def _asked(self, found: Retrieval, size: Fitted) -> Retrieval:
         """*found*, with what all answers to a task at one length tell of the others."""
-        frozen = found.frozen
-        if not self.leads or frozen.reference != str(self.context.pair):
+        frozen, shares = found.frozen, _shares(found, size)
+        if frozen.reference != str(self.context.pair):
+            return self._gated(found, size, shares.values())
+        if not self.leads:
             return found
-        shares = _shares(found, size)
         right = _mean(itertools.chain.from_iterable(shares.values()))
         told = Answered(size.task, size.length, round(right, 4))
         frozen = replace(frozen, answered=(*frozen.answered, told))
         fails = all(_mean(each) < FAILS_BELOW for each in shares.values())
         if fails and self.chosen.gate == "on":
-            left_out = (*frozen.left_out, *_beyond(size, frozen))
+            reason = (
+                f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
+                f"{size.length:,} tokens at every depth"
+            )
+            left_out = (*frozen.left_out, *_beyond(size, frozen, reason))
             frozen = replace(frozen, left_out=left_out)
         return replace(found, frozen=frozen)
+
+    def _gated(
+        self, found: Retrieval, size: Fitted, shares: Iterable[Sequence[float]]
+    ) -> Retrieval:
+        """*found*, without longer texts if this pair has nothing of *shares* right."""
+        theirs = found.frozen.right_at(size.task, size.length) or 0.0
+        is_gated = self.chosen.gate == "on" and theirs >= FAILS_BELOW
+        if not is_gated or any(map(any, shares)):
+            return found
+        reason = (
+            f"nothing is right at {size.length:,} tokens, of which "
+            f"{found.frozen.reference} has {theirs:.0%}"
+        )
+        not_asked = (*found.not_asked, *_beyond(size, found.frozen, reason))
+        return replace(found, not_asked=not_asked)
 
     def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
         """The text of that *number*, the same for every pair."""
@@ -420,12 +445,8 @@ class _Measuring:
         )
 
 
-def _beyond(failed: Fitted, frozen: Frozen) -> list[LeftOut]:
-    """The greater lengths of the task that *failed*, and why they are left out."""
-    reason = (
-        f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
-        f"{failed.length:,} tokens at every depth"
-    )
+def _beyond(failed: Fitted, frozen: Frozen, reason: str) -> list[LeftOut]:
+    """The greater lengths of the task that *failed*, left out for that *reason*."""
     return [
         LeftOut(each.task, each.length, reason)
         for each in frozen.sizes

@@ -147,7 +147,7 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Why a *task* is not asked at a *length*, in tokens, of any pair."""
+    """Why a *task* is not asked at a *length*, in tokens."""
 
     task: str
     length: int
@@ -193,11 +193,16 @@ class Frozen:
 
         A length that it was not asked to its end is judged by the dial.
         """
-        rights = {dial.task: dial.right for dial in self.dials if dial.task == task}
-        for each in self.answered:
-            if (each.task, each.length) == (task, length):
-                rights[task] = each.right
-        return rights.get(task, 0.0) >= USABLE[0]
+        right = self.right_at(task, length)
+        if right is None:
+            dials = (dial.right for dial in self.dials if dial.task == task)
+            right = next(dials, 0.0)
+        return right >= USABLE[0]
+
+    def right_at(self, task: str, length: int) -> float | None:
+        """Share that the reference has right there; None before it is known."""
+        rights = {(each.task, each.length): each.right for each in self.answered}
+        return rights.get((task, length))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,10 +213,12 @@ class Retrieval:
     Attributes:
         frozen: The same in all records of a run.
         texts: In asking order.
+        not_asked: Lengths beyond one at which this pair answers nothing.
     """
 
     frozen: Frozen
     texts: tuple[TextRead, ...]
+    not_asked: tuple[LeftOut, ...] = ()
 
 
 def retrieval_of(record: CellRecord) -> Retrieval | None:

@@ -182,6 +182,17 @@ def test_units_are_texts_whatever_they_are_asked():
     assert [pytest.approx(2 / 3)] * 2 == list(units.values())
 
 
+def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
+    """So that it is never within a limit."""
+    not_asked = [("multikey", 2048, "nothing is right")]
+    record = retrieval_record("q4_0/f16", made_texts(), not_asked=not_asked)
+
+    names = BY_NAME["retrieval"].loss.units(record, setup_of())
+
+    assert "multikey-2048-0" in names
+    assert "multikey-2048-0" not in BY_NAME["retrieval"].by_unit(record, setup_of())
+
+
 # In words
 
 

@@ -18,7 +18,13 @@ from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for
-from codeneedle.probes.retrieval.record import NAME, DialStep, Retrieval, retrieval_of
+from codeneedle.probes.retrieval.record import (
+    NAME,
+    DialStep,
+    LeftOut,
+    Retrieval,
+    retrieval_of,
+)
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.records.record import CellRecord, Status, from_json
@@ -251,6 +257,23 @@ def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_p
         other.frozen,
     )
     assert "f16/f16 has less than 20% right at 1,000 tokens" in left.reason
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(tmp_path, gate):
+    """Where the reference answers; unless there is no gate."""
+    asked = {"lengths": (500, 1000, 2000), "gate": gate}
+    _, record = measured(tmp_path, FakeEngine(reply=looked_up), **asked)
+    engine = FakeEngine(reply=failing_from(800))
+
+    found, _ = measured(tmp_path, engine, OTHER, [record], **asked)
+
+    lengths = [500, 1000] if gate else [500, 1000, 2000]
+    reason = "nothing is right at 1,000 tokens, of which f16/f16 has 100%"
+    left_out = [LeftOut("multikey", 2000, reason)] if gate else []
+    assert lengths == sorted({text.length for text in found.texts})
+    assert left_out == list(found.not_asked)
+    assert () == found.frozen.left_out
 
 
 def test_without_the_gate_all_lengths_are_asked(tmp_path):
