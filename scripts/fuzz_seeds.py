@@ -184,6 +184,15 @@ _SETTINGS = {
 }
 
 
+def transcripts() -> list[bytes]:
+    """Conversations in both forms, as JSON and as JSON lines."""
+    conversation = made("made_conversations").made_conversation(3)
+    call = {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}
+    shared = {"conversations": [{"from": "human", "value": "Hi"}, call]}
+    lines = b"\n".join(json.dumps(each).encode() for each in (conversation, shared))
+    return [json.dumps([conversation, shared], indent=1).encode(), lines]
+
+
 def ggufs() -> list[bytes]:
     """Headers of models, whole and broken."""
     files = made("gguf_files")

@@ -47,6 +47,8 @@ from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
 from codeneedle.probes.recall.probe import enough_for
 from codeneedle.probes.recall.record import Recall, Round
+from codeneedle.probes.transcript.conversations import conversations_of
+from codeneedle.probes.transcript.rendering import parts_of
 from codeneedle.records.record import (
     CellRecord,
     NeedleFacts,
@@ -131,6 +133,18 @@ def read_evaluation(data: bytes) -> None:
     claim(all(0 <= each.score <= 1 for each in samples), "scores are from 0 to 1")
     stored = as_json(Evaluation(samples=samples))
     claim(from_json(stored, Evaluation, file="x").samples == samples, "it is stored")
+
+
+def read_transcript(data: bytes) -> None:
+    """Recorded conversations, each turn as it stands and as one text."""
+    for conversation in conversations_of(data, _FOLDER / "said.json"):
+        for turn in conversation.turns:
+            calls = "".join(f"{call.name} {call.arguments}" for call in turn.calls)
+            text = f"{turn.reasoning}{turn.content}{calls}"
+            parts, _ = parts_of(turn, text)
+            ends = [0, *(part.end for part in parts)]
+            claim([part.start for part in parts] == ends[:-1], "parts are in order")
+            claim(not parts or ends[-1] == len(text), "parts are the whole text")
 
 
 def read_corpus(data: bytes) -> None:
@@ -419,6 +433,13 @@ TARGETS = {
             seeds=seeds.streams,
             fragments=(b'\0\1data: {"content":"a\\n"}\n', b'\4\0{"a":', b"\0\0data"),
             share=8,
+        ),
+        Target(
+            name="transcript",
+            reads=read_transcript,
+            refuses=RequestError,
+            seeds=seeds.transcripts,
+            fragments=(b'{"role":"assistant","content":"```\\n"},', b"<think>", b"[{"),
         ),
         Target(
             name="endpoint",
