@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from made_panels import record_of, run_of, unless, wrong
+from made_panels import SETUP, record_of, run_of, unless, wrong
 from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record, right
 
 from codeneedle.grid import Pair
@@ -107,6 +107,8 @@ def test_questions_of_one_text_are_one_unit():
 def audit(*, lengths=(4096, 8192, 16384, 32768, 65536), texts=5):
     """Every answer of q8_0 at 64K lost, f16 right; all others right with both."""
     frozen = made_frozen(made_dial("single", setting=0, score=1.0))
+    asked = {"tasks": ["single"], "lengths": list(lengths)}
+    setup = replace(SETUP, probes={"retrieval": asked})
 
     def record_with(pair, answer):
         made = (
@@ -121,6 +123,7 @@ def audit(*, lengths=(4096, 8192, 16384, 32768, 65536), texts=5):
         record_with("f16/f16", right),
         record_with("q8_0/f16", failing_from(65536)),
         record_with("q4_0/f16", right),
+        setup=setup,
     )
 
 

@@ -67,7 +67,7 @@ from codeneedle.records.record import (
     from_json,
     shared_with,
 )
-from codeneedle.text import plural
+from codeneedle.text import one_line, plural
 
 FAILS_BELOW = USABLE[0]
 """Share of right answers under which the reference fails at a length and depth."""
@@ -83,12 +83,14 @@ USUAL_ANSWER_TOKENS = 30
 
 
 def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
-    """What the first cell of *records* found out for all; None if there is none yet."""
-    for pair in most_precise_first(records):
-        found = retrieval_of(records[pair])
-        if found is not None:
-            return found.frozen
-    return None
+    """
+    What the first cell of *records* found out for all; None if there is none yet.
+
+    Of records before and after lengths were added, those with them.
+    """
+    found = (retrieval_of(records[pair]) for pair in most_precise_first(records))
+    frozen = (each.frozen for each in found if each is not None)
+    return max(frozen, key=lambda each: len(each.sizes), default=None)
 
 
 class RetrievalProbe(Probe):
@@ -211,7 +213,8 @@ class RetrievalProbe(Probe):
         Ask every question of the tasks, lengths and depths that has no answer yet.
 
         The first pair of a run, the most precise one, sets the dials and the gate
-        before; the records of the others hold the same settings.
+        before; the records of the others hold the same settings. Where lengths were
+        added, the dials stay, and the gate is asked at these.
 
         Raises:
             BadInput: If no setting of a task fits its shortest length.
@@ -225,9 +228,17 @@ class RetrievalProbe(Probe):
         with context.serving() as served:
             asker = _Questioner(served, context)
             cell = _Measuring(context=context, asker=asker, chosen=chosen)
-            frozen = found.frozen if found else frozen_of(context.records)
+            records = dict(context.records)
+            if context.former:
+                records[context.pair] = context.former
+            frozen = frozen_of(records)
             cell.leads = found is not None or frozen is None
-            found = found or Retrieval(frozen=frozen or cell.dialled(), texts=())
+            frozen = cell.lengthened(frozen) if frozen else cell.dialled()
+            found = Retrieval(
+                frozen=frozen,
+                texts=found.texts if found else (),
+                not_asked=_lengthened(found.not_asked if found else (), frozen),
+            )
             for so_far in cell.texts(found):
                 found = so_far
                 context.keep(as_json(found))
@@ -244,6 +255,7 @@ PROBE = RetrievalProbe(
     name=NAME,
     metrics=METRICS,
     settings=RetrievalSettings,
+    grows=("lengths",),
     counts_tokens=True,
     repeats=True,
     leads=True,
@@ -272,10 +284,32 @@ class _Measuring:
             reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
         )
 
+    def lengthened(self, frozen: Frozen) -> Frozen:
+        """*frozen*, with the lengths that it lacks; too short ones are left out."""
+        known = {(each.task, each.length) for each in frozen.sizes}
+        sizes, left_out = list(frozen.sizes), list(frozen.left_out)
+        for dial in frozen.dials:
+            fails = [e for e in frozen.left_out if e.task == dial.task]
+            for length in self.chosen.lengths:
+                if (dial.task, length) in known:
+                    continue
+                reason = next((e.reason for e in fails if e.length < length), "")
+                size = Fitted(dial.task, length, 0)
+                try:
+                    characters = self._characters(dial.task, dial.setting, length)
+                    size = replace(size, characters=characters)
+                    self._made(size, dial.setting, self.chosen.questions, "")
+                except BadInput as error:
+                    reason = one_line(str(error))
+                sizes.append(size)
+                if reason:
+                    left_out.append(LeftOut(dial.task, length, reason))
+        return replace(frozen, sizes=tuple(sizes), left_out=tuple(left_out))
+
     def texts(self, found: Retrieval) -> Iterator[Retrieval]:
         """*found*, with one more text that it lacks each time."""
         begin = len(found.texts)
-        while left := self._left(found):
+        while left := _missing(found, self.chosen):
             done = len(found.texts) - begin
             self.steps = done, done + len(left)
             size, number = left[0]
@@ -284,11 +318,6 @@ class _Measuring:
             if number + 1 == texts_at(size.task, found.frozen, self.chosen):
                 found = self._asked(found, size)
             yield found
-
-    def _left(self, found: Retrieval) -> list[tuple[Fitted, int]]:
-        """The texts that *found* lacks."""
-        texts = texts_of(found.frozen, self.chosen, found.not_asked)
-        return texts[len(found.texts) :]
 
     def _asked(self, found: Retrieval, size: Fitted) -> Retrieval:
         """*found*, with what all answers to a task at one length tell of the others."""
@@ -306,7 +335,7 @@ class _Measuring:
                 f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
                 f"{size.length:,} tokens at every depth"
             )
-            left_out = (*frozen.left_out, *_beyond(size, frozen, reason))
+            left_out = (*frozen.left_out, *_beyond(size, found, reason))
             frozen = replace(frozen, left_out=left_out)
         return replace(found, frozen=frozen)
 
@@ -322,7 +351,7 @@ class _Measuring:
             f"nothing is right at {size.length:,} tokens, of which "
             f"{found.frozen.reference} has {theirs:.0%}"
         )
-        not_asked = (*found.not_asked, *_beyond(size, found.frozen, reason))
+        not_asked = (*found.not_asked, *_beyond(size, found, reason))
         return replace(found, not_asked=not_asked)
 
     def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
@@ -445,13 +474,42 @@ class _Measuring:
         )
 
 
-def _beyond(failed: Fitted, frozen: Frozen, reason: str) -> list[LeftOut]:
+def _missing(found: Retrieval, chosen: RetrievalConditions) -> list[tuple[Fitted, int]]:
+    """The texts that *found* lacks: task and length of each with its number."""
+    done = {(each.task, each.length, each.number) for each in found.texts}
+    return [
+        (size, number)
+        for size, number in texts_of(found.frozen, chosen, found.not_asked)
+        if (size.task, size.length, number) not in done
+    ]
+
+
+def _beyond(failed: Fitted, found: Retrieval, reason: str) -> list[LeftOut]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""
+    frozen = found.frozen
+    known = {(text.task, text.length) for text in found.texts}
+    known |= {(e.task, e.length) for e in (*frozen.left_out, *found.not_asked)}
     return [
         LeftOut(each.task, each.length, reason)
         for each in frozen.sizes
         if each.task == failed.task and each.length > failed.length
+        if (each.task, each.length) not in known
     ]
+
+
+def _lengthened(not_asked: Sequence[LeftOut], frozen: Frozen) -> tuple[LeftOut, ...]:
+    """*not_asked*, with the greater lengths that were added to *frozen*."""
+    return tuple(
+        LeftOut(size.task, size.length, shorter[0].reason)
+        for size in frozen.sizes
+        if (
+            shorter := [
+                each
+                for each in not_asked
+                if each.task == size.task and each.length <= size.length
+            ]
+        )
+    )
 
 
 def _shares(found: Retrieval, size: Fitted) -> dict[float, list[float]]:
