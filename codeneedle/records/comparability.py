@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,13 @@ import msgspec
 
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair, by_precision
-from codeneedle.records.record import CellRecord, ForeignRecord, Setup
+from codeneedle.records.record import (
+    CellRecord,
+    ForeignRecord,
+    Json,
+    Run,
+    Setup,
+)
 from codeneedle.text import sweep_command
 
 _NOT_COMPARED = frozenset(
@@ -21,7 +27,10 @@ _NOT_COMPARED = frozenset(
         "types_k",
         "types_v",
         "pairs",
+        "architecture",
+        "quant",
         "probes",
+        "former",
         "identity",
         "schema",
     }
@@ -49,23 +58,38 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
         self.stored = stored
 
 
-def widened(stored: Setup, wanted: Setup) -> Setup:
+def widened(stored: Setup, wanted: Setup, grown: Mapping[str, Json] = {}) -> Setup:
     """
     The stored setup with the types and probes of both: it grows.
 
     Its corpus is counted from the first probe on that reads it, and has needles from
     the first that asks for some.
+
+    Args:
+        stored: That of the run folder.
+        wanted: Another that does not differ from it.
+        grown: Wider settings of probes that are in the folder, by name.
     """
+    former = {name: list(each) for name, each in stored.former.items()}
+    for name, each in wanted.former.items():
+        former[name] = [*former.get(name, ()), *each]
+    for name in grown:
+        former[name] = [*former.get(name, ()), stored.probes[name]]
     pairs: list[str] = []
     if stored.pairs or wanted.pairs:
         pairs = list(dict.fromkeys(map(str, (*stored.grid, *wanted.grid))))
     return replace(
         _counted(stored, wanted),
-        probes={**stored.probes, **wanted.probes},
+        probes={**stored.probes, **wanted.probes, **grown},
+        former={name: _distinct(each) for name, each in former.items()},
         pairs=tuple(pairs),
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
     )
+
+
+def _distinct(settings: Iterable[Json]) -> tuple[Json, ...]:
+    return tuple({_hash(each): each for each in settings}.values())
 
 
 def _counted(stored: Setup, wanted: Setup) -> Setup:
@@ -118,6 +142,37 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
                 yield f"{probe} {key}", repr(before.get(key)), repr(after.get(key))
 
 
+WALL = (
+    "Divergence is measured against a base that each build writes itself: two builds, "
+    "or processors with other features, differ on K-quant weights by 0.027 to 0.035 "
+    "nats, more than q4_0/q4_0 costs, and on Q8_0 weights by nothing. Measure with the "
+    "same build on the same kind of processor, best with Q8_0 weights."
+)
+"""Why divergence is not compared. Source: antonellof/ferrox #102, #108, #110, #111."""
+
+
+def other_kernels(builds: tuple[str, str], features: tuple[str, str]) -> str:
+    """
+    What separates the kernels of two runs, with both values; empty if nothing does.
+
+    Args:
+        builds: `Setup.llama` of each.
+        features: `Setup.cpu_features` of each.
+    """
+    phrases = []
+    if builds[0] != builds[1]:
+        phrases.append(f"builds {builds[0] or '-'} and {builds[1] or '-'}")
+    first, second = (each.split() for each in features)
+    if set(first) != set(second):
+        ours = [name for name in first if name not in second] or ["no others"]
+        theirs = [name for name in second if name not in first] or ["no others"]
+        phrases.append(
+            f"CPU features ({' '.join(ours)} in the first, {' '.join(theirs)} in the "
+            "second)"
+        )
+    return ", ".join(phrases)
+
+
 def _compared(setup: Setup) -> dict[str, Any]:
     """What must not differ in *setup*, but for the settings of probes."""
     return {
@@ -140,8 +195,35 @@ def identity(setup: Setup) -> str:
 
 def stamp(setup: Setup, probe: str) -> str:
     """The name of *setup* in records of *probe*."""
-    settings = setup.probes.get(probe)
+    return _stamp(setup, setup.probes.get(probe))
+
+
+def _stamp(setup: Setup, settings: Json | None) -> str:
     return f"{setup.identity}-{_hash(settings)}" if settings else setup.identity
+
+
+def is_outgrown(record: CellRecord, setup: Setup) -> bool:
+    """Whether *record* lacks what was added to the settings of its probe."""
+    is_whole = record.observation is not None and not record.is_partial
+    return is_whole and record.setup in _former_stamps(setup, record.probe)
+
+
+def in_common(run: Run) -> Setup:
+    """
+    The setup of *run*, with the settings that all records with numbers have.
+
+    Those are the former ones of a probe until its last record has what was added.
+    """
+    probes = dict(run.setup.probes)
+    for name, former in run.setup.former.items():
+        stamps = {r.setup for r in run.records if r.probe == name and r.has_numbers}
+        common = (each for each in former if _stamp(run.setup, each) in stamps)
+        probes[name] = next(common, probes[name])
+    return replace(run.setup, probes=probes)
+
+
+def _former_stamps(setup: Setup, probe: str) -> set[str]:
+    return {_stamp(setup, each) for each in setup.former.get(probe, ())}
 
 
 def refuse_foreign(
@@ -162,7 +244,9 @@ def refuse_foreign(
     """
     if (record.pair, record.probe) != (pair, probe):
         raise ForeignRecord(file=file, of=f"{record.pair}, {record.probe}")
-    if setup is not None and record.setup != stamp(setup, probe):
+    if setup is None or record.setup == stamp(setup, probe):
+        return
+    if record.setup not in _former_stamps(setup, probe):
         raise ForeignRecord(file=file, of="another setup")
 
 

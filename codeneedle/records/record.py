@@ -412,9 +412,14 @@ class Setup:
         types_v: V types, as asked for; not compared.
         pairs: The pairs of a grid with holes, ``q8_0/q4_0``; empty where every K is
             measured with every V. Not compared.
+        architecture: Of the weights, as their header states it: ``qwen3``. Empty where
+            there is none; not compared, as the hash of the weights is.
+        quant: Quantization of the weights, likewise: ``Q4_K_M``.
         created: When the run folder was made, ISO 8601; not compared.
         probes: Settings of each probe that was run, by its name; a probe that is
             new to the folder adds its own.
+        former: Settings that a probe had before they grew, by its name, oldest first:
+            records of them lack what was added since. Not compared.
         identity: `comparability.identity` of the setup as first stored; empty
             before. Not compared.
         schema: Version of this layout.
@@ -441,6 +446,9 @@ class Setup:
     cpu_features: str
     probes: dict[str, Json] = field(default_factory=dict)
     pairs: tuple[str, ...] = ()
+    architecture: str = ""
+    quant: str = ""
+    former: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     identity: str = ""
     schema: int = SCHEMA
 
