@@ -136,7 +136,7 @@ class RetrievalProbe(Probe):
             BadInput: Naming a context that is enough, or the longest text.
         """
         shortest, *_ = lengths = lengths_of(settings)
-        length, room = lengths[-1], answer_room(settings)
+        length, room = lengths[-1], answer_room(settings, context)
         needed = length + room
         if trained and length > trained:
             raise BadInput(
