@@ -386,11 +386,12 @@ def _log_file(log: Path, heading: str) -> Iterator[BinaryIO]:
     """
     try:
         output = files.create(log)
-        # The child writes behind it: both share the place in the file.
-        output.write(os.fsencode(heading))
-        output.flush()
     except OSError as error:
         raise FolderUnusable(folder=log, reason=files.reason_of(error)) from error
+    # The child writes behind it: both share the place in the file. On a full disk it
+    # runs without a log.
+    with contextlib.suppress(OSError):
+        os.write(output.fileno(), os.fsencode(heading))
     try:
         with output:
             yield output
