@@ -392,11 +392,7 @@ def _cells_of(plan: Plan, probe: Probe, *, decide: bool = False) -> _Cells:
     repeated = plan.repeated(probe)
     pairs = len(plan.pairs)
     if decide and not probe.screens:
-<<<<<<< HEAD
-        # Judging needs statistics, which take a second to load.
-=======
         # Not at the top: what only predicts memory does not wait for statistics.
->>>>>>> main
         from codeneedle.sweep.decide import FINALISTS
 
         pairs = min(pairs, FINALISTS + 1)

@@ -232,7 +232,8 @@ def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
 
 def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     """
-    The metric called *name*, and the probe that has it.
+    The metric called *name*, and the probe that has it: of several, as of memory, the
+    first that these runs measured.
 
     Args:
         name: Of a metric of any probe, or of one that only settings of *runs* have.
@@ -241,11 +242,11 @@ def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     Raises:
         UnknownName: If no probe has it.
     """
-    by_name = {
-        metric.name: (probe, metric)
-        for probe in PROBES.values()
-        for metric in (*probe.metrics, *_more_metrics(probe, runs))
-    }
+    measured = {name for run in runs for name in run.setup.probes}
+    by_name: dict[str, tuple[Probe, Metric]] = {}
+    for probe in sorted(PROBES.values(), key=lambda each: each.name not in measured):
+        for metric in (*probe.metrics, *_more_metrics(probe, runs)):
+            by_name.setdefault(metric.name, (probe, metric))
     if name not in by_name:
         raise UnknownName(kind="metric", name=name, known=list(by_name))
     return by_name[name]
