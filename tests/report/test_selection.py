@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 from made_metrics import failed
-from made_records import made_forced, made_record, made_run, made_setup
+from made_records import made_forced, made_record, made_run, made_setup, sized
 from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence import probe as divergence
+from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.throughput.record import ThroughputConditions
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
@@ -63,18 +64,22 @@ def stored(root, run, *, model="made-model", corpus="random-bodies"):
 
 def test_no_two_probes_call_a_metric_alike():
     """
-    But for memory, which is the same thing wherever it is read.
+    But for those of a cell, which every probe has.
     """
-    names = [
-        (metric.name, metric.group)
-        for probe in PROBES.values()
-        for metric in probe.metrics
-    ]
-    twice = {name for name, group in names if names.count((name, group)) > 1}
+    of_cell = {metric.name for metric in OF_CELL}
+    names = [metric.name for probe in PROBES.values() for metric in probe.metrics]
 
-    assert set() == {
-        name for name, group in names if name in twice and group != "memory"
-    }
+    assert of_cell == {name for name in names if names.count(name) > 1}
+    assert {len(PROBES)} == {names.count(name) for name in of_cell}
+
+
+def test_a_metric_of_cells_is_read_from_the_first_probe_with_a_value():
+    record = replace(sized(made_record("q4_0/q4_0", [])), probe="divergence")
+    run = replace(made_run(setup=PLAIN), records=(record,))
+
+    probe, metric = metric_named("kv", [run])
+
+    assert ("divergence", "kv") == (probe.name, metric.name)
 
 
 @pytest.mark.parametrize(
