@@ -127,7 +127,7 @@ def test_a_selection_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
     names = [m.name for m in select(tmp_path, "random-bodies", "tg@0").probe.metrics]
 
     plain = [metric.name for metric in PROBES["throughput"].metrics]
-    assert [*plain, "tg@0", "pp@0", "tg@256", "pp@256"] == names
+    assert [*plain, "tg@0", "pp@0", "tg@256", "pp@256", "peak@0", "peak@256"] == names
 
 
 def test_a_selection_has_the_records_of_one_probe(tmp_path):
