@@ -30,6 +30,7 @@ from codeneedle.report.captions import (
     entry_table,
     facts,
     failure_phrase,
+    named_pairs,
     nothing_to_show,
     number,
     status_word,
@@ -183,6 +184,12 @@ def _panels(
         for each in found.frozen.left_out
         if each.task == task
     }
+    not_asked: dict[int, list[Pair]] = {}
+    for record in run.records:
+        found = retrieval_of(record)
+        for each in found.not_asked if found else ():
+            if each.task == task:
+                not_asked.setdefault(each.length, []).append(record.pair)
     return Panels(
         task=task,
         metric=metric,
@@ -194,9 +201,16 @@ def _panels(
         ),
         reference=reference,
         notes=tuple(note for note in remarks(run) if note.startswith(f"{task}")),
-        left_out=tuple(
-            f"{length:,} tokens: asked of no pair, {reason}"
-            for length, reason in sorted(left_out.items())
+        left_out=(
+            *(
+                f"{length:,} tokens: asked of no pair, {reason}"
+                for length, reason in sorted(left_out.items())
+            ),
+            *(
+                f"{length:,} tokens: not asked of {named_pairs(pairs)}, with nothing "
+                "right at a shorter length"
+                for length, pairs in sorted(not_asked.items())
+            ),
         ),
     )
 

@@ -105,6 +105,25 @@ def test_a_length_that_was_left_out_is_a_column_of_gaps_with_its_reason():
     assert "right at no depth of 2048" in text
 
 
+def test_a_length_that_a_pair_was_not_asked_is_a_gap_and_no_zero():
+    """Named with its reason; the reference has its values there."""
+    reason = "nothing is right at 1,024 tokens, of which f16/f16 has 100%"
+    gated = retrieval_record(
+        "q4_0/f16",
+        made_texts(length=1024, answer=wrong),
+        not_asked=[("multikey", 2048, reason)],
+    )
+    run = run_of(record_of("f16/f16", unless(None)), gated)
+
+    assert (2048, 0.5) not in panels(run).panels[1].spots
+    assert f"multikey at 2,048 tokens was not asked of q4_0/f16: {reason}" in (
+        " ".join(shown(run).split())
+    )
+    assert (
+        "2,048 tokens: not asked of q4_0/f16, with nothing right at a shorter length"
+    ) in panels(run).left_out
+
+
 def test_the_log_probability_has_panels_too():
     """
     Lost and gained are still about right and wrong.
