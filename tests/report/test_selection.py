@@ -156,17 +156,17 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
     chosen = {"tasks": ["single"], "lengths": [1024]}
     setup = replace(made_setup(), probes={"retrieval": chosen})
     texts = made_texts("single", dial=0)
-    for score, name in ((0.7, "mixed"), (1.0, "perfect")):
+    for score, name in ((0.7, "mixed"), (0.0, "nothing")):
         frozen = made_frozen(made_dial("single", setting=0, score=score))
         record = retrieval_record("f16/f16", texts, frozen=frozen)
         stored(tmp_path, Run(name="x/y", setup=setup, records=(record,)), corpus=name)
 
     shown = {
         name: select(tmp_path, name, None).metric.name
-        for name in ("recalled", "mixed", "perfect")
+        for name in ("recalled", "mixed", "nothing")
     }
 
-    assert {"recalled": "matched", "mixed": "retrieval", "perfect": "single"} == shown
+    assert {"recalled": "matched", "mixed": "retrieval", "nothing": "single"} == shown
 
 
 def test_a_summary_has_passes_next_to_another_metric(tmp_path):
