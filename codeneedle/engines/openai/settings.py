@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -138,6 +139,13 @@ class Template:
     def is_diagonal(self) -> bool:
         """Whether it sets one type for K and V."""
         return not {"k", "v"} <= self.placeholders
+
+    @property
+    def is_llama_server(self) -> bool:
+        """Whether a word of it is the path or the name of llama.cpp's server."""
+        # A shell may get all of it as one word.
+        words = (part for word in self.words for part in word.split())
+        return any(Path(word).stem == "llama-server" for word in words)
 
     def filled(
         self, values: Mapping[str, object], environment: Mapping[str, str]
