@@ -435,7 +435,10 @@ class _Page:
             raise KeyboardInterrupt
         finished = progress.done - progress.failures
         cells = f"{finished} of {len(progress.pairs)} cells finished"
-        return self._told(progress, cells)
+        lacking = sum(map(self.plan.store.is_outgrown, progress.records.values()))
+        if lacking:
+            cells += f", {lacking} without what was added: it failed, see the logs"
+        return self._told(progress, cells) or int(lacking > 0)
 
     def _pending(self, progress: SweepProgress) -> list[Pair]:
         return pending(

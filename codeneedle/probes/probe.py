@@ -147,7 +147,8 @@ class ProbeContext:
         logs: Folder of the log files; it exists.
         records: Records of the same probe that are there already, by pair.
         tell: Called with how far the probe is.
-        former: What an earlier server of this cell has measured; None if nothing.
+        former: What an earlier server of this cell has measured, before it ended early
+            or the settings grew; None if nothing.
         goal: Units to ask for, of those that were answered and others; None for as
             many as every sweep asks.
         keep: Called with all that was observed so far, once an answer is new.
@@ -411,6 +412,8 @@ class Probe(ABC):
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
             names.
+        grows: Names of settings to which values can be added in a run folder. Its
+            conditions have them by the same names.
         needs: What an engine must be able to do, beside answering.
         continued_metric: Name of the metric for which open pairs can be asked for
             further units; empty if every pair is asked the same.
@@ -430,6 +433,7 @@ class Probe(ABC):
     name: str
     metrics: tuple[Metric, ...]
     settings: type[Struct] = NoSettings
+    grows: tuple[str, ...] = ()
     needs: frozenset[Ability] = frozenset()
     continued_metric: str = ""
     screens: bool = False
@@ -515,6 +519,16 @@ class Probe(ABC):
             CodeneedleError: If it cannot measure this run.
         """
         return {}
+
+    def widened(self, stored: Json, wanted: Json) -> Json | None:
+        """
+        The conditions of a run folder and others in one; None where they cannot be.
+
+        Only `grows` may differ. A cell that was measured under the *stored* ones is
+        measured again with its record as `ProbeContext.former`, for what it lacks.
+        """
+        joined = {name: sorted({*stored[name], *wanted[name]}) for name in self.grows}
+        return wanted | joined if wanted | joined == stored | joined else None
 
     # --- cell by cell
 

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,13 @@ import msgspec
 
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair, by_precision
-from codeneedle.records.record import CellRecord, ForeignRecord, Setup
+from codeneedle.records.record import (
+    CellRecord,
+    ForeignRecord,
+    Json,
+    Run,
+    Setup,
+)
 from codeneedle.text import sweep_command
 
 _NOT_COMPARED = frozenset(
@@ -22,6 +28,7 @@ _NOT_COMPARED = frozenset(
         "types_v",
         "pairs",
         "probes",
+        "former",
         "identity",
         "schema",
     }
@@ -49,23 +56,38 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
         self.stored = stored
 
 
-def widened(stored: Setup, wanted: Setup) -> Setup:
+def widened(stored: Setup, wanted: Setup, grown: Mapping[str, Json] = {}) -> Setup:
     """
     The stored setup with the types and probes of both: it grows.
 
     Its corpus is counted from the first probe on that reads it, and has needles from
     the first that asks for some.
+
+    Args:
+        stored: That of the run folder.
+        wanted: Another that does not differ from it.
+        grown: Wider settings of probes that are in the folder, by name.
     """
+    former = {name: list(each) for name, each in stored.former.items()}
+    for name, each in wanted.former.items():
+        former[name] = [*former.get(name, ()), *each]
+    for name in grown:
+        former[name] = [*former.get(name, ()), stored.probes[name]]
     pairs: list[str] = []
     if stored.pairs or wanted.pairs:
         pairs = list(dict.fromkeys(map(str, (*stored.grid, *wanted.grid))))
     return replace(
         _counted(stored, wanted),
-        probes={**stored.probes, **wanted.probes},
+        probes={**stored.probes, **wanted.probes, **grown},
+        former={name: _distinct(each) for name, each in former.items()},
         pairs=tuple(pairs),
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
     )
+
+
+def _distinct(settings: Iterable[Json]) -> tuple[Json, ...]:
+    return tuple({_hash(each): each for each in settings}.values())
 
 
 def _counted(stored: Setup, wanted: Setup) -> Setup:
@@ -140,8 +162,35 @@ def identity(setup: Setup) -> str:
 
 def stamp(setup: Setup, probe: str) -> str:
     """The name of *setup* in records of *probe*."""
-    settings = setup.probes.get(probe)
+    return _stamp(setup, setup.probes.get(probe))
+
+
+def _stamp(setup: Setup, settings: Json | None) -> str:
     return f"{setup.identity}-{_hash(settings)}" if settings else setup.identity
+
+
+def is_outgrown(record: CellRecord, setup: Setup) -> bool:
+    """Whether *record* lacks what was added to the settings of its probe."""
+    is_whole = record.observation is not None and not record.is_partial
+    return is_whole and record.setup in _former_stamps(setup, record.probe)
+
+
+def in_common(run: Run) -> Setup:
+    """
+    The setup of *run*, with the settings that all records with numbers have.
+
+    Those are the former ones of a probe until its last record has what was added.
+    """
+    probes = dict(run.setup.probes)
+    for name, former in run.setup.former.items():
+        stamps = {r.setup for r in run.records if r.probe == name and r.has_numbers}
+        common = (each for each in former if _stamp(run.setup, each) in stamps)
+        probes[name] = next(common, probes[name])
+    return replace(run.setup, probes=probes)
+
+
+def _former_stamps(setup: Setup, probe: str) -> set[str]:
+    return {_stamp(setup, each) for each in setup.former.get(probe, ())}
 
 
 def refuse_foreign(
@@ -162,7 +211,9 @@ def refuse_foreign(
     """
     if (record.pair, record.probe) != (pair, probe):
         raise ForeignRecord(file=file, of=f"{record.pair}, {record.probe}")
-    if setup is not None and record.setup != stamp(setup, probe):
+    if setup is None or record.setup == stamp(setup, probe):
+        return
+    if record.setup not in _former_stamps(setup, probe):
         raise ForeignRecord(file=file, of="another setup")
 
 

@@ -415,6 +415,8 @@ class Setup:
         created: When the run folder was made, ISO 8601; not compared.
         probes: Settings of each probe that was run, by its name; a probe that is
             new to the folder adds its own.
+        former: Settings that a probe had before they grew, by its name, oldest first:
+            records of them lack what was added since. Not compared.
         identity: `comparability.identity` of the setup as first stored; empty
             before. Not compared.
         schema: Version of this layout.
@@ -441,6 +443,7 @@ class Setup:
     cpu_features: str
     probes: dict[str, Json] = field(default_factory=dict)
     pairs: tuple[str, ...] = ()
+    former: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     identity: str = ""
     schema: int = SCHEMA
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from codeneedle.errors import BadInput, FolderUnusable, did_you_mean
 from codeneedle.grid import Pair
 from codeneedle.records.comparability import (
     identity,
+    is_outgrown,
     refuse_difference,
     refuse_foreign,
     stamp,
@@ -202,9 +203,13 @@ class Store:
         self._setup = None if data is None else decode_setup(data, file=str(path))
         return self._setup
 
-    def adopt(self, setup: Setup) -> Setup:
+    def adopt(self, setup: Setup, grown: Mapping[str, Json] = {}) -> Setup:
         """
         Make the folder one of *setup*, or check that it is.
+
+        Args:
+            setup: With the settings of probes as they are stored where they grow.
+            grown: Those that they grow to, by probe.
 
         Returns:
             The setup of the folder from now on: the stored one, with the types and
@@ -216,7 +221,7 @@ class Store:
         """
         stored = self.compare(setup)
         if stored is not None:
-            setup = widened(stored, setup)
+            setup = widened(stored, setup, grown)
         if not setup.identity:
             setup = replace(setup, identity=identity(setup))
         if setup != stored:
@@ -242,6 +247,11 @@ class Store:
                 hint="Move the folder away, or choose another with --out.",
             )
         return stored
+
+    def is_outgrown(self, record: CellRecord) -> bool:
+        """Whether *record* lacks what was added to the settings of its probe."""
+        setup = self._known()
+        return setup is not None and is_outgrown(record, setup)
 
     def intact_setup(self) -> Setup | None:
         """

@@ -4,13 +4,15 @@ chosen, the setup stored.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+
+from msgspec import structs
 
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
-from codeneedle.probes.probe import RunContext, tokenizing
+from codeneedle.probes.probe import Probe, RunContext, tokenizing
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.fitting import (
     Fit,
@@ -28,9 +30,9 @@ from codeneedle.probes.recall.settings import (
     RecallSettings,
 )
 from codeneedle.records.comparability import OtherSetup
-from codeneedle.records.record import Setup, WeightsFacts
+from codeneedle.records.record import Json, Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan
-from codeneedle.sweep.request import keep
+from codeneedle.sweep.request import Request, keep, option_of
 from codeneedle.system import machine
 from codeneedle.system.processes import now
 
@@ -61,12 +63,14 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
     """
     fitted = _fitted(plan, {} if counts is None else counts)
     setup = _setup(plan, fitted)
-    stored = plan.store.compare(setup)
+    with _hinting(plan):
+        stored = plan.store.compare(setup)
     run = _run(plan, setup, fitted, stored)
     conditions = {probe.name: probe.conditions(run) for probe in plan.probes}
-    with _hinting():
-        setup = plan.store.adopt(replace(setup, probes=conditions))
-    keep(plan.kept, plan.store)
+    compared, grown = _growth(plan.probes, stored, conditions)
+    with _hinting(plan):
+        setup = plan.store.adopt(replace(setup, probes=compared), grown)
+    keep(_with_grown(plan, setup), plan.store)
     return replace(run, setup=setup)
 
 
@@ -87,9 +91,55 @@ def _run(
     )
 
 
+def _growth(
+    probes: Iterable[Probe], stored: Setup | None, conditions: Mapping[str, Json]
+) -> tuple[dict[str, Json], dict[str, Json]]:
+    """
+    The *conditions* of *probes*, and those that the run folder grows to.
+
+    The first have the *stored* values of settings that may grow: what else differs is
+    refused, and named.
+    """
+    compared, grown = dict(conditions), dict[str, Json]()
+    for probe in probes:
+        before = stored.probes.get(probe.name) if stored else None
+        wanted = conditions.get(probe.name)
+        if before is None or wanted is None or before == wanted:
+            continue
+        joined = probe.widened(before, wanted)
+        compared[probe.name] = (
+            wanted | {name: before[name] for name in probe.grows}
+            if joined is None
+            else before
+        )
+        if joined not in (None, before):
+            grown[probe.name] = joined
+    return compared, grown
+
+
+def _with_grown(plan: Plan, setup: Setup) -> Request:
+    """What the run folder of *plan* keeps, with all that its settings grew to."""
+    changes = {}
+    for probe in plan.probes:
+        if probe.name in setup.former:
+            values = {name: setup.probes[probe.name][name] for name in probe.grows}
+            grown = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+            }
+            chosen = plan.kept.chosen(probe.name, probe.settings)
+            changes[probe.name] = structs.replace(chosen, **grown)
+    return structs.replace(plan.kept, **changes)
+
+
 @contextlib.contextmanager
-def _hinting() -> Iterator[None]:
-    """Name the option with which a run whose recall asked something else goes on."""
+def _hinting(plan: Plan) -> Iterator[None]:
+    """
+    Name what may be added to a run folder, and the option with which a run whose recall
+    asked something else goes on.
+    """
+    growing = [
+        option_of(probe.settings, name) for probe in plan.probes for name in probe.grows
+    ]
     try:
         yield
     except OtherSetup as error:
@@ -99,6 +149,8 @@ def _hinting() -> Iterator[None]:
             error.hint = (
                 f"Go on with {option} {value}, or choose another folder with --out."
             )
+        elif growing:
+            error.hint += f" What can be added is: --types, {', '.join(growing)}."
         raise
 
 
@@ -125,15 +177,17 @@ def refuse_unfit(plan: Plan) -> None:
         return
     fitted = _stored(plan, stored)
     setup = _setup(plan, fitted)
-    plan.store.compare(setup)
+    with _hinting(plan):
+        plan.store.compare(setup)
     run = _run(plan, setup, fitted, stored)
     conditions = {
         probe.name: probe.conditions(run)
         for probe in plan.probes
         if not probe.counts_tokens and (fitted.text or not plan.reads_corpus)
     }
-    with _hinting():
-        plan.store.compare(replace(setup, probes=conditions))
+    compared, _ = _growth(plan.probes, stored, conditions)
+    with _hinting(plan):
+        plan.store.compare(replace(setup, probes=compared))
     if stored.corpus.is_trimmed and not plan.request.fit:
         raise BadInput(
             source="--no-fit",

@@ -68,21 +68,23 @@ def pending(
     """
     The pairs still to be measured: untried or interrupted, and failed if wished.
 
-    A failure is a result unless another try is asked for: a pair that no kernel
-    supports fails again, and costs the time again.
+    So are those that lack what was added to the settings of the probe. A failure is a
+    result unless another try is asked for: a pair that no kernel supports fails again,
+    and costs the time again.
     """
     records = trusted_records(store, probe)
     return [
         pair
         for pair in pairs
-        if is_open(record := records.get(pair))
-        or (retry_failed and record and not record.has_numbers)
+        if (record := records.get(pair)) is None
+        or _is_left(record, store)
+        or (retry_failed and not record.has_numbers)
     ]
 
 
-def is_open(record: CellRecord | None) -> bool:
-    """Whether a cell with this *record* was not tried, or not to its end."""
-    return record is None or record.status is Status.INTERRUPTED
+def _is_left(record: CellRecord, store: Store) -> bool:
+    """Whether a cell with this *record* was not measured to its end."""
+    return record.status is Status.INTERRUPTED or store.is_outgrown(record)
 
 
 def once_more(
@@ -313,10 +315,13 @@ class Runner:
                 return
             self._refuse_replaced_weights(cell)
             kept = observation
-            status = Status.FINISHED if goal else Status.INTERRUPTED
+            whole = cell.former if cell.former and not cell.former.is_partial else None
+            status = whole.status if whole else Status.INTERRUPTED
             record = _record(
                 probe, cell, status, reason=STOPPED, observation=observation
             )
+            # What was added to the settings is not all there yet.
+            record = replace(record, setup=whole.setup if whole else "")
             self.store.add(made(record))
 
         cell.keep = keep
@@ -358,13 +363,14 @@ class Runner:
             walk.tell(CellStepped(pair, step))
 
         former = self.store.record(pair, walk.probe.name)
+        is_kept = former and (former.is_partial or self.store.is_outgrown(former))
         return ProbeContext(
             run=replace(self.run, engine=worker.engine),
             pair=pair,
             logs=self.store.log(pair).parent,
             records=dict(walk.records),
             tell=tell,
-            former=former if goal or (former and former.is_partial) else None,
+            former=former if goal or is_kept else None,
             goal=goal,
             previous_end=worker.previous_end,
         )
@@ -549,7 +555,8 @@ class _Walk:
     def of_others(self, pair: Pair) -> CellRecord | None:
         """What another process has stored of *pair* since this one began."""
         record = self._record(pair)
-        is_new = not is_open(record) and record != self._seen.get(pair, record)
+        is_left = record is None or _is_left(record, self._runner.store)
+        is_new = not is_left and record != self._seen.get(pair, record)
         return record if is_new else None
 
     def takes_over(self, pair: Pair) -> bool:

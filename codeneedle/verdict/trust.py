@@ -12,6 +12,7 @@ from dataclasses import replace
 from codeneedle.grid import Pair, most_precise
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import Metric
+from codeneedle.records.comparability import in_common
 from codeneedle.records.record import (
     AGAIN,
     CellRecord,
@@ -43,7 +44,8 @@ def trusted(run: Run) -> Run:
 
     A record stores what was observed of its cell alone. Cells are compared that were
     measured by the same probe on the same device, where a pair that was measured once
-    more stands beside the first records of the others.
+    more stands beside the first records of the others. Where settings of a probe grow,
+    its records are read by those that all of them have.
 
     Args:
         run: As it is stored; not narrowed to a probe.
@@ -51,7 +53,7 @@ def trusted(run: Run) -> Run:
     groups: dict[tuple[str, str], dict[Pair, CellRecord]] = {}
     for record in run.records:
         groups.setdefault((record.probe, record.device), {})[record.pair] = record
-    setup = run.setup
+    setup = in_common(run)
     asked = {*setup.grid, *(record.pair for record in run.records)}
     has_device = any(set(each.effective.devices) - {"CPU"} for each in run.records)
     marked: dict[CellKey, Trouble] = {}
@@ -65,7 +67,11 @@ def trusted(run: Run) -> Run:
         )
         own = found.keys() & records.keys()
         marked |= {(pair, probe, device): found[pair] for pair in own}
-    return replace(run, records=tuple(_marked(each, marked) for each in run.records))
+    return replace(
+        run,
+        setup=setup,
+        records=tuple(_marked(each, marked) for each in run.records),
+    )
 
 
 CellKey = tuple[Pair, str, str]

@@ -186,6 +186,72 @@ def test_one_sweep_measures_all_probes_and_a_second_start_does_nothing(priced):
     assert [] == processes_in(folder)
 
 
+@pytest.fixture
+def growing(priced, tmp_path):
+    """A copy of that folder, to which depths and contexts may be added."""
+    shutil.copytree(priced[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.mark.real
+def test_a_finished_run_grows_by_what_is_added_and_measures_nothing_else(growing):
+    """
+    The old observations stay to the byte, and their logs are not written again.
+    """
+    logs = {log: log.read_bytes() for log in (growing / RUN / "logs").glob("*")}
+    before = {
+        name: {pair: record(growing, pair, name) for pair in PAIRS} for name in PROBES
+    }
+
+    told = run(
+        growing,
+        "sweep",
+        RUN,
+        "--depths",
+        "128",
+        "--divergence-context",
+        "384",
+    )
+
+    assert 0 == told.returncode, told.stderr
+    settings = stored(growing / RUN / "setup.json")["probes"]
+    assert [0, 128, 256] == settings["throughput"]["depths"]
+    assert [256, 512, 384] == settings["divergence"]["contexts"]
+    assert logs == {log: log.read_bytes() for log in logs}
+    for pair in PAIRS:
+        assert before["recall"][pair] == record(growing, pair)
+        old = before["throughput"][pair]["observation"]["speeds"]
+        speeds = record(growing, pair, "throughput")["observation"]["speeds"]
+        assert old == [speeds[0], speeds[2]]
+        assert (128, "") == (speeds[1]["depth"], speeds[1]["gap"])
+        old = before["divergence"][pair]["observation"]["contexts"]
+        contexts = record(growing, pair, "divergence")["observation"]["contexts"]
+        assert old == contexts[:2]
+        assert [384] == [each["context"] for each in contexts[2:]]
+    again = run(growing, "sweep", RUN)
+    assert 3 == again.stderr.count("nothing to do")
+    kept = (growing / RUN / "sweep.toml").read_text(encoding="utf-8")
+    assert "    128,\n" in kept
+    assert "    384,\n" in kept
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (("--depths", "128", "--repetitions", "2"), "throughput repetitions"),
+        (("--chunks", "1"), "divergence chunks"),
+        (("--seed", "7"), "seed"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_and_what_can_is_named(growing, options, key):
+    told = run(growing, "sweep", RUN, *options)
+
+    assert 2 == told.returncode
+    assert f"a run with another {key}" in told.stderr
+    assert "added is: --types, --divergence-context, --depths." in told.stderr
+
+
 @pytest.mark.real
 def test_the_reference_is_the_most_precise_pair_and_its_own_floor(priced):
     """

@@ -12,12 +12,14 @@ from codeneedle.records.comparability import (
     differences,
     first_other,
     identity,
+    in_common,
+    is_outgrown,
     refuse_difference,
     refuse_foreign,
     stamp,
     widened,
 )
-from codeneedle.records.record import ForeignRecord
+from codeneedle.records.record import ForeignRecord, Run
 
 SETUP = replace(
     made_setup(needles=3),
@@ -180,3 +182,25 @@ def test_a_grid_with_holes_grows_by_the_pairs_of_both():
 
     assert ("f16/f16", "q8_0/q4_0") == widened(chosen, other).pairs
     assert ("q8_0/q4_0", "f16/f16") == widened(other, chosen).pairs
+
+
+def test_a_grown_run_is_read_by_what_all_records_have():
+    """Until the last one has what was added; a record of before is still one of it."""
+    wider = {"throughput": {"depths": [0, 64], "repetitions": 3}}
+    grown = widened(stored(), stored(), wider)
+    old, new = (
+        replace(
+            made_record(pair, []),
+            probe="throughput",
+            observation={},
+            setup=stamp(setup, "throughput"),
+        )
+        for pair, setup in (("f16/f16", stored()), ("q8_0/q4_0", grown))
+    )
+
+    for record in (old, new):
+        refuse_foreign(record, record.pair, "throughput", setup=grown, file="x")
+    assert [True, False] == [is_outgrown(each, grown) for each in (old, new)]
+    half = Run(name="a/b", setup=grown, records=(old, new))
+    assert SETUP.probes == in_common(half).probes
+    assert wider == in_common(replace(half, records=(new,))).probes

@@ -449,9 +449,11 @@ def any_made(layout, **chosen):
 
 
 RECORDS = any_made(CellRecord, observation=st.none(), schema=st.just(SCHEMA))
+SETTINGS = st.dictionaries(TEXT, TEXT | st.none() | FACTS)
 SETUPS = any_made(
     Setup,
-    probes=st.dictionaries(TEXT, st.dictionaries(TEXT, TEXT | st.none() | FACTS)),
+    probes=st.dictionaries(TEXT, SETTINGS),
+    former=st.dictionaries(TEXT, st.lists(SETTINGS).map(tuple)),
     schema=st.just(SCHEMA),
 )
 

@@ -650,6 +650,34 @@ def test_answers_stay_where_the_next_server_gives_none(store, error):
     assert {"answers": ["a", "b", "c"]} == found.observation
 
 
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), Killed(), broken(Status.CRASHED)]
+)
+def test_a_finished_cell_whose_settings_grew_goes_on_and_keeps_its_numbers(
+    store, error
+):
+    """It has numbers all the time, and is left until it has all that was added."""
+    setup = replace(made_setup(needles=1), probes={"recall": {"answers": 2}})
+    store.adopt(setup)
+    walk(store, Script(answering("ab")), pairs=PAIRS[:1])
+    first = store.record(PAIRS[0], "recall")
+    store.adopt(setup, {"recall": {"answers": 4}})
+
+    with contextlib.suppress(KeyboardInterrupt, Killed):
+        walk(store, Script(answering("abcd", error)), pairs=PAIRS[:1])
+    early = store.record(PAIRS[0], "recall")
+    left = pending(PAIRS[:1], store=store, probe="recall")
+    walk(store, Script(answering("abcd")), pairs=PAIRS[:1])
+    late = store.record(PAIRS[0], "recall")
+
+    assert (Status.FINISHED, PAIRS[:1]) == (early.status, left)
+    assert {"answers": ["a", "b", "c"]} == early.observation
+    assert {"answers": ["a", "b", "c", "d"]} == late.observation
+    assert (first.started, first.setup) == (early.started, early.setup)
+    assert first.setup != late.setup
+    assert [] == pending(PAIRS[:1], store=store, probe="recall")
+
+
 def test_each_answer_is_on_disk_before_the_next_question(store):
     """As those of a cell that was interrupted."""
 

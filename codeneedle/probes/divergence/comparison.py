@@ -50,6 +50,8 @@ def compared(
     """
     The observation of *probe*: the cell compared with the reference on *texts*.
 
+    Contexts that the cell's former record has stay as they are.
+
     Args:
         context: The cell.
         texts: One for each context of the settings.
@@ -62,6 +64,8 @@ def compared(
     """
     tool = context.run.engine.divergence_tool()
     reference = reference_of(context.records) or context.pair
+    former = divergence_of(context.former) if context.former else None
+    done = {each.context: each for each in former.contexts} if former else {}
     tasks = [
         DivergenceTask(
             pair=context.pair,
@@ -74,16 +78,16 @@ def compared(
             folder=folder,
         )
         for text in texts
+        if text.context not in done
     ]
     steps = [_steps(tool, task) for task in tasks]
     with context.measuring():
-        found = [
-            _compared(
+        for at, task in enumerate(tasks):
+            done[task.context] = _compared(
                 context, tool, task, done=sum(steps[:at]), total=sum(steps), probe=probe
             )
-            for at, task in enumerate(tasks)
-        ]
-    return as_json(Divergence(reference=str(reference), contexts=tuple(found)))
+    found = tuple(done[text.context] for text in texts)
+    return as_json(Divergence(reference=str(reference), contexts=found))
 
 
 def reference_of(records: Mapping[Pair, CellRecord]) -> Pair | None:

@@ -182,6 +182,8 @@ class DivergenceProbe(Probe):
         """
         What *run* compares distributions on, checked as far as can be without a model.
 
+        Where no contexts or chunks are chosen, those of the run folder.
+
         Raises:
             BadInput: If the text is too short, a context too long, or too few tokens
                 would be scored.
@@ -190,9 +192,14 @@ class DivergenceProbe(Probe):
         tool = run.engine.divergence_tool()
         settings = run.settings_of(DivergenceSettings, NAME)
         data = _text(run)
+        stored = _sizes(run.setup.probes.get(NAME, {}))
         contexts = chosen_contexts(run, settings, len(data))
+        if stored and not settings.contexts:
+            contexts = tuple(stored)
+        known = stored if settings.chunks is None else {}
         sizes = [
-            (context, _chunks(settings, context, len(data))) for context in contexts
+            (context, known.get(context) or _chunks(settings, context, len(data)))
+            for context in contexts
         ]
         chosen = DivergenceConditions(
             contexts=contexts,
@@ -214,9 +221,21 @@ class DivergenceProbe(Probe):
         refuse_full_disk(run, run.folder, sizes)
         return as_json(chosen)
 
+    def widened(self, stored: Json, wanted: Json) -> Json | None:
+        """
+        Contexts may be added, behind those that are there; not chunks of a context.
+
+        A tool compares the chunks of a context from the first one on.
+        """
+        ours, theirs = _sizes(stored), _sizes(wanted)
+        sizes = ours | theirs
+        joined = {"contexts": list(sizes), "chunks": list(sizes.values())}
+        is_same = wanted | joined == stored | joined and sizes == theirs | ours
+        return wanted | joined if is_same else None
+
     def measure(self, context: ProbeContext) -> Json:
         """
-        Compare the cell with the reference, at each context of the conditions.
+        Compare the cell with the reference, at each context that it lacks.
 
         Distributions of the reference that are missing, truncated or of something else
         are computed again. The reference is compared with itself, too: the noise floor.
@@ -245,10 +264,17 @@ PROBE = DivergenceProbe(
     name=NAME,
     metrics=METRICS,
     settings=DivergenceSettings,
+    grows=("contexts",),
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
     leads=True,
 )
+
+
+def _sizes(conditions: Json) -> dict[int, int]:
+    """Chunks by context of stored conditions; empty if there are none."""
+    contexts, chunks = conditions.get("contexts", ()), conditions.get("chunks", ())
+    return dict(zip(contexts, chunks, strict=True))
 
 
 def _text(run: RunContext) -> bytes:

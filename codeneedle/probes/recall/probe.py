@@ -231,8 +231,8 @@ class RecallProbe(Probe):
         *settings* as *engine* can ask them: without a choice, what it can.
 
         Raises:
-            CodeneedleError: If it cannot score right lines, and is to; or if settings of
-                lines that are forced are given where none are.
+            CodeneedleError: If it cannot score right lines, and is to; or if settings
+                of forced lines are given where lines are written alone.
         """
         can_force = Ability.FORCED in engine.abilities
         if settings.ask in {Ask.FORCED, Ask.BOTH}:

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -170,6 +171,8 @@ class ThroughputProbe(Probe):
         """
         What to measure, after everything that can be checked before a cell starts.
 
+        Where no depths are chosen, those of the run folder.
+
         Raises:
             BadInput: If a depth is deeper than the weights were trained for.
             MachineError: If the tool is missing or too old.
@@ -177,9 +180,12 @@ class ThroughputProbe(Probe):
         tool = run.engine.speed_tool()
         settings = run.settings_of(ThroughputSettings, NAME)
         small = run.is_built_in
+        stored = conditions_of(run.setup)
         return as_json(
             ThroughputConditions(
-                depths=chosen_depths(run, settings.depths),
+                depths=stored.depths
+                if stored and not settings.depths
+                else chosen_depths(run, settings.depths),
                 repetitions=settings.repetitions or REPETITIONS,
                 prompt_tokens=BUILT_IN_PROMPT_TOKENS if small else PROMPT_TOKENS,
                 generated_tokens=BUILT_IN_GENERATED_TOKENS
@@ -198,7 +204,8 @@ class ThroughputProbe(Probe):
         """
         Measure each depth by a process of its own, the shallowest first.
 
-        A depth that fails is a gap, and so are the deeper ones.
+        Those that an earlier record of the cell has stay as they are. A depth that
+        fails is a gap, and so are the deeper ones.
 
         Raises:
             CellError: If the shallowest depth fails, or what runs at any depth is not
@@ -209,13 +216,20 @@ class ThroughputProbe(Probe):
             raise ValueError("a setup without conditions of this probe")
         tool = context.run.engine.speed_tool()
         load = round(machine.mean_load() / machine.usable_cores(), 2)
+        former = throughput_of(context.former) if context.former else None
+        known = {each.depth: each for each in former.speeds} if former else {}
         measured: list[DepthSpeeds] = []
         first: Speeds | None = None
         with context.measuring():
             for depth in chosen.depths:
-                speeds, found = _at_depth(context, tool, chosen, depth, measured)
+                speeds, found = known.get(depth), None
+                if speeds is None:
+                    speeds, found = _at_depth(context, tool, chosen, depth, measured)
                 measured.append(speeds)
                 first = first or found
+        if former is not None:
+            load = max(load, former.load)
+            return as_json(replace(former, speeds=tuple(measured), load=load))
         if first is None:
             raise ValueError("conditions without depths")
         return as_json(
@@ -255,6 +269,7 @@ PROBE = ThroughputProbe(
     name=NAME,
     metrics=METRICS,
     settings=ThroughputSettings,
+    grows=("depths",),
     needs=frozenset({Ability.SPEED}),
     is_timed=True,
 )
