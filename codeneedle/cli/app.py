@@ -52,6 +52,7 @@ from codeneedle.text import visible, visible_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from codeneedle.report.llama_form import Dialect
     from codeneedle.verdict.judge import Limits
 
 # Without markup: rich takes longer to import than all the rest of --help.
@@ -395,20 +396,39 @@ def _in_form(form: str, out: Path, name: str, limits: "Limits | None") -> str:
     Raises:
         UnknownName: If there is no such form.
     """
-    from codeneedle.engines.llama_cpp import by_hand
-    from codeneedle.report.llama_form import Dialect, llama_form
+    from codeneedle.report.llama_form import llama_form
     from codeneedle.report.selection import read_runs
     from codeneedle.verdict.judge import judge
 
     if form != ENGINE:
         raise UnknownName(kind="form", name=form, known=[ENGINE])
-    dialect = Dialect(
+    runs, dialect = read_runs(out, name), _dialect()
+    return "\n".join(llama_form(judge(run, limits), dialect) for run in runs)
+
+
+def _dialect() -> "Dialect":
+    """The words of llama.cpp's tools."""
+    from codeneedle.engines.llama_cpp import by_hand
+    from codeneedle.report.llama_form import Dialect
+
+    return Dialect(
         base=by_hand.base_command,
         compares=by_hand.comparison,
         build=by_hand.build_option,
     )
-    runs = read_runs(out, name)
-    return "\n".join(llama_form(judge(run, limits), dialect) for run in runs)
+
+
+@app.command()
+def receipt(name: RunName, *, out: OutOption = RUNS) -> None:
+    """
+    Print a run to pass on: a table, and a line for 'merge'.
+
+    For an issue or a gist. No text, reply or path of yours is in it.
+    """
+    from codeneedle.report.receipt import receipt_markdown
+    from codeneedle.report.selection import one_run
+
+    _write(receipt_markdown(one_run(out, name), _dialect()))
 
 
 @app.command()
@@ -505,7 +525,10 @@ def compare(
 def merge(
     folders: Annotated[
         list[str],
-        argument("FOLDER...", "Run folders, or folders given to --out."),
+        argument(
+            "FOLDER...|FILE...|-",
+            "Run folders, folders given to --out, or texts with receipts.",
+        ),
     ],
     *,
     out: OutOption = RUNS,
@@ -514,11 +537,16 @@ def merge(
     Join shares that several hosts have measured, and print where.
 
     Setups that differ, in processor or build too, are refused: see 'compare'.
+    Runs of receipts, in files or stdin (-), are printed side by side instead.
     """
     from codeneedle.cli.progress import note_lines, working
+    from codeneedle.report.receipt import are_texts, merged_markdown, read_receipts
     from codeneedle.sweep.merge import merge as merged
     from codeneedle.text import plural
 
+    if are_texts(folders):
+        _write(merged_markdown(read_receipts(folders)))
+        return
     with working(_stderr(), "merging") as tell:
         found = merged([Path(folder) for folder in folders], out, tell=tell)
     for run in found:

@@ -123,6 +123,17 @@ class Metric:
     units: Values | None = None
 
     @property
+    def is_distance(self) -> bool:
+        """
+        Whether it is a distance from what the run itself wrote with its reference.
+
+        Not what is a share of right tokens or counts samples: these stand alone.
+        """
+        kind = self.loss.kind if self.loss else LossKind.CHANGE
+        is_compared = self.reference is not None and self.noun != "samples"
+        return is_compared and kind is LossKind.CHANGE
+
+    @property
     def counted(self) -> str:
         """What its observations are: of a text there are several, one per question."""
         return "questions" if self.noun == "texts" else self.noun

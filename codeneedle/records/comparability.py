@@ -27,6 +27,8 @@ _NOT_COMPARED = frozenset(
         "types_k",
         "types_v",
         "pairs",
+        "architecture",
+        "quant",
         "probes",
         "former",
         "identity",
@@ -138,6 +140,37 @@ def differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, str, str]]:
         for key in sorted(before.keys() | after.keys()):
             if before.get(key) != after.get(key):
                 yield f"{probe} {key}", repr(before.get(key)), repr(after.get(key))
+
+
+WALL = (
+    "Divergence is measured against a base that each build writes itself: two builds, "
+    "or processors with other features, differ on K-quant weights by 0.027 to 0.035 "
+    "nats, more than q4_0/q4_0 costs, and on Q8_0 weights by nothing. Measure with the "
+    "same build on the same kind of processor, best with Q8_0 weights."
+)
+"""Why divergence is not compared. Source: antonellof/ferrox #102, #108, #110, #111."""
+
+
+def other_kernels(builds: tuple[str, str], features: tuple[str, str]) -> str:
+    """
+    What separates the kernels of two runs, with both values; empty if nothing does.
+
+    Args:
+        builds: `Setup.llama` of each.
+        features: `Setup.cpu_features` of each.
+    """
+    phrases = []
+    if builds[0] != builds[1]:
+        phrases.append(f"builds {builds[0] or '-'} and {builds[1] or '-'}")
+    first, second = (each.split() for each in features)
+    if set(first) != set(second):
+        ours = [name for name in first if name not in second] or ["no others"]
+        theirs = [name for name in second if name not in first] or ["no others"]
+        phrases.append(
+            f"CPU features ({' '.join(ours)} in the first, {' '.join(theirs)} in the "
+            "second)"
+        )
+    return ", ".join(phrases)
 
 
 def _compared(setup: Setup) -> dict[str, Any]:

@@ -412,6 +412,9 @@ class Setup:
         types_v: V types, as asked for; not compared.
         pairs: The pairs of a grid with holes, ``q8_0/q4_0``; empty where every K is
             measured with every V. Not compared.
+        architecture: Of the weights, as their header states it: ``qwen3``. Empty where
+            there is none; not compared, as the hash of the weights is.
+        quant: Quantization of the weights, likewise: ``Q4_K_M``.
         created: When the run folder was made, ISO 8601; not compared.
         probes: Settings of each probe that was run, by its name; a probe that is
             new to the folder adds its own.
@@ -443,6 +446,8 @@ class Setup:
     cpu_features: str
     probes: dict[str, Json] = field(default_factory=dict)
     pairs: tuple[str, ...] = ()
+    architecture: str = ""
+    quant: str = ""
     former: dict[str, tuple[Json, ...]] = field(default_factory=dict)
     identity: str = ""
     schema: int = SCHEMA

@@ -14,7 +14,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.probes.retrieval.record import retrieval_of
-from codeneedle.records.comparability import differences
+from codeneedle.records.comparability import WALL, differences, other_kernels
 from codeneedle.records.record import Json, Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.captions import NO_VALUE_WORD, number, text_table
@@ -82,14 +82,22 @@ class Comparison:
     setups: tuple[tuple[str, str, str], ...]
     changes: tuple[Change, ...]
 
+    @property
+    def remark(self) -> str:
+        """Why no divergence is compared across kernels; empty where none was."""
+        refused = any(each.metric.is_distance and each.refused for each in self.changes)
+        kernels = _other_kernels(self.first.setup, self.second.setup)
+        return WALL if refused and kernels else ""
+
 
 def compare(first: Run, second: Run) -> Comparison:
     """
     Compare *second* with *first*, pair by pair and metric by metric.
 
     Units (needles, chunks, questions) are paired by name where text and needles are the
-    same; those count that both references answered. Speeds of different machines and
-    memory of different contexts are refused, and probes with different settings.
+    same; those count that both references answered. Refused are speeds of different
+    machines, memory of different contexts, divergence across builds or CPU features,
+    and probes with different settings.
     """
     probes = tuple(PROBES.values())
     ours, theirs = (pair_table(run, probes) for run in (first, second))
@@ -166,6 +174,8 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
 def _refused(metric: Metric, setups: tuple[Setup, Setup]) -> str:
     """Why values of *metric* must not be compared; empty if they may."""
     first, second = setups
+    if metric.is_distance and (kernels := _other_kernels(first, second)):
+        return f"not compared: other {visible(kernels)}"
     if metric.group == "speed" and first.machine != second.machine:
         return "not compared: speeds of different machines"
     if metric.group == "memory" and first.context != second.context:
@@ -173,6 +183,11 @@ def _refused(metric: Metric, setups: tuple[Setup, Setup]) -> str:
     if metric.group == "quality" and first.corpus.sha256 != second.corpus.sha256:
         return "not compared: another text"
     return ""
+
+
+def _other_kernels(first: Setup, second: Setup) -> str:
+    builds = (first.llama, second.llama)
+    return other_kernels(builds, (first.cpu_features, second.cpu_features))
 
 
 def _refused_settings(probe: str, runs: tuple[Run, Run]) -> str:
@@ -233,6 +248,8 @@ def compare_view(found: Comparison) -> RenderableType:
         if found.changes
         else Text(NOTHING_SHARED),
     ]
+    if found.remark:
+        parts += [Text(), Text(found.remark)]
     for change in found.changes:
         if not change.refused:
             rows = list(_pair_rows(change))
@@ -247,9 +264,9 @@ def compare_json(found: Comparison) -> str:
     One object; null where there is no number.
 
     Keys: ``first``, ``second`` (folders), ``setups`` (``name``, ``first``,
-    ``second``) and ``metrics`` (``name``, ``unit``, ``refused``, ``change``,
-    ``low``, ``high``, ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``,
-    ``first``, ``second``).
+    ``second``), ``remark`` (why divergence is not compared, or empty) and ``metrics``
+    (``name``, ``unit``, ``refused``, ``change``, ``low``, ``high``,
+    ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
     """
     return json_text(
         {
@@ -259,6 +276,7 @@ def compare_json(found: Comparison) -> str:
                 {"name": name, "first": was, "second": now}
                 for name, was, now in found.setups
             ],
+            "remark": found.remark,
             "metrics": [_change_object(each) for each in found.changes],
         }
     )

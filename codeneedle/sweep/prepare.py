@@ -328,5 +328,7 @@ def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> 
         types_k=plan.request.rows,
         types_v=plan.request.columns,
         pairs=tuple(map(str, plan.request.chosen_pairs)),
+        architecture=plan.weights.architecture,
+        quant=plan.weights.file_type,
         created=now(),
     )

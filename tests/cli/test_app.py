@@ -189,6 +189,21 @@ def test_what_was_merged_is_told(codeneedle, tmp_path):
     assert "of several, the same in all" in done.stderr
 
 
+def test_a_receipt_is_printed_and_read_from_a_text(codeneedle, tmp_path):
+    """As it was printed, or by standard input; not beside a folder."""
+    stored_run(tmp_path / "sweeps")
+    printed = codeneedle("receipt", "random-bodies")
+    (tmp_path / "issue.md").write_text(printed.stdout, encoding="utf-8")
+
+    done = codeneedle("merge", "issue.md")
+    refused = codeneedle("merge", "issue.md", "sweeps")
+
+    assert 0 == printed.returncode, printed.stderr
+    assert done.stdout.startswith("### 1 run\n\n- 1: made-model"), done.stderr
+    assert (2, "") == (refused.returncode, refused.stdout)
+    assert "not both at once" in refused.stderr
+
+
 def test_the_version_is_told(codeneedle):
     """
     That of the package, and nothing else.

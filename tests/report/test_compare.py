@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from made_losses import BEYOND, losing_run
+from made_losses import BEYOND, diverging, losing_run
 from made_records import (
     made_forced,
     made_record,
@@ -17,6 +17,7 @@ from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 from printing import printed
 
 from codeneedle.errors import BadInput
+from codeneedle.records.comparability import WALL
 from codeneedle.records.record import Run
 from codeneedle.report.compare import compare, compare_json, compare_view
 from codeneedle.report.selection import one_run
@@ -206,7 +207,7 @@ def test_the_json_keeps_its_keys():
     """
     found = json.loads(compare_json(compared(20, 18)))
 
-    assert {"first", "second", "setups", "metrics"} == set(found)
+    assert {"first", "second", "setups", "remark", "metrics"} == set(found)
     [matched] = [each for each in found["metrics"] if each["name"] == "matched"]
     assert (-2.0, "worse", 4) == (
         matched["change"],
@@ -268,3 +269,25 @@ def test_another_number_of_functions_is_another_number_of_units_alone():
 
     assert not change(compare(first, fewer), "recall-logp").refused
     assert "not tested" not in change(compare(first, fewer), "recall-logp").words
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"llama": "0.7.0"}, "other builds b11434-abcdef0 and 0.7.0"),
+        ({"cpu_features": "AVX2"}, "CPU features (no others in the first, AVX2 in"),
+    ],
+)
+def test_divergence_is_not_compared_across_builds_and_processors(facts, words):
+    """Both are named, and why; what stands for itself is compared all the same."""
+    record = diverging("bf16/bf16", [0.01, 0.02])
+    run = replace(losing_run({}), records=(record, *losing_run({}).records))
+    found = compare(run, replace(run, setup=replace(run.setup, **facts)))
+
+    for name in ("kld", "top1"):
+        assert words in change(found, name).refused
+        assert change(found, name).bounds is None
+    assert "" == change(found, "ppl").refused == change(found, "recall-logp").refused
+    assert WALL in " ".join(printed(compare_view(found)).split())
+    assert WALL == json.loads(compare_json(found))["remark"]
+    assert "" == compare(run, run).remark

@@ -27,7 +27,7 @@ from codeneedle.probes.recall.settings import (
     conditions_of,
 )
 from codeneedle.probes.throughput.probe import ThroughputSettings
-from codeneedle.records.comparability import OtherSetup
+from codeneedle.records.comparability import OtherSetup, differences, identity
 from codeneedle.sweep.prepare import (
     _fit,
     machine_phrase,
@@ -698,3 +698,15 @@ def test_a_chat_is_counted_as_the_template_renders_it():
 
     assert completion < plain < prefilled
     assert [NO_THINK_ARGS] * 2 == tokenizer.template_args
+
+
+def test_the_setup_says_what_the_header_of_the_weights_says():
+    """A run of before, which does not, goes on: the hash of the weights is compared."""
+    plan = planned()
+    header = replace(plan.weights, architecture="qwen3", file_type="Q4_K_M")
+    prepared = prepare(replace(plan, weights=header))
+
+    assert ("qwen3", "Q4_K_M") == (prepared.setup.architecture, prepared.setup.quant)
+    former = replace(prepared.setup, architecture="", quant="")
+    assert [] == list(differences(former, prepared.setup))
+    assert identity(former) == identity(prepared.setup)

@@ -39,6 +39,7 @@ from codeneedle.engines.openai.server import (
 from codeneedle.engines.openai.settings import (
     COMMAND,
     ENDPOINT,
+    WITHOUT_ECHO,
     CommandSettings,
     EndpointSettings,
     Template,
@@ -106,8 +107,8 @@ class OpenAiEngine(Engine):
         if ability is Ability.FORCED and self.is_without_echo:
             raise BadInput(
                 source=f"--engine {self.name}",
-                reason="llama-server scores no given text through OpenAI's API: it "
-                "does not echo prompts",
+                reason=f"{WITHOUT_ECHO} scores no given text through OpenAI's API: "
+                "it does not echo prompts",
                 hint="Use --engine llama.cpp.",
             )
         if ability is Ability.FORCED and self.model.is_chat:
@@ -131,7 +132,7 @@ class OpenAiEngine(Engine):
             )
         if self.is_without_echo:
             scoring = (
-                "recall is written alone: llama-server does not echo prompts; "
+                f"recall is written alone: {WITHOUT_ECHO} does not echo prompts; "
                 "--engine llama.cpp scores right lines, too"
             )
         return UNTOLD, scoring

@@ -19,6 +19,9 @@ from codeneedle.system.processes import is_secret
 COMMAND = "command"
 ENDPOINT = "endpoint"
 
+WITHOUT_ECHO = "llama-server"
+"""Answers with no prompt, in no form of this API, so that it scores no given text."""
+
 PLACEHOLDERS = ("k", "v", "port", "context", "model")
 """What a command may hold, as ``${k}``; users of llama-swap write them so."""
 
@@ -145,7 +148,7 @@ class Template:
         """Whether a word of it is the path or the name of llama.cpp's server."""
         # A shell may get all of it as one word.
         words = (part for word in self.words for part in word.split())
-        return any(Path(word).stem == "llama-server" for word in words)
+        return any(Path(word).stem == WITHOUT_ECHO for word in words)
 
     def filled(
         self, values: Mapping[str, object], environment: Mapping[str, str]
