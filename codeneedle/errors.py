@@ -185,8 +185,11 @@ def value_hint(reason: str, *, otherwise: str) -> str:
         reason: msgspec's, which may name a range: ``Expected `int` >= 1``.
         otherwise: The hint where it names none.
     """
-    least = re.search(r"Expected `int` >= (\d+)", reason)
-    return f"Give a whole number of {least[1]} or more." if least else otherwise
+    end = re.search(r"Expected `int` ([<>])= (\d+)", reason)
+    if end is None:
+        return otherwise
+    way = "more" if end[1] == ">" else "less"
+    return f"Give a whole number of {end[2]} or {way}."
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

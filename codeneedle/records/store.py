@@ -40,6 +40,7 @@ from codeneedle.system.files import (
     nap,
     read_regular,
     reason_of,
+    unused,
     write_whole,
 )
 from codeneedle.text import harmless
@@ -50,6 +51,8 @@ SWEEP = "sweep.toml"
 CELLS = "cells"
 LOGS = "logs"
 LOCK = "lock"
+FORMER = "former"
+"""A folder in a run folder: what a try of another setup has left in it."""
 
 _CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
 _SAFE_NAME = re.compile(r"[a-z0-9_][a-z0-9_.+-]*")
@@ -104,6 +107,8 @@ class Store:
     Attributes:
         folder: Where it is.
         is_shared: Whether sweeps of other shares may add records now.
+        is_void: Whether setup and records are read as if there were none: those of a
+            try of another setup, which the next sweep will `set_aside`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -111,6 +116,7 @@ class Store:
         self._setup: Setup | None = None
         self._lock: Lock | None = None
         self.is_shared = False
+        self.is_void = False
 
     @property
     def name(self) -> str:
@@ -149,7 +155,7 @@ class Store:
                     except BlockingIOError as error:
                         raise self._busy(path, share) from error
                     self._lock = self._lock or lock
-            self.is_shared = bool(share)
+            self.is_shared, self.is_void = bool(share), False
             try:
                 yield
             finally:
@@ -197,7 +203,7 @@ class Store:
         """
         path = self.folder / SETUP
         try:
-            data = read_regular(path)
+            data = None if self.is_void else read_regular(path)
         except OSError as error:
             raise BadSetup(file=str(path), reason=reason_of(error)) from error
         self._setup = None if data is None else decode_setup(data, file=str(path))
@@ -278,6 +284,25 @@ class Store:
             return None
         return move_aside(self.folder / SETUP, "damaged")
 
+    def set_aside(self) -> Path:
+        """
+        Move all but locks into a folder of its own in this one; where that is.
+
+        The folder must be `locked`, not for a share alone.
+
+        Raises:
+            FolderUnusable: If something cannot be moved.
+        """
+        with _translated(self.folder):
+            left = sorted(self.folder.iterdir())
+            folder = unused(self.folder / FORMER)
+            folder.mkdir()
+            for path in left:
+                if not path.name.endswith(LOCK) and not path.name.startswith(FORMER):
+                    path.rename(folder / path.name)
+        self._setup = None
+        return folder
+
     def sweep_file(self) -> str:
         """The text of its sweep file; empty if there is none that can be read."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -295,6 +320,10 @@ class Store:
             self._write(self.folder / SWEEP, harmless(text).encode())
 
     # Records
+
+    def has_numbers(self) -> bool:
+        """Whether any record has."""
+        return any(record.has_numbers for record in self.records())
 
     def read(self) -> Run | None:
         """
@@ -351,7 +380,7 @@ class Store:
             BadInput: If another version of codeneedle wrote it.
         """
         path = self._place(pair, probe)
-        if not os.path.lexists(path):
+        if self.is_void or not os.path.lexists(path):
             return None
         try:
             return self._own(path, pair, probe)
@@ -413,6 +442,8 @@ class Store:
         return folder / f"{pair.slug}.log"
 
     def _cells(self, probe: str = "") -> list[Path]:
+        if self.is_void:
+            return []
         pattern = f"*.{probe}.json" if probe else "*.json"
         return sorted((self.folder / CELLS).glob(pattern))
 

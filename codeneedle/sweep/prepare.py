@@ -49,7 +49,8 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
 
     Where no probe reads the corpus, it is taken as it is, and there are no needles.
     A run folder that was made from the same text is asked first, so that a
-    resumed sweep starts no server just to count.
+    resumed sweep starts no server just to count. One of another setup without a single
+    number is set aside.
 
     Args:
         plan: One page of a sweep; its store is locked.
@@ -61,7 +62,18 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
             drops it, or the engine does not take the user's arguments.
         CodeneedleError: If counting fails, or a probe finds that it cannot run.
     """
-    fitted = _fitted(plan, {} if counts is None else counts)
+    counts = {} if counts is None else counts
+    try:
+        return _prepared(plan, counts)
+    except OtherSetup:
+        if not _is_vain(plan):
+            raise
+        plan.store.set_aside()
+        return _prepared(plan, counts)
+
+
+def _prepared(plan: Plan, counts: Counts) -> RunContext:
+    fitted = _fitted(plan, counts)
     setup = _setup(plan, fitted)
     with _hinting(plan):
         stored = plan.store.compare(setup)
@@ -72,6 +84,15 @@ def prepare(plan: Plan, counts: Counts | None = None) -> RunContext:
         setup = plan.store.adopt(replace(setup, probes=compared), grown)
     keep(_with_grown(plan, setup), plan.store)
     return replace(run, setup=setup)
+
+
+def _is_vain(plan: Plan) -> bool:
+    """
+    Whether the run folder has no number that another setup could be mixed with.
+
+    Never where a share is to be measured: sweeps of others may be about to add some.
+    """
+    return plan.execution.shard is None and not plan.store.has_numbers()
 
 
 def _run(
@@ -159,22 +180,31 @@ def refuse_unfit(plan: Plan) -> None:
     Stop at what would end the sweep, as far as no server is needed to see it.
 
     That is a run folder of another setup, or one that was trimmed and must not be; and
-    whatever a probe finds wrong, of a new folder with all of the text.
+    whatever a probe finds wrong, of a new folder with all of the text. One of another
+    setup without a single number is as a new one from now on.
 
     Raises:
         OtherSetup: If its records were made under another one.
-        BadInput: If its corpus was trimmed, which is forbidden now; as of probes.
+        BadInput: As of probes.
         BadSetup: If its setup cannot be read, nor told from its records.
         MachineError: If a probe lacks a tool, or disk.
     """
-    stored = plan.store.intact_setup()
-    if stored is None:
-        whole = Fitted(facts=facts_of(plan.corpus, plan.corpus), text=plan.corpus.text)
-        run = _run(plan, _setup(plan, whole, weights_sha256=""), whole)
-        for probe in plan.probes:
-            if not probe.counts_tokens:
-                probe.conditions(run)
-        return
+    try:
+        if stored := plan.store.intact_setup():
+            _refuse_unlike(plan, stored)
+            return
+    except OtherSetup:
+        if not _is_vain(plan):
+            raise
+        plan.store.is_void = True
+    whole = Fitted(facts=facts_of(plan.corpus, plan.corpus), text=plan.corpus.text)
+    run = _run(plan, _setup(plan, whole, weights_sha256=""), whole)
+    for probe in plan.probes:
+        if not probe.counts_tokens:
+            probe.conditions(run)
+
+
+def _refuse_unlike(plan: Plan, stored: Setup) -> None:
     fitted = _stored(plan, stored)
     setup = _setup(plan, fitted)
     with _hinting(plan):
@@ -188,12 +218,6 @@ def refuse_unfit(plan: Plan) -> None:
     compared, _ = _growth(plan.probes, stored, conditions)
     with _hinting(plan):
         plan.store.compare(replace(setup, probes=compared))
-    if stored.corpus.is_trimmed and not plan.request.fit:
-        raise BadInput(
-            source="--no-fit",
-            reason=f"the corpus of {plan.store.folder} was trimmed to the context",
-            hint="Choose another folder with --out, or drop --no-fit.",
-        )
 
 
 def refuse_shared_folders(plans: Sequence[Plan]) -> None:
@@ -259,7 +283,17 @@ def _stored(plan: Plan, stored: Setup) -> Fitted:
     If the text, the tokenizer or the wording is another, some other field differs
     and the folder is refused for that. Where the same text comes from is no
     difference: generated, or read from the file that it was written to.
+
+    Raises:
+        OtherSetup: If its corpus was trimmed, which is forbidden now.
     """
+    if stored.corpus.is_trimmed and not plan.request.fit:
+        raise OtherSetup(
+            folder=plan.store.folder,
+            key="corpus",
+            stored="one that was trimmed to the context",
+            wanted="all of it (--no-fit)",
+        )
     facts = replace(
         stored.corpus,
         source_sha256=plan.corpus.sha256,

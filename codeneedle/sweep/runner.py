@@ -549,7 +549,10 @@ class _Walk:
 
     def is_led(self) -> bool:
         """Whether the next cell decides for all others, and is the first to do so."""
-        has_leader = any(each.observation is not None for each in self.records.values())
+        has_leader = any(
+            each.observation is not None and not self._runner.store.is_outgrown(each)
+            for each in self.records.values()
+        )
         return self.probe.leads and not has_leader
 
     def of_others(self, pair: Pair) -> CellRecord | None:

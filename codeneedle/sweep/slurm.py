@@ -108,6 +108,9 @@ class SlurmArray:
         script = self.script(folders, plans[0].execution)
         for plan in plans:
             refuse_unfit(plan)
+            if plan.store.is_void:
+                with plan.store.locked():
+                    plan.store.set_aside()
             keep(plan.kept, plan.store)
         try:
             write_whole(path, script.encode())

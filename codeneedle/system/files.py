@@ -203,13 +203,17 @@ def move_aside(path: Path, suffix: str) -> Path:
     Raises:
         OSError: If it cannot be renamed.
     """
-    aside = path.with_name(f"{path.name}.{suffix}")
-    number = 1
+    return path.rename(unused(path.with_name(f"{path.name}.{suffix}")))
+
+
+def unused(path: Path) -> Path:
+    """*path*, with a number behind it from the second of that name on."""
+    number, found = 1, path
     # Not exists(): a dangling link takes the name, too.
-    while os.path.lexists(aside):
+    while os.path.lexists(found):
         number += 1
-        aside = path.with_name(f"{path.name}.{suffix}-{number}")
-    return path.rename(aside)
+        found = path.with_name(f"{path.name}-{number}")
+    return found
 
 
 class Lock:

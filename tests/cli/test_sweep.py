@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from injections import GRID, TINY, processes_in, put_corpus, statuses
+from msgspec import structs
 from programs import llama_like, script
 from rich.console import Console
 from started_sweeps import RUN, going, record, run, running_child, signal_at
@@ -17,11 +18,12 @@ from started_sweeps import RUN, going, record, run, running_child, signal_at
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.errors import ToolFailed, ToolMissing
+from codeneedle.errors import CellError, ToolFailed, ToolMissing
 from codeneedle.grid import RUNS
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
-from codeneedle.sweep.request import Execution, Request
+from codeneedle.probes.throughput.probe import ThroughputProbe, ThroughputSettings
+from codeneedle.sweep.request import Execution, Request, read_sweep
 from codeneedle.verdict.judge import Limits
 
 WISH = sweep_module.Wish(limits=Limits())
@@ -233,6 +235,50 @@ def test_a_finished_run_grows_by_what_is_added_and_measures_nothing_else(growing
     kept = (growing / RUN / "sweep.toml").read_text(encoding="utf-8")
     assert "    128,\n" in kept
     assert "    384,\n" in kept
+
+
+@pytest.mark.real
+def test_what_cannot_be_measured_of_an_addition_leaves_the_numbers(
+    growing, monkeypatch, capsys
+):
+    """The exit code and a line say so."""
+
+    def failing(_probe, _cell):
+        raise CellError("it broke", hint="Look.", status="crashed")
+
+    monkeypatch.chdir(growing)
+    monkeypatch.setattr(ThroughputProbe, "measure", failing)
+    before = {pair: record(growing, pair, "throughput") for pair in PAIRS}
+    deeper = ThroughputSettings(depths=(128,), repetitions=1)
+    request = structs.replace(read_sweep(str(RUN)), throughput=deeper)
+    execution, console = Execution(folder=Path(RUN)), Console(stderr=True, width=200)
+
+    code = sweep_module.sweep(request, execution, console, WISH)
+
+    assert 1 == code
+    assert "2 without what was added: it failed" in capsys.readouterr().err
+    assert before == {pair: record(growing, pair, "throughput") for pair in PAIRS}
+
+
+@pytest.mark.real
+def test_a_length_that_is_added_costs_its_texts_alone(folder):
+    """Of the built-in model, whose tokens are bytes."""
+    pairs = ("f16-f16", "q4_0-q4_0")
+    chosen = ("--corpus", "tiny", "--pairs", "f16/f16,q4_0/q4_0", "--context", "2048")
+    asked = ("--probe", "retrieval", "--tasks", "single", "--lengths", "600")
+    asked += ("--depths", "0.5", "--questions", "1", "--no-gate", "--dial", "0")
+    assert 0 == run(folder, "sweep", *chosen, *asked).returncode
+    before = {pair: record(folder, pair, "retrieval") for pair in pairs}
+
+    told = run(folder, "sweep", RUN, "--lengths", "1K")
+
+    assert 0 == told.returncode, told.stderr
+    for pair in pairs:
+        texts = record(folder, pair, "retrieval")["observation"]["texts"]
+        assert before[pair]["observation"]["texts"] == texts[:-1]
+        assert [600, 1024] == [text["length"] for text in texts]
+    shown = json.loads(run(folder, "table", "tiny", "--json").stdout)
+    assert "single@1024" in json.dumps(shown)
 
 
 @pytest.mark.real

@@ -4,10 +4,12 @@ from dataclasses import fields
 
 from fake_engine import TYPES, FakeEngine
 from gguf_files import SHAPE, write_gguf
+from made_records import made_record
 from msgspec.structs import replace
 
 from codeneedle.models import nano
 from codeneedle.sweep import plan
+from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Execution, Request
 
 CORPUS = """\
@@ -85,3 +87,10 @@ def planned(*, engine=None, **changes):
         return chosen
 
     return plan.plan(asking(**changes), execution, engine_for=engine_for)
+
+
+def measured(plan):
+    """The run of *plan*, with a finished record in its folder."""
+    ready = prepare(plan)
+    plan.store.add(made_record("f16/f16", []))
+    return ready

@@ -9,9 +9,9 @@ import pytest
 from fake_engine import ByteTokenizer, FakeEngine
 from gguf_files import SHAPE, write_gguf
 from made_metrics import made_probe
-from made_plans import CORPUS, made_world
+from made_plans import CORPUS, made_world, measured
 from made_plans import planned as plan_of
-from made_records import made_needle
+from made_records import failed_record, made_needle
 from source_files import put, python
 
 from codeneedle.errors import BadInput, RequestError
@@ -28,6 +28,7 @@ from codeneedle.probes.recall.settings import (
 )
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.comparability import OtherSetup, differences, identity
+from codeneedle.records.store import Store
 from codeneedle.sweep.prepare import (
     _fit,
     machine_phrase,
@@ -36,7 +37,8 @@ from codeneedle.sweep.prepare import (
     refuse_unfit,
     thinking_phrase,
 )
-from codeneedle.sweep.request import read_sweep
+from codeneedle.sweep.request import Execution, read_sweep
+from codeneedle.sweep.workers import Share
 
 RECALL = made_probe("recall")
 NEEDLE = made_needle()
@@ -131,10 +133,10 @@ def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
     """
     asked = {"contexts": (3000,)}
     refuse_unfit(planned(**asked))
-    prepare(planned(**asked))
+    measured(planned(**asked))
     refuse_unfit(planned(**asked))
 
-    with pytest.raises(BadInput, match="was trimmed to the context"):
+    with pytest.raises(OtherSetup, match="was trimmed to the context"):
         refuse_unfit(planned(**asked, fit=False))
     with pytest.raises(OtherSetup, match="another seed: 42, now 7"):
         refuse_unfit(planned(**asked, seed=7))
@@ -248,7 +250,7 @@ def test_other_conditions_of_a_probe_are_refused():
     def probe(*depths):
         return made_probe("throughput", conditions=lambda _: {"depths": list(depths)})
 
-    prepare(planned(probe(0, 256)))
+    measured(planned(probe(0, 256)))
     with pytest.raises(OtherSetup) as caught:
         prepare(planned(probe(0, 512)))
 
@@ -297,7 +299,7 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
     """
     With the same options typed again, and with none; the error names one that works.
     """
-    first = prepare(asking(**before)).setup
+    first = measured(asking(**before)).setup
 
     with pytest.raises(OtherSetup, match=r"another recall \w+: ") as caught:
         prepare(asking(**now))
@@ -556,7 +558,7 @@ def test_the_run_folder_keeps_the_request_and_grows_with_it(tmp_path):
         kept(built_in).corpus,
         kept(built_in).models,
     )
-    first = prepare(planned())
+    first = measured(planned())
     request = kept(first)
 
     assert (str(tmp_path / "model.gguf"),) == request.models
@@ -601,9 +603,37 @@ def test_another_request_or_engine_is_refused_in_the_same_folder(changes, words)
     """
     The key and both values are named.
     """
-    prepare(planned())
+    measured(planned())
 
     assert words in refused(**changes)
+
+
+def test_a_try_without_a_single_number_makes_room_for_another():
+    """
+    A plan sees a new folder, and changes none; the next sweep moves what is there
+    into a folder of its own. What is measured by then, or of shares, stays.
+    """
+    first = planned()
+    prepare(first)
+    first.store.add(failed_record("f16/f16"))
+    other = planned(seed=7)
+
+    refuse_unfit(other)
+
+    assert (None, []) == (other.store.setup(), list(other.store.records()))
+    with pytest.raises(OtherSetup), other.store.locked():
+        prepare(replace(other, execution=Execution(shard=Share(1, 2))))
+    with other.store.locked():
+        assert None is other.store.mend()
+        assert 7 == prepare(other).setup.seed
+    assert [] == list(Store(other.store.folder).records())
+    former = Store(other.store.folder / "former").read()
+    assert (42, 1) == (former.setup.seed, len(former.records))
+    assert 7 == kept(prepare(planned(seed=7))).seed
+    refuse_unfit(back := planned())
+    measured(planned(seed=7))
+    with pytest.raises(OtherSetup), back.store.locked():
+        prepare(back)
 
 
 def test_another_text_and_other_weights_by_the_same_name_are_refused(tmp_path):
@@ -611,7 +641,7 @@ def test_another_text_and_other_weights_by_the_same_name_are_refused(tmp_path):
     They are known by their contents: a text need not differ in length, nor in what was
     sent of it.
     """
-    prepare(planned())
+    measured(planned())
     text = tmp_path / "corpora" / "tiny.toml"
     text.write_text(CORPUS.replace("7", "8"))
 

@@ -1,6 +1,7 @@
 """What a user asks for: pages of a request, and sweep files."""
 
 import json
+import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -229,6 +230,10 @@ def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
         ("[divergence]\nchunks = 0", "$.divergence.chunks"),
         ("[throughput]\ndepths = [-1]", "$.throughput.depths[0]"),
         ("[throughput]\nrepetitions = 0", "$.throughput.repetitions"),
+        ("[throughput]\nrepetitions = 9999999999", "$.throughput.repetitions"),
+        ("[retrieval]\nquestions = 999999999", "$.retrieval.questions"),
+        ("[reuse]\nquestions = 999999999", "$.reuse.questions"),
+        ("[copy]\nchunks = 99999999999", "$.copy.chunks"),
         ("[variants]\nswa = '--swa-full'", "$.variants"),
         ("variants = ['--swa-full']", "$.variants"),
     ],
@@ -240,9 +245,10 @@ def test_a_value_that_cannot_be_names_its_key(write, text, key):
     said, hint = refused(write(text))
 
     assert f"`{key}" in said
-    _, is_range, rest = said.partition("Expected `int` >= ")
-    least = f"Give a whole number of {rest.split()[0]} or more." if is_range else ""
-    assert hint == (least or "Give that key another value.")
+    end = re.search("Expected `int` ([<>])= ([0-9]+)", said)
+    way = {">": "more", "<": "less"}
+    limit = end and f"Give a whole number of {end[2]} or {way[end[1]]}."
+    assert hint == (limit or "Give that key another value.")
 
 
 @pytest.mark.parametrize("name", ["a/b", "../out", "flash off", "", ".hidden", "a+b"])

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from made_plans import made_world, planned
+from made_plans import made_world, measured, planned
 
 from codeneedle.errors import BadInput
 from codeneedle.records.comparability import OtherSetup
@@ -124,7 +124,10 @@ def test_run_folders_hold_their_sweep_files_before_a_task_starts():
         kept.contexts,
         kept.rows,
     )
-    prepare(planned())
+    prepare(planned(contexts=(4096,)))
+    SlurmArray(tasks=1).write(Path("a.sbatch"), [planned()])
+    assert kept == read_sweep(str(Path.cwd() / FOLDER))
+    measured(planned())
     with pytest.raises(OtherSetup):
         SlurmArray(tasks=1).write(Path("a.sbatch"), [planned(contexts=(4096,))])
     assert kept == read_sweep(str(Path.cwd() / FOLDER))

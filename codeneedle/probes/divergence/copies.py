@@ -92,7 +92,7 @@ WORDS = tuple(_WORDS.split())
 """Common English words: most vocabularies have each as one token."""
 
 _Context = Annotated[int, Meta(ge=SMALLEST_CONTEXT, multiple_of=2)]
-_Chunks = Annotated[int, Meta(ge=1)]
+_Chunks = Annotated[int, Meta(ge=1, le=10_000)]
 _Length = Annotated[int, Meta(ge=SHORTEST_PASSAGE)]
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +25,7 @@ from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 # --- metrics
 
 
+_Value = TypeVar("_Value")
 _Number = Callable[[Outcome], float | None]
 _Chosen = Callable[[Outcome], bool]
 
@@ -31,17 +33,20 @@ _Chosen = Callable[[Outcome], bool]
 def _numbers(number: _Number, chosen: _Chosen) -> Metric:
     """A metric with one value for each chosen question that has one; to be named."""
 
-    def of(record: CellRecord) -> Iterator[tuple[Outcome, float]]:
+    def of(record: CellRecord, setup: Setup) -> Iterator[tuple[Outcome, float]]:
+        lengths = _values_of(setup, "lengths", int)
         for each in outcomes(record):
-            value = number(each) if chosen(each) else None
+            # A record may have lengths already that others still lack.
+            is_asked = not lengths or each.length in lengths
+            value = number(each) if is_asked and chosen(each) else None
             if value is not None:
                 yield each, value
 
-    def values(record: CellRecord, _setup: Setup) -> list[float]:
-        return [value for _, value in of(record)]
+    def values(record: CellRecord, setup: Setup) -> list[float]:
+        return [value for _, value in of(record, setup)]
 
-    def names(record: CellRecord, _setup: Setup) -> list[str]:
-        return [each.text for each, _ in of(record)]
+    def names(record: CellRecord, setup: Setup) -> list[str]:
+        return [each.text for each, _ in of(record, setup)]
 
     return Metric(
         name="",
@@ -148,13 +153,8 @@ def of_tasks(setup: Setup) -> tuple[Metric, ...]:
     Raises:
         BadRecord: If the settings name none.
     """
-    chosen = setup.probes.get(NAME, {})
-    try:
-        tasks = msgspec.convert(chosen.get("tasks", []), type=tuple[str, ...])
-        lengths = msgspec.convert(chosen.get("lengths", []), type=tuple[int, ...])
-    except msgspec.ValidationError as error:
-        reason = f"the tasks or lengths of {NAME} are none: {error}"
-        raise BadRecord(file="setup.json", reason=reason) from error
+    tasks = _values_of(setup, "tasks", str)
+    lengths = _values_of(setup, "lengths", int)
     several = lengths if len(lengths) > 1 else ()
     return tuple(
         metric
@@ -162,6 +162,21 @@ def of_tasks(setup: Setup) -> tuple[Metric, ...]:
         for length in (None, *several)
         for metric in _of_task(task, length)
     )
+
+
+def _values_of(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]:
+    """
+    A list of the settings; empty if they have none.
+
+    Raises:
+        BadRecord: If it is something else.
+    """
+    found = setup.probes.get(NAME, {}).get(key, [])
+    try:
+        return msgspec.convert(found, type=tuple[kind, ...])  # type: ignore[valid-type]
+    except msgspec.ValidationError as error:
+        reason = f"the tasks or lengths of {NAME} are none: {error}"
+        raise BadRecord(file="setup.json", reason=reason) from error
 
 
 def _of_task(task: str, length: int | None) -> Iterator[Metric]:

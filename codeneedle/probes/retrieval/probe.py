@@ -65,7 +65,7 @@ from codeneedle.records.record import (
     from_json,
     shared_with,
 )
-from codeneedle.text import plural
+from codeneedle.text import one_line, plural
 
 FAILS_BELOW = USABLE[0]
 """Share of right answers under which the reference fails at a length and depth."""
@@ -81,12 +81,14 @@ USUAL_ANSWER_TOKENS = 30
 
 
 def frozen_of(records: Mapping[Pair, CellRecord]) -> Frozen | None:
-    """What the first cell of *records* found out for all; None if there is none yet."""
-    for pair in most_precise_first(records):
-        found = retrieval_of(records[pair])
-        if found is not None:
-            return found.frozen
-    return None
+    """
+    What the first cell of *records* found out for all; None if there is none yet.
+
+    Of records before and after lengths were added, those with them.
+    """
+    found = (retrieval_of(records[pair]) for pair in most_precise_first(records))
+    frozen = (each.frozen for each in found if each is not None)
+    return max(frozen, key=lambda each: len(each.sizes), default=None)
 
 
 class RetrievalProbe(Probe):
@@ -132,7 +134,7 @@ class RetrievalProbe(Probe):
             BadInput: Naming a context that is enough, or the longest text.
         """
         shortest, *_ = lengths = lengths_of(settings)
-        length, room = lengths[-1], answer_room(settings)
+        length, room = lengths[-1], answer_room(settings, context)
         needed = length + room
         if trained and length > trained:
             raise BadInput(
@@ -209,7 +211,8 @@ class RetrievalProbe(Probe):
         Ask every question of the tasks, lengths and depths that has no answer yet.
 
         The first pair of a run, the most precise one, sets the dials and the gate
-        before; the records of the others hold the same settings.
+        before; the records of the others hold the same settings. Where lengths were
+        added, the dials stay, and the gate is asked at these.
 
         Raises:
             BadInput: If no setting of a task fits its shortest length.
@@ -223,9 +226,14 @@ class RetrievalProbe(Probe):
         with context.serving() as served:
             asker = _Questioner(served, context)
             cell = _Measuring(context=context, asker=asker, chosen=chosen)
-            frozen = found.frozen if found else frozen_of(context.records)
+            records = dict(context.records)
+            if context.former:
+                records[context.pair] = context.former
+            frozen = frozen_of(records)
             cell.leads = found is not None or frozen is None
-            found = found or Retrieval(frozen=frozen or cell.dialled(), texts=())
+            frozen = cell.lengthened(frozen) if frozen else cell.dialled()
+            texts = found.texts if found else ()
+            found = Retrieval(frozen=frozen, texts=texts)
             for so_far in cell.texts(found):
                 found = so_far
                 context.keep(as_json(found))
@@ -242,6 +250,7 @@ PROBE = RetrievalProbe(
     name=NAME,
     metrics=METRICS,
     settings=RetrievalSettings,
+    grows=("lengths",),
     counts_tokens=True,
     repeats=True,
     leads=True,
@@ -270,10 +279,32 @@ class _Measuring:
             reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
         )
 
+    def lengthened(self, frozen: Frozen) -> Frozen:
+        """*frozen*, with the lengths that it lacks; too short ones are left out."""
+        known = {(each.task, each.length) for each in frozen.sizes}
+        sizes, left_out = list(frozen.sizes), list(frozen.left_out)
+        for dial in frozen.dials:
+            fails = [e for e in frozen.left_out if e.task == dial.task]
+            for length in self.chosen.lengths:
+                if (dial.task, length) in known:
+                    continue
+                reason = next((e.reason for e in fails if e.length < length), "")
+                size = Fitted(dial.task, length, 0)
+                try:
+                    characters = self._characters(dial.task, dial.setting, length)
+                    size = replace(size, characters=characters)
+                    self._made(size, dial.setting, self.chosen.questions, "")
+                except BadInput as error:
+                    reason = one_line(str(error))
+                sizes.append(size)
+                if reason:
+                    left_out.append(LeftOut(dial.task, length, reason))
+        return replace(frozen, sizes=tuple(sizes), left_out=tuple(left_out))
+
     def texts(self, found: Retrieval) -> Iterator[Retrieval]:
         """*found*, with one more text that it lacks each time."""
         begin = len(found.texts)
-        while left := texts_of(found.frozen, self.chosen)[len(found.texts) :]:
+        while left := _missing(found, self.chosen):
             done = len(found.texts) - begin
             self.steps = done, done + len(left)
             size, number = left[0]
@@ -294,7 +325,11 @@ class _Measuring:
         ]
         if not _fails_everywhere(texts):
             return found
-        left_out = (*frozen.left_out, *_beyond(size, frozen))
+        known = {(text.task, text.length) for text in found.texts}
+        known |= {(each.task, each.length) for each in frozen.left_out}
+        beyond = _beyond(size, frozen)
+        new = [each for each in beyond if (each.task, each.length) not in known]
+        left_out = (*frozen.left_out, *new)
         return replace(found, frozen=replace(frozen, left_out=left_out))
 
     def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
@@ -415,6 +450,16 @@ class _Measuring:
             retries=retries,
             scored=forced,
         )
+
+
+def _missing(found: Retrieval, chosen: RetrievalConditions) -> list[tuple[Fitted, int]]:
+    """The texts that *found* lacks: task and length of each with its number."""
+    done = {(each.task, each.length, each.number) for each in found.texts}
+    return [
+        (size, number)
+        for size, number in texts_of(found.frozen, chosen)
+        if (size.task, size.length, number) not in done
+    ]
 
 
 def _beyond(failed: Fitted, frozen: Frozen) -> list[LeftOut]:

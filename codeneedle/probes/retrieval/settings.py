@@ -99,6 +99,7 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
+            le=1000,
             description="Questions of each task at each length and depth.",
             extra={"option": "--questions", "default": str(QUESTIONS)},
         ),
@@ -174,9 +175,13 @@ def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
     return found
 
 
-def answer_room(settings: RetrievalSettings) -> int:
-    """Tokens that the longest question of the tasks and its answer may take."""
-    characters = CHARACTERS_PER_TOKEN * lengths_of(settings)[0]
+def answer_room(settings: RetrievalSettings, context: int) -> int:
+    """
+    Tokens that the longest question of the tasks and its answer may take.
+
+    That of texts as long as *context*, where those asked for are longer.
+    """
+    characters = CHARACTERS_PER_TOKEN * min(context, lengths_of(settings)[0])
     longest = max(
         (
             len(each.prompt) + len(each.begin) + ANSWER_FACTOR * len(each.payload)

@@ -42,6 +42,7 @@ class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
+            le=1000,
             description="Questions of the probe reuse.",
             extra={"option": "--reuse-questions", "default": str(QUESTIONS)},
         ),

@@ -61,7 +61,7 @@ NAMED = 4
 """Pairs that a remark names before it counts the others."""
 
 _DepthTokens = Annotated[int, Meta(ge=0)]
-_Repetitions = Annotated[int, Meta(ge=1)]
+_Repetitions = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -154,6 +154,18 @@ def test_each_task_is_a_metric_and_each_length_where_there_are_several():
     assert () == of_tasks(made_setup())
 
 
+def test_lengths_that_others_still_lack_count_in_no_metric():
+    """A record may have them, while a run grows."""
+    texts = [*made_texts(length=512), *made_texts(length=1024)]
+    record = retrieval_record("q4_0/q4_0", texts)
+    metric = BY_NAME["retrieval"]
+
+    every = metric.values(record, setup_of(lengths=(512, 1024)))
+    narrowed = metric.values(record, setup_of(lengths=(512,)))
+
+    assert len(every) == 2 * len(narrowed) > 0
+
+
 def test_tasks_that_are_none_are_a_bad_setup():
     """A file that was edited, or written by something else."""
     with pytest.raises(BadRecord, match="tasks or lengths"):

@@ -21,7 +21,7 @@ from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for
 from codeneedle.probes.retrieval.record import NAME, DialStep, Retrieval, retrieval_of
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
-from codeneedle.records.record import CellRecord, Status, from_json
+from codeneedle.records.record import CellRecord, Status, as_json, from_json
 from codeneedle.records.store import Store, find_runs
 from codeneedle.sweep.runner import Runner
 
@@ -280,6 +280,62 @@ def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
     found, _ = measured(tmp_path, FakeEngine(reply=reply), lengths=(500, 1000))
 
     assert () == found.frozen.left_out
+
+
+# Lengths that are added
+
+
+def grown(engine, folder, former, records=(), **asked):
+    """What is stored of the cell of a *former* record once lengths were added."""
+    context = cell(folder, engine, former.pair, records, **asked)
+    context.former = former
+    return from_json(PROBE.measure(context), Retrieval, file="x")
+
+
+def test_an_added_length_costs_its_own_texts_alone(tmp_path):
+    """
+    The dial and the answers stay; the other pairs get the lengths of the reference.
+    """
+    engine = FakeEngine(reply=nine_in_ten)
+    first, record = measured(tmp_path, engine, dial=(), lengths=(1000,))
+    _, other = measured(tmp_path, engine, OTHER, [record], dial=(), lengths=(1000,))
+    every, _ = measured(tmp_path, engine, dial=(), lengths=(1000, 2000))
+
+    lengths = (1000, 2000)
+    again = FakeEngine(reply=nine_in_ten)
+    ours = grown(again, tmp_path, record, [record, other], dial=(), lengths=lengths)
+    asked = len(again.server.questions)
+    wider = replace(record, observation=as_json(ours))
+    theirs = grown(again, tmp_path, other, [wider, other], dial=(), lengths=lengths)
+
+    new = ours.texts[len(first.texts) :]
+    assert first.texts == ours.texts[: len(first.texts)]
+    assert {2000} == {text.length for text in new}
+    assert asked == sum(1 + len(text.asked) for text in new)
+    assert every.frozen == ours.frozen == theirs.frozen
+    assert [t.sha256 for t in every.texts] == [t.sha256 for t in theirs.texts]
+
+
+def test_the_gate_is_asked_at_added_lengths_and_leaves_out_none_that_is_there(tmp_path):
+    """The reference fails from 800 characters on: 1,500 is measured, 3,000 is not."""
+    right, failing = FakeEngine(reply=looked_up), FakeEngine(reply=failing_from(800))
+    _, record = measured(tmp_path, right, lengths=(500, 2000))
+
+    ours = grown(failing, tmp_path, record, [record], lengths=(500, 1000, 2000, 3000))
+
+    assert [500, 1000, 2000] == sorted({text.length for text in ours.texts})
+    assert [3000] == [each.length for each in ours.frozen.left_out]
+
+
+def test_an_added_length_that_is_too_short_for_the_dial_is_left_out(tmp_path):
+    engine = FakeEngine(reply=looked_up)
+    dial = (f"multikey={LAST}",)
+    _, record = measured(tmp_path, engine, lengths=(4000,), dial=dial)
+
+    ours = grown(engine, tmp_path, record, [record], lengths=(40, 4000), dial=dial)
+
+    assert {4000} == {text.length for text in ours.texts}
+    assert [40] == [each.length for each in ours.frozen.left_out]
 
 
 # What is asked and stored

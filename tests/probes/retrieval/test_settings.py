@@ -52,7 +52,7 @@ def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
 
     named = int(caught.value.hint.split()[2].rstrip(","))
     PROBE.check_context(settings, named, 8192)
-    assert 4096 + answer_room(settings) <= named
+    assert 4096 + answer_room(settings, 4096) <= named
 
 
 def test_a_length_beyond_the_training_is_refused_unless_stretched():
@@ -64,7 +64,9 @@ def test_a_length_beyond_the_training_is_refused_unless_stretched():
     with pytest.raises(BadInput, match="--lengths 8192") as caught:
         PROBE.check_context(RetrievalSettings(lengths=("8K",)), 8192, 8192)
     PROBE.check_context(settings, 32768, None)
-    assert str(8192 - answer_room(settings)) in caught.value.hint
+    with pytest.raises(BadInput, match="trained for 8,192"):
+        PROBE.check_context(RetrievalSettings(lengths=("99999K",)), 8192, 8192)
+    assert str(8192 - answer_room(settings, 8192)) in caught.value.hint
 
 
 def test_a_plan_prices_questions_and_reading():
