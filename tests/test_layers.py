@@ -180,7 +180,7 @@ ALLOWED = {
     ("cli", "openai"): "likewise",
     ("engines/mlx/child.py", "llama_cpp"): "it answers as llama-server does",
     ("engines/mlx/engine.py", "llama_cpp"): "options of that child",
-    ("engines/openai/settings.py", "llama_cpp"): "a path of many servers, and one that does less",
+    ("engines/openai/settings.py", "llama_cpp"): "a path of many servers",
     ("sweep/slurm.py", "llama_cpp"): "an option of ours is called like it",
     ("system/processes.py", "llama_cpp"): "variables of drivers, and of what uses them",
 }
