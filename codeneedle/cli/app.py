@@ -290,11 +290,17 @@ def heatmap(
     max_eval_lost: MaxEvalLost = None,
     out: OutOption = RUNS,
 ) -> None:
-    """Draw a sweep's grid as PNG and SVG, and print their paths."""
+    """
+    Draw a sweep's grid as PNG and SVG, and print their paths.
+
+    Of a speed (pp, tg) also its curves by depth.
+    """
     from codeneedle.errors import NothingToShow
     from codeneedle.report.heatmap import draw
     from codeneedle.report.panel_pictures import draw_panels
     from codeneedle.report.selection import select
+    from codeneedle.report.speed_pictures import draw_speeds
+    from codeneedle.report.speeds import has_depths
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
@@ -318,6 +324,8 @@ def heatmap(
         except NothingToShow as error:
             empty = error
             continue
+        if has_depths(it.metric.name):
+            pictures = (*pictures, *draw_speeds(run, it.metric.name, folder=folder))
         for picture in pictures:
             _write_verbatim(f"{picture}\n")
     if empty:
@@ -350,6 +358,10 @@ def table(
         str | None,
         option("--sort", "METRIC", word, "Best first, pairs without a value last."),
     ] = None,
+    metric: Annotated[
+        str | None,
+        option("--metric", "METRIC", word, "A speed alone, pp or tg, by depth."),
+    ] = None,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
     max_eval_lost: MaxEvalLost = None,
@@ -372,9 +384,18 @@ def table(
     )
 
     one_form(csv=csv, json=json, markdown=markdown, form=form is not None)
+    if metric and sort:
+        raise BadInput(
+            source="--metric and --sort",
+            reason="a speed by depth is listed by precision",
+            hint="Leave one out.",
+        )
     limits = limits_of(max_loss, max_lost, max_eval_lost)
     if form:
         _write(_in_form(form, out, name, limits))
+        return
+    if metric:
+        _show_speeds(out, name, metric, csv=csv, json=json, markdown=markdown)
         return
     tables = pair_tables(out, name, sort=sort, limits=limits)
     if csv:
@@ -387,6 +408,40 @@ def table(
         _write(table_markdown(tables, asks_for))
     else:
         _stdout().print(table_view(tables), crop=False)
+
+
+def _show_speeds(
+    out: Path, name: str, test: str, *, csv: bool, json: bool, markdown: bool
+) -> None:
+    """Print the speeds of *test* by depth, of the runs that have any."""
+    from codeneedle.errors import NothingToShow
+    from codeneedle.report.selection import read_runs
+    from codeneedle.report.speeds import (
+        SpeedTable,
+        speed_table,
+        speeds_csv,
+        speeds_json,
+        speeds_markdown,
+        speeds_view,
+    )
+
+    tables: list[SpeedTable] = []
+    empty: NothingToShow | None = None
+    for run in read_runs(out, name):
+        try:
+            tables.append(speed_table(run, test))
+        except NothingToShow as error:
+            empty = error
+    if empty and not tables:
+        raise empty
+    if csv:
+        _write(speeds_csv(tables))
+    elif json:
+        _write(speeds_json(tables))
+    elif markdown:
+        _write(speeds_markdown(tables))
+    else:
+        _stdout().print(speeds_view(tables), crop=False)
 
 
 def _in_form(form: str, out: Path, name: str, limits: "Limits | None") -> str:

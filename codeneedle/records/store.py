@@ -135,7 +135,8 @@ class Store:
 
         Args:
             share: Of the grid, as ``3/8``: only sweeps of the whole grid and of the
-                same share are kept out then, for the others write other files.
+                same share are kept out then, for the others write other files; and
+                of shares of a grid that is cut into another number, which overlap it.
 
         Raises:
             BadInput: If such a sweep is in it, with its process.
@@ -155,11 +156,30 @@ class Store:
                     except BlockingIOError as error:
                         raise self._busy(path, share) from error
                     self._lock = self._lock or lock
+                self._refuse_other_cut(share)
             self.is_shared, self.is_void = bool(share), False
             try:
                 yield
             finally:
                 self._lock, self.is_shared = None, False
+
+    def _refuse_other_cut(self, share: str) -> None:
+        """Stop where a share of another number of shares is being swept."""
+        _, _, cut = share.partition("/")
+        for path in self.folder.glob(f"share-*.{LOCK}") if cut else ():
+            other = path.stem.removeprefix("share-").replace("-of-", "/")
+            if other.partition("/")[2] == cut:
+                continue
+            try:
+                with locked(path):
+                    pass
+            except BlockingIOError as error:
+                raise BadInput(
+                    source=self.folder,
+                    reason=f"share {other} is being swept in it ({holder(path)}), "
+                    f"which overlaps share {share}",
+                    hint="Wait for it, or cut the grid of both into as many shares.",
+                ) from error
 
     def _busy(self, path: Path, share: str) -> BadInput:
         """The error for a folder in which somebody holds the lock *path*."""

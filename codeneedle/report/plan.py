@@ -35,7 +35,6 @@ from codeneedle.report.captions import (
     failure_phrase,
     status_word,
 )
-from codeneedle.sweep.decide import FINALISTS
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import duration, mib, plural, size, visible
@@ -393,6 +392,9 @@ def _cells_of(plan: Plan, probe: Probe, *, decide: bool = False) -> _Cells:
     repeated = plan.repeated(probe)
     pairs = len(plan.pairs)
     if decide and not probe.screens:
+        # Not at the top: what only predicts memory does not wait for statistics.
+        from codeneedle.sweep.decide import FINALISTS
+
         pairs = min(pairs, FINALISTS + 1)
     return _Cells(
         probe=probe,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+import made_speeds
 import pytest
 from made_panels import RUN as TASKS_RUN
 from made_panels import run_of
@@ -407,3 +408,23 @@ def test_panels_are_printed_and_drawn(codeneedle, tmp_path):
     ]
     assert 2 == refused.returncode
     assert "multikey-logp" in refused.stderr
+
+
+def test_a_speed_has_a_table_and_curves_by_depth(codeneedle, tmp_path):
+    """The heatmap is of the deepest depth alone."""
+    run = made_speeds.run_of(
+        made_speeds.measured(made_speeds.F16, {0: 100.0, 100: 100.0}),
+        made_speeds.measured(made_speeds.Q8, {0: 50.0, 100: 150.0}),
+    )
+    stored_run(tmp_path / "sweeps", run)
+    name = "random-bodies"
+    shown = codeneedle("table", name, "--metric", "tg")
+    drawn = codeneedle("heatmap", name, "--metric", "tg")
+    refused = codeneedle("table", name, "--metric", "matched")
+
+    assert "from 50 tokens" in shown.stdout, shown.stderr
+    assert ["heatmap-tg.png", "heatmap-tg.svg", "depths-tg.png", "depths-tg.svg"] == [
+        path.rpartition("/")[2] for path in drawn.stdout.split()
+    ]
+    assert 2 == refused.returncode
+    assert "unknown speed by depth 'matched'" in refused.stderr

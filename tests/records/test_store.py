@@ -137,6 +137,18 @@ def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path):
         pass
 
 
+def test_shares_of_two_cuts_are_swept_in_a_folder_one_after_the_other(tmp_path):
+    """They overlap; once one has ended, its cells are measured, and skipped."""
+    with (
+        Store(tmp_path).locked(share="1/2"),
+        pytest.raises(BadInput, match=r"share 1/2 is being swept .*, which overlaps"),
+        Store(tmp_path).locked(share="1/3"),
+    ):
+        pass
+    with Store(tmp_path).locked(share="1/3"), Store(tmp_path).locked(share="2/3"):
+        pass
+
+
 def test_sweeps_of_different_shares_are_in_a_folder_at_once(tmp_path):
     """Logs are written to the folder that all share."""
     with Store(tmp_path).locked(share="1/2"):

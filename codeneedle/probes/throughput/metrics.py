@@ -31,9 +31,9 @@ def at_depths(setup: Setup) -> tuple[Metric, ...]:
     return (*speeds, *map(_peak, told))
 
 
-def crossover(record: CellRecord, reference: CellRecord) -> str:
+def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> str:
     """
-    From or until which depth the pair of *record* writes faster than *reference*.
+    From or until which depth the pair of *record* is faster at *test* than *reference*.
 
     The ratio of the mean speeds is taken as linear between depths. What counts is
     the last time that it crosses 1: behind that, to the deepest depth that both
@@ -47,7 +47,7 @@ def crossover(record: CellRecord, reference: CellRecord) -> str:
     Raises:
         BadRecord: If either holds something else than speeds.
     """
-    ours, theirs = _writing(record), _writing(reference)
+    ours, theirs = mean_speeds(record, test), mean_speeds(reference, test)
     points = [
         (depth, ours[depth] / theirs[depth])
         for depth in sorted(ours.keys() & theirs.keys())
@@ -68,12 +68,17 @@ def _crossing(left: tuple[int, float], right: tuple[int, float]) -> float:
     return left[0] + share * (right[0] - left[0])
 
 
-def _writing(record: CellRecord) -> dict[int, float]:
-    """Mean writing speed by depth, of a finished record."""
+def mean_speeds(record: CellRecord, test: str) -> dict[int, float]:
+    """
+    Mean speed of *test* by depth, of a finished record; depths with a gap have none.
+
+    Raises:
+        BadRecord: If it holds something else than speeds.
+    """
     if not record.has_numbers:
         return {}
-    measured = (at for at in throughput_of(record).speeds if at.tg)
-    return {at.depth: math.fsum(at.tg) / len(at.tg) for at in measured}
+    speeds = {at.depth: getattr(at, test) for at in throughput_of(record).speeds}
+    return {at: math.fsum(each) / len(each) for at, each in speeds.items() if each}
 
 
 def _values(

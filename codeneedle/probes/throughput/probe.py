@@ -1,8 +1,9 @@
 """The throughput probe: prompt and generation speed by depth."""
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from codeneedle.probes.throughput.record import (
     conditions_of,
     throughput_of,
 )
-from codeneedle.records.record import Json, Run, Setup, Status, as_json
+from codeneedle.records.record import CellRecord, Json, Run, Setup, Status, as_json
 from codeneedle.system import machine
 from codeneedle.text import one_line
 
@@ -246,23 +247,44 @@ class ThroughputProbe(Probe):
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """
-        From which depth on each pair writes faster than the most precise one, and which
-        were measured beside more programs than there are cores.
+        From which depth on each pair writes faster than the most precise one, which
+        were measured beside more programs than there are cores, and how fast those
+        were that do not count.
 
         Pairs of which the same can be said share a line.
         """
-        records = {r.pair: r for r in run.records if r.probe == NAME and r.has_numbers}
-        if not records:
-            return ()
-        reference = most_precise(records)
-        said: dict[str, list[Pair]] = defaultdict(list)
-        for pair in most_precise_first(records):
-            crossed = crossover(records[pair], records[reference])
-            if pair != reference and crossed:
-                said[_faster_than(reference, crossed)].append(pair)
-            if throughput_of(records[pair]).load > 1:
-                said[OVERLOADED].append(pair)
-        return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
+        measured = {r.pair: r for r in run.records if r.probe == NAME}
+        apart = tuple(_not_compared(measured[p]) for p in most_precise_first(measured))
+        return (*_compared(measured), *filter(None, apart))
+
+
+def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
+    """What is to be said of the pairs that count."""
+    records = {pair: each for pair, each in measured.items() if each.has_numbers}
+    if not records:
+        return ()
+    reference = most_precise(records)
+    said: dict[str, list[Pair]] = defaultdict(list)
+    for pair in most_precise_first(records):
+        crossed = crossover(records[pair], records[reference])
+        if pair != reference and crossed:
+            said[_faster_than(reference, crossed)].append(pair)
+        if throughput_of(records[pair]).load > 1:
+            said[OVERLOADED].append(pair)
+    return tuple(f"{phrase}: {_named(pairs)}" for phrase, pairs in said.items())
+
+
+def _not_compared(record: CellRecord) -> str:
+    """The writing speed of a cell that fell back; empty of others."""
+    stored = throughput_of(record).speeds if record.observation else ()
+    deepest = next((at for at in reversed(stored) if at.tg), None)
+    if record.has_numbers or deepest is None:
+        return ""
+    speed = math.fsum(deepest.tg) / len(deepest.tg)
+    return (
+        f"not compared, {record.status.value}: {record.pair} writes "
+        f"{speed:,.1f} tokens/s at depth {deepest.depth:,}"
+    )
 
 
 PROBE = ThroughputProbe(

@@ -5,53 +5,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from made_records import failed_record, made_setup
+from made_records import made_setup
+from made_speeds import F16, Q8, measured, run_of
 
-from codeneedle.grid import Pair
 from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
 from codeneedle.probes.throughput.record import (
     NAME,
-    DepthSpeeds,
-    Throughput,
-    ThroughputConditions,
     throughput_of,
 )
-from codeneedle.records.record import BadRecord, Run, Status, as_json
+from codeneedle.records.record import BadRecord, Status
 
-F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
 TG = METRICS[0]
-
-
-def measured(pair, speeds):
-    """A finished record that writes at *speeds*, by depth; None is a gap."""
-    stored = Throughput(
-        speeds=tuple(
-            DepthSpeeds(depth=depth, tg=(speed, speed), pp=(1.0,))
-            if speed
-            else DepthSpeeds(depth=depth, status="out-of-memory", gap="full")
-            for depth, speed in speeds.items()
-        ),
-        build="1 (a)",
-        cpu="",
-        gpu="",
-        backends="CPU",
-        threads=1,
-    )
-    record = replace(failed_record(pair), probe=NAME, status=Status.FINISHED, reason="")
-    return replace(record, observation=as_json(stored))
-
-
-def run_of(*records, depths=(0, 100)):
-    """A run with these records."""
-    settings = ThroughputConditions(
-        depths=depths,
-        repetitions=2,
-        prompt_tokens=1,
-        generated_tokens=1,
-        arguments={},
-    )
-    setup = replace(made_setup(), probes={NAME: as_json(settings)})
-    return Run(name="c/m", setup=setup, records=records)
 
 
 def crossing(ratios_by_depth):

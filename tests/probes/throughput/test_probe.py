@@ -257,6 +257,15 @@ def test_pairs_that_overtake_at_the_same_depth_share_a_line():
     assert () == PROBE.remarks(recall_run())
 
 
+def test_the_speed_of_a_cell_that_fell_back_is_reported_and_not_compared():
+    fallen = replace(record("q8_0/q4_0", 50, 3), status=Status.FALLBACK_CPU)
+    lines = remarks_of(record("f16/f16", 100, 102), fallen)
+
+    assert (
+        "not compared, fallback-cpu: q8_0/q4_0 writes 3.0 tokens/s at depth 1,000",
+    ) == lines
+
+
 def test_speeds_taken_beside_many_programs_are_said_to_be_such(made_run, monkeypatch):
     monkeypatch.setattr(machine, "mean_load", lambda: 8.6)
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)

@@ -1,0 +1,275 @@
+"""Speeds by depth: each pair beside the reference, and where it is the faster one."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from codeneedle.errors import UnknownName
+from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.probes.frames import OTHER_DEVICE, of_probe
+from codeneedle.probes.throughput.metrics import LABELS, crossover, mean_speeds
+from codeneedle.probes.throughput.record import NAME, conditions_of, throughput_of
+from codeneedle.records.record import CellRecord, Run, Status
+from codeneedle.report import captions
+from codeneedle.report.captions import number, status_word
+from codeneedle.text import csv_field, json_text, or_null, visible
+
+COLUMNS = ("k", "v", "depth", "speed", "error", "ratio", "compared", "status", "reason")
+"""Of the frame, and with the run before them those of CSV."""
+
+ELSEWHERE = "other"
+"""The word of a cell that was measured on another device than the reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedTable:
+    """
+    One speed of every pair of a run at every depth.
+
+    Attributes:
+        run: With the records of all probes.
+        test: ``tg``, writing, or ``pp``, prompt reading.
+        frame: `COLUMNS`, a row for each pair and depth. Speeds and their standard
+            errors are in tokens/s, NaN where there is none; ``ratio`` is that to the
+            reference at this depth. Cells that fell back, and those of another device,
+            keep their speed and are not ``compared``.
+        reference: The most precise pair that is compared; None if there is none.
+        crossed: From or until which depth each compared pair is faster.
+    """
+
+    run: Run
+    test: str
+    frame: pd.DataFrame
+    reference: Pair | None
+    crossed: Mapping[Pair, str]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Those with a row, most precise first."""
+        sides = zip(self.frame["k"], self.frame["v"], strict=True)
+        return list(dict.fromkeys(Pair(k, v) for k, v in sides))
+
+    @property
+    def apart(self) -> pd.DataFrame:
+        """Rows of speeds that are shown and not compared."""
+        return self.frame[self.frame["speed"].notna() & ~self.frame["compared"]]
+
+
+def has_depths(metric: str) -> bool:
+    """Whether *metric* is a speed that is measured by depth."""
+    return metric in LABELS
+
+
+def speed_table(run: Run, test: str) -> SpeedTable:
+    """
+    The speeds of *test* in *run*.
+
+    Raises:
+        UnknownName: If there is no such test.
+        NothingToShow: If no pair has a speed.
+    """
+    if test not in LABELS:
+        raise UnknownName(kind="speed by depth", name=test, known=list(LABELS))
+    records = {record.pair: record for record in of_probe(run, NAME).records}
+    finished = [pair for pair, record in records.items() if mean_speeds(record, test)]
+    reference = most_precise(finished) if finished else None
+    first = records[reference] if reference else None
+    rows = [
+        row
+        for pair in most_precise_first(records)
+        for row in _rows(run, records[pair], first, test)
+    ]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    if not frame["speed"].notna().any():
+        raise captions.nothing_to_show(run, test)
+    crossed = {
+        pair: crossover(record, first, test)
+        for pair, record in records.items()
+        if first and _is_compared(record, first)
+        if pair != reference
+    }
+    return SpeedTable(
+        run=run, test=test, frame=frame, reference=reference, crossed=crossed
+    )
+
+
+def _is_compared(record: CellRecord, reference: CellRecord | None) -> bool:
+    is_here = reference is not None and record.device == reference.device
+    return record.has_numbers and is_here
+
+
+def _rows(
+    run: Run, record: CellRecord, reference: CellRecord | None, test: str
+) -> Iterator[tuple[Any, ...]]:
+    """A row for each depth; of a cell without any speeds, too."""
+    conditions = conditions_of(run.setup)
+    stored = throughput_of(record).speeds if record.observation else ()
+    measured = {at.depth: at for at in stored}
+    base = mean_speeds(reference, test) if reference else {}
+    compared = _is_compared(record, reference)
+    for depth in conditions.depths if conditions else ():
+        at = measured.get(depth)
+        values: Sequence[float] = getattr(at, test) if at else ()
+        speed = statistics.fmean(values) if values else math.nan
+        status, reason = record.status.value, record.reason
+        if at and at.gap:
+            status, reason = at.status, at.gap
+        elif record.has_numbers and not compared:
+            reason = OTHER_DEVICE
+        yield (
+            record.pair.k,
+            record.pair.v,
+            depth,
+            speed,
+            _error(values),
+            speed / base.get(depth, math.nan),
+            compared,
+            status,
+            reason,
+        )
+
+
+def _error(values: Sequence[float]) -> float:
+    """Standard error of the mean; NaN of a single value."""
+    if len(values) < 2:  # noqa: PLR2004 - no spread
+        return math.nan
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def speeds_view(tables: Sequence[SpeedTable]) -> RenderableType:
+    """Each of *tables* with its legend and its facts."""
+    parts: list[RenderableType] = []
+    for table in tables:
+        parts += [Text()] if parts else []
+        heading, *rows = _texts(table)
+        words = {heading[0]: 0, heading[-1]: 0}
+        parts += [
+            Text(title(table), style="bold"),
+            Text(),
+            captions.text_table(heading, rows, words=words),
+            Text(),
+            captions.entry_table(legend(table)),
+            Text(),
+            captions.facts_table(table.run),
+        ]
+    return Group(*parts)
+
+
+def title(table: SpeedTable) -> str:
+    """``random-bodies/m: writing by depth, tokens/s``."""
+    return visible(f"{table.run.name}: {LABELS[table.test]} by depth, tokens/s")
+
+
+def legend(table: SpeedTable) -> list[tuple[str, str]]:
+    """Each mark and word of *table*, with its meaning."""
+    entries = []
+    if table.reference:
+        reference = visible(str(table.reference))
+        entries = [
+            (captions.REFERENCE_MARK, f"the reference, {reference}"),
+            ("98%", "of the reference's speed at this depth"),
+            ("faster", f"the depths at which it is faster than {reference}"),
+        ]
+    if table.frame["error"].notna().any():
+        entries.append(captions.ERROR_ENTRY)
+    marked: dict[tuple[str, str, str], list[Pair]] = {}
+    for row in table.frame.itertuples():
+        if word := _word(row):
+            phrase = "" if word == ELSEWHERE else str(row.status)
+            pairs = marked.setdefault((word, phrase, str(row.reason)), [])
+            pair = Pair(str(row.k), str(row.v))
+            pairs += [] if pair in pairs else [pair]
+    entries += [
+        (word, captions.failure_phrase(pairs, phrase, reason))
+        for (word, phrase, reason), pairs in marked.items()
+    ]
+    return entries
+
+
+def _texts(table: SpeedTable) -> Iterator[list[str]]:
+    """The heading, and a row for each pair."""
+    depths = list(dict.fromkeys(table.frame["depth"]))
+    yield ["K/V", *(f"{depth:,}" for depth in depths), "faster"]
+    for pair in table.pairs:
+        is_of_pair = (table.frame["k"] == pair.k) & (table.frame["v"] == pair.v)
+        mark = captions.REFERENCE_MARK if pair == table.reference else ""
+        cells = table.frame[is_of_pair].itertuples()
+        texts = [_text(row, has_ratio=not mark) for row in cells]
+        yield [f"{visible(str(pair))}{mark}", *texts, table.crossed.get(pair, "")]
+
+
+def _text(row: Any, *, has_ratio: bool) -> str:
+    """``31.2±0.3 98%``; behind a speed that is not compared, the word that says why."""
+    parts = []
+    if math.isfinite(row.speed):
+        shown = number(row.speed, digits=1)
+        error = number(row.error, digits=1)
+        parts = [f"{shown}±{error}" if math.isfinite(row.error) else shown]
+        if has_ratio and math.isfinite(row.ratio):
+            parts.append(f"{row.ratio:.0%}")
+    return " ".join([*parts, *filter(None, [_word(row)])])
+
+
+def _word(row: Any) -> str:
+    """Why a cell has no speed, or one that is not compared; empty of others."""
+    if row.status != Status.FINISHED or math.isnan(row.speed):
+        return status_word(row.status)
+    return "" if row.compared else ELSEWHERE
+
+
+def speeds_markdown(tables: Sequence[SpeedTable]) -> str:
+    """Each table with its legend and facts, for GitHub."""
+    return "\n".join(
+        captions.markdown(
+            title(table),
+            list(_texts(table)),
+            sentences=captions.cautions(table.run.setup),
+            entries=[*legend(table), *captions.facts(table.run)],
+        )
+        for table in tables
+    )
+
+
+def speeds_csv(tables: Sequence[SpeedTable]) -> str:
+    """One row per run, pair and depth; numbers unrounded, empty where there is none."""
+    lines: list[list[object]] = [[*captions.CSV_RUN, "metric", *COLUMNS]]
+    for table in tables:
+        run = [*captions.csv_run(table.run), table.test]
+        lines += (
+            [csv_field(x) if isinstance(x, str) else x for x in (*run, *row)]
+            for row in _values(table, missing="")
+        )
+    return captions.csv_text(lines)
+
+
+def speeds_json(tables: Sequence[SpeedTable]) -> str:
+    """A list of runs: setup, reference, crossovers, and a row per pair and depth."""
+    return json_text(
+        [
+            {
+                "run": table.run.name,
+                "setup": captions.setup_object(table.run),
+                "metric": table.test,
+                "reference": str(table.reference) if table.reference else None,
+                "faster": {str(pair): word for pair, word in table.crossed.items()},
+                "rows": [
+                    dict(zip(COLUMNS, row, strict=True))
+                    for row in _values(table, missing=None)
+                ],
+            }
+            for table in tables
+        ]
+    )
+
+
+def _values(table: SpeedTable, *, missing: object) -> Iterator[list[object]]:
+    """The rows of the frame, with *missing* for NaN."""
+    for row in table.frame.astype(object).itertuples(index=False):
+        values = (or_null(x) if isinstance(x, float) else x for x in row)
+        yield [missing if value is None else value for value in values]

@@ -1,0 +1,110 @@
+"""Speeds by depth: what is compared, and what is shown beside it."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from made_records import failed_record
+from made_speeds import F16, Q4, Q8, measured, run_of
+from printing import printed
+
+from codeneedle.errors import NothingToShow, UnknownName
+from codeneedle.records.record import Status
+from codeneedle.report.speeds import (
+    speed_table,
+    speeds_csv,
+    speeds_json,
+    speeds_markdown,
+    speeds_view,
+)
+
+FALLEN = replace(
+    measured(Q4, {0: 10.0, 100: 3.0}), status=Status.FALLBACK_CPU, reason="it is slow"
+)
+RUN = run_of(
+    measured(F16, {0: 100.0, 100: 102.0}),
+    measured(Q8, {0: 50.0, 100: 153.0}),
+    FALLEN,
+)
+TABLE = speed_table(RUN, "tg")
+
+
+def row(table, pair, depth):
+    """The row of *pair* at *depth*."""
+    frame = table.frame.set_index(["k", "v", "depth"])
+    return frame.loc[(pair.k, pair.v, depth)]
+
+
+def test_a_ratio_is_that_to_the_reference_at_the_same_depth():
+    assert F16 == TABLE.reference
+    assert (0.5, 1.5) == (row(TABLE, Q8, 0).ratio, row(TABLE, Q8, 100).ratio)
+    assert {Q8: "from 50 tokens"} == TABLE.crossed
+
+
+def test_reading_has_its_crossover():
+    table = speed_table(RUN, "pp")
+
+    assert 1.0 == row(table, Q8, 100).ratio
+    assert {Q8: "never"} == table.crossed
+
+
+def test_a_speed_of_a_cell_that_fell_back_is_marked_and_not_compared():
+    """Neither is it the reference where it is the most precise."""
+    first = replace(measured(F16, {0: 1.0}), status=Status.FALLBACK_F16)
+
+    assert not row(TABLE, Q4, 100).compared
+    assert 3.0 == row(TABLE, Q4, 100).speed
+    assert [0, 100] == list(TABLE.apart["depth"])
+    assert Q8 == speed_table(run_of(first, measured(Q8, {0: 1.0})), "tg").reference
+    text = printed(speeds_view([TABLE]))
+    assert "3.0±0.0 3% on-cpu" in text
+    assert "q4_0/q4_0 fallback-cpu: it is slow" in text
+
+
+def test_a_speed_of_another_device_is_not_compared():
+    elsewhere = replace(measured(Q8, {0: 9.0, 100: 9.0}), device="2")
+    table = speed_table(run_of(measured(F16, {0: 1.0}), elsewhere), "tg")
+
+    assert not row(table, Q8, 0).compared
+    assert {} == table.crossed
+    assert "9.0±0.0 900% other" in printed(speeds_view([table]))
+
+
+def test_a_gap_has_a_word_and_no_speed():
+    """Of a depth, and of a cell without any."""
+    crashed = replace(failed_record(Q4, Status.CRASHED), probe="throughput")
+    run = run_of(measured(F16, {0: 1.0, 100: None}), crashed)
+    text = printed(speeds_view([speed_table(run, "tg")]))
+
+    assert "f16/f16*   1.0±0.0    oom" in text
+    assert "q4_0/q4_0    crash  crash" in text
+
+
+def test_every_form_has_every_speed():
+    """CSV and JSON unrounded, with nothing for what is missing."""
+    rows = list(csv.DictReader(io.StringIO(speeds_csv([TABLE]))))
+    (found,) = json.loads(speeds_json([TABLE]))
+
+    assert ["100.0", "102.0", "50.0", "153.0", "10.0", "3.0"] == [
+        each["speed"] for each in rows
+    ]
+    assert "False" == rows[-1]["compared"]
+    assert [1.0, 1.0, 0.5, 1.5, 0.1, 3 / 102] == [
+        each["ratio"] for each in found["rows"]
+    ]
+    assert {"q8_0/q8_0": "from 50 tokens"} == found["faster"]
+    assert "| 153.0±0.0 150% | from 50 tokens |" in speeds_markdown([TABLE])
+
+
+def test_other_metrics_have_no_depths():
+    with pytest.raises(UnknownName) as error:
+        speed_table(RUN, "matched")
+
+    assert "tg, pp" in error.value.hint
+
+
+def test_a_run_without_speeds_has_nothing_to_show():
+    with pytest.raises(NothingToShow):
+        speed_table(run_of(), "tg")
