@@ -33,6 +33,7 @@ from codeneedle.cli.options import (
     ModelsOption,
     MoreOption,
     OutOption,
+    PlacesCsvOption,
     RunName,
     ServerOption,
     SweepCommand,
@@ -342,14 +343,22 @@ def panels(
     ] = "retrieval",
     *,
     difference: DifferenceOption = False,
+    csv: PlacesCsvOption = False,
+    json: JsonOption = False,
     out: OutOption = RUNS,
 ) -> None:
     """Show answers to tasks by length and depth."""
-    from codeneedle.report.panels import view
+    from codeneedle.report.panels import panels_csv, panels_json, view
     from codeneedle.report.selection import select
 
+    one_form(csv=csv, json=json, difference=difference)
     it = select(out, name, metric)
-    _stdout().print(view(it.runs, it.metric, difference=difference), crop=False)
+    if csv:
+        _write(panels_csv(it.runs, it.metric))
+    elif json:
+        _write(panels_json(it.runs, it.metric))
+    else:
+        _stdout().print(view(it.runs, it.metric, difference=difference), crop=False)
 
 
 @app.command()

@@ -377,6 +377,10 @@ DifferenceOption = Annotated[
     ),
 ]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV: a row per pair.")]
+PlacesCsvOption = Annotated[
+    bool,
+    typer.Option("--csv", help="Print CSV: a row per pair, task, length and depth."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
 

@@ -462,10 +462,25 @@ class Store:
         return folder / f"{pair.slug}.log"
 
     def _cells(self, probe: str = "") -> list[Path]:
-        if self.is_void:
-            return []
-        pattern = f"*.{probe}.json" if probe else "*.json"
-        return sorted((self.folder / CELLS).glob(pattern))
+        """
+        Files of records, sorted.
+
+        Raises:
+            BadInput: If their folder may not be read: no grid without them is one.
+        """
+        folder = self.folder / CELLS
+        try:
+            paths = [] if self.is_void else list(folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            paths = []
+        except OSError as error:
+            raise BadInput(
+                source=folder,
+                reason=reason_of(error),
+                hint="Have the folder made readable for you by whoever swept it.",
+            ) from error
+        end = f".{probe}.json" if probe else ".json"
+        return sorted(path for path in paths if path.name.endswith(end))
 
     def _place(self, pair: Pair, probe: str) -> Path:
         """Where the record of *pair* and *probe* is, or would be written."""

@@ -37,7 +37,6 @@ from codeneedle.verdict.judge import (
     best_by_size,
     cache_size,
 )
-from codeneedle.verdict.lengths import lost_from
 from codeneedle.verdict.statistics import ALPHA, Word
 
 Spell = Callable[[Pair], str]
@@ -518,7 +517,7 @@ def _axes(found: Verdict) -> Iterator[str]:
 def _lengths(found: Verdict) -> Iterator[str]:
     """A sentence for each task and length from which on pairs lose its answers."""
     by_length: dict[tuple[str, int], list[Pair]] = {}
-    for each in lost_from(found):
+    for each in found.lost_from:
         by_length.setdefault((each.task, each.length), []).append(each.pair)
     for (task, length), pairs in by_length.items():
         share = found.limits.phrase(LossKind.ANSWERS, found.limits.max_lost)
@@ -651,7 +650,7 @@ def _verdict_object(found: Verdict, spell: Spell) -> dict[str, Any]:
         "pairs": [_standing_object(each) for each in found.standings],
         "lost_from": [
             {"task": each.task, "length": each.length, **captions.sides(each.pair)}
-            for each in lost_from(found)
+            for each in found.lost_from
         ],
         "sentences": sentences(found),
         "facts": dict(captions.facts(found.run)),

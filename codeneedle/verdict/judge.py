@@ -17,8 +17,10 @@ from codeneedle.probes import PROBES, frames
 from codeneedle.probes.evaluation.metrics import NOTABLE_LOSS, samples_needed
 from codeneedle.probes.metrics import Loss, LossKind, Metric
 from codeneedle.probes.probe import Probe
+from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.records.record import AGAIN, CellRecord, Effective, KvBuffer, Run
 from codeneedle.text import MIB
+from codeneedle.verdict.lengths import LostFrom, lost_from
 from codeneedle.verdict.statistics import (
     Bounds,
     Word,
@@ -198,6 +200,7 @@ class Verdict:
         silent: Metrics that have no say, by name, and why.
         repeats: By metric, how far the reference is from its own repetition.
         flips: By metric, units that the repetition of the reference has lost and won.
+        lost_from: Lengths from which on pairs lose the answers to a task.
     """
 
     run: Run
@@ -209,6 +212,7 @@ class Verdict:
     silent: Mapping[str, str] = field(default_factory=dict)
     repeats: Mapping[str, float] = field(default_factory=dict)
     flips: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    lost_from: tuple[LostFrom, ...] = ()
 
     @property
     def is_instrument(self) -> bool:
@@ -287,15 +291,22 @@ def judge(run: Run, limits: Limits | None = None) -> Verdict:
         each.metric.name: reason for each in scores if (reason := each.silence(limits))
     }
     speaking = [each for each in scores if each.metric.name not in silent]
+    lost = tuple(lost_from(run, limits.max_lost))
     found = Verdict(
         run=run,
         limits=limits,
         reference=reference,
-        standings=tuple(_standings(run, speaking, reference, limits)),
+        standings=tuple(
+            replace(each, rows=rows, word=_word(rows, each.lacking))
+            if each.word and (rows := _charged(each, lost))
+            else each
+            for each in _standings(run, speaking, reference, limits)
+        ),
         units={each.metric.name: len(each.of_reference) for each in scores},
         silent=silent,
         repeats={name: loss for name, loss in repeats.items() if loss is not None},
         flips={each.metric.name: each.flips() for each in scores if each.is_repeated},
+        lost_from=lost,
     )
     return replace(found, chosen=_chosen(found))
 
@@ -611,6 +622,21 @@ def _word(rows: Sequence[Row], lacking: Sequence[str]) -> Word:
     deciding = (graded or answers) + scores
     is_within = all(row.word is Word.WITHIN for row in (*deciding, *change))
     return Word.WITHIN if deciding and is_within and not lacking else Word.OPEN
+
+
+def _charged(standing: Standing, lost: Iterable[LostFrom]) -> tuple[Row, ...]:
+    """The rows of a pair; what it loses at great lengths alone is beyond, too."""
+    remark = "; ".join(
+        f"{each.task}: lost from {each.length:,} tokens on"
+        for each in lost
+        if each.pair == standing.pair
+    )
+    return tuple(
+        replace(row, word=Word.BEYOND, remark=remark)
+        if remark and row.metric.name == RETRIEVAL
+        else row
+        for row in standing.rows
+    )
 
 
 def _trouble(pair: Pair, records: Iterable[CellRecord]) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from codeneedle.grid import Pair, most_precise
 from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.probes.retrieval.record import NAME
-from codeneedle.records.record import CellRecord
-from codeneedle.verdict.judge import ABLE, Verdict
+from codeneedle.probes.retrieval.record import NAME, USABLE, retrieval_of
+from codeneedle.records.record import CellRecord, Run
 from codeneedle.verdict.statistics import Word, error_share, lost_share
 
 Texts = Mapping[str, float]
@@ -32,18 +31,18 @@ class LostFrom:
     pair: Pair
 
 
-def lost_from(found: Verdict) -> list[LostFrom]:
+def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     """
-    The tasks of a run whose answers pairs lose, and from which length on.
+    The tasks of *run* whose answers pairs lose, and from which length on.
 
     At a length a text is lost that has fewer right answers than with the reference.
-    The share of such texts is beyond `Limits.max_lost` by an interval that holds for
-    all pairs and lengths at once. A task speaks at each length at which the reference
-    answers, the most precise pair: also one that is too easy to be in any average.
+    The share of such texts is beyond *max_lost* by an interval that holds for all pairs
+    and lengths at once. A task speaks at each length at which the reference answers,
+    the most precise pair; lengths that a pair was not asked do not contradict.
     """
     records = {
         record.pair: record
-        for record in found.run.records
+        for record in run.records
         if record.probe == NAME and record.has_numbers
     }
     if not records:
@@ -52,13 +51,20 @@ def lost_from(found: Verdict) -> list[LostFrom]:
     lost = []
     for pair, record in records.items():
         ours = _by_length(record)
+        stored = retrieval_of(record)
+        left = stored.not_asked if stored else ()
+        not_asked = {(each.task, each.length) for each in left}
         for task, of_lengths in reference.items():
-            known = {n: t for n, t in of_lengths.items() if _mean(t.values()) >= ABLE}
+            known = {
+                n: t for n, t in of_lengths.items() if _mean(t.values()) >= USABLE[0]
+            }
             share = error_share(0, len(records) * len(known))
             length = None
             for each in sorted(known, reverse=True):
+                if (task, each) in not_asked:
+                    continue
                 texts = ours.get(task, {}).get(each, {})
-                if not _is_lost(known[each], texts, share, found.limits.max_lost):
+                if not _is_lost(known[each], texts, share, max_lost):
                     break
                 length = each
             if length is not None:

@@ -13,6 +13,7 @@ from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import (
     NAME,
     Answer,
+    Answered,
     Dialled,
     DialStep,
     Fitted,
@@ -100,7 +101,7 @@ def made_dial(task="multikey", *, setting=2, score=0.7, is_fixed=False):
     return Dialled(task=task, setting=setting, is_fixed=is_fixed, path=path)
 
 
-def made_frozen(*dials, left_out=()):
+def made_frozen(*dials, left_out=(), answered=()):
     """What the reference f16/f16 found out."""
     chosen = dials or (made_dial(),)
     return Frozen(
@@ -108,12 +109,17 @@ def made_frozen(*dials, left_out=()):
         dials=chosen,
         sizes=tuple(Fitted(dial.task, 1024, 4096) for dial in chosen),
         left_out=tuple(LeftOut(*each) for each in left_out),
+        answered=tuple(Answered(*each) for each in answered),
     )
 
 
-def retrieval_record(pair, texts, *, frozen=None):
+def retrieval_record(pair, texts, *, frozen=None, not_asked=()):
     """A finished record of the probe, as it comes from disk."""
-    found = Retrieval(frozen=frozen or made_frozen(), texts=tuple(texts))
+    found = Retrieval(
+        frozen=frozen or made_frozen(),
+        texts=tuple(texts),
+        not_asked=tuple(LeftOut(*each) for each in not_asked),
+    )
     return CellRecord(
         pair=Pair.parse(pair),
         probe=NAME,

@@ -137,6 +137,14 @@ def test_a_second_sweep_in_the_same_folder_is_refused(tmp_path):
         pass
 
 
+def test_records_that_cannot_be_listed_are_not_taken_for_none(tmp_path):
+    """Here a link that leads to itself; rights are no matter to root."""
+    (tmp_path / "cells").symlink_to("cells")
+
+    with pytest.raises(BadInput, match="cells"):
+        list(Store(tmp_path).records())
+
+
 def test_shares_of_two_cuts_are_swept_in_a_folder_one_after_the_other(tmp_path):
     """They overlap; once one has ended, its cells are measured, and skipped."""
     with (

@@ -17,7 +17,7 @@ from made_losses import (
     repeated,
 )
 from made_records import failed_record, made_run, made_setup
-from made_retrieval import made_frozen, made_texts, retrieval_record, right
+from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record, right
 from printing import printed
 
 from codeneedle.grid import Pair
@@ -396,7 +396,7 @@ def test_a_reference_that_nearly_repeats_itself_says_how_nearly():
 
 
 def test_lengths_from_which_answers_are_lost_are_named():
-    """Also of a task that is too easy for the reference to be in any average."""
+    """Also of a task that the reference has wholly right."""
 
     def record(pair, least):
         texts = (
@@ -409,15 +409,16 @@ def test_lengths_from_which_answers_are_lost_are_named():
                 answer=lambda asked, n: "no" if n >= least else right(asked, n),
             )
         )
-        return retrieval_record(pair, texts, frozen=made_frozen())
+        return retrieval_record(pair, texts, frozen=frozen)
 
+    frozen = made_frozen(made_dial("single", setting=0, score=1.0))
     setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
     records = (record("f16/f16", 9999), record("q4_0/f16", 2048))
     found = judge(Run(name="made", setup=setup, records=records))
 
-    assert [
+    assert (
         "single: more than 10.0 % of texts are lost from 2,048 tokens on with q4_0/f16."
-    ] == sentences(found)
+    ) == sentences(found)[0]
     (told,) = json.loads(verdict_json([found], lambda _engine: spell))
     assert [{"task": "single", "length": 2048, "k": "q4_0", "v": "f16"}] == (
         told["lost_from"]

@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from made_panels import record_of, run_of, unless, wrong
-from made_retrieval import made_frozen, made_texts, retrieval_record, right
+from made_panels import SETUP, record_of, run_of, unless, wrong
+from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record, right
 
 from codeneedle.grid import Pair
 from codeneedle.records.record import Status
-from codeneedle.verdict.judge import Limits, judge
+from codeneedle.verdict.judge import MAX_LOST, judge
 from codeneedle.verdict.lengths import lost_from
+from codeneedle.verdict.statistics import Word
 
 LENGTHS = (512, 1024, 2048)
 COARSE = Pair("q4_0", "f16")
@@ -34,9 +35,9 @@ def failing_from(least):
     return answer
 
 
-def lengths(*records, limits=None, pair=COARSE):
+def lengths(*records, max_lost=MAX_LOST, pair=COARSE):
     """Where *pair* loses answers from."""
-    found = lost_from(judge(run_of(*records), limits))
+    found = lost_from(run_of(*records), max_lost)
     return [(each.task, each.length) for each in found if each.pair == pair]
 
 
@@ -73,7 +74,7 @@ def test_few_texts_show_no_loss_and_a_larger_limit_needs_more():
 
     assert [] == lengths(*few)
     assert [("single", 512)] == lengths(*many)
-    assert [] == lengths(*many, limits=Limits(max_lost=0.9))
+    assert [] == lengths(*many, max_lost=0.9)
 
 
 def test_a_length_at_which_the_reference_answers_nothing_says_nothing():
@@ -101,3 +102,53 @@ def test_questions_of_one_text_are_one_unit():
     coarse = record_of("q4_0/f16", wrong)
 
     assert [] == lengths(reference, coarse)
+
+
+def audit(*, lengths=(4096, 8192, 16384, 32768, 65536), texts=5):
+    """Every answer of q8_0 at 64K lost, f16 right; all others right with both."""
+    frozen = made_frozen(made_dial("single", setting=0, score=1.0))
+    asked = {"tasks": ["single"], "lengths": list(lengths)}
+    setup = replace(SETUP, probes={"retrieval": asked})
+
+    def record_with(pair, answer):
+        made = (
+            text
+            for length in lengths
+            for text in made_texts("single", dial=0, length=length, answer=answer)
+            if text.number < texts
+        )
+        return retrieval_record(pair, made, frozen=frozen)
+
+    return run_of(
+        record_with("f16/f16", right),
+        record_with("q8_0/f16", failing_from(65536)),
+        record_with("q4_0/f16", right),
+        setup=setup,
+    )
+
+
+def test_a_loss_at_the_greatest_length_alone_is_beyond_the_limit():
+    """A fifth of the texts would be open; all of those of one length are not."""
+    found = judge(audit())
+
+    row = found.standing(Pair("q8_0", "f16")).row("retrieval")
+    assert Word.BEYOND == found.word(Pair("q8_0", "f16")) == row.word
+    assert "single: lost from 65,536 tokens on" == row.remark
+    assert Word.OPEN == found.word(Pair("q4_0", "f16"), "retrieval")
+
+
+def test_lengths_that_a_pair_was_not_asked_do_not_end_its_loss():
+    """It has nothing right at 1,024 tokens, and is asked no further."""
+    texts = [
+        text
+        for length in (512, 1024)
+        for text in made_texts("single", dial=0, length=length, answer=wrong)
+    ]
+    gated = retrieval_record(
+        "q4_0/f16",
+        texts,
+        frozen=made_frozen(made_dial("single", setting=0, score=1.0)),
+        not_asked=[("single", 2048, "nothing is right")],
+    )
+
+    assert [("single", 512)] == lengths(record("f16/f16", right), gated)

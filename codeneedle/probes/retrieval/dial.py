@@ -62,7 +62,7 @@ def dialled(task: str, tried: Callable[[int], DialStep]) -> Dialled:
 
 
 def _distance(step: DialStep) -> float:
-    """How far its share is from `AIM`; those that tell nothing are far away."""
+    """How far its share is from `AIM`; the ceiling and what is too hard are far."""
     low, high = AIM
     away = max(low - step.right, step.right - high, 0.0)
     return away if USABLE[0] <= step.right < USABLE[1] else away + 1

@@ -12,10 +12,14 @@ from codeneedle.probes.retrieval.outcomes import (
     Outcome,
     outcomes,
     survival,
+    text_name,
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
+    USABLE,
     Dialled,
+    Frozen,
+    LeftOut,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import Mode
@@ -111,6 +115,19 @@ def _bounded(record: CellRecord) -> float:
     return sum(len(each.bounds) for each in scored) / tokens if tokens else 0.0
 
 
+def _units(record: CellRecord, _setup: Setup) -> list[str]:
+    """Informative texts; also those that the pair was not asked, as lost on others."""
+    found = retrieval_of(record)
+    asked = [each.text for each in outcomes(record) if each.is_informative]
+    not_asked = [
+        text_name(left.task, left.length, number)
+        for left in (found.not_asked if found else ())
+        if found and found.frozen.is_informative(left.task, left.length)
+        for number in {each.number for each in found.texts if each.task == left.task}
+    ]
+    return list(dict.fromkeys([*asked, *not_asked]))
+
+
 LEAST_LOSS = 1e-9
 """A text is lost that has fewer right answers, by however little."""
 
@@ -120,14 +137,14 @@ METRICS: tuple[Metric, ...] = (
         name=NAME,
         label="right answers, informative tasks",
         in_table=True,
-        loss=Loss(kind=LossKind.ANSWERS, lost_from=LEAST_LOSS),
+        loss=Loss(kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units),
     ),
     replace(
         _logp(_is_informative),
         name=f"{NAME}-logp",
         label="log-probability of the right answer per token, informative tasks",
         in_table=True,
-        loss=Loss(kind=LossKind.NATS, bounded=_bounded),
+        loss=Loss(kind=LossKind.NATS, bounded=_bounded, units=_units),
     ),
     _mode(Mode.INTRUSION),
     *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION}),
@@ -217,24 +234,47 @@ def remarks(run: Run) -> tuple[str, ...]:
     if found is None:
         return ()
     return (
-        *(_dial_phrase(dial, found.frozen.reference) for dial in found.frozen.dials),
+        *(_dial_phrase(dial, found.frozen) for dial in found.frozen.dials),
         *(
             f"{each.task} at {each.length:,} tokens was asked of no pair: {each.reason}"
             for each in found.frozen.left_out
         ),
+        *_not_asked(records),
         *_survivals(records),
     )
 
 
-def _dial_phrase(dial: Dialled, reference: str) -> str:
+def _not_asked(records: Sequence[CellRecord]) -> Iterator[str]:
+    """A line for each length that some pairs were not asked, and why."""
+    pairs: dict[LeftOut, list[str]] = {}
+    for record in records:
+        found = retrieval_of(record)
+        for each in found.not_asked if found else ():
+            pairs.setdefault(each, []).append(str(record.pair))
+    for each, names in pairs.items():
+        yield (
+            f"{each.task} at {each.length:,} tokens was not asked of "
+            f"{', '.join(names)}: {each.reason}"
+        )
+
+
+def _dial_phrase(dial: Dialled, frozen: Frozen) -> str:
     settings = TASKS[dial.task].settings if dial.task in TASKS else ()
     says = settings[dial.setting].says if dial.setting < len(settings) else ""
     path = ", ".join(f"{step.setting}: {step.right:.0%}" for step in dial.path)
-    how = "chosen by the user" if dial.is_fixed else f"found on {reference}"
+    how = "chosen by the user" if dial.is_fixed else f"found on {frozen.reference}"
     phrase = f"{dial.task}: setting {dial.setting}, {says}, {how} ({path} right)"
-    if dial.is_informative:
+    if dial.right >= USABLE[1]:
+        phrase += "; too easy for a small loss to show"
+    silent = [
+        f"{size.length:,}"
+        for size in frozen.sizes
+        if size.task == dial.task
+        if not frozen.is_informative(size.task, size.length)
+    ]
+    if not silent:
         return phrase
-    return f"{phrase}; uninformative, so in no average of tasks"
+    return f"{phrase}; too few right at {', '.join(silent)} tokens: in no average"
 
 
 def _survivals(records: Sequence[CellRecord]) -> Iterator[str]:

@@ -37,7 +37,8 @@ class Outcome:
         until: Tokens of the right answer before the first that is not the first
             choice: greedy writing is right until then. None if not forced.
         tokens: Tokens of the right answer; 0 if not forced.
-        is_informative: Whether its task counts in what is about all tasks.
+        is_informative: Whether its task counts, at this length, in what is about all
+            tasks.
         answer: The question and its answer, verbatim.
     """
 
@@ -71,11 +72,11 @@ def _outcomes(key: ByIdentity[CellRecord]) -> tuple[Outcome, ...]:
     found = retrieval_of(key.value)
     if found is None:
         return ()
-    told = {dial.task for dial in found.frozen.dials if dial.is_informative}
     try:
         return tuple(
-            _outcome(text, answer, is_informative=text.task in told)
+            _outcome(text, answer, is_informative=is_informative)
             for text in found.texts
+            for is_informative in [found.frozen.is_informative(text.task, text.length)]
             for answer in text.asked
         )
     except (IndexError, ValueError) as error:
@@ -90,7 +91,7 @@ def _outcome(text: TextRead, answer: Answer, *, is_informative: bool) -> Outcome
         length=text.length,
         depth=answer.depth,
         question=answer.name,
-        text=f"{text.task}-{text.length}-{text.number}",
+        text=text_name(text.task, text.length, text.number),
         score=score_answer(answer.question(text.number, text.decoys), answer.reply),
         logp=_mean(scored.logprobs) if scored else None,
         is_bound=bool(scored and scored.bounds),
@@ -99,6 +100,11 @@ def _outcome(text: TextRead, answer: Answer, *, is_informative: bool) -> Outcome
         is_informative=is_informative,
         answer=answer,
     )
+
+
+def text_name(task: str, length: int, number: int) -> str:
+    """Name of a text, the same for every pair."""
+    return f"{task}-{length}-{number}"
 
 
 def _first_choices(leads: Sequence[float]) -> int:

@@ -2,9 +2,10 @@
 
 import functools
 import hashlib
+import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.corpora.corpus import Corpus
@@ -27,6 +28,7 @@ from codeneedle.probes.retrieval.record import (
     NAME,
     USABLE,
     Answer,
+    Answered,
     Dialled,
     DialStep,
     Fitted,
@@ -232,8 +234,11 @@ class RetrievalProbe(Probe):
             frozen = frozen_of(records)
             cell.leads = found is not None or frozen is None
             frozen = cell.lengthened(frozen) if frozen else cell.dialled()
-            texts = found.texts if found else ()
-            found = Retrieval(frozen=frozen, texts=texts)
+            found = Retrieval(
+                frozen=frozen,
+                texts=found.texts if found else (),
+                not_asked=_lengthened(found.not_asked if found else (), frozen),
+            )
             for so_far in cell.texts(found):
                 found = so_far
                 context.keep(as_json(found))
@@ -311,26 +316,43 @@ class _Measuring:
             read = self._read(size, self._text(size, number, found.frozen), number)
             found = replace(found, texts=(*found.texts, read))
             if number + 1 == texts_at(size.task, found.frozen, self.chosen):
-                found = self._gated(found, size)
+                found = self._asked(found, size)
             yield found
 
-    def _gated(self, found: Retrieval, size: Fitted) -> Retrieval:
-        """*found*, without what is longer than *size* if the reference fails there."""
-        frozen = found.frozen
-        is_gated = self.chosen.gate == "on" and self.leads
-        if not is_gated or frozen.reference != str(self.context.pair):
+    def _asked(self, found: Retrieval, size: Fitted) -> Retrieval:
+        """*found*, with what all answers to a task at one length tell of the others."""
+        frozen, shares = found.frozen, _shares(found, size)
+        if frozen.reference != str(self.context.pair):
+            return self._gated(found, size, shares.values())
+        if not self.leads:
             return found
-        texts = [
-            t for t in found.texts if (t.task, t.length) == (size.task, size.length)
-        ]
-        if not _fails_everywhere(texts):
+        right = _mean(itertools.chain.from_iterable(shares.values()))
+        told = Answered(size.task, size.length, round(right, 4))
+        frozen = replace(frozen, answered=(*frozen.answered, told))
+        fails = all(_mean(each) < FAILS_BELOW for each in shares.values())
+        if fails and self.chosen.gate == "on":
+            reason = (
+                f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
+                f"{size.length:,} tokens at every depth"
+            )
+            left_out = (*frozen.left_out, *_beyond(size, found, reason))
+            frozen = replace(frozen, left_out=left_out)
+        return replace(found, frozen=frozen)
+
+    def _gated(
+        self, found: Retrieval, size: Fitted, shares: Iterable[Sequence[float]]
+    ) -> Retrieval:
+        """*found*, without longer texts if this pair has nothing of *shares* right."""
+        theirs = found.frozen.right_at(size.task, size.length) or 0.0
+        is_gated = self.chosen.gate == "on" and theirs >= FAILS_BELOW
+        if not is_gated or any(map(any, shares)):
             return found
-        known = {(text.task, text.length) for text in found.texts}
-        known |= {(each.task, each.length) for each in frozen.left_out}
-        beyond = _beyond(size, frozen)
-        new = [each for each in beyond if (each.task, each.length) not in known]
-        left_out = (*frozen.left_out, *new)
-        return replace(found, frozen=replace(frozen, left_out=left_out))
+        reason = (
+            f"nothing is right at {size.length:,} tokens, of which "
+            f"{found.frozen.reference} has {theirs:.0%}"
+        )
+        not_asked = (*found.not_asked, *_beyond(size, found, reason))
+        return replace(found, not_asked=not_asked)
 
     def _text(self, size: Fitted, number: int, frozen: Frozen) -> TaskText:
         """The text of that *number*, the same for every pair."""
@@ -457,32 +479,54 @@ def _missing(found: Retrieval, chosen: RetrievalConditions) -> list[tuple[Fitted
     done = {(each.task, each.length, each.number) for each in found.texts}
     return [
         (size, number)
-        for size, number in texts_of(found.frozen, chosen)
+        for size, number in texts_of(found.frozen, chosen, found.not_asked)
         if (size.task, size.length, number) not in done
     ]
 
 
-def _beyond(failed: Fitted, frozen: Frozen) -> list[LeftOut]:
-    """The greater lengths of the task that *failed*, and why they are left out."""
-    reason = (
-        f"{frozen.reference} has less than {FAILS_BELOW:.0%} right at "
-        f"{failed.length:,} tokens at every depth"
-    )
+def _beyond(failed: Fitted, found: Retrieval, reason: str) -> list[LeftOut]:
+    """The greater lengths of the task that *failed*, left out for that *reason*."""
+    frozen = found.frozen
+    known = {(text.task, text.length) for text in found.texts}
+    known |= {(e.task, e.length) for e in (*frozen.left_out, *found.not_asked)}
     return [
         LeftOut(each.task, each.length, reason)
         for each in frozen.sizes
         if each.task == failed.task and each.length > failed.length
+        if (each.task, each.length) not in known
     ]
 
 
-def _fails_everywhere(texts: Sequence[TextRead]) -> bool:
-    """Whether less than `FAILS_BELOW` of the answers is right at each depth."""
+def _lengthened(not_asked: Sequence[LeftOut], frozen: Frozen) -> tuple[LeftOut, ...]:
+    """*not_asked*, with the greater lengths that were added to *frozen*."""
+    return tuple(
+        LeftOut(size.task, size.length, shorter[0].reason)
+        for size in frozen.sizes
+        if (
+            shorter := [
+                each
+                for each in not_asked
+                if each.task == size.task and each.length <= size.length
+            ]
+        )
+    )
+
+
+def _shares(found: Retrieval, size: Fitted) -> dict[float, list[float]]:
+    """How right the answers to the task are at the length of *size*, by depth."""
     shares: dict[float, list[float]] = {}
-    for text in texts:
+    for text in found.texts:
+        if (text.task, text.length) != (size.task, size.length):
+            continue
         for each in text.asked:
             score = score_answer(each.question(text.number, text.decoys), each.reply)
             shares.setdefault(each.depth, []).append(score.share)
-    return all(math.fsum(s) / len(s) < FAILS_BELOW for s in shares.values())
+    return shares
+
+
+def _mean(values: Iterable[float]) -> float:
+    each = list(values)
+    return math.fsum(each) / len(each)
 
 
 # --- asking

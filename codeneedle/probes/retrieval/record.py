@@ -21,7 +21,7 @@ NAME = "retrieval"
 USABLE = (0.2, 1.0)
 """
 Shares of right answers of the reference, the second excluded, between which a setting
-tells something: below there is nothing left to lose, and at the ceiling a loss may
+tells most: below there is nothing left to lose, and at the ceiling a small loss may
 not show.
 """
 
@@ -135,12 +135,6 @@ class Dialled:
         """Share of right answers of the reference at the setting, from 0 to 1."""
         return next(step.right for step in self.path if step.setting == self.setting)
 
-    @property
-    def is_informative(self) -> bool:
-        """Whether the reference can lose something there, and has something to lose."""
-        least, most = USABLE
-        return least <= self.right < most
-
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
@@ -153,11 +147,20 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Why a *task* is not asked at a *length*, in tokens, of any pair."""
+    """Why a *task* is not asked at a *length*, in tokens."""
 
     task: str
     length: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Share of a *task* that the reference has *right* at a *length*, from 0 to 1."""
+
+    task: str
+    length: Count
+    right: Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,17 +173,36 @@ class Frozen:
         dials: One for each task.
         sizes: One for each task and length.
         left_out: Tasks that are too hard for the reference from a length on.
+        answered: What the reference has right, one for each task and length asked.
     """
 
     reference: str
     dials: tuple[Dialled, ...]
     sizes: tuple[Fitted, ...]
     left_out: tuple[LeftOut, ...] = ()
+    answered: tuple[Answered, ...] = ()
 
     @property
     def settings(self) -> dict[str, int]:
         """The setting of each dial, by task."""
         return {dial.task: dial.setting for dial in self.dials}
+
+    def is_informative(self, task: str, length: int) -> bool:
+        """
+        Whether the reference answers *task* at *length*, so that a loss can show.
+
+        A length that it was not asked to its end is judged by the dial.
+        """
+        right = self.right_at(task, length)
+        if right is None:
+            dials = (dial.right for dial in self.dials if dial.task == task)
+            right = next(dials, 0.0)
+        return right >= USABLE[0]
+
+    def right_at(self, task: str, length: int) -> float | None:
+        """Share that the reference has right there; None before it is known."""
+        rights = {(each.task, each.length): each.right for each in self.answered}
+        return rights.get((task, length))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +213,12 @@ class Retrieval:
     Attributes:
         frozen: The same in all records of a run.
         texts: In asking order.
+        not_asked: Lengths beyond one at which this pair answers nothing.
     """
 
     frozen: Frozen
     texts: tuple[TextRead, ...]
+    not_asked: tuple[LeftOut, ...] = ()
 
 
 def retrieval_of(record: CellRecord) -> Retrieval | None:

@@ -119,7 +119,8 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         Meta(
             description="Skip lengths above the first at which the reference fails at "
-            "all depths.",
+            "all depths, and of another pair those above the first at which it answers "
+            "nothing.",
             extra={"option": "--gate/--no-gate", "default": "gate"},
         ),
     ] = True
@@ -313,12 +314,22 @@ def expected(chosen: RetrievalConditions) -> Frozen:
 # --- texts
 
 
-def texts_of(frozen: Frozen, chosen: RetrievalConditions) -> list[tuple[Fitted, int]]:
-    """The texts of a run: task and length of each with its number, in asking order."""
+def texts_of(
+    frozen: Frozen, chosen: RetrievalConditions, not_asked: Iterable[LeftOut] = ()
+) -> list[tuple[Fitted, int]]:
+    """
+    The texts of a run: task and length of each with its number, in asking order.
+
+    Args:
+        frozen: What holds for all pairs.
+        chosen: What the run asks.
+        not_asked: What one pair is not asked.
+    """
+    left_out = (*frozen.left_out, *not_asked)
     return [
         (size, number)
         for size in frozen.sizes
-        if not _is_out(size, frozen.left_out)
+        if not _is_out(size, left_out)
         for number in range(texts_at(size.task, frozen, chosen))
     ]
 

@@ -107,15 +107,13 @@ def test_an_observation_of_something_else_is_a_bad_record():
 # Metrics
 
 
-def test_an_uninformative_task_is_shown_and_never_averaged():
-    """
-    The reference at 1.0 or under 0.2: its own metrics have values, overall ones do not.
-    """
+def test_a_task_that_the_reference_fails_is_shown_and_never_averaged():
+    """Its metrics have values, overall ones do not."""
     texts = [
         *made_texts(),
         *made_texts("single", dial=0, answer=lambda _asked, _length: "no"),
     ]
-    frozen = made_frozen(made_dial(), made_dial("single", setting=0, score=1.0))
+    frozen = made_frozen(made_dial(), made_dial("single", setting=0, score=0.1))
     record = retrieval_record("f16/f16", texts, frozen=frozen)
 
     own = {metric.name: metric for metric in of_tasks(setup_of(["single"]))}
@@ -126,13 +124,25 @@ def test_an_uninformative_task_is_shown_and_never_averaged():
 
 @pytest.mark.parametrize(
     ("score", "is_informative"),
-    [(0.19, False), (0.2, True), (0.99, True), (1.0, False)],
+    [(0.19, False), (0.2, True), (0.99, True), (1.0, True)],
 )
-def test_a_task_is_informative_where_the_reference_can_lose_something(
+def test_the_dial_judges_lengths_that_the_reference_was_not_asked(
     score, is_informative
 ):
-    """From 0.2 on, and below the ceiling."""
-    assert is_informative == made_dial(score=score).is_informative
+    """From 0.2 on, the ceiling included: a large loss shows there."""
+    frozen = made_frozen(made_dial(score=score))
+
+    assert is_informative == frozen.is_informative("multikey", 1024)
+
+
+def test_a_task_is_informative_at_the_lengths_at_which_the_reference_answers():
+    """Whatever the dial was set to at the shortest."""
+    answered = [("multikey", 512, 0.19), ("multikey", 1024, 1.0)]
+    frozen = made_frozen(made_dial(score=0.1), answered=answered)
+    texts = [*made_texts(length=512), *made_texts(length=1024, answer=decoy_of)]
+    record = retrieval_record("q4_0/f16", texts, frozen=frozen)
+
+    assert [0.0] * 6 == values(BY_NAME["retrieval"], record)
 
 
 def test_modes_are_counted_over_all_tasks():
@@ -184,6 +194,17 @@ def test_units_are_texts_whatever_they_are_asked():
     assert [pytest.approx(2 / 3)] * 2 == list(units.values())
 
 
+def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
+    """So that it is never within a limit."""
+    not_asked = [("multikey", 2048, "nothing is right")]
+    record = retrieval_record("q4_0/f16", made_texts(), not_asked=not_asked)
+
+    names = BY_NAME["retrieval"].loss.units(record, setup_of())
+
+    assert "multikey-2048-0" in names
+    assert "multikey-2048-0" not in BY_NAME["retrieval"].by_unit(record, setup_of())
+
+
 # In words
 
 
@@ -202,6 +223,6 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
 
     assert dial.startswith("multikey: setting 2, 6 cities")
     assert dial.endswith("found on f16/f16 (2: 70% right)")
-    assert "uninformative" in fixed
+    assert fixed.endswith("too easy for a small loss to show")
     assert left == f"multikey at 2,048 tokens was asked of no pair: {reason}"
     assert () == remarks(replace(run, records=()))

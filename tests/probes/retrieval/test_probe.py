@@ -18,7 +18,13 @@ from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for
-from codeneedle.probes.retrieval.record import NAME, DialStep, Retrieval, retrieval_of
+from codeneedle.probes.retrieval.record import (
+    NAME,
+    DialStep,
+    LeftOut,
+    Retrieval,
+    retrieval_of,
+)
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.records.record import CellRecord, Status, as_json, from_json
@@ -97,29 +103,24 @@ def scores(*shares):
 
 
 @pytest.mark.parametrize(
-    ("shares", "path", "setting", "is_informative"),
+    ("shares", "path", "setting"),
     [
-        ([0.7], [0], 0, True),
-        ([1.0, 0.95, 0.8, 0.1], [0, 1, 2], 2, True),
-        ([1.0, 0.95, 0.4, 0.1], [0, 1, 2], 1, True),
-        ([1.0, 0.1], [0, 1], 0, False),
-        ([1.0, 1.0, 1.0], [0, 1, 2], 0, False),
-        ([0.3], [0], 0, True),
-        ([0.1], [0], 0, False),
+        ([0.7], [0], 0),
+        ([1.0, 0.95, 0.8, 0.1], [0, 1, 2], 2),
+        ([1.0, 0.95, 0.4, 0.1], [0, 1, 2], 1),
+        ([1.0, 0.1], [0, 1], 0),
+        ([1.0, 1.0, 1.0], [0, 1, 2], 0),
+        ([0.3], [0], 0),
+        ([0.1], [0], 0),
     ],
     ids=["at once", "up", "back", "cliff", "ceiling", "hard", "too hard"],
 )
-def test_the_dial_goes_up_until_the_reference_is_within_the_aim(
-    shares, path, setting, is_informative
-):
-    """
-    Without a setting within, the nearest that tells something; at 1.0 or below 0.2
-    everywhere, the task is uninformative.
-    """
+def test_the_dial_goes_up_until_the_reference_is_within_the_aim(shares, path, setting):
+    """Without a setting within, the nearest that tells something."""
     found = dialled("multikey", scores(*shares))
 
     assert path == [step.setting for step in found.path]
-    assert (setting, is_informative) == (found.setting, found.is_informative)
+    assert setting == found.setting
 
 
 def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
@@ -152,7 +153,6 @@ def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
     assert [(0, 1.0), (1, 1.0), (2, 1.0), (3, 0.0)] == [
         (step.setting, step.right) for step in dial.path
     ]
-    assert not dial.is_informative
     assert str(REFERENCE) == found.frozen.reference
     assert len(prompts) == len(set(prompts)) + len(found.texts)
     assert 4 == len(scored)
@@ -257,6 +257,23 @@ def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_p
         other.frozen,
     )
     assert "f16/f16 has less than 20% right at 1,000 tokens" in left.reason
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(tmp_path, gate):
+    """Where the reference answers; unless there is no gate."""
+    asked = {"lengths": (500, 1000, 2000), "gate": gate}
+    _, record = measured(tmp_path, FakeEngine(reply=looked_up), **asked)
+    engine = FakeEngine(reply=failing_from(800))
+
+    found, _ = measured(tmp_path, engine, OTHER, [record], **asked)
+
+    lengths = [500, 1000] if gate else [500, 1000, 2000]
+    reason = "nothing is right at 1,000 tokens, of which f16/f16 has 100%"
+    left_out = [LeftOut("multikey", 2000, reason)] if gate else []
+    assert lengths == sorted({text.length for text in found.texts})
+    assert left_out == list(found.not_asked)
+    assert () == found.frozen.left_out
 
 
 def test_without_the_gate_all_lengths_are_asked(tmp_path):
