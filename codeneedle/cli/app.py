@@ -33,6 +33,7 @@ from codeneedle.cli.options import (
     ModelsOption,
     MoreOption,
     OutOption,
+    PlacesCsvOption,
     RunName,
     ServerOption,
     SweepCommand,
@@ -120,7 +121,7 @@ def sweep(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run failed cells again.")
     ] = False,
-    decide: DecideOption = False,
+    decide: DecideOption = None,  # noqa: ARG001 - the request has it
     more: MoreOption = None,
     budget: BudgetOption = None,
     wait: WaitOption = True,
@@ -141,7 +142,6 @@ def sweep(
     request, execution = context.obj
     wish = sweep_module.Wish(
         retry_failed=retry_failed,
-        decide=decide,
         more=more,
         budget_s=budget,
         wait=wait,
@@ -151,19 +151,22 @@ def sweep(
 
 
 @app.command(cls=SweepCommand)
-def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
+def plan(
+    context: typer.Context,
+    *,
+    decide: DecideOption = None,  # noqa: ARG001 - the request has it
+) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.report.plan import plan_view
 
     request, execution = context.obj
-    if decide:
-        request = sweep_module.deciding(request, execution)
+    request = sweep_module.deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
         sweep_module.refuse(plans)
     for planned in plans:
-        _stdout().print(plan_view(planned, decide=decide), crop=False)
+        _stdout().print(plan_view(planned), crop=False)
 
 
 @app.command(cls=TranscriptCommand)
@@ -340,14 +343,22 @@ def panels(
     ] = "retrieval",
     *,
     difference: DifferenceOption = False,
+    csv: PlacesCsvOption = False,
+    json: JsonOption = False,
     out: OutOption = RUNS,
 ) -> None:
     """Show answers to tasks by length and depth."""
-    from codeneedle.report.panels import view
+    from codeneedle.report.panels import panels_csv, panels_json, view
     from codeneedle.report.selection import select
 
+    one_form(csv=csv, json=json, difference=difference)
     it = select(out, name, metric)
-    _stdout().print(view(it.runs, it.metric, difference=difference), crop=False)
+    if csv:
+        _write(panels_csv(it.runs, it.metric))
+    elif json:
+        _write(panels_json(it.runs, it.metric))
+    else:
+        _stdout().print(view(it.runs, it.metric, difference=difference), crop=False)
 
 
 @app.command()

@@ -6,7 +6,8 @@ each pair lost and gained there against the reference.
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -22,21 +23,28 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.probes.retrieval.metrics import remarks
 from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
-from codeneedle.probes.retrieval.record import retrieval_of
+from codeneedle.probes.retrieval.record import LeftOut, retrieval_of
 from codeneedle.records.record import Run
 from codeneedle.report.captions import (
+    CSV_RUN,
     NO_VALUE_WORD,
+    NOT_RUN_STATUS,
     REFERENCE_MARK,
+    csv_number,
+    csv_run,
+    csv_text,
     entry_table,
     facts,
     failure_phrase,
     named_pairs,
     nothing_to_show,
     number,
+    sides,
     status_word,
 )
 from codeneedle.report.grid import Scale, cell_style, value_scale
-from codeneedle.text import sweep_command, visible
+from codeneedle.text import csv_field, json_text, or_null, sweep_command, visible
+from codeneedle.verdict.factors import sentences
 
 KINDS = ("both right", "lost", "gained", "both wrong")
 """What may become of a question that two pairs were asked, the reference first."""
@@ -84,6 +92,7 @@ class Panel:
         reason: Why it did not finish; empty if it did.
         spots: By place; none where nothing was asked.
         whole: All of them together.
+        not_asked: Why it was not asked at a length, by length.
     """
 
     pair: Pair
@@ -91,6 +100,7 @@ class Panel:
     reason: str
     spots: Mapping[Place, Spot]
     whole: Spot
+    not_asked: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def has_spots(self) -> bool:
@@ -177,26 +187,26 @@ def _panels(
     reference = frames.reference(cells)
     base = of_task.get(reference, []) if reference else []
     is_logp = metric.name.endswith(_LOGP)
-    left_out = {
-        each.length: each.reason
-        for record in run.records
-        if (found := retrieval_of(record))
-        for each in found.frozen.left_out
-        if each.task == task
-    }
-    not_asked: dict[int, list[Pair]] = {}
+    left_out: dict[int, str] = {}
+    not_asked: dict[Pair, dict[int, str]] = {}
     for record in run.records:
-        found = retrieval_of(record)
-        for each in found.not_asked if found else ():
-            if each.task == task:
-                not_asked.setdefault(each.length, []).append(record.pair)
+        if found := retrieval_of(record):
+            left_out |= _reasons(found.frozen.left_out, task)
+            not_asked[record.pair] = _reasons(found.not_asked, task)
+    gaps: dict[int, list[Pair]] = {}
+    for pair, reasons in not_asked.items():
+        for length in reasons:
+            gaps.setdefault(length, []).append(pair)
     return Panels(
         task=task,
         metric=metric,
         lengths=tuple(sorted({*left_out, *(each.length for each in flat)})),
         depths=tuple(sorted({each.depth for each in flat})),
         panels=tuple(
-            _panel(cell, of_task.get(cell.pair, []), base, is_logp=is_logp)
+            replace(
+                _panel(cell, of_task.get(cell.pair, []), base, is_logp=is_logp),
+                not_asked={**left_out, **not_asked.get(cell.pair, {})},
+            )
             for cell in cells
         ),
         reference=reference,
@@ -209,10 +219,15 @@ def _panels(
             *(
                 f"{length:,} tokens: not asked of {named_pairs(pairs)}, with nothing "
                 "right at a shorter length"
-                for length, pairs in sorted(not_asked.items())
+                for length, pairs in sorted(gaps.items())
             ),
         ),
     )
+
+
+def _reasons(left_out: Iterable[LeftOut], task: str) -> dict[int, str]:
+    """Why *task* is not asked, by length."""
+    return {each.length: each.reason for each in left_out if each.task == task}
 
 
 def _panel(
@@ -317,10 +332,14 @@ def view(runs: Sequence[Run], metric: Metric, *, difference: bool) -> Renderable
     """
     parts: list[RenderableType] = []
     for run in runs:
+        says = sentences(run)
         for panels in panels_of(run, metric):
             if difference:
                 refuse_without_reference(panels, run)
-            parts += [*_task_view(run, panels, difference=difference), Text()]
+            parts += _task_view(run, panels, difference=difference)
+            if panels.task in says:
+                parts.append(Text(visible(says[panels.task])))
+            parts.append(Text())
         parts.append(entry_table(facts(run), style="dim"))
     return Group(*parts)
 
@@ -405,3 +424,76 @@ def _letters(spot: Spot) -> Text:
             letter, style = LETTERS[kind]
             text.append(f"{count if spot.n > 1 else ''}{letter}", style=style)
     return text or Text(UNCHANGED if spot.counts[0] else WRONG, style="dim")
+
+
+# --- CSV and JSON
+
+
+def panels_csv(runs: Sequence[Run], metric: Metric) -> str:
+    """
+    One row per run, pair, task, length and depth.
+
+    ``value`` is unrounded and empty where there is none, ``n`` counts its questions;
+    ``both_right``, ``lost``, ``gained`` and ``both_wrong`` count them against the
+    reference. ``reason`` says why a pair has no record, or was not asked at a length.
+    """
+    counts = [kind.replace(" ", "_") for kind in KINDS]
+    texts_of = ("k", "v", "status", "reason", "task")
+    others = ("length", "depth", "metric", "value", "n")
+    lines: list[list[object]] = [[*CSV_RUN, *texts_of, *others, *counts]]
+    for run in runs:
+        for panels in panels_of(run, metric):
+            for row in _rows(panels):
+                texts = map(csv_field, (*csv_run(run), *(row[key] for key in texts_of)))
+                value = csv_number(row["value"])
+                numbers = (row["n"], *(row[name] for name in counts))
+                at = (row["length"], row["depth"])
+                lines.append([*texts, *at, metric.name, value, *numbers])
+    return csv_text(lines)
+
+
+def panels_json(runs: Sequence[Run], metric: Metric) -> str:
+    """
+    A list of runs and tasks: the reference, what the answers depend on, and the rows.
+
+    ``rows`` has what `panels_csv` has; null where there is no value. ``sentence`` is
+    empty where no dependence is shown.
+    """
+    parts = []
+    for run in runs:
+        says = sentences(run)
+        for panels in panels_of(run, metric):
+            rows = [{**row, "value": or_null(row["value"])} for row in _rows(panels)]
+            parts.append(
+                {
+                    "run": run.name,
+                    "task": panels.task,
+                    "metric": metric.name,
+                    "reference": str(panels.reference) if panels.reference else None,
+                    "sentence": says.get(panels.task, ""),
+                    "notes": panels.notes,
+                    "rows": rows,
+                }
+            )
+    return json_text(parts)
+
+
+def _rows(panels: Panels) -> Iterator[dict[str, Any]]:
+    """A row per pair, length and depth."""
+    for panel in panels.panels:
+        for length, depth in itertools.product(panels.lengths, panels.depths):
+            spot = panel.spots.get((length, depth), NOTHING)
+            yield {
+                **sides(panel.pair),
+                "status": panel.status or NOT_RUN_STATUS,
+                "reason": panel.reason or panel.not_asked.get(length, ""),
+                "task": panels.task,
+                "length": length,
+                "depth": depth,
+                "value": spot.value,
+                "n": spot.asked,
+                **{
+                    kind.replace(" ", "_"): count
+                    for kind, count in zip(KINDS, spot.counts, strict=True)
+                },
+            }

@@ -1,5 +1,8 @@
 """Panels by length and depth, and what each pair lost and gained there."""
 
+import csv
+import io
+import json
 import math
 from dataclasses import replace
 
@@ -27,6 +30,8 @@ from codeneedle.report.panels import (
     LETTERS,
     headline,
     length_word,
+    panels_csv,
+    panels_json,
     panels_of,
     refuse_without_reference,
     view,
@@ -122,6 +127,48 @@ def test_a_length_that_a_pair_was_not_asked_is_a_gap_and_no_zero():
     assert (
         "2,048 tokens: not asked of q4_0/f16, with nothing right at a shorter length"
     ) in panels(run).left_out
+
+
+def test_csv_has_a_row_for_each_pair_task_length_and_depth():
+    """Nothing for what was not asked, with its reason; no zero."""
+    gated = retrieval_record(
+        "q4_0/f16",
+        made_texts(length=1024, answer=wrong),
+        not_asked=[("multikey", 2048, "nothing is right")],
+    )
+    run = run_of(record_of("f16/f16", unless((1024, 0.1))), gated)
+
+    rows = list(csv.DictReader(io.StringIO(panels_csv([run], RIGHT))))
+
+    by_place = {(row["k"], row["length"], row["depth"]): row for row in rows}
+    wrong_twice, lost = by_place["q4_0", "1024", "0.1"], by_place["q4_0", "1024", "0.5"]
+    gap = by_place["q4_0", "2048", "0.5"]
+    assert 12 == len(rows) == len(by_place)
+    assert ("0.0", "2", "2", "0") == tuple(
+        wrong_twice[name] for name in ("value", "n", "both_wrong", "lost")
+    )
+    assert "2" == lost["lost"]
+    assert ("", "0", "nothing is right") == (gap["value"], gap["n"], gap["reason"])
+    assert {"multikey"} == {row["task"] for row in rows}
+
+
+def test_json_has_the_same_rows_and_what_answers_depend_on():
+    texts = {n: made_texts("single", dial=0, length=n, questions=6) for n in LENGTHS}
+    lost = made_texts("single", dial=0, length=2048, questions=6, answer=wrong)
+    frozen = made_frozen(made_dial("single", setting=0))
+    setup = replace(SETUP, probes={NAME: {"tasks": ["single"]}})
+    records = [
+        retrieval_record("f16/f16", [*texts[1024], *texts[2048]], frozen=frozen),
+        retrieval_record("q4_0/f16", [*texts[1024], *lost], frozen=frozen),
+    ]
+    run = run_of(*records, setup=setup)
+
+    (found,) = json.loads(panels_json([run], RIGHT))
+
+    assert ("single", "f16/f16") == (found["task"], found["reference"])
+    assert 12 == len(found["rows"])
+    assert found["sentence"].startswith("single: answers depend on pair (100% right")
+    assert found["sentence"] in " ".join(shown(run).split())
 
 
 def test_the_log_probability_has_panels_too():
