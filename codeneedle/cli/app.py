@@ -121,7 +121,7 @@ def sweep(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run failed cells again.")
     ] = False,
-    decide: DecideOption = False,
+    decide: DecideOption = None,  # noqa: ARG001 - the request has it
     more: MoreOption = None,
     budget: BudgetOption = None,
     wait: WaitOption = True,
@@ -142,7 +142,6 @@ def sweep(
     request, execution = context.obj
     wish = sweep_module.Wish(
         retry_failed=retry_failed,
-        decide=decide,
         more=more,
         budget_s=budget,
         wait=wait,
@@ -152,19 +151,22 @@ def sweep(
 
 
 @app.command(cls=SweepCommand)
-def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
+def plan(
+    context: typer.Context,
+    *,
+    decide: DecideOption = None,  # noqa: ARG001 - the request has it
+) -> None:
     """Show what a sweep would do, without starting a server."""
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.report.plan import plan_view
 
     request, execution = context.obj
-    if decide:
-        request = sweep_module.deciding(request, execution)
+    request = sweep_module.deciding(request, execution)
     with _stderr().status("reading the corpus"):
         plans = sweep_module.planned(request, execution)
         sweep_module.refuse(plans)
     for planned in plans:
-        _stdout().print(plan_view(planned, decide=decide), crop=False)
+        _stdout().print(plan_view(planned), crop=False)
 
 
 @app.command(cls=TranscriptCommand)

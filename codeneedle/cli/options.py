@@ -296,11 +296,12 @@ AtOption = Annotated[
     ),
 ]
 DecideOption = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--decide",
+        "--decide/--no-decide",
         help="Screen all pairs by divergence, and measure recall of the few that are "
         "worth it: an answer in a part of the time.",
+        show_default="no-decide, or that of the run",
     ),
 ]
 MoreOption = Annotated[
@@ -566,7 +567,15 @@ GROUPS = {
     "Several devices": ("devices", "workers", "shard"),
     "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),
     "When to stop, and what to answer": (
-        *("retry_failed", "more", "budget", "wait", "max_loss", "max_lost"),
+        *(
+            "retry_failed",
+            "more",
+            "budget",
+            "wait",
+            "calibration",
+            "max_loss",
+            "max_lost",
+        ),
         *("max_eval_lost", "max_memory", "at", "help"),
     ),
 }
@@ -616,7 +625,7 @@ class SweepCommand(TyperCommand):
             given["server_args"] = theirs or None
             ctx.obj = request_of(
                 {name: value for name, value in given.items() if value is not None},
-                decides=ctx.params.get("decide", False),
+                decide=ctx.params.get("decide"),
             )
         return rest
 
@@ -803,7 +812,7 @@ def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
 
 
 def request_of(
-    given: Mapping[str, Any], *, decides: bool = False
+    given: Mapping[str, Any], *, decide: bool | None = None
 ) -> "tuple[Request, Execution]":
     """
     What the *given* values of options ask for, by name, and what the command uses.
@@ -813,7 +822,7 @@ def request_of(
 
     Args:
         given: By name of an option of `SWEEP_OPTIONS` or `_options_of_settings`.
-        decides: Whether the command adds the probes that a decision needs.
+        decide: Whether a probe screens for others; None for what the sweep file says.
 
     Raises:
         RequestError: If the sweep file is unknown or wrong, or if an option is given
@@ -839,6 +848,7 @@ def request_of(
     stored = read_sweep(sweep) if sweep else Request()
     lasting = given.keys() - of_command - {"sweep"}
     options = {name: given[name] for name in lasting if "__" not in name}
+    decides = stored.decide if decide is None else decide
     used = (
         *options.get("probes", stored.probes),
         options.get("engine", stored.engine),
@@ -851,6 +861,7 @@ def request_of(
     request = overruled(stored, options)
     return replace(
         request,
+        decide=decides,
         corpus=request.corpus or os.environ.get(CORPUS) or None,
         probes=asked_probes(request, is_named="probes" in options),
     ), execution

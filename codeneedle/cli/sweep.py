@@ -73,7 +73,6 @@ class Wish:
 
     Attributes:
         retry_failed: Whether cells that failed are measured again.
-        decide: Whether pairs are screened first, and only some measured further.
         more: Whether open pairs are asked for further functions; None: for at most a
             third of the sweep's time.
         budget_s: Seconds after which nothing new begins; None for no limit.
@@ -82,7 +81,6 @@ class Wish:
     """
 
     retry_failed: bool = False
-    decide: bool = False
     more: bool | None = None
     budget_s: float | None = None
     wait: bool = True
@@ -109,8 +107,7 @@ def sweep(request: Request, execution: Execution, console: Console, wish: Wish) 
         CodeneedleError: If it cannot start, or cannot go on.
     """
     execution = replace(execution, shard=execution.shard or share_of_array())
-    if wish.decide:
-        request = deciding(request, execution)
+    request = deciding(request, execution)
     began = time.monotonic()
     try:
         with unwinding_on_signals():
@@ -132,17 +129,20 @@ def sweep(request: Request, execution: Execution, console: Console, wish: Wish) 
 
 def deciding(request: Request, execution: Execution) -> Request:
     """
-    *request* with a probe that screens before those that measure a few pairs.
+    *request*, if it decides, with a probe that screens before those that measure a few
+    pairs.
 
     Raises:
-        BadInput: If a share of the grid is asked for.
+        BadInput: If it decides, and a share of the grid is asked for.
     """
+    if not request.decide:
+        return request
     if execution.shard is not None:
         raise BadInput(
             source=f"--shard {execution.shard}",
             reason="a share of the grid cannot choose which pairs to measure further",
-            hint="Sweep shares with --probe divergence, then use --decide without "
-            "--shard.",
+            hint="Sweep shares with --probe divergence --no-decide, then use --decide "
+            "without --shard.",
         )
     screens = [name for name in request.probes if name in SCREENS] or [*SCREENS[:1]]
     others = [name for name in request.probes if name not in SCREENS] or [PROBE.name]
@@ -286,7 +286,7 @@ class _Page:
         codes: list[int] = [0]
         pairs: Sequence[Pair] = self.plan.pairs
         for probe in self.plan.probes:
-            if self.wish.decide and probe.name not in SCREENS:
+            if self.plan.request.decide and probe.name not in SCREENS:
                 pairs = self._finalists(runner)
             if not pairs:
                 break
@@ -474,9 +474,7 @@ class _Page:
         shown = next_commands(
             progress.name, metric, self.plan.store.folder.parent.parent
         )
-        decide = ["--decide"] if self.wish.decide else []
-        folder = self.plan.store.folder
-        again = sweep_command(folder, *decide, "--retry-failed")
+        again = sweep_command(self.plan.store.folder, "--retry-failed")
         retry = f"\nsee why some have no numbers, then: {again}"
         say(
             self.console,

@@ -1,4 +1,4 @@
-"""What a metric is, and the metrics of memory, which all probes have."""
+"""What a metric is, and the metrics of memory and time, which all probes have."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -204,6 +204,8 @@ _memory = partial(
     Metric, unit="MiB", better="lower", bounds=(0, None), digits=1, group="memory"
 )
 
+_seconds = partial(Metric, unit="s", better="lower", bounds=(0, None), group="speed")
+
 METRICS: tuple[Metric, ...] = (
     _memory(
         name="kv",
@@ -228,6 +230,24 @@ METRICS: tuple[Metric, ...] = (
     ),
     _memory(name="rss", label="peak of the process", values=of_cell(_rss_mib)),
     _memory(name="device", label="held on devices", values=of_cell(_device_mib)),
+    _seconds(
+        name="ready",
+        label="from launch to a verified server",
+        digits=1,
+        values=of_cell(lambda record: record.phases.ready_s),
+    ),
+    _seconds(
+        name="time",
+        label="the whole cell",
+        digits=1,
+        values=of_cell(lambda record: record.phases.total_s or None),
+    ),
+    _seconds(
+        name="waiting",
+        label="start and stop of the server, and the time since the last cell",
+        digits=2,
+        values=of_cell(lambda record: record.phases.waiting_s or None),
+    ),
 )
 """
 All of them. They compare only between cells of the same context, so a table takes

@@ -366,17 +366,16 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def plan_view(plan: Plan, *, decide: bool = False) -> RenderableType:
+def plan_view(plan: Plan) -> RenderableType:
     """
     What a sweep would run: facts, the grid with predicted KV memory, and notes.
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
-        decide: Whether only the pairs that a first probe leaves get the others.
     """
     cells = _cells_of(plan, plan.probes[0])
     return Group(
-        entry_table(_facts(plan, decide=decide), style="dim"),
+        entry_table(_facts(plan), style="dim"),
         Text(),
         Text(f"predicted KV cache at {plan.context:,} tokens, MiB", style="bold"),
         _grid(plan, cells),
@@ -387,11 +386,11 @@ def plan_view(plan: Plan, *, decide: bool = False) -> RenderableType:
     )
 
 
-def _cells_of(plan: Plan, probe: Probe, *, decide: bool = False) -> _Cells:
+def _cells_of(plan: Plan, probe: Probe) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
     pairs = len(plan.pairs)
-    if decide and not probe.screens:
+    if plan.request.decide and not probe.screens:
         # Not at the top: what only predicts memory does not wait for statistics.
         from codeneedle.sweep.decide import FINALISTS
 
@@ -405,7 +404,7 @@ def _cells_of(plan: Plan, probe: Probe, *, decide: bool = False) -> _Cells:
     )
 
 
-def _facts(plan: Plan, *, decide: bool) -> Iterator[tuple[str, str]]:
+def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     setup = plan.store.setup()
     yield "model", f"{plan.model}, {size(plan.weights.size_bytes)}"
     yield "corpus", corpus_line(setup) if setup else _corpus_estimate(plan)
@@ -418,9 +417,9 @@ def _facts(plan: Plan, *, decide: bool) -> Iterator[tuple[str, str]]:
     engine = plan.engine.identity()
     yield engine_line(engine.name, f"{engine.version}, {engine.program}")
     yield "records", str(plan.store.folder)
-    every = [_cells_of(plan, probe, decide=decide) for probe in plan.probes]
+    every = [_cells_of(plan, probe) for probe in plan.probes]
     for cells in every:
-        most = "at most, " if decide and not cells.probe.screens else ""
+        most = "at most, " if plan.request.decide and not cells.probe.screens else ""
         yield cells.probe.name, _asked(plan, setup, cells.probe)
         yield "cells", f"{most}{_finished(cells)}"
         yield "time", _time(plan, cells)

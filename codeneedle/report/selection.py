@@ -232,8 +232,7 @@ def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
 
 def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     """
-    The metric called *name*, and the probe that has it: of several, as of memory, the
-    first that these runs measured.
+    The metric called *name*, and the first probe that has it, with values if any has.
 
     Args:
         name: Of a metric of any probe, or of one that only settings of *runs* have.
@@ -242,14 +241,24 @@ def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     Raises:
         UnknownName: If no probe has it.
     """
-    measured = {name for run in runs for name in run.setup.probes}
-    by_name: dict[str, tuple[Probe, Metric]] = {}
-    for probe in sorted(PROBES.values(), key=lambda each: each.name not in measured):
-        for metric in (*probe.metrics, *_more_metrics(probe, runs)):
-            by_name.setdefault(metric.name, (probe, metric))
+    by_name: dict[str, list[tuple[Probe, Metric]]] = {}
+    for probe in PROBES.values():
+        metrics = (*probe.metrics, *_more_metrics(probe, runs))
+        for metric in {each.name: each for each in metrics}.values():
+            by_name.setdefault(metric.name, []).append((probe, metric))
     if name not in by_name:
         raise UnknownName(kind="metric", name=name, known=list(by_name))
-    return by_name[name]
+    known = by_name[name]
+    return next((each for each in known if _is_measured(*each, runs)), known[0])
+
+
+def _is_measured(probe: Probe, metric: Metric, runs: Sequence[Run]) -> bool:
+    return any(
+        metric.values(record, run.setup)
+        for run in runs
+        for record in of_probe(run, probe.name).records
+        if record.has_numbers
+    )
 
 
 def _with_more_metrics(probe: Probe, runs: Sequence[Run]) -> Probe:

@@ -69,6 +69,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
         pairs: The pairs to measure, ``q8_0/q4_0``; empty for every K with every V.
         same: Whether K and V have the same type in every pair.
         probes: Names of what measures.
+        decide: Whether a probe that screens chooses the pairs that others measure.
         contexts: Context sizes, in tokens.
         rotation: Whether quantized values are rotated, as llama.cpp does unless it is
             told not to: ``on``, ``off`` or both.
@@ -90,6 +91,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pairs: tuple[str, ...] = ()
     same: bool = False
     probes: tuple[str, ...] = ("recall",)
+    decide: bool = False
     contexts: tuple[Annotated[int, msgspec.Meta(ge=256)], ...] = ()
     rotation: tuple[str, ...] = ("on",)
     prompt_form: PromptForm | None = None

@@ -14,6 +14,7 @@ from typer.main import get_command
 from codeneedle.cli.engines import ENGINES
 from codeneedle.cli.options import (
     USAGE_ERROR,
+    DecideOption,
     SweepCommand,
     limits_of,
     memory_size,
@@ -45,7 +46,8 @@ def parse(tmp_path, monkeypatch):
         commands = typer.Typer(rich_markup_mode=None)
 
         @commands.command(cls=SweepCommand)
-        def caught(context: typer.Context):
+        def caught(context: typer.Context, *, decide: DecideOption = None):
+            assert decide in {None, context.obj[0].decide}
             requests.append(context.obj)
 
         get_command(commands)(args=list(words), prog_name="x", standalone_mode=False)
@@ -127,6 +129,17 @@ def test_a_run_folder_is_gone_on_with_unless_another_is_chosen(parse, tmp_path):
     assert (None, Path("other")) == (elsewhere.folder, elsewhere.out)
     assert None is parse("./sweeps/mine.toml", execution=True).folder
     assert parse("mine") == parse("./sweeps/mine.toml")
+
+
+def test_a_run_folder_that_decided_goes_on_deciding_unless_it_must_not(parse, tmp_path):
+    run = tmp_path / "sweeps" / "a" / "b"
+    run.mkdir(parents=True)
+    text = "probes = ['divergence', 'recall']\ndecide = true\n"
+    (run / "sweep.toml").write_text(text, encoding="utf-8")
+
+    assert parse("sweeps/a/b", "--chunks", "3").decide
+    assert not parse("sweeps/a/b", "--no-decide").decide
+    assert parse("mine", "--decide").decide
 
 
 @pytest.mark.parametrize(

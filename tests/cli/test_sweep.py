@@ -703,7 +703,7 @@ def test_when_the_time_is_up_nothing_new_begins(opened):
 @pytest.mark.real
 def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     """
-    By divergence, which recommends nothing by itself; again, there is nothing to do.
+    By divergence, which recommends nothing by itself; the run folder keeps that.
     """
     put_corpus(folder, functions=12, of=SHORT)
     wider = (
@@ -713,7 +713,7 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     command = (*wider, "--decide", "--divergence-context", "256", "--chunks", "2")
 
     told = run(folder, *command)
-    again = run(folder, "sweep", str(RUN), "--decide")
+    again = run(folder, "sweep", str(RUN))
     cells = {path.name for path in (folder / RUN / "cells").iterdir()}
 
     assert (0, 0) == (told.returncode, again.returncode), told.stderr

@@ -105,8 +105,8 @@ def test_a_new_sweep_tells_a_time_where_the_engine_knows_its_pace(monkeypatch):
 
 def test_deciding_measures_as_many_pairs_as_a_screening_leaves_at_most():
     types = ("bf16", "q8_0", "q4_0")
-    plan = planned(k_types=types, v_types=types)
-    text = printed(plan_view(plan, decide=True), width=200)
+    plan = planned(k_types=types, v_types=types, decide=True)
+    text = printed(plan_view(plan), width=200)
 
     assert "at most, 0 of 7 finished" in text
 

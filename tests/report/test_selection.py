@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 from made_metrics import failed
-from made_records import made_forced, made_record, made_run, made_setup
+from made_records import made_forced, made_record, made_run, made_setup, sized
 from made_retrieval import made_dial, made_frozen, made_texts, retrieval_record
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence import probe as divergence
+from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.throughput.record import ThroughputConditions
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
@@ -63,18 +64,22 @@ def stored(root, run, *, model="made-model", corpus="random-bodies"):
 
 def test_no_two_probes_call_a_metric_alike():
     """
-    But for memory, which is the same thing wherever it is read.
+    But for those of a cell, which every probe has.
     """
-    names = [
-        (metric.name, metric.group)
-        for probe in PROBES.values()
-        for metric in probe.metrics
-    ]
-    twice = {name for name, group in names if names.count((name, group)) > 1}
+    of_cell = {metric.name for metric in OF_CELL}
+    names = [metric.name for probe in PROBES.values() for metric in probe.metrics]
 
-    assert set() == {
-        name for name, group in names if name in twice and group != "memory"
-    }
+    assert of_cell == {name for name in names if names.count(name) > 1}
+    assert {len(PROBES)} == {names.count(name) for name in of_cell}
+
+
+def test_a_metric_of_cells_is_read_from_the_first_probe_with_a_value():
+    record = replace(sized(made_record("q4_0/q4_0", [])), probe="divergence")
+    run = replace(made_run(setup=PLAIN), records=(record,))
+
+    probe, metric = metric_named("kv", [run])
+
+    assert ("divergence", "kv") == (probe.name, metric.name)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +127,7 @@ def test_a_selection_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
     names = [m.name for m in select(tmp_path, "random-bodies", "tg@0").probe.metrics]
 
     plain = [metric.name for metric in PROBES["throughput"].metrics]
-    assert [*plain, "tg@0", "pp@0", "tg@256", "pp@256"] == names
+    assert [*plain, "tg@0", "pp@0", "tg@256", "pp@256", "peak@0", "peak@256"] == names
 
 
 def test_a_selection_has_the_records_of_one_probe(tmp_path):
@@ -151,17 +156,17 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
     chosen = {"tasks": ["single"], "lengths": [1024]}
     setup = replace(made_setup(), probes={"retrieval": chosen})
     texts = made_texts("single", dial=0)
-    for score, name in ((0.7, "mixed"), (1.0, "perfect")):
+    for score, name in ((0.7, "mixed"), (0.0, "nothing")):
         frozen = made_frozen(made_dial("single", setting=0, score=score))
         record = retrieval_record("f16/f16", texts, frozen=frozen)
         stored(tmp_path, Run(name="x/y", setup=setup, records=(record,)), corpus=name)
 
     shown = {
         name: select(tmp_path, name, None).metric.name
-        for name in ("recalled", "mixed", "perfect")
+        for name in ("recalled", "mixed", "nothing")
     }
 
-    assert {"recalled": "matched", "mixed": "retrieval", "perfect": "single"} == shown
+    assert {"recalled": "matched", "mixed": "retrieval", "nothing": "single"} == shown
 
 
 def test_a_summary_has_passes_next_to_another_metric(tmp_path):

@@ -45,7 +45,7 @@ from codeneedle.engines.messages import (
     rounded,
     shaped,
 )
-from codeneedle.records.record import Json
+from codeneedle.records.record import Json, Status
 
 _Answer = TypeVar("_Answer")
 
@@ -283,8 +283,7 @@ class OpenAi(Connection):
                 refuses its first echo for anything but the key.
         """
         if isinstance(question, Chat):
-            found = "chats cannot be forced; --prompt-form completion can"
-            raise BadReply(expected=PROBABILITIES, found=found)
+            raise _unscorable("chats cannot be forced; --prompt-form completion can")
         started = time.perf_counter()
         body = self._body(replace(question, max_tokens=1)) | {
             "prompt": question.prompt + right,
@@ -304,7 +303,7 @@ class OpenAi(Connection):
         A server that does not echo is not asked again.
         """
         if self.no_echo:
-            raise BadReply(expected=PROBABILITIES, found=self.no_echo)
+            raise _unscorable(self.no_echo)
         waits_s = WAITS_S if self._echoes else FIRST_ECHO_WAITS_S
         limit_bytes = ANSWER_LIMIT_BYTES + ECHO_BYTES * len(body["prompt"])
         try:
@@ -324,10 +323,10 @@ class OpenAi(Connection):
                 raise
             # Others cost no waiting, and may be about this one prompt: its length.
             self.no_echo = str(error) if error.code in BUSY else ""
-            raise BadReply(expected=PROBABILITIES, found=str(error)) from error
+            raise _unscorable(str(error)) from error
         if not has_echo(answer, right):
             self.no_echo = "a reply without an echo"
-            raise BadReply(expected=PROBABILITIES, found=self.no_echo)
+            raise _unscorable(self.no_echo)
         self._echoes = True
         return answer
 
@@ -625,6 +624,13 @@ def read_completion(event: Json) -> Event:
 def read_chat(event: Json) -> Event:
     """Read an event of ``/chat/completions``."""
     return _event(event, "an event of a chat")
+
+
+def _unscorable(found: str) -> BadReply:
+    """That the server scores no given text: it is of another kind, and not broken."""
+    error = BadReply(expected=PROBABILITIES, found=found)
+    error.status = Status.UNSUPPORTED
+    return error
 
 
 def has_echo(answer: Json, right: str) -> bool:

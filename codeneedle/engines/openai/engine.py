@@ -39,6 +39,7 @@ from codeneedle.engines.openai.server import (
 from codeneedle.engines.openai.settings import (
     COMMAND,
     ENDPOINT,
+    WITHOUT_ECHO,
     CommandSettings,
     EndpointSettings,
     Template,
@@ -91,30 +92,49 @@ class OpenAiEngine(Engine):
     __slots__ = ()
 
     @property
+    def is_without_echo(self) -> bool:
+        """Whether its server is known to score no given text, in no form."""
+        return False
+
+    @property
     def abilities(self) -> frozenset[Ability]:
-        """As of `engine.Engine`; whether a server echoes texts is seen when asked."""
-        forced = frozenset() if self.model.is_chat else frozenset({Ability.FORCED})
-        return forced | {Ability.ADDRESS}
+        """As of `engine.Engine`; whether other servers echo is seen when asked."""
+        cannot = self.is_without_echo or self.model.is_chat
+        return frozenset({Ability.ADDRESS} | (set() if cannot else {Ability.FORCED}))
 
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""
+        if ability is Ability.FORCED and self.is_without_echo:
+            raise BadInput(
+                source=f"--engine {self.name}",
+                reason=f"{WITHOUT_ECHO} scores no given text through OpenAI's API: "
+                "it does not echo prompts",
+                hint="Use --engine llama.cpp.",
+            )
         if ability is Ability.FORCED and self.model.is_chat:
             raise BadInput(
                 source=f"--engine {self.name}",
                 reason="chats cannot be forced: this API scores given text in "
                 "completions alone",
-                hint="Use --prompt-form completion, or --ask written.",
+                hint="Use --prompt-form completion.",
             )
         super().require(ability)
 
     def notes(self) -> tuple[str, ...]:
         """As of `engine.Engine`."""
         scoring = (
-            "recall is written alone: this API does not score answers in chats"
-            if self.model.is_chat
-            else "right lines are scored if the server echoes prompts with their "
+            "right lines are scored if the server echoes prompts with their "
             "log-probabilities, as vLLM does and others do not"
         )
+        if self.model.is_chat:
+            scoring = (
+                "recall is written alone: this API does not score answers in chats"
+            )
+        if self.is_without_echo:
+            scoring = (
+                f"recall is written alone: {WITHOUT_ECHO} does not echo prompts; "
+                "--engine llama.cpp scores right lines, too"
+            )
         return UNTOLD, scoring
 
 
@@ -160,6 +180,11 @@ class Command(OpenAiEngine):
             ),
             lengths=LENGTHS,
         )
+
+    @property
+    def is_without_echo(self) -> bool:
+        """As of `OpenAiEngine`: of llama-server, whatever starts it."""
+        return self.template.is_llama_server
 
     def cache_types(self) -> CacheTypes:
         """As of `engine.Engine`: told one type, K and V are of one, or one is fixed."""

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -17,6 +18,9 @@ from codeneedle.system.processes import is_secret
 
 COMMAND = "command"
 ENDPOINT = "endpoint"
+
+WITHOUT_ECHO = "llama-server"
+"""Answers with no prompt, in no form of this API, so that it scores no given text."""
 
 PLACEHOLDERS = ("k", "v", "port", "context", "model")
 """What a command may hold, as ``${k}``; users of llama-swap write them so."""
@@ -138,6 +142,13 @@ class Template:
     def is_diagonal(self) -> bool:
         """Whether it sets one type for K and V."""
         return not {"k", "v"} <= self.placeholders
+
+    @property
+    def is_llama_server(self) -> bool:
+        """Whether a word of it is the path or the name of llama.cpp's server."""
+        # A shell may get all of it as one word.
+        words = (part for word in self.words for part in word.split())
+        return any(Path(word).stem == WITHOUT_ECHO for word in words)
 
     def filled(
         self, values: Mapping[str, object], environment: Mapping[str, str]

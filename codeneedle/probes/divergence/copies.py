@@ -31,6 +31,7 @@ from codeneedle.probes.divergence.comparison import (
 )
 from codeneedle.probes.divergence.metrics import COPY_METRICS, at_contexts
 from codeneedle.probes.divergence.record import COPY as NAME
+from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
     Outlook,
@@ -375,7 +376,7 @@ class CopyProbe(Probe):
 
 PROBE = CopyProbe(
     name=NAME,
-    metrics=COPY_METRICS,
+    metrics=(*COPY_METRICS, *OF_CELL),
     settings=CopySettings,
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,

@@ -21,6 +21,7 @@ from codeneedle.probes.divergence.comparison import (
 )
 from codeneedle.probes.divergence.metrics import METRICS, at_contexts
 from codeneedle.probes.divergence.record import NAME
+from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.records.record import Json, Setup, as_json, from_json
@@ -262,7 +263,7 @@ class DivergenceProbe(Probe):
 
 PROBE = DivergenceProbe(
     name=NAME,
-    metrics=METRICS,
+    metrics=(*METRICS, *OF_CELL),
     settings=DivergenceSettings,
     grows=("contexts",),
     needs=frozenset({Ability.DIVERGENCE}),

@@ -42,6 +42,7 @@ from codeneedle.probes.evaluation.record import (
     evaluation_of,
     settings_of,
 )
+from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
 from codeneedle.records.record import CellRecord, Json, Status, as_json
 from codeneedle.text import plural, visible
@@ -187,7 +188,7 @@ class EvaluationProbe(Probe):
 
 PROBE = EvaluationProbe(
     name=NAME,
-    metrics=METRICS,
+    metrics=(*METRICS, *OF_CELL),
     settings=EvaluationSettings,
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,

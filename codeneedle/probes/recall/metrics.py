@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from codeneedle.corpora.needles import ASKED_LINES
-from codeneedle.probes.metrics import METRICS as MEMORY
-from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell
+from codeneedle.probes.metrics import METRICS as OF_CELL
+from codeneedle.probes.metrics import Loss, LossKind, Metric, Values
 from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
 from codeneedle.probes.recall.rounds import (
     PASS_LINES,
@@ -310,25 +310,7 @@ METRICS: tuple[Metric, ...] = (
         values=_accepted,
         group="speed",
     ),
-    *MEMORY,
-    _seconds(
-        name="ready",
-        label="from launch to a verified server",
-        digits=1,
-        values=of_cell(lambda record: record.phases.ready_s),
-    ),
-    _seconds(
-        name="time",
-        label="the whole cell",
-        digits=1,
-        values=of_cell(lambda record: record.phases.total_s or None),
-    ),
-    _seconds(
-        name="waiting",
-        label="start and stop of the server, and the time since the last cell",
-        digits=2,
-        values=of_cell(lambda record: record.phases.waiting_s or None),
-    ),
+    *OF_CELL,
     _rounds(
         name="errors",
         label="rounds without an answer",

@@ -27,7 +27,7 @@ from codeneedle.engines.messages import (
     Reply,
     ServerGone,
 )
-from codeneedle.errors import BadInput, CellError
+from codeneedle.errors import BadInput, CellError, CodeneedleError
 from codeneedle.probes import frames
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
@@ -184,6 +184,36 @@ def _gaps(run: Run) -> Iterator[str]:
         yield f"no margins: the server tells {told}"
 
 
+def _require_forced(engine: Engine) -> None:
+    """Stop at an *engine* that cannot score right lines: they can be written."""
+    try:
+        engine.require(Ability.FORCED)
+    except CodeneedleError as error:
+        error.hint = f"{error.hint.removesuffix('.')}, or --ask written."
+        raise
+
+
+def _refuse_unused(settings: RecallSettings, engine: Engine) -> None:
+    """
+    Stop at *settings* of lines that are forced: they are written alone.
+
+    Raises:
+        BadInput: With what works with this engine.
+    """
+    reason, hint = f"--engine {engine.name} forces none here", "Leave it out."
+    if Ability.FORCED in engine.abilities:
+        reason = "--ask written forces none"
+        hint = "Leave it out, or use --ask both."
+    for name in ("functions", "lines"):
+        value = getattr(settings, name)
+        if value is not None:
+            raise BadInput(
+                source=f"--{name} {value}",
+                reason=f"is of lines that are forced; {reason}",
+                hint=hint,
+            )
+
+
 class RecallProbe(Probe):
     """Asks for functions verbatim, and scores their right lines."""
 
@@ -201,12 +231,15 @@ class RecallProbe(Probe):
         *settings* as *engine* can ask them: without a choice, what it can.
 
         Raises:
-            BadInput: If it cannot score right lines, and is to.
+            CodeneedleError: If it cannot score right lines, and is to; or if settings
+                of forced lines are given where lines are written alone.
         """
-        if settings.ask is None and Ability.FORCED not in engine.abilities:
-            return structs.replace(settings, ask=Ask.WRITTEN)
+        can_force = Ability.FORCED in engine.abilities
         if settings.ask in {Ask.FORCED, Ask.BOTH}:
-            engine.require(Ability.FORCED)
+            _require_forced(engine)
+        elif settings.ask is Ask.WRITTEN or not can_force:
+            _refuse_unused(settings, engine)
+            return structs.replace(settings, ask=Ask.WRITTEN)
         return settings
 
     def check(self, settings: RecallSettings, corpus: Corpus | None) -> None:
@@ -220,14 +253,6 @@ class RecallProbe(Probe):
         Raises:
             BadInput: With a setting that works.
         """
-        for name in ("functions", "lines"):
-            value = getattr(settings, name)
-            if settings.ask is Ask.WRITTEN and value is not None:
-                raise BadInput(
-                    source=f"--{name} {value}",
-                    reason="is of lines that are forced; --ask written forces none",
-                    hint="Leave it out, or use --ask both.",
-                )
         if corpus is None:
             return
         longest = max(function.content_lines for function in corpus.functions)
@@ -236,7 +261,9 @@ class RecallProbe(Probe):
                 source=f"--ask {settings.ask}",
                 reason=f"no function of corpus {corpus.name} has {ASKED_LINES} lines "
                 f"to write; the longest has {longest} that are not blank",
-                hint="Use another --corpus, or --ask forced.",
+                # Whoever is asked for both can force.
+                hint="Use another --corpus"
+                f"{', or --ask forced' if settings.ask is Ask.BOTH else ''}.",
             )
         if settings.lines and longest < settings.lines:
             raise BadInput(

@@ -13,6 +13,7 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, most_precise_first
+from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
@@ -253,7 +254,7 @@ class RetrievalProbe(Probe):
 
 PROBE = RetrievalProbe(
     name=NAME,
-    metrics=METRICS,
+    metrics=(*METRICS, *OF_CELL),
     settings=RetrievalSettings,
     grows=("lengths",),
     counts_tokens=True,

@@ -12,6 +12,7 @@ from codeneedle.engines.engine import Ability, CannotSave
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.recall.probe import Asker
 from codeneedle.probes.reuse.metrics import LABELS, METRICS
@@ -153,7 +154,7 @@ class ReuseProbe(Probe):
 
 PROBE = ReuseProbe(
     name=NAME,
-    metrics=METRICS,
+    metrics=(*METRICS, *OF_CELL),
     settings=ReuseSettings,
     needs=frozenset({Ability.FORCED}),
 )

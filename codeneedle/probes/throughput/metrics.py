@@ -5,7 +5,6 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from codeneedle.grid import ENGINE
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.throughput.record import (
     conditions_of,
@@ -22,13 +21,12 @@ def at_depths(setup: Setup) -> tuple[Metric, ...]:
     """
     Both speeds at each depth of *setup*: ``tg@0``, ``pp@0``, ``tg@4096``, ...
 
-    And ``peak@0``, the memory, but of llama.cpp, whose llama-bench does not tell it.
+    And ``peak@0``, the memory, which not every tool reports.
     """
     settings = conditions_of(setup)
     depths = settings.depths if settings else ()
     speeds = tuple(_metric(test, depth) for depth in depths for test in LABELS)
-    told = () if setup.engine == ENGINE else depths
-    return (*speeds, *map(_peak, told))
+    return (*speeds, *map(_peak, depths))
 
 
 def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> str:

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from codeneedle.engines.engine import Ability, Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
@@ -289,7 +290,7 @@ def _not_compared(record: CellRecord) -> str:
 
 PROBE = ThroughputProbe(
     name=NAME,
-    metrics=METRICS,
+    metrics=(*METRICS, *OF_CELL),
     settings=ThroughputSettings,
     grows=("depths",),
     needs=frozenset({Ability.SPEED}),

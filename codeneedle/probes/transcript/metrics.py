@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from codeneedle.probes.metrics import METRICS as MEMORY
+from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Loss, LossKind, Metric, Values
 from codeneedle.probes.transcript.record import (
     NAME,
@@ -151,7 +151,7 @@ def _of_kind(kind: Kind | None, *, is_judged: bool) -> Iterator[Metric]:
     )
 
 
-OVER_ALL: tuple[Metric, ...] = (*_of_kind(None, is_judged=True), *MEMORY)
+OVER_ALL: tuple[Metric, ...] = (*_of_kind(None, is_judged=True), *OF_CELL)
 """Those of all tokens; the first is the headline."""
 
 

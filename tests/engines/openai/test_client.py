@@ -30,6 +30,7 @@ from codeneedle.engines.openai.client import (
     seconds_of,
 )
 from codeneedle.errors import CellError
+from codeneedle.records.record import Status
 
 KEY = "sk-a-secret-of-the-user"
 SELF_SIGNED = """\
@@ -227,6 +228,23 @@ def test_a_server_that_cannot_score_given_text_leaves_a_gap(
         client.force(question, "right")
 
     assert "Token(" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("faults", "question"),
+    [((), QUESTION), (("echo",), CHAT), (("echo-refused=500",), QUESTION)],
+)
+def test_a_server_of_a_kind_that_scores_no_given_text_has_not_crashed(
+    talk, faults, question
+):
+    with (
+        endpoint(*faults) as server,
+        talk(server) as client,
+        pytest.raises(BadReply) as caught,
+    ):
+        client.force(question, "right")
+
+    assert Status.UNSUPPORTED == caught.value.status
 
 
 def test_places_of_tokens_need_not_be_told(talk):

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from fake_engine import made_weights
 from fake_openai import MODEL, endpoint
+from programs import llama_like
 
 from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.messages import BadReply, Chat, Completion, Message, Readiness
@@ -325,9 +326,32 @@ def test_chats_are_not_forced():
     texts.require(Ability.FORCED)
     with pytest.raises(BadInput, match="chats cannot be forced") as caught:
         chats.require(Ability.FORCED)
-    assert "--prompt-form completion, or --ask written" in caught.value.hint
+    assert "Use --prompt-form completion." == caught.value.hint
     assert any("does not score answers in chats" in note for note in chats.notes())
     assert any("as vLLM does" in note for note in texts.notes())
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+@pytest.mark.parametrize("start", ["{}", "sh -c 'exec {}'", "env A=1 {}"])
+def test_llama_server_is_known_to_score_nothing_through_this_api(
+    is_chat, start, tmp_path
+):
+    """In no form, so that another engine is named; the note says so, too."""
+    llama_like(tmp_path / "llama-server")
+    server = f"{tmp_path}/llama-server --port ${{port}} -ctk ${{k}} -ctv ${{v}}"
+    spec = replace(SPEC, is_chat=is_chat)
+    made = command_of(
+        CommandSettings(command=start.format(server)),
+        types=("f16",),
+        environment=os.environ,
+    )(spec)
+
+    with pytest.raises(BadInput, match="does not echo prompts") as caught:
+        made.require(Ability.FORCED)
+
+    assert "Use --engine llama.cpp." == caught.value.hint
+    assert Ability.FORCED not in made.abilities
+    assert any("--engine llama.cpp scores right lines" in each for each in made.notes())
 
 
 def test_a_program_that_is_not_there_is_named():

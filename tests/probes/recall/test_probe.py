@@ -18,7 +18,7 @@ from made_records import (
 from codeneedle.corpora.corpus import load
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Chat, ServerGone
-from codeneedle.errors import CellError, ToolMissing
+from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.probes.probe import Outlook, ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
@@ -258,6 +258,34 @@ def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
         if not abilities:
             with pytest.raises(ToolMissing, match="no tool for forced recall"):
                 PROBE.suited(RecallSettings(more), engine)
+
+
+@pytest.mark.parametrize(
+    ("ask", "can_force", "hint"),
+    [
+        (Ask.WRITTEN, True, "Leave it out, or use --ask both."),
+        (Ask.WRITTEN, False, "Leave it out."),
+        (None, False, "Leave it out."),
+    ],
+)
+def test_options_of_forced_lines_are_refused_with_what_the_engine_can(
+    ask, can_force, hint
+):
+    engine = FakeEngine(abilities=frozenset({Ability.FORCED} if can_force else ()))
+
+    with pytest.raises(BadInput, match="is of lines that are forced") as caught:
+        PROBE.suited(RecallSettings(ask, functions=3), engine)
+
+    assert hint == caught.value.hint
+
+
+def test_an_engine_that_cannot_force_is_refused_with_written_recall():
+    engine = FakeEngine(abilities=frozenset())
+
+    with pytest.raises(ToolMissing) as caught:
+        PROBE.suited(RecallSettings(Ask.FORCED), engine)
+
+    assert caught.value.hint.endswith(", or --ask written.")
 
 
 def test_why_there_are_no_margins_is_said():

@@ -93,7 +93,7 @@ def test_only_depths_that_both_have_count():
 
 def test_each_depth_of_the_settings_has_its_metrics():
     """Names tell test and depth; a run without the probe has none, and no values."""
-    assert ["tg@0", "pp@0", "tg@9", "pp@9"] == [
+    assert ["tg@0", "pp@0", "tg@9", "pp@9", "peak@0", "peak@9"] == [
         metric.name for metric in at_depths(run_of(depths=(0, 9)).setup)
     ]
     assert () == at_depths(made_setup())
