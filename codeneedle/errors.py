@@ -151,9 +151,13 @@ class FolderUnusable(MachineError):  # noqa: N818 - named after the fact
         *,
         folder: Path,
         reason: str,
-        hint: str = "Free some space or choose another folder with --out.",
+        hint: str = "",
     ) -> None:
-        super().__init__(f"cannot write to {folder}: {reason}", hint=hint)
+        is_forbidden = os.strerror(errno.EACCES) in reason
+        usual = "Choose another folder with --out" + (
+            ", or ask its owner." if is_forbidden else ", or free some space."
+        )
+        super().__init__(f"cannot write to {folder}: {reason}", hint=hint or usual)
         self.folder = folder
 
 
@@ -185,8 +189,11 @@ def value_hint(reason: str, *, otherwise: str) -> str:
         reason: msgspec's, which may name a range: ``Expected `int` >= 1``.
         otherwise: The hint where it names none.
     """
-    least = re.search(r"Expected `int` >= (\d+)", reason)
-    return f"Give a whole number of {least[1]} or more." if least else otherwise
+    found = re.search(r"Expected `int` (>=|<=) (\d+)", reason)
+    if not found:
+        return otherwise
+    bound = "or more" if found[1] == ">=" else "or less"
+    return f"Give a whole number of {found[2]} {bound}."
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
@@ -201,7 +208,11 @@ _MEMORY_HINT = "Close other programs, or raise the limit: ulimit -v unlimited"
 _DISK_HINT = "Free some space, then run the same command again."
 _PROCESS_HINT = "Close other programs, or raise the limit: ulimit -u"
 
+_RIGHTS_HINT = "You have no right to: ask its owner, or use a folder of your own."
+
 HINTS: dict[int, str] = {
+    errno.EACCES: _RIGHTS_HINT,
+    errno.EPERM: _RIGHTS_HINT,
     errno.ENOMEM: _MEMORY_HINT,
     errno.EMFILE: "Raise the limit of open files: ulimit -n 1024",
     errno.ENFILE: "The whole system has too many open files: close other programs.",

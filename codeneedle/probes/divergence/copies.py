@@ -23,6 +23,7 @@ from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.models.gguf import Weights
 from codeneedle.probes.divergence.comparison import (
+    MOST_CHUNKS,
     Text,
     compared,
     file_bytes,
@@ -92,7 +93,7 @@ WORDS = tuple(_WORDS.split())
 """Common English words: most vocabularies have each as one token."""
 
 _Context = Annotated[int, Meta(ge=SMALLEST_CONTEXT, multiple_of=2)]
-_Chunks = Annotated[int, Meta(ge=1)]
+_Chunks = Annotated[int, Meta(ge=1, le=MOST_CHUNKS)]
 _Length = Annotated[int, Meta(ge=SHORTEST_PASSAGE)]
 
 

@@ -55,6 +55,15 @@ TEMPLATE_TOKENS = 128
 
 KIBI = 1024
 
+LONGEST_TOKENS = 16 * KIBI * KIBI
+"""Of a text; no model has a context of as many."""
+
+ENOUGH_TOKENS = 64 * KIBI
+"""In a text of so many, every setting of every task fits."""
+
+MOST_QUESTIONS = 1000
+"""Of a task at each length and depth."""
+
 
 # --- what a user may choose
 
@@ -99,6 +108,7 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
+            le=MOST_QUESTIONS,
             description="Questions of each task at each length and depth.",
             extra={"option": "--questions", "default": str(QUESTIONS)},
         ),
@@ -139,7 +149,14 @@ def tokens_of(length: int | str) -> int:
             reason="is no length in tokens",
             hint="Write 512, or 4K for 4,096, separated by commas.",
         )
-    return int(digits) * (KIBI if word.endswith("K") else 1)
+    tokens = int(digits) * (KIBI if word.endswith("K") else 1)
+    if tokens > LONGEST_TOKENS:
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason="is longer than any context",
+            hint=f"Use lengths up to {LONGEST_TOKENS // KIBI}K.",
+        )
+    return tokens
 
 
 def lengths_of(settings: RetrievalSettings) -> tuple[int, ...]:
@@ -176,7 +193,8 @@ def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
 
 def answer_room(settings: RetrievalSettings) -> int:
     """Tokens that the longest question of the tasks and its answer may take."""
-    characters = CHARACTERS_PER_TOKEN * lengths_of(settings)[0]
+    shortest = min(lengths_of(settings)[0], ENOUGH_TOKENS)
+    characters = CHARACTERS_PER_TOKEN * shortest
     longest = max(
         (
             len(each.prompt) + len(each.begin) + ANSWER_FACTOR * len(each.payload)

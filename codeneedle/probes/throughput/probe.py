@@ -60,7 +60,9 @@ NAMED = 4
 """Pairs that a remark names before it counts the others."""
 
 _DepthTokens = Annotated[int, Meta(ge=0)]
-_Repetitions = Annotated[int, Meta(ge=1)]
+MOST_REPETITIONS = 1000
+
+_Repetitions = Annotated[int, Meta(ge=1, le=MOST_REPETITIONS)]
 
 
 class ThroughputSettings(Struct, frozen=True, forbid_unknown_fields=True):
