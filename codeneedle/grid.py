@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,16 +168,18 @@ def _pair_precision(pair: Pair) -> tuple[object, ...]:
     return (*precision(pair.k), pair.k, *precision(pair.v), pair.v)
 
 
-def shuffled_grid(
-    k_types: Sequence[str], v_types: Sequence[str], *, seed: int
-) -> list[Pair]:
+def whole_grid(k_types: Iterable[str], v_types: Iterable[str]) -> list[Pair]:
+    """Every K type with every V type, K slowest."""
+    return list(itertools.starmap(Pair, itertools.product(k_types, v_types)))
+
+
+def shuffled(pairs: Iterable[Pair], *, seed: int) -> list[Pair]:
     """
-    Every K type with every V type, in an order that depends only on *seed*.
+    *pairs* in an order that depends only on *seed*.
 
     Shuffled, so that heat and drift do not align with precision. Sorting by a
     hash keeps the order of the remaining pairs when the grid grows or shrinks.
     """
-    pairs = [Pair(k, v) for k, v in itertools.product(k_types, v_types)]
     return sorted(
         pairs, key=lambda pair: hashlib.sha256(f"{seed}:{pair}".encode()).digest()
     )

@@ -71,7 +71,7 @@ CHANGING = re.compile(
 """Keys that differ from run to run."""
 
 
-PATHS = re.compile(r"(?<= )/\S*/(?=\S)")
+PATHS = re.compile(r"(?<!\S)/\S*/(?=\S)")
 """Folders of programs and weights in commands."""
 
 

@@ -8,7 +8,8 @@ from codeneedle.grid import (
     Pair,
     by_precision,
     most_precise,
-    shuffled_grid,
+    shuffled,
+    whole_grid,
 )
 
 
@@ -82,19 +83,19 @@ def test_the_running_order_is_shuffled_whole_and_the_same_for_a_seed():
     """
     Every pair once, not in order of precision, and again the same tomorrow.
     """
-    order = shuffled_grid(DEFAULT_TYPES, DEFAULT_TYPES, seed=42)
+    order = shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
 
     assert 36 == len(set(order)) == len(order)
     assert order != sorted(order)
-    assert order == shuffled_grid(DEFAULT_TYPES, DEFAULT_TYPES, seed=42)
-    assert order != shuffled_grid(DEFAULT_TYPES, DEFAULT_TYPES, seed=43)
+    assert order == shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
+    assert order != shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=43)
 
 
 def test_a_smaller_grid_keeps_the_order_of_what_is_left():
     """
     Growing a grid later does not reshuffle what was run.
     """
-    few = shuffled_grid(["q8_0", "q4_0"], ["q8_0", "q4_0"], seed=1)
-    many = shuffled_grid(DEFAULT_TYPES, DEFAULT_TYPES, seed=1)
+    few = shuffled(whole_grid(["q8_0", "q4_0"], ["q8_0", "q4_0"]), seed=1)
+    many = shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=1)
 
     assert few == [pair for pair in many if pair in set(few)]

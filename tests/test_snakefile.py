@@ -63,6 +63,31 @@ def test_a_cell_without_numbers_is_done_if_its_record_says_why(tmp_path):
     assert {f"{number}/4 -- -t 1\n" for number in range(1, 5)} == shares
 
 
+QUOTED = """\
+for word; do
+  case $last in --k-types) k=$word ;; --v-types) v=$word ;; --out) out=$word ;; esac
+  last=$word
+done
+mkdir -p "$out/a b/c/cells"
+printf '%s\\n' "$@" > "$out/a b/c/cells/$k-$v.recall.json"
+"""
+"""A codeneedle that writes its arguments, a line each."""
+
+
+def test_what_a_shell_would_act_on_reaches_codeneedle_as_it_is(tmp_path):
+    """Folders, types and options of a sweep: nothing in them is a command."""
+    first = str(script(tmp_path / "bin" / "codeneedle", QUOTED).parent)
+    config = ("types=q8_0,$(touch x)", "out=my runs;touch y", "run=a b/c")
+
+    done = run_snakemake(tmp_path, *config, "sweep=--corpus a;touch z", first=first)
+
+    assert 0 == done.returncode, done.stderr
+    files = list(tmp_path.glob("my runs;touch y/a b/c/cells/*.json"))
+    assert 4 == len(files)
+    assert "a;touch" in files[0].read_text().splitlines()
+    assert not [name for name in "xyz" if (tmp_path / name).exists()]
+
+
 @pytest.mark.real
 def test_each_cell_is_a_job_and_all_share_a_run_folder(llama_server, nano, tmp_path):
     """

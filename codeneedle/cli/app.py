@@ -13,8 +13,10 @@ from typer.main import get_command
 
 import codeneedle
 from codeneedle.cli.options import (
+    USAGE_ERROR,
     AtOption,
     BudgetOption,
+    ContextOption,
     CorpusName,
     CsvOption,
     DecideOption,
@@ -28,6 +30,7 @@ from codeneedle.cli.options import (
     MaxMemory,
     MetricOption,
     ModelOption,
+    ModelsOption,
     MoreOption,
     OutOption,
     RunName,
@@ -97,7 +100,16 @@ def show_help(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-@app.command(cls=SweepCommand)
+EXAMPLES = """\
+Examples:
+  codeneedle sweep --model model.gguf --types bf16,q8_0,q4_0
+  codeneedle sweep --model model.gguf --decide --budget 2h
+  codeneedle sweep sweeps/random-bodies/model --more
+  codeneedle sweep vllm --model org/model --probe recall,throughput
+"""
+
+
+@app.command(cls=SweepCommand, epilog=EXAMPLES)
 def sweep(
     context: typer.Context,
     *,
@@ -154,9 +166,9 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
 def slurm(
     context: typer.Context,
     *,
-    tasks: Annotated[int, typer.Option(min=1, help="Shares, a task each.")] = 8,
-    gpus: Annotated[int, typer.Option(min=0, help="Of a task.")] = 1,
-    cpus: Annotated[int, typer.Option(min=1, help="Cores of a task.")] = 4,
+    tasks: Annotated[int, typer.Option(min=1, help="Number of array tasks.")] = 8,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs per task.")] = 1,
+    cpus: Annotated[int, typer.Option(min=1, help="Cores per task.")] = 4,
     sbatch: Annotated[
         str, typer.Option(help="More arguments: '--partition=gpu --time=8:00:00'.")
     ] = "",
@@ -181,6 +193,29 @@ def slurm(
     if not send:
         note_lines(_stderr(), [f"send it with: sbatch {shlex.quote(str(script))}"])
     _write_verbatim(f"{array.send(script) if send else script}\n")
+
+
+@app.command()
+def serve(
+    pair: Annotated[str, argument("K/V", "Cache types: q8_0/q4_0.")],
+    model: ModelsOption = None,
+    context: ContextOption = None,
+    engine: EngineOption = ENGINE,
+    llama_server: ServerOption = None,
+) -> int:
+    """Start one cell's server, verify its cache, and print its address and key."""
+    from codeneedle.cli.options import request_of
+    from codeneedle.cli.serve import serve as serve_pair
+    from codeneedle.grid import Pair
+
+    given = {
+        "models": model,
+        "contexts": (context,) if context else None,
+        "engine": engine,
+        "llama_server": llama_server,
+    }
+    asked = request_of({name: each for name, each in given.items() if each})
+    return serve_pair(Pair.parse(pair), *asked, _stdout())
 
 
 @app.command()
@@ -319,7 +354,9 @@ def table(
     elif json:
         _write(table_json(tables))
     elif markdown:
-        _write(table_markdown(tables))
+        from codeneedle.cli.engines import asks_for
+
+        _write(table_markdown(tables, asks_for))
     else:
         _stdout().print(table_view(tables), crop=False)
 
@@ -608,10 +645,6 @@ def main() -> None:
             raise
         code = _tell(refused)
     sys.exit(code)
-
-
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base of all that typer raises about a command line; it has no public name."""
 
 
 def _bad_usage(error: Any) -> BadInput:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 CORPUS = "CORPUS"
 """Environment variable that names the corpus where no option or sweep file does."""
 
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""Base of all that typer raises about a command line; it has no public name."""
+
 Reader = Callable[[str, str], Any]
 """Takes the name of an option and its text; returns the value, or raises BadInput."""
 
@@ -344,6 +347,17 @@ def _model_option(read: Reader) -> Any:
 _ENGINE_HELP = "What serves the model: llama.cpp, mlx, command, endpoint."
 EngineOption = Annotated[str, option("--engine", "NAME", word, _ENGINE_HELP)]
 ModelOption = Annotated[Path | None, _model_option(_model)]
+ModelsOption = Annotated[str | None, _model_option(_models)]
+ContextOption = Annotated[
+    int | None,
+    option(
+        "--context",
+        "TOKENS",
+        token_count,
+        "Context size: 16384 or 16K.",
+        "16384, or what the weights were trained for",
+    ),
+]
 ServerOption = Annotated[
     Path | None,
     option(
@@ -441,7 +455,7 @@ SWEEP_OPTIONS = {
         "A corpus by name, a file, or a folder; see 'codeneedle corpus list'.",
         f"the environment's {CORPUS}, or what suits the model",
     ),
-    "models": Annotated[str | None, _model_option(_models)],
+    "models": ModelsOption,
     "engine": _valued("--engine", "NAME", word, _ENGINE_HELP, ENGINE),
     "types": _valued(
         "--types",
@@ -450,6 +464,13 @@ SWEEP_OPTIONS = {
         "Cache types of K and V, separated by commas.",
         f"{','.join(DEFAULT_TYPES)}, or what suits the engine",
     ),
+    "pairs": _valued(
+        "--pairs",
+        "LIST",
+        words,
+        "Pairs in place of a grid: f16/f16,q8_0/q8_0,q8_0/q4_0.",
+    ),
+    "same": _switch("K and V have the same type in every pair.", "no-same"),
     "k_types": _valued("--k-types", "LIST", words, "Cache types of K alone."),
     "v_types": _valued("--v-types", "LIST", words, "Cache types of V alone."),
     "probes": _valued(
@@ -494,7 +515,7 @@ SWEEP_OPTIONS = {
         int | None,
         typer.Option(
             metavar="N",
-            help="Of the running order and of the server's sampler.",
+            help="Seed for cell order and sampling.",
             show_default="42",
         ),
     ],
@@ -529,6 +550,37 @@ All but ``sweep`` give the field of that name to a `Request` or an `Execution`.
 """
 
 
+GROUPS = {
+    "What to sweep": (
+        *("models", "types", "corpus", "contexts", "k_types", "v_types", "engine"),
+        *("rotation", "fit", "seed", "out"),
+    ),
+    "What to measure": (
+        *("probes", "decide", "prompt_form", "prefill_no_think", "skip_fallback"),
+    ),
+    "llama.cpp": ("llama_server",),
+    "Several devices": ("devices", "workers", "shard"),
+    "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),
+    "When to stop, and what to answer": (
+        *("retry_failed", "more", "budget", "wait", "max_loss", "max_lost"),
+        *("max_eval_lost", "max_memory", "at", "help"),
+    ),
+}
+"""
+Options in the order of help texts, the common ones first. Those of probes and engines,
+a group for each, come after what to measure.
+"""
+
+TITLES = {
+    "copy": "Copies",
+    "eval": "Evaluations",
+    "mlx": "MLX",
+    "command": "Other servers, started by a command",
+    "endpoint": "Other servers that are running",
+}
+"""What groups of probes and engines are called, if not after their name."""
+
+
 class SweepCommand(TyperCommand):
     """
     A command that has a `Request` and an `Execution` as its context's object.
@@ -545,7 +597,13 @@ class SweepCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and make the request of all values that are not the command's own."""
         ours, theirs = split_server_args(args)
-        rest = super().parse_args(ctx, ours)
+        if not ctx.resilient_parsing:
+            _refuse_lost_folder()
+        try:
+            rest = super().parse_args(ctx, [*ours])  # it takes words out
+        except USAGE_ERROR as error:
+            _refuse_server_args(getattr(error, "option_name", ""), ours)
+            raise
         own = {param.name for param in self.params}
         given = {
             name: ctx.params.pop(name) for name in ctx.params.keys() - own - {"help"}
@@ -553,13 +611,82 @@ class SweepCommand(TyperCommand):
         if not ctx.resilient_parsing:
             given["server_args"] = theirs or None
             ctx.obj = request_of(
-                {name: value for name, value in given.items() if value is not None}
+                {name: value for name, value in given.items() if value is not None},
+                decides=ctx.params.get("decide", False),
             )
         return rest
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Options in groups; rich would take longer to import than all the rest."""
+        for title, rows in _grouped(self.get_params(ctx), ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - of click
+        """Examples as they are, and what goes to llama-server."""
+        formatter.write(f"\n{self.epilog or ''}\n")
+        formatter.write("What follows -- goes to llama-server as it is: -- -ngl 99\n")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
+
+
+def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """Names and texts of *params* for a help text, by the title of their group."""
+    from codeneedle.sweep.request import TABLES
+
+    what, measure, *others = GROUPS
+    titles = ["Arguments", what, measure, *map(_title, TABLES), *others]
+    found: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
+    known = {name: title for title, names in GROUPS.items() for name in names}
+    order = [*known]
+    by_name = {param.name: param for param in params}
+    for name in sorted(by_name, key=lambda n: order.index(n) if n in known else -1):
+        param = by_name[name]
+        label, text = param.get_help_record(ctx) or ("", "")
+        if param.param_type_name == "argument":
+            found["Arguments"].append((label, text))
+        elif "__" in name:
+            for owner, own in _texts_of_owners(name, text).items():
+                found[_title(owner)].append((label, own))
+        else:
+            found[known.get(name, what)].append((label, text))
+    return {title: rows for title, rows in found.items() if rows}
+
+
+def _title(table: str) -> str:
+    """What the group of a probe or an engine is called, and how it is asked for."""
+    from codeneedle.probes import PROBES
+
+    taken_by = f"--{'probe' if table in PROBES else 'engine'} {table}"
+    return f"{TITLES.get(table, table.capitalize())} ({taken_by})"
+
+
+def _texts_of_owners(name: str, text: str) -> dict[str, str]:
+    """
+    The help text of an option of `_options_of_settings` in the group of each owner.
+
+    Args:
+        name: Of the option: owners and fields.
+        text: What describes it for all of them.
+    """
+    from msgspec.structs import fields
+
+    from codeneedle.sweep.request import TABLES
+
+    parts = name.split("__")
+    owners = dict(zip(parts[::2], parts[1::2], strict=True))
+    if len(owners) == 1:
+        return dict.fromkeys(owners, text)
+    texts = {}
+    for owner, field in owners.items():
+        (kind,) = (each.type for each in fields(TABLES[owner]) if each.name == field)
+        (described,) = kind.__metadata__
+        default = described.extra.get("default")
+        shown = f"  [default: ({default})]" if default else ""
+        texts[owner] = f"{described.description}{shown}"
+    return texts
 
 
 def _params(annotations: Mapping[str, Any]) -> list[Any]:
@@ -612,6 +739,32 @@ def _joined(glue: str, texts: Iterable[str | None]) -> str:
     return glue.join(dict.fromkeys(text for text in texts if text))
 
 
+def _refuse_server_args(unknown: str, given: Sequence[str]) -> None:
+    """Stop at an *unknown* short option with the place for those of llama-server."""
+    found = [each for each in given if unknown and each.startswith(unknown)]
+    if not found or unknown.startswith("--"):
+        return
+    at = given.index(found[0])
+    value = [each for each in given[at + 1 : at + 2] if not each.startswith("-")]
+    raise BadInput(
+        source=found[0],
+        reason="is no option of codeneedle",
+        hint="Arguments of llama-server come after --: codeneedle sweep ... -- "
+        + " ".join([found[0], *value]),
+    )
+
+
+def _refuse_lost_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise BadInput(
+            source="the working folder",
+            reason="is gone",
+            hint="Change to one that exists, and run the command there.",
+        ) from error
+
+
 def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """
     The words of a command line before ``--``, and those for llama-server after it.
@@ -632,18 +785,26 @@ def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
     return list(ours), theirs
 
 
-def request_of(given: Mapping[str, Any]) -> "tuple[Request, Execution]":
+def request_of(
+    given: Mapping[str, Any], *, decides: bool = False
+) -> "tuple[Request, Execution]":
     """
     What the *given* values of options ask for, by name, and what the command uses.
 
     What is not given is taken from the sweep file or run folder that is named, if one
     is; what neither says, from the environment.
 
+    Args:
+        given: By name of an option of `SWEEP_OPTIONS` or `_options_of_settings`.
+        decides: Whether the command adds the probes that a decision needs.
+
     Raises:
-        RequestError: If the sweep file is unknown or wrong.
+        RequestError: If the sweep file is unknown or wrong, or if an option is given
+            that belongs to a probe or an engine that is not asked for.
     """
     from msgspec.structs import replace
 
+    from codeneedle.probes import PROBES
     from codeneedle.sweep.request import (
         Execution,
         Request,
@@ -664,6 +825,8 @@ def request_of(given: Mapping[str, Any]) -> "tuple[Request, Execution]":
     used = (
         *options.get("probes", stored.probes),
         options.get("engine", stored.engine),
+        *(_probes_that_decide() if decides else ()),
+        *(name for name, each in PROBES.items() if f"{name}__{each.asked_by}" in given),
     )
     for name in lasting - options.keys():
         owner, field = _owner(name, used)
@@ -676,15 +839,22 @@ def request_of(given: Mapping[str, Any]) -> "tuple[Request, Execution]":
     ), execution
 
 
+def _probes_that_decide() -> tuple[str, ...]:
+    from codeneedle.sweep.decide import PROBE, SCREENS
+
+    return (PROBE.name, *SCREENS)
+
+
 def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
     """
     The probe or engine, and the field, that an option of `_options_of_settings` sets.
 
-    Of several, the one that is asked for, or else the first.
-
     Raises:
-        BadInput: If several are.
+        BadInput: If none or several of those that take it are *used*.
     """
+    from codeneedle.probes import PROBES
+    from codeneedle.sweep.request import TABLES, option_of
+
     parts = name.split("__")
     owners = list(zip(parts[::2], parts[1::2], strict=True))
     asked = [owner for owner in owners if owner[0] in used]
@@ -695,4 +865,16 @@ def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
             hint="Sweep one after the other, or write a sweep file with a table for "
             "each.",
         )
-    return (asked or owners)[0]
+    if not asked:
+        takers = [
+            f"--{'probe' if owner in PROBES else 'engine'} {owner}"
+            for owner, _ in owners
+        ]
+        owner, field = owners[0]
+        option = option_of(TABLES[owner], field).partition("/")[0]
+        raise BadInput(
+            source=option,
+            reason=f"belongs to {' or '.join(takers)}",
+            hint=f"Add {takers[0]}, or leave {option} out.",
+        )
+    return asked[0]

@@ -451,6 +451,8 @@ def _cell(progress: SweepProgress, pair: Pair, metric: Metric) -> Text:
         step = running.step
         done = f"{step.done}/{step.total}" if step and step.total > 1 else "..."
         return Text(done, style="bold reverse")
+    if record is None and pair not in progress.setup.grid:
+        return Text()
     if record is None or record.status is Status.INTERRUPTED:
         return Text(NOT_RUN_WORD, style="dim")
     if not record.has_numbers:

@@ -453,7 +453,9 @@ class _Page:
         shown = next_commands(
             progress.name, metric, self.plan.store.folder.parent.parent
         )
-        again = sweep_command(self.plan.store.folder, "--retry-failed")
+        decide = ["--decide"] if self.wish.decide else []
+        folder = self.plan.store.folder
+        again = sweep_command(folder, *decide, "--retry-failed")
         retry = f"\nsee why some have no numbers, then: {again}"
         say(
             self.console,

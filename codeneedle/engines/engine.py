@@ -11,7 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
+
+import msgspec
 
 from codeneedle.engines.messages import (
     Chat,
@@ -25,7 +27,14 @@ from codeneedle.engines.messages import (
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import DEFAULT_TYPES, Pair
 from codeneedle.models.gguf import Weights
-from codeneedle.records.record import Effective, Status, Trouble
+from codeneedle.records.record import (
+    MOST_NATS,
+    Amount,
+    Effective,
+    LogProb,
+    Status,
+    Trouble,
+)
 from codeneedle.system import machine
 from codeneedle.system.processes import Child, ends_within
 
@@ -471,6 +480,10 @@ class ToolRun:
     fallback: Trouble | None = None
 
 
+Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
+"""So that sums and squares of a few are numbers, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """
@@ -481,8 +494,14 @@ class Estimate:
         error: Finite, never negative.
     """
 
-    value: float
-    error: float | None
+    value: Finite
+    error: Amount | None
+
+
+Distance = Annotated[float, msgspec.Meta(ge=-1.0, le=MOST_NATS)]
+"""In nats; below 0 for rounding alone: distributions are kept in 16 bits."""
+
+Percent = Annotated[float, msgspec.Meta(ge=0.0, le=100.0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,13 +532,13 @@ class Statistics:
     ppl_base: Estimate
     ppl_ratio: Estimate
     kld: Estimate
-    kld_max: float
-    kld_999: float
-    kld_99: float
-    kld_95: float | None
-    kld_90: float
-    kld_median: float
-    kld_min: float
+    kld_max: Distance
+    kld_999: Distance
+    kld_99: Distance
+    kld_95: Distance | None
+    kld_90: Distance
+    kld_median: Distance
+    kld_min: Distance
     dp_mean: Estimate
     dp_rms: Estimate
     same_top: Estimate
@@ -578,9 +597,9 @@ class ChunkValues:
         same_top: Tokens with the reference's first choice, in percent.
     """
 
-    logp: float
-    kld: float
-    same_top: float
+    logp: LogProb
+    kld: Distance
+    same_top: Percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

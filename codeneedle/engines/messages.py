@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from codeneedle.errors import CellError
-from codeneedle.records.record import Json, Status
+from codeneedle.records.record import Amount, Count, Json, LogProb, Nats, Status
 from codeneedle.text import harmless, size
 
 Finish = Literal["stop", "length", "cut"]
@@ -42,17 +42,17 @@ class Generation:
     """
 
     finish: Finish | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    prompt_ms: float = 0.0
-    predicted_tokens: int = 0
-    predicted_ms: float = 0.0
-    wall_s: float = 0.0
-    logprobs: tuple[float, ...] = ()
-    gaps: tuple[float, ...] = ()
-    lengths: tuple[int, ...] = ()
-    drafted: int = 0
-    accepted: int = 0
+    prompt_tokens: Count = 0
+    cached_tokens: Count = 0
+    prompt_ms: Amount = 0.0
+    predicted_tokens: Count = 0
+    predicted_ms: Amount = 0.0
+    wall_s: Amount = 0.0
+    logprobs: tuple[LogProb, ...] = ()
+    gaps: tuple[Nats, ...] = ()
+    lengths: tuple[Count, ...] = ()
+    drafted: Count = 0
+    accepted: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +73,20 @@ class Forced:
         wall_s: From the first request to the last answer, in seconds, by our clock.
     """
 
-    logprobs: tuple[float, ...] = ()
-    bounds: tuple[int, ...] = ()
-    leads: tuple[float, ...] = ()
-    ends: tuple[int, ...] = ()
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    wall_s: float = 0.0
+    logprobs: tuple[LogProb, ...] = ()
+    bounds: tuple[Count, ...] = ()
+    leads: tuple[Nats, ...] = ()
+    ends: tuple[Count, ...] = ()
+    prompt_tokens: Count = 0
+    cached_tokens: Count = 0
+    wall_s: Amount = 0.0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether there is a score, and all of them are of the same tokens."""
+        tokens = len(self.logprobs)
+        is_bound = all(at < tokens for at in self.bounds)
+        return 0 < tokens == len(self.leads) == len(self.ends) and is_bound
 
 
 TOP_TOKENS = 2

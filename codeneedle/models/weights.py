@@ -105,7 +105,7 @@ def known_by_name(path: Path) -> Weights:
 
 
 def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
-    hint = "Give the path of a GGUF file, or leave --model out."
+    hint = "Name the GGUF file where it is now: --model PATH"
     if nearby:
         hint = did_you_mean(path.name, nearby)
     for model in pretrained.unfetched([path]):

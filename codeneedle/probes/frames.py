@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from codeneedle.grid import Pair, by_precision, most_precise
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.record import AGAIN, CellRecord, Run
+from codeneedle.records.record import AGAIN, CellRecord, Run, Setup
 
 NOT_RUN = ""
 """Status of a pair without a record."""
@@ -25,17 +25,23 @@ class Cell:
     Attributes:
         pair: The cache types.
         status: How the cell ended; `NOT_RUN` without a record.
+        is_hole: Whether the pair is no part of the grid, only of its rows and columns.
         reason: Why it did not finish; empty if it did.
         value: The mean or sum of its observations; NaN where there is none.
         observations: What the value comes from, one per round where there are rounds.
+        error: Standard error of the value; NaN where it is unknown.
+        units: What the error is over: functions, chunks, texts or repetitions.
         against: The pair that the record was measured against, if it names one.
     """
 
     pair: Pair
     status: str = NOT_RUN
+    is_hole: bool = False
     reason: str = ""
     value: float = math.nan
     observations: tuple[float, ...] = ()
+    error: float = math.nan
+    units: int = 0
     against: str = ""
 
     @property
@@ -206,6 +212,33 @@ def cell_value(metric: Metric, values: Iterable[float]) -> float:
     return total if metric.is_sum else total / len(observations)
 
 
+def _by_unit(
+    metric: Metric, record: CellRecord, setup: Setup, values: Sequence[float]
+) -> list[float]:
+    """*values* by unit: of a text, the mean of its questions."""
+    if not metric.names or not values:
+        return list(values)
+    found: dict[str, list[float]] = {}
+    for name, value in zip(metric.names(record, setup), values, strict=True):
+        found.setdefault(name, []).append(value)
+    return [math.fsum(each) / len(each) for each in found.values()]
+
+
+def _error(metric: Metric, record: CellRecord, units: Sequence[float], n: int) -> float:
+    """
+    Standard error of a cell's number, of *n* observations of *units*.
+
+    As its tool states it, else that of the mean over units: sd / sqrt(units).
+    """
+    if metric.error:
+        stated = metric.error(record)
+        return math.nan if stated is None else stated
+    if len(units) < 2:  # noqa: PLR2004 - no spread
+        return math.nan
+    of_mean = statistics.stdev(units) / math.sqrt(len(units))
+    return of_mean * n if metric.is_sum else of_mean
+
+
 def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
     recorded: dict[Pair, CellRecord] = {}
     for record in records:
@@ -223,14 +256,18 @@ def _device(run: Run) -> str:
 
 def _cell(pair: Pair, record: CellRecord | None, run: Run, metric: Metric) -> Cell:
     if record is None:
-        return Cell(pair=pair)
+        return Cell(pair=pair, is_hole=pair not in run.setup.grid)
     if not record.has_numbers:
         return Cell(pair=pair, status=record.status.value, reason=record.reason)
     values = tuple(metric.values(record, run.setup))
+    units = (metric.units or (lambda *_: ()))(record, run.setup)
+    units = units or _by_unit(metric, record, run.setup, values)
     return Cell(
         pair=pair,
         status=record.status.value,
         value=cell_value(metric, values),
         observations=values,
+        error=_error(metric, record, units, len(values)),
+        units=len(units),
         against=reference_named_by(metric, record),
     )

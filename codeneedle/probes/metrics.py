@@ -90,6 +90,9 @@ class Metric:
         names: Unit of each observation of a record, by which observations of two
             records are paired; None where they are paired by their order.
         loss: How it enters the verdict; None if it does not.
+        error: Standard error of the value of a record, where its tool states one; by
+            default it is that of a mean over units.
+        shows_error: Whether reports show that error beside the value.
         noun: What its units are: a function, a chunk, a text or a sample, the same in
             every cell.
         units: Of every unit the value; None where `values` are of units.
@@ -111,6 +114,8 @@ class Metric:
     reference: Callable[[CellRecord], str | None] | None = None
     names: Callable[[CellRecord, Setup], Sequence[str]] | None = None
     loss: Loss | None = None
+    error: Callable[[CellRecord], float | None] | None = None
+    shows_error: bool = False
     noun: Literal["functions", "chunks", "texts", "samples"] = "functions"
     units: Values | None = None
 

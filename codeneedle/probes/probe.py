@@ -419,6 +419,8 @@ class Probe(ABC):
             two values differ by noise alone.
         counts_tokens: Whether its conditions of a new run need a tokenizer, and so a
             server.
+        asked_by: Name of the setting that asks for the probe where its name is not
+            given; empty for none.
         leads: Whether the first pair that it measures decides for all others, as a
             reference does: they wait for it.
         is_timed: Whether it measures time, and has the machine for itself; its first
@@ -433,6 +435,7 @@ class Probe(ABC):
     screens: bool = False
     repeats: bool = False
     counts_tokens: bool = False
+    asked_by: str = ""
     leads: bool = False
     is_timed: bool = False
 
@@ -474,10 +477,6 @@ class Probe(ABC):
         Raises:
             BadInput: With settings that work.
         """
-
-    def is_asked_by(self, _settings: Any) -> bool:
-        """Whether settings ask for the probe without its name."""
-        return False
 
     def reads_corpus(self, _settings: Any) -> bool:
         """
@@ -557,6 +556,16 @@ class Probe(ABC):
             return (*self.metrics, *more)
         every = (*self.metrics[:1], *more, *self.metrics[1:])
         return tuple(sorted(every, key=lambda metric: metric.name != first))
+
+    def beside(self, _metric: Metric) -> tuple[Metric, ...]:
+        """Metrics that reports of another show beside it, where they have values."""
+        return ()
+
+    def unanswered(
+        self, _record: CellRecord, _setup: Setup, _metric: Metric
+    ) -> frozenset[str]:
+        """Names of units of a metric that a record lacks, though it asked for them."""
+        return frozenset()
 
     # --- further units of open pairs
 

@@ -13,12 +13,14 @@ import msgspec
 from codeneedle.errors import RequestError
 from codeneedle.grid import Pair, by_precision
 from codeneedle.records.record import CellRecord, ForeignRecord, Setup
+from codeneedle.text import sweep_command
 
 _NOT_COMPARED = frozenset(
     {
         "created",
         "types_k",
         "types_v",
+        "pairs",
         "probes",
         "identity",
         "schema",
@@ -40,8 +42,8 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     def __init__(self, *, folder: Path, key: str, stored: str, wanted: str) -> None:
         super().__init__(
             f"{folder} holds a run with another {key}: {stored}, now {wanted}",
-            hint=f"Ask with the former {key}, choose another folder with --out, or "
-            "move that one away.",
+            hint=f"Go on with the former {key}: {sweep_command(folder)}. Or "
+            "choose another folder with --out, or move that one away.",
         )
         self.key = key
         self.stored = stored
@@ -54,9 +56,13 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
     Its corpus is counted from the first probe on that reads it, and has needles from
     the first that asks for some.
     """
+    pairs: list[str] = []
+    if stored.pairs or wanted.pairs:
+        pairs = list(dict.fromkeys(map(str, (*stored.grid, *wanted.grid))))
     return replace(
         _counted(stored, wanted),
         probes={**stored.probes, **wanted.probes},
+        pairs=tuple(pairs),
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
     )

@@ -6,14 +6,30 @@ settings.
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from codeneedle.errors import RequestError
-from codeneedle.grid import RUNS, Pair
+from codeneedle.grid import RUNS, Pair, whole_grid
 
 Json = dict[str, Any]
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+"""A duration, a size or a speed, of which sums are numbers, too."""
+
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+MOST_NATS = 1e4
+"""More than any log-probability has: the smallest number of 32 bits has 103."""
+
+Nats = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=MOST_NATS)]
+LogProb = Annotated[float, msgspec.Meta(ge=-MOST_NATS, le=1e-3)]
+"""Natural logarithm of a probability; above 0 for rounding alone."""
+
+# What numbers may be is checked where they are read: a record that was damaged or made
+# up is neither shown nor computed with.
 
 SCHEMA = 1
 """Version of the layout of all stored files; files of another one are refused."""
@@ -39,17 +55,17 @@ class KvBuffer:
         v_bytes_per_token: Likewise of V.
     """
 
-    cells: int
-    layers: int
+    cells: Count
+    layers: Count
     k_type: str
     v_type: str
-    k_mib: float
-    v_mib: float
+    k_mib: Amount
+    v_mib: Amount
     class_name: str = ""
-    k_group_size: int | None = None
-    v_group_size: int | None = None
-    k_bytes_per_token: float | None = None
-    v_bytes_per_token: float | None = None
+    k_group_size: Count | None = None
+    v_group_size: Count | None = None
+    k_bytes_per_token: Amount | None = None
+    v_bytes_per_token: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +80,7 @@ class Print:
     """
 
     text: str
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[LogProb, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,20 +135,20 @@ class Effective:
     """
 
     build: str | None = None
-    context: int | None = None
+    context: Count | None = None
     flash_attention: str | None = None
     kv: tuple[KvBuffer, ...] = ()
-    rotation_k: int | None = None
-    rotation_v: int | None = None
-    offloaded_layers: int | None = None
-    total_layers: int | None = None
-    graph_splits: int | None = None
+    rotation_k: Count | None = None
+    rotation_v: Count | None = None
+    offloaded_layers: Count | None = None
+    total_layers: Count | None = None
+    graph_splits: Count | None = None
     devices: tuple[str, ...] = ()
-    compute_mib: float | None = None
-    threads: int | None = None
+    compute_mib: Amount | None = None
+    threads: Count | None = None
     waiting: str | None = None
     unquantized: tuple[str, ...] = ()
-    quantized_kv_start: int | None = None
+    quantized_kv_start: Count | None = None
     proof: Proof | None = None
     left_out: tuple[str, ...] = ()
     unscored: str = ""
@@ -159,11 +175,11 @@ class Phases:
         stop_s: From the last answer to the end of the server's process group.
     """
 
-    between_s: float | None = None
-    ready_s: float | None = None
-    start_s: float | None = None
-    measure_s: float | None = None
-    stop_s: float | None = None
+    between_s: Amount | None = None
+    ready_s: Amount | None = None
+    start_s: Amount | None = None
+    measure_s: Amount | None = None
+    stop_s: Amount | None = None
 
     @property
     def total_s(self) -> float:
@@ -248,12 +264,12 @@ class CellRecord:
     status: Status
     started: str
     reason: str = ""
-    position: int = 0
+    position: Count = 0
     command: tuple[str, ...] = ()
     effective: Effective = field(default_factory=Effective)
     phases: Phases = field(default_factory=Phases)
-    peak_rss_bytes: int | None = None
-    device_bytes: int | None = None
+    peak_rss_bytes: Count | None = None
+    device_bytes: Count | None = None
     log_excerpt: tuple[str, ...] = ()
     observation: Json | None = None
     setup: str = ""
@@ -302,12 +318,12 @@ class NeedleFacts:
 
     name: str
     signature: str
-    line: int
-    depth: float
+    line: Count
+    depth: Share
     lines: tuple[str, ...]
     before: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
-    budget: int = 0
+    budget: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,13 +349,13 @@ class CorpusFacts:
     origin: str
     kind: str
     sha256: str
-    characters: int
+    characters: Count
     source_sha256: str
-    sample_k: int
+    sample_k: Count
     sample_seed: int
-    tokens: int
-    functions: int
-    functions_before: int
+    tokens: Count
+    functions: Count
+    functions_before: Count
 
     @property
     def is_counted(self) -> bool:
@@ -365,7 +381,7 @@ class WeightsFacts:
 
     name: str
     sha256: str
-    size_bytes: int
+    size_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,6 +410,8 @@ class Setup:
         lengths: How lengths in tokens were estimated; empty where they were counted.
         types_k: K types, as asked for; not compared.
         types_v: V types, as asked for; not compared.
+        pairs: The pairs of a grid with holes, ``q8_0/q4_0``; empty where every K is
+            measured with every V. Not compared.
         created: When the run folder was made, ISO 8601; not compared.
         probes: Settings of each probe that was run, by its name; a probe that is
             new to the folder adds its own.
@@ -411,7 +429,7 @@ class Setup:
     weights: WeightsFacts
     llama: str
     machine: str
-    context: int
+    context: Count
     server_args: tuple[str, ...]
     seed: int
     types_k: tuple[str, ...]
@@ -422,8 +440,15 @@ class Setup:
     lengths: str
     cpu_features: str
     probes: dict[str, Json] = field(default_factory=dict)
+    pairs: tuple[str, ...] = ()
     identity: str = ""
     schema: int = SCHEMA
+
+    @property
+    def grid(self) -> list[Pair]:
+        """Every pair to measure, K slowest, most precise first."""
+        pairs = list(map(Pair.parse, self.pairs))
+        return pairs or whole_grid(self.types_k, self.types_v)
 
 
 AGAIN = "_again"
@@ -522,6 +547,17 @@ def as_json(stored: object) -> Json:
     """*stored*, an observation or settings, as it will be read back from disk."""
     decoded: Json = msgspec.json.decode(msgspec.json.encode(stored), type=Json)
     return decoded
+
+
+def refuse_impossible(is_possible: bool, what: str, *, file: str) -> None:
+    """
+    Stop at stored values that contradict each other.
+
+    Raises:
+        BadRecord: Of *file*, saying *what* is wrong, unless all *is_possible*.
+    """
+    if not is_possible:
+        raise BadRecord(file=file, reason=what)
 
 
 def from_json(raw: Json, layout: type[_Layout], *, file: str) -> _Layout:

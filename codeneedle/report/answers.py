@@ -33,10 +33,13 @@ from codeneedle.probes.recall.rounds import (
 from codeneedle.probes.retrieval.outcomes import Outcome, outcomes
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.probes.retrieval.scoring import AnswerScore, Mode
+from codeneedle.probes.reuse.record import NAME as REUSE
+from codeneedle.probes.reuse.record import ReuseQuestion, reuse_of
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
 from codeneedle.records.store import LOGS
 from codeneedle.report.captions import entry_table, number, text_table
 from codeneedle.report.grid import Scale, cell_style
+from codeneedle.report.reuse import reuse_overview, reuse_view
 from codeneedle.text import one_line, plural, size, visible, visible_lines
 
 RECALL = "recall"
@@ -90,6 +93,8 @@ def answers(
         yield Text(visible(f"{run.name}  {pair}  {name}"), style="bold")
         if isinstance(asked, Outcome):
             yield question_view(asked)
+        elif isinstance(asked, ReuseQuestion):
+            yield reuse_view([asked])
         elif isinstance(asked, ForcedAnswer):
             yield forced_tokens(asked, _of_reference(run, asked), colour=colour)
         else:
@@ -115,6 +120,8 @@ def _cell_view(run: Run, records: Sequence[CellRecord]) -> Iterator[RenderableTy
             yield rounds_overview(run, record)
         elif record.probe == RETRIEVAL:
             yield questions_overview(record)
+        elif record.probe == REUSE:
+            yield reuse_overview(record)
 
 
 def _proved(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
@@ -146,13 +153,13 @@ def _unknown(function: str, pair: Pair, known: Sequence[str]) -> CodeneedleError
     return BadInput(
         source=pair,
         reason="has no answers",
-        hint="Answers come from: codeneedle sweep --probe recall, or retrieval",
+        hint="Answers come from: codeneedle sweep --probe recall, retrieval or reuse",
     )
 
 
 def _all(
     run: Run, record: CellRecord
-) -> Iterator[tuple[str, ScoredRound | ForcedAnswer | Outcome]]:
+) -> Iterator[tuple[str, ScoredRound | ForcedAnswer | Outcome | ReuseQuestion]]:
     """Name and answer of all that *record* asked."""
     if not record.has_numbers:
         return
@@ -161,6 +168,9 @@ def _all(
             yield asked.needle.name, asked
         for forced in forced_answers(record, run.setup):
             yield forced.needle.name, forced
+    if record.probe == REUSE:
+        for question in reuse_of(record).questions:
+            yield question.function, question
     for outcome in outcomes(record):
         yield outcome.question, outcome
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from codeneedle.errors import NothingToShow
 from codeneedle.grid import Pair, most_precise
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
-from codeneedle.probes.frames import Cells
+from codeneedle.probes.frames import Cell, Cells
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import asked_for, is_answered, unanswered
 from codeneedle.probes.recall.record import NAME as RECALL
@@ -221,11 +222,34 @@ def status_word(status: str) -> str:
     return STATUS_WORDS[Status(status)] if status else NOT_RUN_WORD
 
 
+def cell_word(cell: frames.Cell) -> str:
+    """What stands in place of a value; nothing where none was to be measured."""
+    return "" if cell.is_hole else status_word(cell.status)
+
+
 def number(value: float, *, digits: int, sign: bool = False) -> str:
     """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
     if math.isnan(value):
         return NO_VALUE_WORD
     return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"
+
+
+ERROR_ENTRY = ("±", "standard error")
+"""In legends of what `with_error` shows."""
+
+
+def shows_errors(cells: Iterable[Cell], metric: Metric) -> bool:
+    """Whether `with_error` shows any."""
+    return metric.shows_error and any(math.isfinite(cell.error) for cell in cells)
+
+
+def with_error(cell: Cell, metric: Metric, *, digits: int | None = None) -> str:
+    """``16.52``, or ``16.52±0.31`` of metrics whose error is worth showing."""
+    places = metric.digits if digits is None else digits
+    shown = number(cell.value, digits=places)
+    if not metric.shows_error or not math.isfinite(cell.error):
+        return shown
+    return f"{shown}±{number(cell.error, digits=places)}"
 
 
 def described(metric: Metric) -> str:
@@ -255,8 +279,10 @@ def legend_entries(setup: Setup, cells: Cells, metric: Metric) -> list[tuple[str
     finished = (cell for cell in cells if cell.status == Status.FINISHED)
     if not all(cell.has_value for cell in finished):
         entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
-    if any(cell.status == frames.NOT_RUN for cell in cells):
+    if any(cell.status == frames.NOT_RUN and not cell.is_hole for cell in cells):
         entries.append((NOT_RUN_WORD, "not run"))
+    if shows_errors(cells, metric):
+        entries.append(ERROR_ENTRY)
     return entries
 
 
@@ -336,11 +362,9 @@ def named_pairs(pairs: Sequence[Pair]) -> str:
 def nothing_to_show(run: Run, what: str) -> NothingToShow:
     """The error for *run* without numbers of *what*, with the command that goes on."""
     command = sweep_command(run.folder)
-    hint = f"Measure them: {command}" if run.sweep else f"{SEE}{run.name}"
+    why = f"See why: codeneedle table {visible(run.name)}"
+    hint = f"Measure them: {command}" if run.sweep else why
     return NothingToShow(run=visible(run.name), what=what, hint=hint)
-
-
-SEE = "See why: codeneedle table "
 
 
 def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
@@ -434,7 +458,35 @@ def sides(pair: Pair) -> dict[str, str]:
 
 
 NOT_RUN_STATUS = "not-run"
+HOLE_STATUS = "not-in-grid"
 """Status of a pair without a record; an empty field could be taken for missing data."""
+
+
+CSV_RUN = ("run", "model", "corpus", "context")
+"""Columns of CSV that say which run a row is of."""
+
+
+def csv_run(run: Run) -> tuple[str, str, str, str]:
+    """The values of `CSV_RUN`."""
+    setup = run.setup
+    return (run.name, setup.weights.name, setup.corpus.name, str(setup.context))
+
+
+def csv_headings(metric: Metric) -> tuple[str, str, str]:
+    """``recall_logp``, ``recall_logp_se`` and ``recall_logp_n``: the `csv_numbers`."""
+    name = csv_name(metric.name)
+    return name, f"{name}_se", f"{name}_n"
+
+
+def csv_name(name: str) -> str:
+    """*name* as a variable is called: ``tg_4096`` for ``tg@4096``."""
+    return re.sub(r"\W+", "_", name)
+
+
+def csv_numbers(cell: Cell) -> tuple[float | str, float | str, int | str]:
+    """The value, its standard error, and the units that this is over."""
+    n = cell.units if cell.has_value else ""
+    return csv_number(cell.value), csv_number(cell.error), n
 
 
 def csv_number(value: float) -> float | str:

@@ -12,8 +12,6 @@ from rich.text import Text
 from codeneedle.grid import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import LossKind, Metric
-from codeneedle.probes.recall.metrics import part_of, unanswered
-from codeneedle.probes.recall.record import NAME as RECALL
 from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.probes.retrieval.record import retrieval_of
 from codeneedle.records.comparability import differences
@@ -160,10 +158,7 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
     """
     record, setup = table.records[pair, column.probe], table.run.setup
     units = column.metric.by_unit(record, setup)
-    silent: frozenset[str] = frozenset()
-    if column.probe == RECALL:
-        part = part_of(column.metric.name)
-        silent = unanswered(record, setup, part)
+    silent = PROBES[column.probe].unanswered(record, setup, column.metric)
     return {name: value for name, value in units.items() if name not in silent}
 
 

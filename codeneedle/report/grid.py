@@ -18,9 +18,9 @@ from codeneedle.report import captions
 from codeneedle.report.captions import (
     NO_VALUE_WORD,
     REFERENCE_MARK,
+    cell_word,
     incomplete_lines,
     number,
-    status_word,
     unmeasured_lines,
 )
 from codeneedle.text import csv_field, json_text, or_null, table_lines, visible
@@ -307,7 +307,7 @@ def summary_row(
     value_range = f"{low} - {high}" if spread.cells else NO_VALUE_WORD
     return [
         visible(run.name),
-        _of_all(spread.cells, len(cells)),
+        _of_all(spread.cells, sum(not cell.is_hole for cell in cells)),
         *(_mean_and_sd(each, frames.spread(tables[each.name])) for each in columns),
         value_range,
         _beyond(found, metric) or NO_VALUE_WORD,
@@ -386,10 +386,10 @@ def grid_texts(cells: Cells, metric: Metric) -> list[list[Text]]:
 
 
 def _shown(metric: Metric, scale: Scale, cell: Cell, *, is_reference: bool) -> Text:
-    value = number(cell.value, digits=metric.digits)
+    value = captions.with_error(cell, metric)
     # The blank aligns the digits of a column.
     mark = REFERENCE_MARK if is_reference else " "
-    text = (value if cell.has_value else status_word(cell.status)) + mark
+    text = (value if cell.has_value else cell_word(cell)) + mark
     is_dim = cell.status == frames.NOT_RUN
     return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
 
@@ -432,17 +432,20 @@ def _unbroken(line: Text) -> Text:
 
 def grid_csv(runs: Sequence[Run], metrics: Sequence[Metric]) -> str:
     """
-    One row per run and pair, with a column for each of *metrics*.
+    One row per run and pair, with `captions.csv_headings` for each of *metrics*.
 
     Values are unrounded and in the metrics' units; empty where there is none.
     """
-    names = [metric.name for metric in metrics]
-    lines: list[list[object]] = [["run", "k", "v", "status", "reason", *names]]
+    headings = [word for metric in metrics for word in captions.csv_headings(metric)]
+    lines: list[list[object]] = [
+        [*captions.CSV_RUN, "k", "v", "status", "reason", *headings]
+    ]
     for run in runs:
         columns = frames.cells_frames(run, metrics)
         for row in zip(*columns.values(), strict=True):
-            keys = map(csv_field, (run.name, *_keys(row[0]).values()))
-            lines.append([*keys, *(captions.csv_number(cell.value) for cell in row)])
+            keys = map(csv_field, (*captions.csv_run(run), *_keys(row[0]).values()))
+            numbers = [number for cell in row for number in captions.csv_numbers(cell)]
+            lines.append([*keys, *numbers])
     return captions.csv_text(lines)
 
 
@@ -476,7 +479,8 @@ def grid_markdown(
 
 def _keys(cell: Cell) -> dict[str, str]:
     """What all metrics of a pair share."""
-    status = cell.status or captions.NOT_RUN_STATUS
+    missing = captions.HOLE_STATUS if cell.is_hole else captions.NOT_RUN_STATUS
+    status = cell.status or missing
     return {**captions.sides(cell.pair), "status": status, "reason": cell.reason}
 
 

@@ -256,7 +256,7 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
     )
     for at_k, row in enumerate(picture.squares):
         for at_v, square in enumerate(row):
-            if square.is_gap:
+            if square.is_gap and square.label:
                 paint_gap(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
                 _write(axes, square, at_k, at_v, ink=_ink(picture, square))
@@ -286,7 +286,8 @@ def paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
 
 def _write(axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str) -> None:
     """Draw the label of a cell, as large as fits."""
-    fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(len(square.label), 1))
+    longest = max(map(len, square.label.split("\n")))
+    fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(longest, 1))
     axes.text(
         at_v + 0.5,
         at_k + 0.5,
@@ -469,7 +470,10 @@ def _squares(
     flat = []
     for value, cell in zip(values, cells, strict=True):
         label = number(value, digits=metric.digits, sign=sign)
-        word = status_word(cell.status) if cell.status else "not run"
+        if metric.shows_error and math.isfinite(cell.error) and not sign:
+            label += f"\n±{number(cell.error, digits=metric.digits)}"
+        missing = "" if cell.is_hole else "not run"
+        word = status_word(cell.status) if cell.status else missing
         flat.append(
             Square(value, word if math.isnan(value) else label, cell.pair in bold)
         )

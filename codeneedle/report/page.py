@@ -165,7 +165,7 @@ def _cell(column: Column, pair: Pair, found: Verdict) -> dict[str, Any]:
         "n": cell.n,
         "loss": interval,
         "verdict": found.word(pair, column.metric.name),
-        "word": "" if cell.has_value else captions.status_word(cell.status),
+        "word": "" if cell.has_value else captions.cell_word(cell),
         "why": visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip()),
     }
 

@@ -35,7 +35,7 @@ from codeneedle.report.captions import (
     status_word,
 )
 from codeneedle.report.grid import Scale, cell_style, value_scale
-from codeneedle.text import visible
+from codeneedle.text import sweep_command, visible
 
 KINDS = ("both right", "lost", "gained", "both wrong")
 """What may become of a question that two pairs were asked, the reference first."""
@@ -155,7 +155,7 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
             reason=f"has no answers by length and depth for {metric.name}",
             hint=f"Choose a --metric of: {', '.join(known)}."
             if tasks
-            else "They come from: codeneedle sweep --probe retrieval",
+            else f"Ask: {sweep_command(run.folder, '--probe', RETRIEVAL)}",
         )
     cells = frames.cells_frame(run, metric)
     return [_panels(run, metric, task, asked, cells) for task in chosen]

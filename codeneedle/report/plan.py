@@ -516,6 +516,8 @@ def _grid(plan: Plan, cells: _Cells) -> Table:
 
 
 def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
+    if pair not in plan.request.grid:
+        return ""
     if misfit(plan.weights, pair):
         return "cannot"
     record = cells.records.get(pair)

@@ -12,8 +12,6 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.frames import cells_frame, of_probe
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.recall.metrics import FORCED
-from codeneedle.probes.recall.metrics import METRICS as RECALL_METRICS
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
 from codeneedle.report.table import PairTable, pair_table
@@ -60,15 +58,14 @@ class Selection:
     @property
     def also(self) -> tuple[Metric, ...]:
         """
-        The other metrics of a summary: sums of rounds, such as ``pass``; beside forced
-        recall, what was written.
+        The other metrics of a summary: sums of rounds, such as ``pass``, and what its
+        probe shows beside the metric.
         """
-        is_forced = self.metric in FORCED
+        beside = self.probe.beside(self.metric)
         return tuple(
             metric
             for metric in self.probe.metrics
-            if (metric.is_sum and metric.better == "higher")
-            or (is_forced and metric == RECALL_METRICS[0])
+            if (metric.is_sum and metric.better == "higher") or metric in beside
             if metric != self.metric and self.has_values(metric)
         )
 
@@ -109,9 +106,8 @@ def select(
         metric=chosen,
         limits=limits,
     )
-    if metric is None and chosen == FORCED[0]:
-        written = RECALL_METRICS[0]
-        beside = (written,) if selection.has_values(written) else ()
+    if metric is None:
+        beside = tuple(filter(selection.has_values, probe.beside(chosen)))
         return replace(selection, beside=beside)
     return selection
 
@@ -173,13 +169,7 @@ def pair_tables(
     # Not at the top: commands that judge nothing do not wait for statistics.
     from codeneedle.verdict.judge import judge
 
-    return [_worded(table, judge(table.run, limits)) for table in tables]
-
-
-def _worded(table: PairTable, found: "Verdict") -> PairTable:
-    """*table* with what the verdict says of each pair, where it says anything."""
-    words = {pair: word for pair in table.pairs if (word := found.word(pair))}
-    return replace(table, words=words)
+    return [replace(each, verdict=judge(each.run, limits)) for each in tables]
 
 
 def read_runs(root: Path, name: str) -> list[Run]:

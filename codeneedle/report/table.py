@@ -1,16 +1,16 @@
 """One row per pair with the metrics of all probes, compared with the reference."""
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.grid import Pair
+from codeneedle.grid import Pair, most_precise, whole_grid
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cell
 from codeneedle.probes.metrics import Metric
@@ -24,7 +24,11 @@ from codeneedle.report.captions import (
     number,
     status_word,
 )
-from codeneedle.text import csv_field, json_text, or_null, visible
+from codeneedle.text import csv_field, json_text, or_null, visible, visible_lines
+
+if TYPE_CHECKING:
+    from codeneedle.report.verdict import Spell
+    from codeneedle.verdict.judge import Verdict
 
 GROUPS = ("quality", "speed", "memory")
 """The order of columns."""
@@ -97,7 +101,7 @@ class PairTable:
             compared with another pair say so.
         sorted_by: Name of the metric that orders the rows; None: precision does.
         remarks: Sentences of the probes about the run.
-        words: What the verdict on the run says of each pair, where it says any.
+        verdict: On the run; None where nothing was judged.
     """
 
     run: Run
@@ -107,7 +111,15 @@ class PairTable:
     reference: Pair | None
     sorted_by: str | None
     remarks: tuple[str, ...] = ()
-    words: Mapping[Pair, str] = field(default_factory=dict)
+    verdict: "Verdict | None" = None
+
+    @property
+    def words(self) -> dict[Pair, str]:
+        """What the verdict says of each pair, where it says anything."""
+        if self.verdict is None:
+            return {}
+        words = {pair: self.verdict.word(pair) for pair in self.pairs}
+        return {pair: word for pair, word in words.items() if word}
 
     @property
     def shown(self) -> tuple[Column, ...]:
@@ -196,7 +208,8 @@ def _ordered_pairs(
     run: Run, columns: Sequence[Column], sort: str | None
 ) -> Sequence[Pair]:
     """The pairs of *run*, most precise first, or the best value of *sort* first."""
-    pairs = list(itertools.starmap(Pair, itertools.product(*frames.axes(run))))
+    measured = {*run.setup.grid, *(record.pair for record in run.records)}
+    pairs = [pair for pair in whole_grid(*frames.axes(run)) if pair in measured]
     if sort is None:
         return pairs
     column = _sorting_column(sort, columns)
@@ -274,10 +287,11 @@ def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
     """
     cell = column.cell(pair)
     if not cell.has_value:
-        return status_word(cell.status), ""
+        return captions.cell_word(cell), ""
     digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else column.metric.digits
     ratio = column.over_reference(pair)
-    return number(cell.value, digits=digits), _ratio_text(column.metric, ratio)
+    shown = captions.with_error(cell, column.metric, digits=digits)
+    return shown, _ratio_text(column.metric, ratio)
 
 
 def table_legend(table: PairTable) -> list[tuple[str, str]]:
@@ -286,6 +300,8 @@ def table_legend(table: PairTable) -> list[tuple[str, str]]:
     entries = [(metric.name, captions.described(metric)) for metric in metrics]
     if table.reference:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
+    if any(captions.shows_errors(c.cells.values(), c.metric) for c in table.shown):
+        entries.append(captions.ERROR_ENTRY)
     said = set(table.words.values())
     return [
         *entries,
@@ -456,37 +472,37 @@ def _safe(pair: Pair) -> str:
 # --- CSV, JSON and Markdown
 
 
-RATIO = " / reference"
+RATIO = "_over_reference"
 """Behind a metric's name: the column of its values divided by the reference's."""
 
 
 def table_csv(tables: Sequence[PairTable]) -> str:
     """
-    One row per run and pair, with a column for each metric of each probe.
+    One row per run and pair, with `captions.csv_headings` for each metric.
 
     Values are unrounded and in the metrics' units; empty where there is none.
-    Metrics with a noise floor or a ratio have a second column, with the value divided
+    Metrics with a noise floor or a ratio have a further column, with the value divided
     by the reference's. Each probe has a column for its status, and one for the reason.
     """
     probes = list(dict.fromkeys(name for table in tables for name in table.probes))
     # Runs may have been measured with different probes.
     columns = {c.metric.name: c.metric for table in tables for c in table.columns}
     metrics = list(columns.values())
-    statuses = [f"{probe} {what}" for probe in probes for what in ("status", "reason")]
+    statuses = [f"{probe}_{what}" for probe in probes for what in ("status", "reason")]
     values = [heading for metric in metrics for heading in _headings(metric)]
-    lines: list[list[object]] = [
-        ["run", "k", "v", "reference", VERDICT, *statuses, *values]
-    ]
+    keys = [*captions.CSV_RUN, "k", "v", "reference", VERDICT, *statuses]
+    lines: list[list[object]] = [[*map(captions.csv_name, keys), *values]]
     for table in tables:
         by_name = {column.metric.name: column for column in table.columns}
+        words = table.words
         lines += (
             [
-                *map(csv_field, (table.run.name, pair.k, pair.v)),
+                *map(csv_field, (*captions.csv_run(table.run), pair.k, pair.v)),
                 int(pair == table.reference),
-                table.words.get(pair, ""),
+                words.get(pair, ""),
                 *(csv_field(w) for p in probes for w in _status(table, pair, p)),
                 *(
-                    captions.csv_number(value)
+                    value
                     for metric in metrics
                     for value in _numbers(metric, by_name.get(metric.name), pair)
                 ),
@@ -505,22 +521,30 @@ def table_json(tables: Sequence[PairTable]) -> str:
     return json_text([_table_object(table) for table in tables])
 
 
-def table_markdown(tables: Sequence[PairTable]) -> str:
-    """Each table with its legend, for GitHub."""
-    return "\n".join(_table_part(table) for table in tables)
+def table_markdown(
+    tables: Sequence[PairTable], asks_for: Callable[[str], "Spell"]
+) -> str:
+    """
+    Each table with the verdict, its legend and the commands that made it, for GitHub.
+
+    *asks_for* spells pairs in the words of an engine.
+    """
+    return "\n".join(
+        _table_part(table, asks_for(table.run.setup.engine)) for table in tables
+    )
 
 
 def _headings(metric: Metric) -> Iterator[str]:
-    yield metric.name
+    yield from captions.csv_headings(metric)
     if metric.floor or metric.relative:
-        yield f"{metric.name}{RATIO}"
+        yield f"{captions.csv_name(metric.name)}{RATIO}"
 
 
-def _numbers(metric: Metric, column: Column | None, pair: Pair) -> Iterator[float]:
-    """The value of *pair*, and its ratio if *metric* has any; NaN where missing."""
-    yield column.cell(pair).value if column else math.nan
+def _numbers(metric: Metric, column: Column | None, pair: Pair) -> Iterator[object]:
+    """What `captions.csv_numbers` has, and the ratio if *metric* has any."""
+    yield from captions.csv_numbers(column.cell(pair) if column else Cell(pair=pair))
     if metric.floor or metric.relative:
-        yield column.over_reference(pair) if column else math.nan
+        yield captions.csv_number(column.over_reference(pair) if column else math.nan)
 
 
 def _status(table: PairTable, pair: Pair, probe: str) -> tuple[str, str]:
@@ -570,20 +594,64 @@ def _row_object(table: PairTable, pair: Pair) -> dict[str, Any]:
     }
 
 
-def _table_part(table: PairTable) -> str:
-    last = [VERDICT] if table.words else []
-    rows = [[HEADING, *(column.metric.name for column in table.shown), *last]]
+MEMORY, BY_TYPES = "KV memory", "~"
+"""Heading of the cache's size, and the mark of one that no log states."""
+
+
+def _table_part(table: PairTable, spell: "Spell") -> str:
+    rows = [[HEADING, MEMORY, *(column.metric.name for column in table.shown)]]
     rows += [_texts(table, pair) for pair in table.pairs]
-    return captions.markdown(
+    if table.words:
+        words = table.words
+        last = [VERDICT, *(words.get(pair, "") for pair in table.pairs)]
+        rows = [[*row, word] for row, word in zip(rows, last, strict=True)]
+    # Tables for a terminal do not wait for statistics.
+    from codeneedle.report.verdict import headline, sentences
+
+    found, entries = table.verdict, table_legend(table)
+    said = [*headline(found, spell), *sentences(found)] if found else []
+    if any(row[1].startswith(BY_TYPES) for row in rows):
+        entries.append((BY_TYPES, "predicted from the bits of the types"))
+    part = captions.markdown(
         title(table),
         rows,
-        sentences=[*table.remarks, *captions.cautions(table.run.setup)],
-        entries=[*table_legend(table), *captions.facts(table.run)],
+        sentences=[
+            *map(str.strip, said),
+            *table.remarks,
+            *captions.cautions(table.run.setup),
+        ],
+        entries=[*entries, *captions.facts(table.run)],
     )
+    return f"{part}\n{_commands(table.run)}"
 
 
 def _texts(table: PairTable, pair: Pair) -> list[str]:
     mark = REFERENCE_MARK if pair == table.reference else ""
     texts = (" ".join(cell_texts(column, pair)).strip() for column in table.shown)
-    last = [table.words.get(pair, "")] if table.words else []
-    return [f"{_safe(pair)}{mark}", *texts, *last]
+    return [f"{_safe(pair)}{mark}", _memory(table.verdict, pair), *texts]
+
+
+def _memory(found: "Verdict | None", pair: Pair) -> str:
+    """``53%`` of the reference's cache, marked where only the types tell."""
+    from codeneedle.verdict.judge import Standing, cache_size
+
+    standing = (found and found.standing(pair)) or Standing(pair=pair)
+    share = cache_size(standing)
+    mark = BY_TYPES if standing.memory is None else ""
+    return f"{mark}{share:.0%}" if math.isfinite(share) else NO_VALUE_WORD
+
+
+def _commands(run: Run) -> str:
+    """The sweep file, and what ran for the most precise pair, folded away."""
+    pair = most_precise({record.pair for record in run.records})
+    ran = {
+        record.probe: shlex.join(record.command)
+        for record in run.records
+        if record.pair == pair
+    }
+    commands = "\n".join(visible(line) for line in dict.fromkeys(ran.values()))
+    blocks = [("toml", visible_lines(run.sweep).rstrip()), ("sh", commands)]
+    # A fence of its own, whatever the text holds.
+    texts = [f"~~~~~{kind}\n{text}\n~~~~~\n" for kind, text in blocks if text]
+    what = "Sweep file and commands"
+    return "\n".join([f"<details><summary>{what}</summary>\n", *texts, "</details>\n"])

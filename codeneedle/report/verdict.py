@@ -408,6 +408,8 @@ def _table_row(found: Verdict, each: Standing) -> list[str]:
 def word_phrase(standing: Standing, row: Row) -> str:
     """``open: about 47 functions would decide it``."""
     word = str(standing.word)
+    if row.kind is LossKind.SCORE and not row.remark:
+        return f"{word}: {row.lost} lost, {row.won} won"
     if row.remark:
         return f"{word}: {row.remark}"
     if standing.word is Word.OPEN and standing.lacking:

@@ -14,7 +14,7 @@ from codeneedle.corpora import corpus as corpora
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.grid import Pair, most_precise, shuffled_grid
+from codeneedle.grid import Pair, most_precise, shuffled
 from codeneedle.models import nano, pretrained, weights
 from codeneedle.models.gguf import Weights
 from codeneedle.probes import probes_named
@@ -375,7 +375,7 @@ def _pairs(request: Request, execution: Execution, engine: Engine) -> tuple[Pair
                     reason=f"{engine.name} has no {name} for the cache",
                     hint=f"Known: {', '.join(known)}.",
                 )
-    pairs = shuffled_grid(request.rows, request.columns, seed=request.seed)
+    pairs = shuffled(request.grid, seed=request.seed)
     if types.pairs is not None:
         pairs = [pair for pair in pairs if pair in types.pairs]
     return execution.shard.pairs(pairs) if execution.shard else tuple(pairs)

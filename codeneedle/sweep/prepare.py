@@ -273,5 +273,6 @@ def _setup(plan: Plan, fitted: Fitted, *, weights_sha256: str | None = None) -> 
         seed=plan.request.seed,
         types_k=plan.request.rows,
         types_v=plan.request.columns,
+        pairs=tuple(map(str, plan.request.chosen_pairs)),
         created=now(),
     )

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from codeneedle.corpora.registry import NAME
 from codeneedle.engines.settings import SETTINGS
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_hint
-from codeneedle.grid import ENGINE, RUNS, by_precision
+from codeneedle.grid import ENGINE, RUNS, Pair, by_precision, whole_grid
 from codeneedle.models import pretrained
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
@@ -66,6 +66,8 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
         types: Cache types of both axes.
         k_types: Types of K alone.
         v_types: Types of V alone.
+        pairs: The pairs to measure, ``q8_0/q4_0``; empty for every K with every V.
+        same: Whether K and V have the same type in every pair.
         probes: Names of what measures.
         contexts: Context sizes, in tokens.
         rotation: Whether quantized values are rotated, as llama.cpp does unless it is
@@ -85,6 +87,8 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     types: tuple[str, ...] = ()
     k_types: tuple[str, ...] = ()
     v_types: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    same: bool = False
     probes: tuple[str, ...] = ("recall",)
     contexts: tuple[Annotated[int, msgspec.Meta(ge=256)], ...] = ()
     rotation: tuple[str, ...] = ("on",)
@@ -99,12 +103,26 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def rows(self) -> tuple[str, ...]:
         """Types of K, most precise first; empty for what suits the engine."""
-        return tuple(by_precision(self.k_types or self.types))
+        chosen = (pair.k for pair in map(Pair.parse, self.pairs))
+        return tuple(by_precision(chosen if self.pairs else self.k_types or self.types))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Types of V, likewise."""
-        return tuple(by_precision(self.v_types or self.types))
+        chosen = (pair.v for pair in map(Pair.parse, self.pairs))
+        return tuple(by_precision(chosen if self.pairs else self.v_types or self.types))
+
+    @property
+    def chosen_pairs(self) -> tuple[Pair, ...]:
+        """The pairs of a grid with holes; empty for every K with every V."""
+        if self.same:
+            return tuple(Pair(name, name) for name in self.rows)
+        return tuple(dict.fromkeys(map(Pair.parse, self.pairs)))
+
+    @property
+    def grid(self) -> list[Pair]:
+        """Every pair to measure, in no particular order."""
+        return list(self.chosen_pairs) or whole_grid(self.rows, self.columns)
 
     @property
     def model(self) -> Path | None:
@@ -216,22 +234,40 @@ def _names(
 
 def union(stored: Request, wanted: Request) -> Request:
     """*wanted*, with the types, the probes and their tables of *stored* beside it."""
+    if stored.chosen_pairs or wanted.chosen_pairs:
+        pairs = dict.fromkeys(map(str, (*stored.grid, *wanted.grid)))
+        changes = _ALONE | {"pairs": tuple(pairs)}
+        return replace(_joined(stored, wanted), **changes)
     rows = by_precision((*stored.rows, *wanted.rows))
     columns = by_precision((*stored.columns, *wanted.columns))
     is_square = rows == columns
+    return replace(
+        _joined(stored, wanted),
+        types=tuple(rows) if is_square else (),
+        k_types=() if is_square else tuple(rows),
+        v_types=() if is_square else tuple(columns),
+    )
+
+
+_ALONE: dict[str, Any] = {
+    "types": (),
+    "k_types": (),
+    "v_types": (),
+    "pairs": (),
+    "same": False,
+}
+"""What says which pairs to measure; some of it overrules all the rest."""
+
+
+def _joined(stored: Request, wanted: Request) -> Request:
+    """*wanted*, with the probes and the tables of *stored* beside its own."""
     tables = {
         name: table
         for name, table in stored.settings.items()
         if getattr(wanted, name) is None
     }
-    return replace(
-        wanted,
-        types=tuple(rows) if is_square else (),
-        k_types=() if is_square else tuple(rows),
-        v_types=() if is_square else tuple(columns),
-        probes=tuple(dict.fromkeys((*stored.probes, *wanted.probes))),
-        **tables,
-    )
+    probes = tuple(dict.fromkeys((*stored.probes, *wanted.probes)))
+    return replace(wanted, probes=probes, **tables)
 
 
 def keep(request: Request, store: Store) -> None:
@@ -311,7 +347,7 @@ def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
     asked = (
         name
         for name, table in request.settings.items()
-        if name in PROBES and PROBES[name].is_asked_by(table)
+        if name in PROBES and getattr(table, PROBES[name].asked_by or "", None)
     )
     is_named = is_named or request.probes != Request().probes
     named = request.probes if is_named else ()
@@ -361,9 +397,35 @@ def overruled(request: Request, options: Mapping[str, Any]) -> Request:
     for name in TABLES.keys() & options.keys():
         chosen = {key: getattr(changes[name], key) for key in options[name]}
         changes[name] = replace(request.chosen(name, TABLES[name]), **chosen)
-    if "types" in options:  # those of one axis in a file give way, too
-        changes = {"k_types": (), "v_types": ()} | changes
+    _refuse_pairs(given)
+    # What a file says of the grid gives way to what the options say, but --same
+    # keeps the types of a file, and the types of one axis those of the other.
+    if {"types", "pairs"} & options.keys():
+        changes = _ALONE | changes
+    elif {"k_types", "v_types"} & options.keys():
+        changes = {"pairs": (), "same": False} | changes
+    elif "same" in options:
+        changes = {"pairs": ()} | changes
     return replace(request, **changes)
+
+
+def _refuse_pairs(request: Request) -> None:
+    """Refuse what cannot be a pair, and pairs beside types."""
+    for text in request.pairs:
+        Pair.parse(text)
+    types = request.types or request.k_types or request.v_types
+    if request.pairs and (types or request.same):
+        raise BadInput(
+            source="--pairs",
+            reason="names the types of K and V already",
+            hint="Give pairs, or types, or types and --same.",
+        )
+    if request.same and (request.k_types or request.v_types):
+        raise BadInput(
+            source="--same",
+            reason="K and V have types of their own",
+            hint="Give --types, or leave --same out.",
+        )
 
 
 def _option_at(place: str) -> str:
@@ -451,6 +513,7 @@ def _shipped() -> Iterator[tuple[str, str]]:
 def _refuse_unusable(request: Request, *, source: str) -> None:
     """Stop at names of models, rotations and variants that cannot be."""
     _refuse_rotations(request.rotation)
+    _refuse_pairs(request)
     for word in request.models:
         pretrained.named(word, source=f"{source}, key 'models':")
     for name in request.variants:

@@ -613,7 +613,7 @@ class _Walk:
                 (self.probe.name.removesuffix(AGAIN), self.probe.name)
             )
             for record in self._runner.store.records(name)
-            if record.pair.k in setup.types_k and record.pair.v in setup.types_v
+            if record.pair in setup.grid
         }
 
     def _trusted(self) -> dict[Pair, CellRecord]:

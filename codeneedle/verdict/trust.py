@@ -52,8 +52,7 @@ def trusted(run: Run) -> Run:
     for record in run.records:
         groups.setdefault((record.probe, record.device), {})[record.pair] = record
     setup = run.setup
-    grid = itertools.starmap(Pair, itertools.product(setup.types_k, setup.types_v))
-    asked = {*grid, *(record.pair for record in run.records)}
+    asked = {*setup.grid, *(record.pair for record in run.records)}
     has_device = any(set(each.effective.devices) - {"CPU"} for each in run.records)
     marked: dict[CellKey, Trouble] = {}
     for (probe, device), records in groups.items():

@@ -167,8 +167,9 @@ def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
     assert "a b\n" == written.stdout, written.stderr
     assert "note: send it with: sbatch 'a b'\n" == written.stderr
     last = (tmp_path / "a b").read_text().splitlines()[-1]
-    ends = 'sweep --types f16,q8_0 --shard "$SLURM_ARRAY_TASK_ID/2"'
-    assert last.endswith(ends)
+    run = "sweeps/random-bodies-mini/needle-nano"
+    assert last.endswith(f'sweep {run} --shard "$SLURM_ARRAY_TASK_ID/2"')
+    assert "q8_0" in (tmp_path / run / "sweep.toml").read_text(encoding="utf-8")
     assert "Submitted codeneedle.sbatch\n" == sent.stdout, sent.stderr
 
 

@@ -273,7 +273,7 @@ def test_an_engine_is_shown_with_its_versions_and_its_own_types(model, monkeypat
     Types of llama.cpp say nothing of the memory that MLX takes.
     """
     versions = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
-    made = dataclasses.replace(ENGINES["mlx"], find=lambda _request: versions)
+    made = dataclasses.replace(ENGINES["mlx"], find=lambda *_: versions)
     monkeypatch.setitem(ENGINES, "mlx", made)
 
     found = diagnose(engine="mlx", model=model)

@@ -1,5 +1,7 @@
 """From the words of a command line to one request."""
 
+import os
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,9 +11,9 @@ from made_plans import EVERY_KEY
 from msgspec import structs
 from typer.main import get_command
 
-from codeneedle.cli.app import USAGE_ERROR
 from codeneedle.cli.engines import ENGINES
 from codeneedle.cli.options import (
+    USAGE_ERROR,
     SweepCommand,
     limits_of,
     memory_size,
@@ -147,7 +149,7 @@ def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field,
     With a sweep file, its other settings stay.
     """
     stored = parse("mine").settings
-    found = parse("mine", *words.split()).settings
+    found = parse("mine", "--probe", probe, *words.split()).settings
 
     assert value == getattr(found[probe], field)
     before = stored.get(probe) or PROBES[probe].settings()
@@ -168,6 +170,45 @@ def test_an_option_of_two_probes_belongs_to_the_one_that_is_asked_for(parse):
     assert [1, 1] == [len(timed), len(found)]
     with pytest.raises(BadInput, match="throughput and retrieval both take it"):
         parse("--probe", "retrieval,throughput", "--depths", "0")
+
+
+@pytest.mark.parametrize(
+    ("words", "owner"),
+    [
+        ("--lengths 512", "--lengths: belongs to --probe retrieval"),
+        ("--no-gate --probe recall", "--gate: belongs to --probe retrieval"),
+        ("--depths 0", "--depths: belongs to --probe throughput or --probe retrieval"),
+        ("--kv-group-size 32", "--kv-group-size: belongs to --engine mlx"),
+        ("--url http://x/v1", "--url: belongs to --engine endpoint"),
+    ],
+)
+def test_an_option_of_what_is_not_asked_for_is_refused_with_its_owner(
+    parse, words, owner
+):
+    """It would be ignored; a sweep file may hold tables for later."""
+    with pytest.raises(BadInput) as caught:
+        parse(*words.split())
+
+    assert owner == str(caught.value)
+    taker = owner.partition("belongs to ")[2].partition(" or ")[0]
+    assert f"Add {taker}, or leave " in caught.value.hint
+
+
+def test_a_sweep_that_decides_takes_options_of_the_probes_that_it_adds(codeneedle):
+    done = codeneedle("plan", "--decide", "--chunks", "0")
+    refused = codeneedle("plan", "--chunks", "0")
+
+    assert "--chunks: Expected `int` >= 1" in done.stderr
+    assert "--chunks: belongs to --probe divergence" in refused.stderr
+
+
+@pytest.mark.parametrize("words", ["-ngl 99", "-fa", "kv-grid -t 2 --seed 7"])
+def test_arguments_of_llama_server_before_the_dashes_are_told_their_place(parse, words):
+    with pytest.raises(BadInput, match="is no option of codeneedle") as caught:
+        parse(*words.split())
+
+    given = words.removeprefix("kv-grid ").removesuffix(" --seed 7")
+    assert caught.value.hint.endswith(f"codeneedle sweep ... -- {given}")
 
 
 def test_the_corpus_may_come_from_the_environment(parse):
@@ -196,6 +237,16 @@ def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
     assert (("bf16", "q4_0"), ("q8_0",)) == (types.rows, types.columns)
 
 
+def test_a_working_folder_that_was_deleted_is_said_to_be_gone(parse, tmp_path):
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    with pytest.raises(BadInput, match="the working folder: is gone") as caught:
+        parse("--seed", "7")
+    assert "Change to one that exists" in caught.value.hint
+
+
 def _said(error):
     return getattr(error, "format_message", error.__str__)()
 
@@ -208,15 +259,15 @@ def _options():
 @pytest.mark.parametrize(
     "words",
     [
-        "--depths 0,many",
-        "--depths 0.5",
-        "--depths -5",
-        "--divergence-context 4k",
-        "--divergence-context 0",
+        "--depths 0,many --probe throughput",
+        "--depths 0.5 --probe throughput",
+        "--depths -5 --probe throughput",
+        "--divergence-context 4k --probe divergence",
+        "--divergence-context 0 --probe divergence",
         "--context 128",
         "--context many",
-        "--chunks 0",
-        "--repetitions 0",
+        "--chunks 0 --probe divergence",
+        "--repetitions 0 --probe throughput",
         "--seed x",
         "--prompt-form chatty",
         "--no-such-option",
@@ -268,7 +319,7 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
     }
     del flags["help"]
 
-    own = {"prefill_no_think", "fit", "skip_fallback"}
+    own = {"prefill_no_think", "fit", "skip_fallback", "same"}
     of_settings = {"retrieval__gate", "command__proof_by_memory"}
     assert own | of_settings == flags.keys()
     assert all(name.startswith("--no-") for [name] in flags.values())
@@ -278,6 +329,24 @@ def test_help_names_each_probe_and_engine(codeneedle):
     shown = " ".join(codeneedle("sweep", "--help").stdout.split())
     assert ", ".join(PROBES) in shown
     assert f"{', '.join(ENGINES)}." in shown
+
+
+@pytest.mark.parametrize("command", ["sweep", "plan", "submit slurm"])
+def test_help_has_every_option_in_the_group_that_it_belongs_to(codeneedle, command):
+    """One of two probes stands in the groups of both, with what it means there."""
+    shown = codeneedle(*command.split(), "--help").stdout
+
+    groups = re.split(r"\n(?=\S[^\n]*:\n)", shown)
+    by_title = {group.partition(":\n")[0]: group for group in groups}
+    assert "--model" in by_title["What to sweep"]
+    assert "--lengths" in by_title["Retrieval (--probe retrieval)"]
+    assert "--url" in by_title["Other servers that are running (--engine endpoint)"]
+    both = ("Throughput (--probe throughput)", "Retrieval (--probe retrieval)")
+    texts = [by_title[title].partition("--depths")[2][:60] for title in both]
+    assert len({*texts, ""}) == 3
+    assert "What follows -- goes to llama-server" in shown
+    options = (name for each in _options() for name in each.opts if name[:2] == "--")
+    assert [] == [name for name in options if f"{name} " not in shown.replace(",", " ")]
 
 
 def test_help_and_shells_name_the_models(codeneedle):

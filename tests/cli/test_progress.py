@@ -26,13 +26,13 @@ from codeneedle.cli.progress import (
     working,
 )
 from codeneedle.engines.messages import Progress
-from codeneedle.grid import DEFAULT_TYPES, shuffled_grid
+from codeneedle.grid import DEFAULT_TYPES, shuffled, whole_grid
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import Step
 from codeneedle.records.record import Status
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped
 
-PAIRS = shuffled_grid(DEFAULT_TYPES, DEFAULT_TYPES, seed=42)
+PAIRS = shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
 SETUP = made_setup()
 
 

@@ -600,9 +600,8 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     command = (*wider, "--decide", "--divergence-context", "256", "--chunks", "2")
 
     told = run(folder, *command)
-    again = run(folder, *command)
+    again = run(folder, "sweep", str(RUN), "--decide")
     cells = {path.name for path in (folder / RUN / "cells").iterdir()}
-    setup = stored(folder / RUN / "setup.json")
 
     assert (0, 0) == (told.returncode, again.returncode), told.stderr
     screened = {name for name in cells if name.endswith(".divergence.json")}
@@ -613,4 +612,3 @@ def test_deciding_screens_all_pairs_and_measures_a_few(folder):
     assert "worth measuring further, by memory and divergence: " in told.stderr
     assert "nothing to do" in again.stderr
     assert cells == {path.name for path in (folder / RUN / "cells").iterdir()}
-    assert not {"--decide", "--budget", "--more"} & {*setup["words"]}

@@ -2,13 +2,20 @@
 
 from codeneedle.engines.messages import Forced
 from codeneedle.grid import Pair
-from codeneedle.probes.reuse.record import AGAIN, NAME, Answer, Asked, Reuse, Way
+from codeneedle.probes.reuse.record import (
+    AGAIN,
+    NAME,
+    Reuse,
+    ReuseAnswer,
+    ReuseQuestion,
+    Way,
+)
 from codeneedle.records.record import CellRecord, Status, as_json
 
 TOKENS = 10
 
 
-def made_asked(function="abcd", *, gaps=None, replies=None, **away):
+def made_question(function="abcd", *, gaps=None, replies=None, **away):
     """
     A question whose second right token moves by as many nats as *away* says of a way.
 
@@ -18,9 +25,9 @@ def made_asked(function="abcd", *, gaps=None, replies=None, **away):
 
     def answer(way):
         if way in gaps:
-            return Answer(way=way, gap=gaps[way])
+            return ReuseAnswer(way=way, gap=gaps[way])
         moved = (-0.5, -0.5 - away.get(way, 0.0), *(-0.5,) * (TOKENS - 2))
-        return Answer(
+        return ReuseAnswer(
             way=way,
             reply=replies.get(way, "a = 1\nb = 2\n"),
             scored=Forced(logprobs=moved),
@@ -29,15 +36,17 @@ def made_asked(function="abcd", *, gaps=None, replies=None, **away):
         )
 
     answers = tuple(map(answer, (Way.COLD, *AGAIN)))
-    return Asked(function=function, before="efgh", first="c = 3\n", answers=answers)
+    return ReuseQuestion(
+        function=function, before="efgh", first="c = 3\n", answers=answers
+    )
 
 
-def reuse_record(pair, *asked):
+def reuse_record(pair, *questions):
     """A finished record with these questions."""
     return CellRecord(
         pair=Pair.parse(pair),
         probe=NAME,
         status=Status.FINISHED,
         started="2025-11-20T12:00:00+00:00",
-        observation=as_json(Reuse(functions=9, asked=asked)),
+        observation=as_json(Reuse(functions=9, questions=questions)),
     )

@@ -19,14 +19,14 @@ from made_metrics import made_probe
 from made_records import made_setup
 
 from codeneedle.errors import CodeneedleError
-from codeneedle.grid import shuffled_grid
+from codeneedle.grid import shuffled, whole_grid
 from codeneedle.records import store
 from codeneedle.records.store import Store
 from codeneedle.sweep.runner import Runner
 from codeneedle.sweep.workers import Share
 
 TYPES = ("f16", "q8_0", "q4_0")
-PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
+PAIRS = shuffled(whole_grid(TYPES, TYPES), seed=42)
 SETUP = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
 
 

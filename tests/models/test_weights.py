@@ -317,3 +317,10 @@ def test_weights_are_hashed_only_while_their_header_holds(tmp_path):
     write_gguf(path, SHAPE | {"llama.context_length": 4096})
     with pytest.raises(WeightsUnusable, match="changes while it is read"):
         sha256(found)
+
+
+def test_weights_that_are_gone_are_answered_with_the_option_that_names_them(tmp_path):
+    with pytest.raises(WeightsUnusable, match="does not exist") as caught:
+        read_header(tmp_path / "gone" / "moved.gguf")
+
+    assert caught.value.hint.endswith(": --model PATH")

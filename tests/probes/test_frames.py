@@ -44,9 +44,7 @@ def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
 
 
 def test_cells_that_did_not_finish_are_gaps() -> None:
-    """
-    A gap is NaN, never a zero, and its status and reason are kept.
-    """
+    """A gap is NaN, never a zero, and its status and reason are kept."""
     run = small_run(
         failed=[failed_record("q4_0/q8_0", Status.CRASHED, "signal 11")],
         untried=["q4_0/bf16"],
@@ -63,9 +61,7 @@ def test_cells_that_did_not_finish_are_gaps() -> None:
 
 
 def test_sums_are_not_averaged() -> None:
-    """
-    Passes are counted over the rounds of a cell.
-    """
+    """Passes are counted over the rounds of a cell."""
     cells = frames.cells_frame(made_run(), PASS)
 
     assert 16.0 == cells[0].value
@@ -88,9 +84,7 @@ def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
 
 
 def test_records_of_other_probes_are_left_out() -> None:
-    """
-    A run is narrowed to one probe before it is framed.
-    """
+    """A run is narrowed to one probe before it is framed."""
     run = small_run()
     others = [replace(record, probe="other") for record in run.records]
     both = replace(run, records=(*run.records, *others))
@@ -101,9 +95,7 @@ def test_records_of_other_probes_are_left_out() -> None:
 
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
-    """
-    One that crashed is none, and a run without a finished cell has none.
-    """
+    """One that crashed is none, and a run without a finished cell has none."""
     run = small_run(failed=[failed_record("bf16/bf16")])
     none = replace(run, records=())
 
@@ -148,3 +140,33 @@ def test_the_spread_divides_by_the_number_of_cells() -> None:
     assert math.isnan(nothing.mean)
     assert math.isnan(nothing.sd)
     assert 0 == nothing.cells
+
+
+def test_pairs_outside_of_a_grid_with_holes_are_no_gaps() -> None:
+    setup = replace(SMALL, pairs=("bf16/bf16", "q4_0/q8_0"))
+    run = small_run(untried=["bf16/q8_0", "q4_0/bf16", "q4_0/q8_0"])
+
+    cells = frames.cells_frame(replace(run, setup=setup), MATCHED)
+
+    assert [False, True, True, False] == [cell.is_hole for cell in cells]
+
+
+def test_the_standard_error_is_over_units_unless_the_tool_states_it() -> None:
+    """Two questions of a text count once; a sum has the error of a sum."""
+    metric = replace(
+        METRICS[0],
+        values=lambda *_: (1.0, 3.0, 6.0, 6.0),
+        names=lambda *_: ("a", "a", "b", "c"),
+    )
+    run = made_run(setup=made_setup(types_k=["bf16"], types_v=["bf16"]))
+
+    def cell(**changes: object) -> frames.Cell:
+        return frames.cells_frame(run, replace(metric, **changes))[0]  # type: ignore[arg-type]
+
+    of_mean = math.sqrt(16 / 3) / math.sqrt(3)
+    assert (4.0, 3) == (cell().value, cell().units)
+    assert of_mean == pytest.approx(cell().error)
+    assert 4 * of_mean == pytest.approx(cell(is_sum=True).error)
+    assert 0.25 == cell(error=lambda _: 0.25).error
+    assert math.isnan(cell(error=lambda _: None).error)
+    assert math.isnan(cell(values=lambda *_: (1.0,), names=None).error)

@@ -47,9 +47,7 @@ def value(name: str, record: CellRecord) -> list[float]:
     ],
 )
 def test_all_caches_of_a_model_count(name, expected):
-    """
-    A model with sliding windows has two caches, of which each has a K and a V.
-    """
+    """A model with sliding windows has two caches, of which each has a K and a V."""
     record = replace(
         made_record("q8_0/q4_0", []),
         effective=WINDOWED,
@@ -61,9 +59,7 @@ def test_all_caches_of_a_model_count(name, expected):
 
 
 def test_without_a_stated_context_the_longest_cache_tells_it():
-    """
-    Old builds print no line for the context.
-    """
+    """Old builds print no line for the context."""
     effective = replace(WINDOWED, context=None)
     record = replace(made_record("q8_0/q4_0", []), effective=effective)
 
@@ -72,7 +68,5 @@ def test_without_a_stated_context_the_longest_cache_tells_it():
 
 @pytest.mark.parametrize("name", METRIC)
 def test_a_silent_log_gives_no_value(name):
-    """
-    What was not said is a gap, not a zero.
-    """
+    """What was not said is a gap, not a zero."""
     assert [] == value(name, failed_record("q8_0/q4_0"))

@@ -18,9 +18,7 @@ def made_cell(folder, **changes):
 
 
 def test_each_moment_ends_a_phase():
-    """
-    Of a cell that came through, all that is not measuring is waiting.
-    """
+    """Of a cell that came through, all that is not measuring is waiting."""
     phases = _phases([9.5, 10.0, 10.25, 10.5, 20.5], end=21.0)
 
     assert phases == Phases(
@@ -31,9 +29,7 @@ def test_each_moment_ends_a_phase():
 
 
 def test_phases_that_were_not_reached_are_none():
-    """
-    Never a zero, of a server that did not get ready or was never asked.
-    """
+    """Never a zero, of a server that did not get ready or was never asked."""
     assert Phases(ready_s=2.0) == _phases([None, 10.0], end=12.0)
     assert Phases(between_s=1.0, ready_s=1.0, start_s=1.0, stop_s=0.0) == (
         _phases([9.0, 10.0, 11.0, None, 12.0], end=12.0)
@@ -41,18 +37,14 @@ def test_phases_that_were_not_reached_are_none():
 
 
 def test_a_server_that_dies_in_a_round_stops_from_its_last_reply_on():
-    """
-    Or from when its block was left, if it gave none.
-    """
+    """Or from when its block was left, if it gave none."""
     assert Phases(ready_s=1.0, start_s=1.0, measure_s=3.0, stop_s=1.0) == (
         _phases([None, 10.0, 11.0, 12.0, 15.0], end=16.0)
     )
 
 
 def test_a_served_cell_has_all_phases(tmp_path):
-    """
-    From the end of the server before to that of its own.
-    """
+    """From the end of the server before to that of its own."""
     cell = made_cell(tmp_path, previous_end=0.0)
     with cell.serving(), cell.asking():
         pass
@@ -69,9 +61,7 @@ def test_a_served_cell_has_all_phases(tmp_path):
 
 
 def test_settings_that_were_not_chosen_are_the_defaults(tmp_path):
-    """
-    Those of another probe are a mistake in the program.
-    """
+    """Those of another probe are a mistake in the program."""
     chosen = ThroughputSettings(depths=(0,))
     settings = {"throughput": chosen, "divergence": chosen}
     run = run_context(tmp_path, settings=settings)
@@ -83,9 +73,7 @@ def test_settings_that_were_not_chosen_are_the_defaults(tmp_path):
 
 
 def test_every_setting_has_a_default_and_an_option():
-    """
-    A sweep file may leave it out, and the command line can set it.
-    """
+    """A sweep file may leave it out, and the command line can set it."""
     for probe in PROBES.values():
         assert probe.settings()
         for name, described in probe.settings.__annotations__.items():
@@ -95,9 +83,7 @@ def test_every_setting_has_a_default_and_an_option():
 
 
 def test_logs_of_a_cell_are_called_after_its_pair(tmp_path):
-    """
-    What is not the server's has a name more.
-    """
+    """What is not the server's has a name more."""
     cell = made_cell(tmp_path)
 
     assert tmp_path / "q8_0-q4_0.log" == cell.log()
@@ -105,9 +91,7 @@ def test_logs_of_a_cell_are_called_after_its_pair(tmp_path):
 
 
 def test_probes_are_found_by_name_once_each():
-    """
-    In the order given.
-    """
+    """In the order given."""
     found = probes_named(("throughput", "recall", "throughput"))
 
     assert ["throughput", "recall"] == [probe.name for probe in found]

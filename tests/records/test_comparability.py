@@ -172,3 +172,11 @@ def test_a_record_of_something_else_is_foreign(pair, probe, setup, of):
     """
     with pytest.raises(ForeignRecord, match=of):
         refuse_foreign(RECORD, pair, probe, setup=setup, file="x")
+
+
+def test_a_grid_with_holes_grows_by_the_pairs_of_both():
+    chosen = replace(SETUP, types_k=("f16",), types_v=("f16",), pairs=("f16/f16",))
+    other = replace(SETUP, types_k=("q8_0",), types_v=("q4_0",))
+
+    assert ("f16/f16", "q8_0/q4_0") == widened(chosen, other).pairs
+    assert ("q8_0/q4_0", "f16/f16") == widened(other, chosen).pairs

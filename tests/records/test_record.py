@@ -1,11 +1,10 @@
 """Sums and phrases of the stored data."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from made_records import failed_record, made_record, made_setup
 
-from codeneedle.engines.messages import Generation
 from codeneedle.records.record import Effective, KvBuffer, Phases, Status
 
 PHASES = Phases(
@@ -69,12 +68,3 @@ def test_a_corpus_is_trimmed_if_it_lost_functions():
 
     assert corpus.is_trimmed
     assert not replace(corpus, functions=corpus.functions_before).is_trimmed
-
-
-def test_what_a_server_does_not_tell_of_a_reply_counts_as_nothing():
-    """
-    Neither tokens nor times nor probabilities are made up.
-    """
-    told = asdict(Generation())
-
-    assert {None, 0, ()} == set(told.values())

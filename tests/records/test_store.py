@@ -5,7 +5,7 @@ import math
 import os
 import types
 from dataclasses import is_dataclass, replace
-from typing import get_args, get_origin, get_type_hints
+from typing import Annotated, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import example, given, settings
@@ -422,22 +422,28 @@ FACTS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 PLAIN = {str: TEXT, float: FACTS, int: st.integers(0, 2**53)}
 
 
-def any_of(hint):
-    """Any value of a field of that type."""
+def any_of(hint):  # noqa: PLR0911 - a kind of type each
+    """Any value of a field of that type, within its limits."""
+    if get_origin(hint) is Annotated:
+        number, limits = get_args(hint)
+        low, high = limits.ge, limits.le
+        if number is float:
+            return st.floats(low, high, allow_nan=False, allow_infinity=False)
+        return st.integers(low, 2**53 if high is None else high)
     if is_dataclass(hint):
         return any_made(hint)
     if get_origin(hint) is tuple and get_args(hint)[-1] is not ...:
         return st.tuples(*map(any_of, get_args(hint)))
     if get_origin(hint) is tuple:
         return st.lists(any_of(get_args(hint)[0]), max_size=3).map(tuple)
-    if get_origin(hint) is types.UnionType:
+    if get_origin(hint) in {types.UnionType, Union}:
         return st.one_of(map(any_of, get_args(hint)))
     return PLAIN[hint] if hint in PLAIN else st.from_type(hint)
 
 
 def any_made(layout, **chosen):
     """Any *layout*, a dataclass; *chosen* are the strategies of single fields."""
-    hints = get_type_hints(layout)
+    hints = get_type_hints(layout, include_extras=True)
     fields = {name: any_of(hints[name]) for name in hints.keys() - chosen.keys()}
     return st.builds(layout, **fields, **chosen)
 

@@ -142,7 +142,9 @@ def test_wide_numbers_widen_their_column_and_gaps_are_not_coloured() -> None:
     """
     Two blanks stay between columns; a pair that was not run is dim.
     """
-    large = replace(MATCHED, values=lambda *_: [1234567.5], bounds=(None, None))
+    large = replace(
+        MATCHED, values=lambda *_: [1234567.5], bounds=(None, None), names=None
+    )
     run = made_run(setup=SMALL, untried=["q4_0/q8_0"])
     ((first, _), (_, gap)) = grid_texts(cells_frame(run, large), large)
 
@@ -488,7 +490,11 @@ def test_a_grid_as_csv_has_a_row_per_pair_and_a_column_per_metric():
         row["status"] for row in rows[:4]
     ]
     assert ["20.0", "20.0", "", ""] == [row["matched"] for row in rows[:4]]
-    assert ["run", "k", "v", "status", "reason", *METRIC] == list(rows[0])
+    keys = ["run", "model", "corpus", "context", "k", "v", "status", "reason"]
+    assert [*keys, "matched", "matched_se", "matched_n"] == list(rows[0])[:11]
+    assert ["0.0", ""] == [row["matched_se"] for row in rows[1:3]]
+    assert ["2", ""] == [row["matched_n"] for row in rows[1:3]]
+    assert "margin_mean_se" in rows[0]
 
 
 def test_a_grid_as_json_is_strict_and_complete():
@@ -526,3 +532,13 @@ def test_a_grid_as_markdown_has_the_summary_and_the_legend():
     assert r"\| died" in text
     assert "\x1b" not in text
     assert ("", True) == (lines[-1], bool(lines[-2]))
+
+
+def test_holes_are_blank_and_not_counted() -> None:
+    run = made_run(setup=SMALL, untried=["bf16/q8_0", "q4_0/bf16"])
+    run = replace(run, setup=replace(SMALL, pairs=("bf16/bf16", "q4_0/q8_0")))
+    lines = lines_of(run)
+
+    assert "2" == summary_row(run, MATCHED, [PASS], judged(run))[1]
+    assert ["bf16   20.00*", "q4_0           20.00"] == lines[3:5]
+    assert not any(line.endswith("not run") for line in lines)

@@ -146,7 +146,11 @@ def test_all_tasks_have_panels_of_their_own():
     ("run", "metric", "hint"),
     [
         (RUN, BY_NAME["intrusion"], "retrieval, multikey, multikey-logp"),
-        (run_of(setup=made_setup()), RIGHT, "codeneedle sweep --probe retrieval"),
+        (
+            run_of(setup=made_setup()),
+            RIGHT,
+            "sweeps/random-bodies/made-model --probe retrieval",
+        ),
     ],
 )
 def test_what_has_no_length_and_depth_is_refused(run, metric, hint):

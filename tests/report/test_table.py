@@ -4,7 +4,9 @@ import csv
 import io
 import json
 import math
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from made_metrics import (
@@ -24,7 +26,7 @@ from printing import printed
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair
-from codeneedle.records.record import Status
+from codeneedle.records.record import Effective, Status
 from codeneedle.report.table import (
     pair_table,
     table_csv,
@@ -375,9 +377,7 @@ def test_the_verdict_on_each_pair_is_its_last_column_and_the_legend_explains_it(
         lambda pair, at: 18 + at % 2 - 5 * (pair.k == "q4_0"),
         setup=made_setup(types_k=TYPES, types_v=TYPES),
     )
-    found = judge(run)
-    words = {each.pair: found.word(each.pair) for each in found.compared}
-    said = replace(table_of(run), words=words)
+    said = replace(table_of(run), verdict=judge(run))
     lines = printed(table_view([said]), width=120).splitlines()
 
     assert "beyond" == row(lines, "q4_0/bf16")[-1]
@@ -402,13 +402,20 @@ def test_a_table_as_csv_has_metrics_and_statuses_of_every_pair():
     first, second, *_, last = found
 
     assert 9 == len(found)
+    assert all(re.fullmatch("[a-z0-9_]+", heading) for heading in first)
+    told = ("run", "model", "corpus", "context")
+    assert ["random-bodies/made-model", "made-model", "random-bodies", "12288"] == [
+        first[each] for each in told
+    ]
+    assert ("200.0", "3") == (first["tg"], first["tg_n"])
+    assert 1 / math.sqrt(3) == pytest.approx(float(first["tg_se"]))
     assert ("bf16", "q8_0", "0") == (second["k"], second["v"], second["reference"])
     assert "1" == first["reference"]
-    assert ("8.0", "16.0") == (second["kld"], second["kld / reference"])
-    assert ("", "7.5") == (first["kld / reference"], second["quiet"])
-    assert "matched / reference" not in second
+    assert ("8.0", "16.0") == (second["kld"], second["kld_over_reference"])
+    assert ("", "7.5") == (first["kld_over_reference"], second["quiet"])
+    assert "matched_over_reference" not in second
     assert ["finished", "out-of-memory", "cannot allocate", "not-run"] == [
-        last[f"{probe} {what}"]
+        last[f"{probe}_{what}"]
         for probe, what in (
             ("recall", "status"),
             ("divergence", "status"),
@@ -428,7 +435,7 @@ def test_csv_of_runs_with_different_probes_shares_its_columns():
 
     assert 9 + 36 == len(found)
     assert ("", "not-run", "other/made-model") == tuple(
-        found[-1][key] for key in ("kld", "divergence status", "run")
+        found[-1][key] for key in ("kld", "divergence_status", "run")
     )
 
 
@@ -437,7 +444,8 @@ def test_a_table_as_json_has_values_ratios_and_noise_floors():
     A list of runs, each with its setup, metrics and rows, and their verdicts.
     """
     words = {Pair("bf16", "q8_0"): "within"}
-    [found] = json.loads(table_json([replace(table_of(sort="tg"), words=words)]))
+    judged = SimpleNamespace(word=words.get)
+    [found] = json.loads(table_json([replace(table_of(sort="tg"), verdict=judged)]))
     second = found["rows"][1]
     metrics = {metric["name"]: metric for metric in found["metrics"]}
 
@@ -457,13 +465,38 @@ def test_a_table_as_markdown_has_its_legend(floor):
     """
     As many columns in each line, and nothing that GitHub would take for emphasis.
     """
-    text = table_markdown([table_of(run_of_all(floor=floor))])
+    text = table_markdown([table_of(run_of_all(floor=floor))], lambda _engine: str)
     lines = text.splitlines()
     legend = lines.index("- matched: matched lines of 20")
     rows = [line for line in lines[:legend] if line.startswith("| ")]
 
     assert "### random-bodies/made-model: all metrics" == lines[0]
     assert 11 == len(rows)
-    assert {9} == {line.replace("\\|", "").count("|") for line in rows}
-    assert rows[2].startswith("| bf16/bf16\\* | 20.00 |")
+    assert {10} == {line.replace("\\|", "").count("|") for line in rows}
+    assert rows[2].startswith("| bf16/bf16\\* | ~100% | 20.00 |")
     assert "- \\*: the reference, bf16/bf16" in lines
+
+
+def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
+    """
+    Memory by the types where no log tells; the commands are folded away.
+    """
+    setup = made_setup(types_k=TYPES, types_v=TYPES)
+    run = made_run(lambda pair, at: 20 - 5 * (pair.k == "q4_0"), setup=setup)
+    bare = [
+        replace(
+            each, effective=Effective(), command=("llama-server", "-ctk", each.pair.k)
+        )
+        for each in run.records
+    ]
+    run = replace(run, records=tuple(bare), sweep='models = ["m"]\n')
+    judged = replace(table_of(run), verdict=judge(run))
+
+    text = table_markdown([judged], lambda _engine: lambda pair: f"-ctk {pair.k}")
+
+    assert "| K/V | KV memory | matched |" in text
+    assert "| q4\\_0/q4\\_0 | ~28% | 15.00 |" in text
+    assert "- ~: predicted from the bits of the types" in text
+    assert "- Keep: -ctk bf16." in text
+    assert '</summary>\n\n~~~~~toml\nmodels = ["m"]\n~~~~~\n' in text
+    assert "~~~~~sh\nllama-server -ctk bf16\n~~~~~\n\n</details>" in text

@@ -539,3 +539,51 @@ def test_the_sweep_of_make_forces_the_lines_of_a_real_model(tmp_path):
     assert (DEFAULT_TYPES, DEFAULT_TYPES) == (found.rows, found.columns)
     assert PromptForm.COMPLETION is found.prompt_form
     assert "forced" == found.recall.ask
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"pairs": ["q8_0/q4_0", "f16/f16"]}, ["q8_0/q4_0", "f16/f16"]),
+        ({"types": ["f16", "q4_0"], "same": True}, ["f16/f16", "q4_0/q4_0"]),
+        ({"types": ["q4_0"], "k_types": ["f16"]}, ["f16/q4_0"]),
+    ],
+)
+def test_a_grid_is_whole_or_of_chosen_pairs(options, expected):
+    assert expected == list(map(str, overruled(Request(), options).grid))
+
+
+def test_rows_and_columns_are_those_of_the_chosen_pairs():
+    request = overruled(Request(), {"pairs": ["q8_0/q4_0", "f16/f16"]})
+
+    assert (("f16", "q8_0"), ("f16", "q4_0")) == (request.rows, request.columns)
+
+
+def test_options_of_the_grid_overrule_all_that_a_file_says_of_it():
+    stored = Request(pairs=("f16/f16", "q8_0/q8_0"))
+
+    assert 4 == len(overruled(stored, {"types": ["f16", "q4_0"]}).grid)
+    assert 1 == len(overruled(stored, {"k_types": ["f16"], "v_types": ["f16"]}).grid)
+    same = overruled(Request(types=("f16", "q4_0")), {"same": True})
+    assert 2 == len(same.grid)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"pairs": ["f16"]}, "'f16': is not a pair of cache types"),
+        ({"pairs": ["f16/f16"], "types": ["f16"]}, "--pairs: names the types"),
+        ({"same": True, "k_types": ["f16"]}, "--same: K and V have types of their own"),
+    ],
+)
+def test_pairs_that_cannot_be_are_refused(options, words):
+    with pytest.raises(BadInput) as caught:
+        overruled(Request(), options)
+    assert str(caught.value).startswith(words)
+
+
+def test_chosen_pairs_grow_by_the_pairs_of_later_sweeps():
+    grown = union(Request(pairs=("f16/f16", "q8_0/q4_0")), Request(types=("q8_0",)))
+
+    assert ("f16/f16", "q8_0/q4_0", "q8_0/q8_0") == grown.pairs
+    assert () == grown.types

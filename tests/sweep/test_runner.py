@@ -18,7 +18,7 @@ from made_records import (
 )
 
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
-from codeneedle.grid import Pair, shuffled_grid
+from codeneedle.grid import Pair, shuffled, whole_grid
 from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes.probe import Step
 from codeneedle.probes.recall import probe as recall
@@ -47,7 +47,7 @@ from codeneedle.sweep.workers import Share, Worker
 from codeneedle.system import machine
 
 TYPES = ("q8_0", "q4_0")
-PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
+PAIRS = shuffled(whole_grid(TYPES, TYPES), seed=42)
 GOOD, BAD = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
 NEEDLE = made_needle()
 ON_CPU = Trouble(Status.FALLBACK_CPU, "attention runs on the CPU")

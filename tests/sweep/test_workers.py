@@ -7,7 +7,7 @@ from fake_engine import FakeEngine
 from made_records import made_record
 
 from codeneedle.errors import BadInput
-from codeneedle.grid import Pair, shuffled_grid
+from codeneedle.grid import Pair, shuffled, whole_grid
 from codeneedle.probes import PROBES
 from codeneedle.records.store import Store
 from codeneedle.sweep import workers
@@ -20,7 +20,7 @@ from codeneedle.sweep.workers import (
 )
 
 TYPES = ("f16", "q8_0", "q4_0")
-PAIRS = shuffled_grid(TYPES, TYPES, seed=42)
+PAIRS = shuffled(whole_grid(TYPES, TYPES), seed=42)
 L4 = "NVIDIA L4 (22563 MiB)"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from codeneedle.engines.engine import ChunkValues
+from codeneedle.engines.engine import ChunkValues, Estimate, Statistics
 from codeneedle.probes.divergence.record import (
     NAME,
     Compared,
@@ -49,6 +49,7 @@ class _Kind:
     numbers: Numbers
     is_compared: bool = True
     by_chunk: Callable[[ChunkValues], float] | None = None
+    estimate: Callable[[Statistics], Estimate] | None = None
 
     def at(self, context: int | None) -> Metric:
         """The metric of one context; of the first one for None."""
@@ -65,7 +66,38 @@ class _Kind:
             units=_values(_of_chunks(self.by_chunk), context)
             if self.by_chunk
             else None,
+            error=_error(self.estimate, context) if self.estimate else None,
         )
+
+
+def _error(
+    estimate: Callable[[Statistics], Estimate], context: int | None
+) -> Callable[[CellRecord], float | None]:
+    """The standard error that llama-perplexity states of an estimate."""
+
+    def error(record: CellRecord) -> float | None:
+        found = divergence_of(record)
+        compared = found.at(context) if found else None
+        return estimate(compared.statistics).error if compared else None
+
+    return error
+
+
+def _estimate(
+    metric: Metric,
+    estimate: Callable[[Statistics], Estimate],
+    *,
+    is_compared: bool = True,
+    by_chunk: Callable[[ChunkValues], float] | None = None,
+) -> _Kind:
+    """A number that llama-perplexity states with its error."""
+    return _Kind(
+        metric,
+        lambda compared: (estimate(compared.statistics).value,),
+        is_compared=is_compared,
+        by_chunk=by_chunk,
+        estimate=estimate,
+    )
 
 
 def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
@@ -85,19 +117,19 @@ def _divergence(name: str, label: str, *, in_table: bool = False) -> Metric:
 
 
 _KINDS: tuple[_Kind, ...] = (
-    _Kind(
+    _estimate(
         replace(
             _divergence("kld", "mean KL divergence from the reference", in_table=True),
             loss=Loss(kind=LossKind.CHANGE),
         ),
-        lambda compared: (compared.statistics.kld.value,),
+        lambda found: found.kld,
         by_chunk=lambda chunk: chunk.kld,
     ),
     _Kind(
         _divergence("kld999", "KL divergence, 99.9th percentile", in_table=True),
         lambda compared: (compared.statistics.kld_999,),
     ),
-    _Kind(
+    _estimate(
         replace(
             _divergence("top1", "tokens with the reference's first choice"),
             unit="%",
@@ -107,8 +139,9 @@ _KINDS: tuple[_Kind, ...] = (
             digits=2,
             in_table=True,
             floor=False,
+            shows_error=True,
         ),
-        lambda compared: (compared.statistics.same_top.value,),
+        lambda found: found.same_top,
         by_chunk=lambda chunk: chunk.same_top,
     ),
     _Kind(
@@ -119,7 +152,7 @@ _KINDS: tuple[_Kind, ...] = (
         _divergence("kld-max", "KL divergence, largest of all tokens"),
         lambda compared: (compared.statistics.kld_max,),
     ),
-    _Kind(
+    _estimate(
         replace(
             _divergence("dp-rms", "change of the right token's probability, RMS"),
             unit="%",
@@ -127,9 +160,9 @@ _KINDS: tuple[_Kind, ...] = (
             least_span=10,
             digits=3,
         ),
-        lambda compared: (compared.statistics.dp_rms.value,),
+        lambda found: found.dp_rms,
     ),
-    _Kind(
+    _estimate(
         replace(
             _divergence("ppl", "perplexity"),
             unit="",
@@ -138,8 +171,9 @@ _KINDS: tuple[_Kind, ...] = (
             least_span=0,
             in_table=True,
             floor=False,
+            shows_error=True,
         ),
-        lambda compared: (compared.statistics.ppl.value,),
+        lambda found: found.ppl,
         is_compared=False,
     ),
     _Kind(

@@ -3,13 +3,23 @@
 from dataclasses import dataclass
 
 from codeneedle.engines.engine import ChunkValues, Statistics
-from codeneedle.records.record import CellRecord, from_json
+from codeneedle.records.record import (
+    MOST_NATS,
+    Amount,
+    CellRecord,
+    Count,
+    from_json,
+    refuse_impossible,
+)
 
 NAME = "divergence"
 """Of the probe that compares on a text."""
 
 COPY = "copy"
 """Of the one whose text says everything twice."""
+
+LEAST_DIVERGENCE = 0.1
+"""How far below 0 rounding may bring a mean divergence, in nats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +40,14 @@ class Compared:
         by_chunk: Means of each chunk, as far as the tool tells; else empty.
     """
 
-    context: int
-    chunks: int
-    tokens: int
-    seconds: float
-    base_seconds: float
-    reference_ppl: float
+    context: Count
+    chunks: Count
+    tokens: Count
+    seconds: Amount
+    base_seconds: Amount
+    reference_ppl: Amount
     statistics: Statistics
-    retries: int = 0
+    retries: Count = 0
     by_chunk: tuple[ChunkValues, ...] = ()
 
 
@@ -72,4 +82,17 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     if record.probe not in {NAME, COPY} or record.observation is None:
         return None
     file = f"{record.pair.slug}.{record.probe}.json"
-    return from_json(record.observation, Divergence, file=file)
+    found = from_json(record.observation, Divergence, file=file)
+    for each in found.contexts:
+        values = each.statistics
+        is_possible = (
+            min(values.ppl.value, values.ppl_base.value, values.ppl_ratio.value) > 0
+            and -LEAST_DIVERGENCE <= values.kld.value <= MOST_NATS
+            and 0 <= values.same_top.value <= 100  # noqa: PLR2004 - percent
+            and values.dp_rms.value >= 0
+        )
+        what = f"no two distributions compare like that at {each.context} tokens"
+        refuse_impossible(is_possible, what, file=file)
+        is_whole = len(each.by_chunk) in {0, each.chunks}
+        refuse_impossible(is_whole, "chunks are missing or too many", file=file)
+    return found

@@ -103,7 +103,9 @@ def words_of(command: str, *, option: str, known: Collection[str]) -> tuple[str,
 
 
 def _refuse_relative(words: Sequence[str], *, option: str) -> None:
-    """Stop at a file of the present folder: the command runs in another one."""
+    """Stop at a file of the present folder, unless the command changes to it."""
+    if any(word.endswith("${here}") for word in words):
+        return
     for word in words[1:]:
         if not Path(word).is_absolute() and files.exists(Path(word)):
             if not Path(word).is_file():
@@ -111,7 +113,7 @@ def _refuse_relative(words: Sequence[str], *, option: str) -> None:
             raise BadInput(
                 source=f"{option} ... {word}",
                 reason="is a file here, and the command runs in ${out}",
-                hint=f"Write ${{here}}/{word}, or its whole path.",
+                hint=f"Write ${{here}}/{word}; or begin with: env -C ${{here}}",
             )
 
 

@@ -99,10 +99,6 @@ class EvaluationSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class EvaluationProbe(Probe):
     """Runs the user's command beside each cell's server, and reads what it leaves."""
 
-    def is_asked_by(self, settings: EvaluationSettings) -> bool:
-        """As of `Probe`: the command says enough."""
-        return bool(settings.command)
-
     def check(self, settings: EvaluationSettings, _corpus: Corpus | None) -> None:
         """As of `Probe`."""
         if not settings.command:
@@ -195,6 +191,7 @@ PROBE = EvaluationProbe(
     settings=EvaluationSettings,
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,
+    asked_by="command",
     leads=True,
 )
 

@@ -214,7 +214,7 @@ class _LmEvalRow(Struct):
 
 def _of_lm_eval(path: Path) -> Iterator[Sample] | None:
     """
-    A row for each sample and filter, with the first of its metrics.
+    A row of lm-eval for each sample and filter, with the first of its metrics.
 
     Filters of one sample are a group: they grade the same reply.
     """
@@ -278,7 +278,7 @@ _INSPECT_VALUES: Mapping[Any, float] = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 
 
 def _of_inspect(path: Path) -> Iterator[Sample] | None:
-    """Samples of a JSON log, by the first of their scorers; epochs are tries."""
+    """A JSON log of inspect_ai: by the first of its scorers; epochs are tries."""
     if not _holds(path, "eval", "task"):
         return None
     log = _decoded(_bytes(path), _InspectLog, place=path.name)
@@ -312,6 +312,7 @@ def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Sample:
 class _LlamaEvalCase(Struct):
     status: str = ""
     correct: bool | None = None
+    problem_idx: int | None = None
 
 
 class _LlamaEvalTasks(Struct):
@@ -323,13 +324,21 @@ class _LlamaEvalState(Struct):
 
 
 def _of_llama_eval(path: Path) -> Iterator[Sample] | None:
-    """The state file of llama.cpp's llama-eval; what is pending is missing."""
+    """
+    The state file of llama.cpp's llama-eval: rounds of one problem are a group.
+
+    Written after its source, where what is not ``ok`` is pending or has failed; it was
+    not run here, as its data sets are downloaded.
+    """
     if not _holds(path, "task_states", "cases"):
         return None
     state = _decoded(_bytes(path), _LlamaEvalState, place=path.name)
     return (
         _sample(
-            name, case.correct, error="" if case.status == "ok" else case.status or "?"
+            name,
+            case.correct,
+            group=f"problem {case.problem_idx}" if case.problem_idx is not None else "",
+            error="" if case.status == "ok" else case.status or "no status",
         )
         for name, case in state.task_states.cases.items()
     )
@@ -352,7 +361,11 @@ class _ToolEvalReport(Struct):
 
 
 def _of_tool_eval(path: Path) -> Iterator[Sample] | None:
-    """The JSON report of tool-eval-bench: none, one or two points a scenario."""
+    """
+    The JSON report of tool-eval-bench: none, one or two points a scenario.
+
+    Written after its documentation; it was not run here.
+    """
     if not _holds(path, "scores", "scenario_results"):
         return None
     report = _decoded(_bytes(path), _ToolEvalReport, place=path.name)
@@ -387,7 +400,12 @@ _PROMPTFOO_FAILED = 2
 
 
 def _of_promptfoo(path: Path) -> Iterator[Sample] | None:
-    """The JSON output of promptfoo; prompts of one test are a group."""
+    """
+    The JSON output of promptfoo; prompts of one test are a group.
+
+    An assertion that does not hold ends it with an error, unless its environment has
+    ``PROMPTFOO_FAILED_TEST_EXIT_CODE=0``.
+    """
     if not _holds(path, "results", "results"):
         return None
     report = _decoded(_bytes(path), _PromptfooReport, place=path.name)

@@ -400,12 +400,6 @@ FORCED: tuple[Metric, ...] = (
 """Those of forced recall, in runs that asked for it; the first is their headline."""
 
 
-def part_of(metric: str) -> Ask:
-    """What the metric of that name is read from: written rounds, or forced ones."""
-    is_forced = metric in {each.name for each in FORCED}
-    return Ask.FORCED if is_forced else Ask.WRITTEN
-
-
 def forced_metrics(setup: Setup) -> tuple[Metric, ...]:
     """The metrics that *setup* has beyond `METRICS`."""
     return FORCED if Ask.FORCED in asked_of(setup).parts else ()

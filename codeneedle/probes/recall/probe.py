@@ -40,7 +40,7 @@ from codeneedle.probes.probe import (
 )
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.alignment import answer_lines, score
-from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
+from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics, unanswered
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.record import NAME, ForcedRound, Recall, Round, recall_of
 from codeneedle.probes.recall.settings import (
@@ -353,6 +353,17 @@ class RecallProbe(Probe):
                 f"with {reference}, so no pair has anything to lose"
             )
         return (*lines, *_gaps(run))
+
+    def beside(self, metric: Metric) -> tuple[Metric, ...]:
+        """Beside what was forced, what was written."""
+        return METRICS[:1] if metric in FORCED else ()
+
+    def unanswered(
+        self, record: CellRecord, setup: Setup, metric: Metric
+    ) -> frozenset[str]:
+        """Functions without an answer, written or forced as the metric is."""
+        part = Ask.FORCED if metric in FORCED else Ask.WRITTEN
+        return unanswered(record, setup, part)
 
     def unit_ends(self, setup: Setup) -> list[int]:
         """Numbers of forced functions; empty if none are forced."""

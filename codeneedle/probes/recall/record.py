@@ -2,12 +2,16 @@
 
 import functools
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 from codeneedle.engines.messages import Forced, Generation
 from codeneedle.records.record import (
     ByIdentity,
     CellRecord,
     from_json,
+    refuse_impossible,
 )
 
 NAME = "recall"
@@ -67,7 +71,7 @@ class Recall:
     rounds: tuple[Round, ...]
     forced: tuple[ForcedRound, ...] = ()
     priming: Round | None = None
-    starts: int = 1
+    starts: Annotated[int, msgspec.Meta(ge=1)] = 1
 
     @property
     def answers(self) -> "tuple[Round | ForcedRound, ...]":
@@ -90,7 +94,15 @@ def recall_of(record: CellRecord) -> Recall:
 @functools.lru_cache(maxsize=16)
 def _recall_of(key: ByIdentity[CellRecord]) -> Recall:
     record = key.value
-    return from_json(record.observation or {}, Recall, file=file_of(record))
+    file = file_of(record)
+    found = from_json(record.observation or {}, Recall, file=file)
+    for each in found.forced:
+        is_possible = bool(each.error) or each.is_even
+        what = (
+            f"the scores of {each.needle} are not of the same tokens, or there is none"
+        )
+        refuse_impossible(is_possible, what, file=file)
+    return found
 
 
 def file_of(record: CellRecord) -> str:

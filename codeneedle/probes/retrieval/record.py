@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from codeneedle.engines.messages import Finish, Forced
 from codeneedle.probes.retrieval.tasks import Decoy, Posed, Question
 from codeneedle.records.record import (
+    Amount,
     CellRecord,
+    Count,
+    Share,
     from_json,
+    refuse_impossible,
     shared_with,
 )
 
@@ -40,14 +44,14 @@ class Answer(Posed):
         scored: The right answer, forced; None if the engine tells no probabilities.
     """
 
-    decoys: tuple[int, ...]
+    decoys: tuple[Count, ...]
     reply: str
     finish: Finish
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    predicted_tokens: int = 0
-    predicted_ms: float = 0.0
-    wall_s: float = 0.0
+    prompt_tokens: Count = 0
+    cached_tokens: Count = 0
+    predicted_tokens: Count = 0
+    predicted_ms: Amount = 0.0
+    wall_s: Amount = 0.0
     retries: tuple[str, ...] = ()
     scored: Forced | None = None
 
@@ -82,14 +86,14 @@ class TextRead:
     """
 
     task: str
-    length: int
-    number: int
-    characters: int
+    length: Count
+    number: Count
+    characters: Count
     sha256: str
     decoys: tuple[Decoy, ...]
-    prompt_tokens: int
-    cached_tokens: int
-    prompt_ms: float
+    prompt_tokens: Count
+    cached_tokens: Count
+    prompt_ms: Amount
     asked: tuple[Answer, ...]
 
 
@@ -104,9 +108,9 @@ class DialStep:
         questions: How many were asked.
     """
 
-    setting: int
-    right: float
-    questions: int
+    setting: Count
+    right: Share
+    questions: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +147,8 @@ class Fitted:
     """How many characters make a text of a *task* as long as *length* tokens."""
 
     task: str
-    length: int
-    characters: int
+    length: Count
+    characters: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,4 +207,18 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     if record.probe != NAME or record.observation is None:
         return None
     file = f"{record.pair.slug}.{record.probe}.json"
-    return from_json(record.observation, Retrieval, file=file)
+    found = from_json(record.observation, Retrieval, file=file)
+    for dial in found.frozen.dials:
+        is_possible = any(step.setting == dial.setting for step in dial.path)
+        what = f"the setting of {dial.task} was never tried"
+        refuse_impossible(is_possible, what, file=file)
+    for text in found.texts:
+        for asked in text.asked:
+            is_possible = (
+                bool(asked.items)
+                and all(at < len(text.decoys) for at in asked.decoys)
+                and (asked.scored is None or asked.scored.is_even)
+            )
+            what = f"the answer to {asked.name} does not belong to its question"
+            refuse_impossible(is_possible, what, file=file)
+    return found

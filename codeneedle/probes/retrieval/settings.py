@@ -127,8 +127,8 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     gate: Annotated[
         bool,
         Meta(
-            description="Ask no pair at lengths beyond one where the most precise pair "
-            "fails at every depth.",
+            description="Skip lengths above the first at which the reference fails at "
+            "all depths.",
             extra={"option": "--gate/--no-gate", "default": "gate"},
         ),
     ] = True

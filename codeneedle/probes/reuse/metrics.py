@@ -34,7 +34,7 @@ def _of_way(way: Way) -> Metric:
 
 def _other_replies(record: CellRecord, _setup: Setup) -> Sequence[float]:
     """Of each reply from a cache that was used again, whether it is another one."""
-    found = [each.differs(way) for each in reuse_of(record).asked for way in AGAIN]
+    found = [each.differs(way) for each in reuse_of(record).questions for way in AGAIN]
     return [float(differs) for differs in found if differs is not None]
 
 

@@ -12,7 +12,7 @@ from codeneedle.engines.engine import Ability, CannotSave
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, most_precise_first
-from codeneedle.probes.probe import Probe, ProbeContext, RunContext
+from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.recall.probe import Asker
 from codeneedle.probes.reuse.metrics import LABELS, METRICS
 from codeneedle.probes.reuse.prompts import (
@@ -25,25 +25,27 @@ from codeneedle.probes.reuse.prompts import (
 from codeneedle.probes.reuse.record import (
     AGAIN,
     NAME,
-    Answer,
-    Asked,
     Reuse,
+    ReuseAnswer,
+    ReuseQuestion,
     Way,
     reuse_of,
 )
 from codeneedle.probes.reuse.settings import (
     LEAST_LENGTH,
-    LENGTH,
     ROOM,
     ReuseSettings,
     chosen,
     conditions_of,
 )
-from codeneedle.records.record import Json, NeedleFacts, Run, Setup, Status, as_json
+from codeneedle.records.record import Json, NeedleFacts, Run, Status, as_json
 from codeneedle.text import one_line, plural
 
 REPLY_TOKENS = 32
 """Of each answer: what is in the cache on a second turn was written one by one."""
+
+RIGHT_TOKENS = 64
+"""About, of the right lines of a function; for the plan alone."""
 
 COLD_TOKENS = 16
 """
@@ -92,16 +94,20 @@ class ReuseProbe(Probe):
             hint=f"Use --context {enough} or more.",
         )
 
-    def price(self, settings: ReuseSettings, setup: Setup | None) -> str:
-        """Questions, and tokens that are read; at most, before the context is known."""
-        asked = chosen(settings, LENGTH + ROOM)
-        if setup and NAME in setup.probes:
-            asked = conditions_of(setup)
-        # Of each question, the reply and the right lines are read with a cold cache.
-        read = asked.length * (1 + 2 * asked.questions)
-        questions = plural(asked.questions, "question")
-        return (
-            f"{questions}, each in {len(Way)} ways; about {read:,} tokens read a pair"
+    def work(self, settings: ReuseSettings, outlook: Outlook) -> Work:
+        """The text with an empty cache: once for all, and twice for each question."""
+        planned = chosen(settings, outlook.context)
+        if outlook.setup and NAME in outlook.setup.probes:
+            planned = conditions_of(outlook.setup)
+        texts = (planned.length,) * (1 + 2 * planned.questions)
+        # Of a question each way has a reply and right lines; a turn is made twice.
+        answers = len(Way) * (REPLY_TOKENS + RIGHT_TOKENS) + 3 * REPLY_TOKENS
+        questions = plural(planned.questions, "question")
+        return Work(
+            texts=texts,
+            written=planned.questions * answers,
+            depth=planned.length,
+            phrase=f"{questions}, each in {len(Way)} ways",
         )
 
     def conditions(self, run: RunContext) -> Json:
@@ -116,7 +122,7 @@ class ReuseProbe(Probe):
         Raises:
             CellError: If the server fails, or no way can be compared.
         """
-        asked = conditions_of(context.run.setup)
+        planned = conditions_of(context.run.setup)
         found = None
         if context.former and context.former.observation:
             found = reuse_of(context.former)
@@ -124,14 +130,14 @@ class ReuseProbe(Probe):
         with _slots(context) as slots, context.serving(slots=slots) as served:
             seed = context.run.setup.seed
             if found is None:
-                functions = functions_in(asked.length, served.tokenizer, seed=seed)
+                functions = functions_in(planned.length, served.tokenizer, seed=seed)
                 found = Reuse(functions=functions)
             text = made_text(found.functions, seed=seed)
             asker = _ReuseAsker(served, context, text=text)
-            for number in range(len(found.asked), asked.questions):
-                context.step(number, asked.questions, "reading the text")
-                answers = asker.asked(number, asked.questions)
-                found = replace(found, asked=(*found.asked, answers))
+            for number in range(len(found.questions), planned.questions):
+                context.step(number, planned.questions, "reading the text")
+                question = asker.question(number, planned.questions)
+                found = replace(found, questions=(*found.questions, question))
                 context.keep(as_json(found))
             asker.settle()
             context.step(1, 1, "stopping")
@@ -197,7 +203,7 @@ class _ReuseAsker(Asker):
     text: ReuseText = field(kw_only=True)
     cannot_save: str | None = None
 
-    def asked(self, number: int, of: int) -> Asked:
+    def question(self, number: int, of: int) -> ReuseQuestion:
         """
         The question *number*, from 0, of *of*, in each way.
 
@@ -219,7 +225,7 @@ class _ReuseAsker(Asker):
             self.context.step(number, of, words)
             answers.append(self._answer(way, needle, turn, other))
         self.context.observe_fallback(self.served)
-        return Asked(
+        return ReuseQuestion(
             function=needle.name,
             before=before.name,
             first=turn.answer,
@@ -228,7 +234,7 @@ class _ReuseAsker(Asker):
 
     def _answer(
         self, way: Way, needle: NeedleFacts, turn: Turn, other: NeedleFacts
-    ) -> Answer:
+    ) -> ReuseAnswer:
         run, text = self.context.run, self.text.text
         question = asking(run, text, needle, tokens=REPLY_TOKENS, before=turn)
         right = "\n".join(needle.lines)
@@ -245,7 +251,7 @@ class _ReuseAsker(Asker):
             with self.context.asking():
                 reply, scored = self._retried(replied), self._retried(forced)
         except CannotSave as error:
-            return Answer(way=way, gap=one_line(str(error)))
+            return ReuseAnswer(way=way, gap=one_line(str(error)))
         prompt = reply.prompt_tokens
         cached = sorted((reply.cached_tokens, scored.cached_tokens))
         if way is Way.COLD and cached[1] > COLD_TOKENS:
@@ -256,7 +262,7 @@ class _ReuseAsker(Asker):
                 status=Status.UNSUPPORTED,
             )
         is_reused = way is Way.COLD or cached[0] >= LEAST_REUSED * prompt
-        return Answer(
+        return ReuseAnswer(
             way=way,
             reply=reply.text,
             scored=scored,
@@ -316,18 +322,17 @@ def _differences(found: Mapping[Pair, Reuse]) -> Iterator[str]:
         if value < max(NOTABLE_NATS, NOTABLE_TIMES * own):
             continue
         is_notable = True
-        asked = found[pair].asked
-        others = sum(each.differs(way) or False for each in asked)
+        questions = found[pair].questions
+        others = sum(each.differs(way) or False for each in questions)
         beside = "" if pair == reference else f", with {reference} by {own:.2f}"
         yield (
             f"{pair} answers otherwise {LABELS[way]}: by up to {value:.2f} nats a "
-            f"token{beside}; other replies: {others} of {len(asked)}"
+            f"token{beside}; other replies: {others} of {len(questions)}"
         )
     if not is_notable:
-        yield (
-            "a cache that is used again gives what a cold one gives, but for rounding: "
-            f"up to {largest:.2f} nats a token"
-        )
+        by = f", but for rounding: up to {largest:.2f} nats a token"
+        by = by if largest else ", to the last digit"
+        yield f"a cache that is used again gives what a cold one gives{by}"
 
 
 def _gaps(found: Mapping[Pair, Reuse]) -> Iterator[str]:
@@ -338,4 +343,5 @@ def _gaps(found: Mapping[Pair, Reuse]) -> Iterator[str]:
             for gap in found[pair].gaps(way):
                 pairs[gap].append(str(pair))
         for gap, named in pairs.items():
-            yield f"not compared {LABELS[way]}: {gap} ({', '.join(named)})"
+            of = "all pairs" if len(named) == len(found) else ", ".join(named)
+            yield f"not compared {LABELS[way]}: {gap} ({of})"

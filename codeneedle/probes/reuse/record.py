@@ -31,7 +31,7 @@ AGAIN = tuple(way for way in Way if way is not Way.COLD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ReuseAnswer:
     """
     What one way of asking gave.
 
@@ -54,7 +54,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReuseQuestion:
     """
     One question, asked in each way.
 
@@ -68,9 +68,9 @@ class Asked:
     function: str
     before: str
     first: str
-    answers: tuple[Answer, ...]
+    answers: tuple[ReuseAnswer, ...]
 
-    def answer(self, way: Way) -> Answer | None:
+    def answer(self, way: Way) -> ReuseAnswer | None:
         """What *way* gave, where it can be compared."""
         found = (each for each in self.answers if each.way is way and not each.gap)
         return next(found, None)
@@ -100,20 +100,20 @@ class Reuse:
 
     Attributes:
         functions: Functions of the text.
-        asked: The questions, in asking order.
+        questions: The questions, in asking order.
     """
 
     functions: int
-    asked: tuple[Asked, ...] = ()
+    questions: tuple[ReuseQuestion, ...] = ()
 
     def largest(self, way: Way) -> float | None:
         """The largest difference of all questions; None where there is none."""
-        found = (each.difference(way) for each in self.asked)
+        found = (each.difference(way) for each in self.questions)
         return max((each for each in found if each is not None), default=None)
 
     def gaps(self, way: Way) -> list[str]:
         """Why questions could not be compared, each reason once."""
-        answers = (each for asked in self.asked for each in asked.answers)
+        answers = (each for question in self.questions for each in question.answers)
         return list(dict.fromkeys(a.gap for a in answers if a.way is way and a.gap))
 
 

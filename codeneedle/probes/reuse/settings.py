@@ -30,7 +30,8 @@ class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=LEAST_LENGTH)] | None,
         Meta(
             description="Tokens of the text of the probe reuse, which asks the same "
-            "question with a cold cache and with one that is used again.",
+            "question with a cold cache and with one that is used again: a difference "
+            "is an error of the cache, and no loss of the pair.",
             extra={
                 "option": "--reuse-length",
                 "default": f"{LENGTH}, or what the context holds",
@@ -48,7 +49,7 @@ class ReuseSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class ReuseConditions:
     """
     What must be equal for records to be comparable.
 
@@ -63,17 +64,17 @@ class Conditions:
     wording: int = WORDING
 
 
-def chosen(settings: ReuseSettings, context: int) -> Conditions:
+def chosen(settings: ReuseSettings, context: int) -> ReuseConditions:
     """What is asked with these settings in a context of that many tokens."""
     length = settings.length or min(LENGTH, context - ROOM)
-    return Conditions(length=length, questions=settings.questions)
+    return ReuseConditions(length=length, questions=settings.questions)
 
 
-def conditions_of(setup: Setup) -> Conditions:
+def conditions_of(setup: Setup) -> ReuseConditions:
     """
     What the run folder of *setup* holds.
 
     Raises:
         BadRecord: If it is something else.
     """
-    return from_json(setup.probes[NAME], Conditions, file="setup.json")
+    return from_json(setup.probes[NAME], ReuseConditions, file="setup.json")

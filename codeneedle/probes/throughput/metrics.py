@@ -108,6 +108,7 @@ def _metric(test: str, depth: int | None) -> Metric:
         group="speed",
         in_table=depth is None,
         relative=True,
+        shows_error=True,
     )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from codeneedle.records.record import CellRecord, Setup, from_json
+from codeneedle.records.record import Amount, CellRecord, Count, Setup, from_json
 
 NAME = "throughput"
 
@@ -45,13 +45,13 @@ class DepthSpeeds:
             does not tell.
     """
 
-    depth: int
-    pp: tuple[float, ...] = ()
-    tg: tuple[float, ...] = ()
-    seconds: float = 0.0
+    depth: Count
+    pp: tuple[Amount, ...] = ()
+    tg: tuple[Amount, ...] = ()
+    seconds: Amount = 0.0
     status: str = "finished"
     gap: str = ""
-    peak_bytes: int | None = None
+    peak_bytes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,8 @@ class Throughput:
     cpu: str
     gpu: str
     backends: str
-    threads: int
-    load: float = 0.0
+    threads: Count
+    load: Amount = 0.0
 
 
 def conditions_of(setup: Setup) -> ThroughputConditions | None:

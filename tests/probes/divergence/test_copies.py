@@ -99,9 +99,7 @@ def test_the_second_half_of_a_chunk_repeats_the_first_token_by_token(
 
 
 def test_short_passages_stand_in_the_second_half_in_another_order():
-    """
-    Neighbours change places: half a context apart, give or take one passage.
-    """
+    """Neighbours change places: half a context apart, give or take one passage."""
     tokenizer = Merging(begins=True)
     layout = Layout(context=200, chunks=3, length=19)
     chunks = chunks_of(tokenizer, layout.text(cutter(tokenizer)), 200)
@@ -116,17 +114,13 @@ def test_short_passages_stand_in_the_second_half_in_another_order():
 
 
 def test_lengths_of_passages_fill_half_of_a_context():
-    """
-    With a separator each; what is left over goes to the first ones.
-    """
+    """With a separator each; what is left over goes to the first ones."""
     assert (32, 32, 31) == Layout(context=196, chunks=2, length=30).lengths
     assert (97,) == Layout(context=196, chunks=2, length=97).lengths
 
 
 def test_a_tokenizer_whose_copies_would_differ_is_refused():
-    """
-    Here, line breaks belong to words. Nothing is measured on texts nearly equal.
-    """
+    """Here, line breaks belong to words. Nothing is measured on texts nearly equal."""
     tokenizer = Merging(pattern=r"\s+\S+|\S+")
     with pytest.raises(BadInput, match="not the same tokens") as caught:
         Layout(context=64, chunks=2, length=31).text(cutter(tokenizer))
@@ -134,9 +128,7 @@ def test_a_tokenizer_whose_copies_would_differ_is_refused():
 
 
 def test_a_text_that_is_too_short_is_refused():
-    """
-    Its tokens are counted by the server, not estimated.
-    """
+    """Its tokens are counted by the server, not estimated."""
     short = Cutter(Merging(), lambda _size: " one two three" * 20, "short.txt")
 
     with pytest.raises(BadInput, match=r"short\.txt: it has 80 tokens") as caught:
@@ -145,9 +137,7 @@ def test_a_text_that_is_too_short_is_refused():
 
 
 def test_parts_of_characters_are_not_cut():
-    """
-    A passage holds whole characters only, so that its text can be written.
-    """
+    """A passage holds whole characters only, so that its text can be written."""
 
     class Split(Merging):
         def tokens(self, text, *, add_special=True):
@@ -169,9 +159,7 @@ def test_parts_of_characters_are_not_cut():
 
 
 def test_made_texts_depend_on_the_seed_alone():
-    """
-    More of one continues less of it; words are equally likely.
-    """
+    """More of one continues less of it; words are equally likely."""
     for made in (made_words, made_characters):
         assert made("a", 900).startswith(made("a", 500))
         assert made("a", 500) != made("b", 500)
@@ -228,9 +216,7 @@ def test_texts_are_laid_out_once_and_kept_in_the_run_folder(made_run):
 
 
 def test_any_text_can_be_copied(made_run, tmp_path):
-    """
-    Of a file, its beginning.
-    """
+    """Of a file, its beginning."""
     file = tmp_path / "song.txt"
     file.write_text("".join(f" green bottles {at}," for at in range(2000)))
     run = made_run(text=file, chunks=2)
@@ -248,17 +234,13 @@ def test_any_text_can_be_copied(made_run, tmp_path):
     ],
 )
 def test_settings_that_no_model_can_satisfy_are_refused_in_planning(changes, words):
-    """
-    Before anything is loaded.
-    """
+    """Before anything is loaded."""
     with pytest.raises(BadInput, match=words):
         PROBE.check(CopySettings(**{"contexts": (1024, 512), **changes}), None)
 
 
 def test_a_text_that_is_not_utf_8_is_refused(tmp_path):
-    """
-    It could not be cut at tokens.
-    """
+    """It could not be cut at tokens."""
     file = tmp_path / "latin.txt"
     file.write_bytes(b"caf\xe9")
 
@@ -267,9 +249,7 @@ def test_a_text_that_is_not_utf_8_is_refused(tmp_path):
 
 
 def test_contexts_and_disk_are_checked_before_the_first_cell(made_run, monkeypatch):
-    """
-    By the training of the weights, the tool, and what the reference would take.
-    """
+    """By the training of the weights, the tool, and what the reference would take."""
     tool = FakeDivergence()
     with pytest.raises(BadInput, match="--copy-context 100000"):
         PROBE.conditions(made_run(contexts=(100_000,)))
@@ -282,9 +262,7 @@ def test_contexts_and_disk_are_checked_before_the_first_cell(made_run, monkeypat
 
 
 def test_what_the_reference_takes_on_the_disk_is_told_in_planning(made_run):
-    """
-    Once: nothing is said where it is there already.
-    """
+    """Once: nothing is said where it is there already."""
     tool = FakeDivergence()
     run = made_run(tool)
     told = [CopySettings(chunks=20), run.weights, run.engine, run.folder]
@@ -298,9 +276,7 @@ def test_what_the_reference_takes_on_the_disk_is_told_in_planning(made_run):
 
 
 def test_a_cell_is_compared_in_a_folder_of_its_own(made_run):
-    """
-    The divergence probe may keep distributions of the same context.
-    """
+    """The divergence probe may keep distributions of the same context."""
     tool = FakeDivergence()
     run = with_conditions(made_run(tool, contexts=(256, 512), chunks=2))
     cell = ProbeContext(run=run, pair=F16, logs=run.folder)
@@ -313,9 +289,7 @@ def test_a_cell_is_compared_in_a_folder_of_its_own(made_run):
 
 
 def test_a_stored_text_that_changed_is_refused(made_run):
-    """
-    The reference's distributions are those of another text.
-    """
+    """The reference's distributions are those of another text."""
     run = with_conditions(made_run(chunks=2))
     (text,) = (run.folder / NAME).glob("*.txt")
     text.write_text(" something else")
@@ -354,9 +328,7 @@ def test_pairs_on_which_reading_and_writing_disagree_are_told(
 
 
 def test_values_of_chunks_are_told_apart_by_their_number():
-    """
-    So two pairs are compared chunk by chunk, and a cell's number is the mean.
-    """
+    """So two pairs are compared chunk by chunk, and a cell's number is the mean."""
     record = copied("q4_0/f16", [-1.0, -2.0])
     metrics = {metric.name: metric for metric in PROBE.metrics}
 
@@ -377,9 +349,7 @@ def measured(run, pair, records=()):
 
 @pytest.mark.real
 def test_the_real_tool_reads_equal_halves(tmp_path):
-    """
-    The tokens in the file of the reference are those that were computed.
-    """
+    """The tokens in the file of the reference are those that were computed."""
     run = with_conditions(
         real_context(
             tmp_path / "run",
@@ -401,9 +371,7 @@ def test_the_real_tool_reads_equal_halves(tmp_path):
 
 @pytest.mark.real
 def test_of_real_weights_a_coarse_k_spoils_the_second_copy(tmp_path, smollm2):
-    """
-    Measured: perplexity +28 % in a context of 1,024 tokens; required here: 10 %.
-    """
+    """Measured: perplexity +28 % in a context of 1,024 tokens; required here: 10 %."""
     header, found = read_header(smollm2), installation.find()
     engine = LlamaCpp(
         tools=found,

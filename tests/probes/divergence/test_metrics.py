@@ -63,9 +63,7 @@ def test_each_metric_is_one_number_of_the_comparison():
 
 
 def test_mean_divergence_is_the_headline_and_perplexity_never_ranks():
-    """
-    Perplexity may improve while the distributions diverge.
-    """
+    """Perplexity may improve while the distributions diverge."""
     better = {metric.name: metric.better for metric in METRICS}
 
     assert "kld" == METRICS[0].name
@@ -94,9 +92,7 @@ def test_several_contexts_have_metrics_of_their_own():
 
 
 def test_metrics_state_the_pair_that_they_are_measured_against():
-    """
-    Perplexity is measured against none.
-    """
+    """Perplexity is measured against none."""
     references = {metric.name: metric.reference for metric in METRICS}
     record = compared(512, reference="q8_0/q8_0")
 
@@ -106,9 +102,7 @@ def test_metrics_state_the_pair_that_they_are_measured_against():
 
 
 def test_what_is_stored_is_read_strictly():
-    """
-    Something else than an observation or contexts is an error, not an absence.
-    """
+    """Something else than an observation or contexts is an error, not an absence."""
     record = compared(512)
 
     assert divergence_of(replace(record, probe="recall")) is None

@@ -90,9 +90,7 @@ def compared_with(reference):
 
 
 def test_the_text_is_the_corpus_as_sent(made_run):
-    """
-    Its name and hash are conditions, so that another text is refused.
-    """
+    """Its name and hash are conditions, so that another text is refused."""
     chosen = PROBE.conditions(made_run(chunks=4))
 
     assert {
@@ -107,9 +105,7 @@ def test_the_text_is_the_corpus_as_sent(made_run):
 
 
 def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
-    """
-    With ``--text``, its bytes count.
-    """
+    """With ``--text``, its bytes count."""
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     tool = FakeDivergence()
@@ -165,9 +161,7 @@ def test_the_default_context_suits_text_and_weights(made_run, size, changes, exp
 
 
 def test_a_context_beyond_the_training_is_refused(made_run):
-    """
-    Unless the user's arguments stretch it on purpose.
-    """
+    """Unless the user's arguments stretch it on purpose."""
     changes = {"weights": made_weights(training_context=256)}
 
     with pytest.raises(BadInput, match=r"--divergence-context 512: .* 256 tokens"):
@@ -179,9 +173,7 @@ def test_a_context_beyond_the_training_is_refused(made_run):
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
     made_run, monkeypatch
 ):
-    """
-    What the references would add at all contexts, and some room for records.
-    """
+    """What the references would add at all contexts, and some room for records."""
     tool = FakeDivergence()
     run = made_run(tool, contexts=(512, 1024), chunks=4)
     needed = 2 * 4000 + comparison.SPARE_BYTES
@@ -199,17 +191,13 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
 
 @pytest.mark.parametrize("name", ["", "nowhere.txt", "n" * 300])
 def test_a_text_that_is_no_file_is_refused_in_planning(tmp_path, name):
-    """
-    A folder, nothing at all, or a name that is too long.
-    """
+    """A folder, nothing at all, or a name that is too long."""
     with pytest.raises(BadInput, match="--text"):
         PROBE.check(DivergenceSettings(text=tmp_path / name), None)
 
 
 def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
-    """
-    The tool reads all of it, however few chunks it computes.
-    """
+    """The tool reads all of it, however few chunks it computes."""
     monkeypatch.setattr(comparison, "MAX_TEXT_BYTES", 10)
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 10)
@@ -221,9 +209,7 @@ def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
 
 
 def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
-    """
-    No tokenizer makes more tokens than bytes; the corpus counts once it is read.
-    """
+    """No tokenizer makes more tokens than bytes; the corpus counts once it is read."""
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     in_file = DivergenceSettings(text=file, contexts=(400, 500), chunks=10)
@@ -245,9 +231,7 @@ def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
 def test_impossible_settings_are_refused_before_a_token_is_counted(
     codeneedle, tmp_path
 ):
-    """
-    With exit code 2, and without a run folder.
-    """
+    """With exit code 2, and without a run folder."""
     told = codeneedle("sweep", "--probe", "divergence", "--chunks", "99999999")
 
     assert 2 == told.returncode, told.stderr
@@ -260,9 +244,7 @@ def test_impossible_settings_are_refused_before_a_token_is_counted(
 
 
 def test_the_reference_runs_first_and_is_written_once(made_run):
-    """
-    Then it is compared with itself, and every other pair with it.
-    """
+    """Then it is compared with itself, and every other pair with it."""
     tool = FakeDivergence()
     records = swept(made_run(tool, chunks=4), pairs=(Q4, F16, Q8))
 
@@ -282,9 +264,7 @@ def test_the_reference_runs_first_and_is_written_once(made_run):
 
 
 def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
-    """
-    A reference that must be written counts as many chunks again.
-    """
+    """A reference that must be written counts as many chunks again."""
     steps = []
     run = made_run(contexts=(512, 256), chunks=4)
     observation = PROBE.measure(context_of(run, tell=steps.append))
@@ -329,9 +309,7 @@ def test_the_next_most_precise_pair_replaces_a_reference_that_fails(made_run):
 
 
 def test_a_reference_that_runs_at_last_does_not_replace_the_present_one(made_run):
-    """
-    Within a run, all divergences are from the same pair.
-    """
+    """Within a run, all divergences are from the same pair."""
     swept(made_run(FakeDivergence(outcome=fails_for(F16))))
 
     records = swept(made_run(), retry_failed=True)
@@ -341,9 +319,7 @@ def test_a_reference_that_runs_at_last_does_not_replace_the_present_one(made_run
 
 
 def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):
-    """
-    Every other cell would fail alike.
-    """
+    """Every other cell would fail alike."""
     error = BadInput(source="wiki.txt", reason="too short", hint="Use a longer one.")
 
     with pytest.raises(BadInput, match="too short"):
@@ -351,9 +327,7 @@ def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):
 
 
 def test_a_text_that_changed_meanwhile_is_refused(made_run, tmp_path):
-    """
-    Conditions and reference are those of the same text.
-    """
+    """Conditions and reference are those of the same text."""
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
     cell = context_of(made_run(text=file))
@@ -364,9 +338,7 @@ def test_a_text_that_changed_meanwhile_is_refused(made_run, tmp_path):
 
 
 def test_the_order_is_by_precision():
-    """
-    Each pair comes after those that would be the reference before it.
-    """
+    """Each pair comes after those that would be the reference before it."""
     pairs = [Pair("q4_0", "q4_0"), Pair("q8_0", "f16"), Pair("f16", "q4_0")]
 
     assert [pairs[2], pairs[1], pairs[0]] == list(PROBE.order(pairs))
@@ -377,9 +349,7 @@ def test_the_order_is_by_precision():
 
 @pytest.mark.real
 def test_a_real_full_disk_is_noticed(tmp_path, llama_server, monkeypatch):
-    """
-    With writes beyond 200 KB refused, the real tool exits 0 and says nothing.
-    """
+    """With writes beyond 200 KB refused, the real tool exits 0 and says nothing."""
     # The setup is a made one: it names other weights.
     monkeypatch.setattr(runner, "refuse_replaced", lambda *_, **__: None)
     real = installation.find(llama_server=llama_server).perplexity

@@ -98,7 +98,8 @@ def test_a_file_of_the_present_folder_is_named_by_its_place(tmp_path, monkeypatc
     with pytest.raises(BadInput, match="runs in") as caught:
         checked("sh ask.py")
 
-    assert "Write ${here}/ask.py" in caught.value.hint
+    assert "Write ${here}/ask.py; or begin with: env -C ${here}" == caught.value.hint
+    assert checked("env -C ${here} sh ask.py")
     assert checked("sh ${here}/ask.py")
 
 

@@ -3,12 +3,16 @@
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 
 from codeneedle.probes.evaluation import readers
 from codeneedle.probes.evaluation.readers import Unreadable, read
 from codeneedle.probes.evaluation.record import Sample
+
+WRITTEN = Path(__file__).parent / "written"
+"""What the real tools wrote, of answers of SmolLM2."""
 
 
 def lines(folder, *objects):
@@ -106,3 +110,136 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
     with pytest.raises(Unreadable, match="wrote no"):
         read(tmp_path)
+
+
+# What tools write
+
+
+def test_samples_of_lm_eval_are_read_filter_by_filter():
+    """Version 0.4.13: a sample has a row for each filter, which is a group."""
+    reader, samples = read(WRITTEN / "lm-eval")
+
+    assert "lm-eval" == reader
+    assert 8 == len(samples)
+    first = samples[0]
+    assert "capitals:0:ed26fab82df9:last-name" == first.id
+    assert "capitals:0:ed26fab82df9" == first.group
+    assert first.prompt.startswith("8335be15ae52ab5c")
+    assert [1, 1, 1, 0, 0, 0, 0, 0] == [each.score for each in samples]
+    assert 4 == len({each.group for each in samples})
+
+
+def test_samples_of_inspect_ai_are_read_epoch_by_epoch():
+    """Version 0.3.285: two epochs of two samples, in JSON."""
+    reader, samples = read(WRITTEN / "inspect")
+
+    assert "inspect" == reader
+    assert [
+        ("capitals:france", 1, 1.0),
+        ("capitals:germany", 1, 1.0),
+        ("capitals:france", 2, 1.0),
+        ("capitals:germany", 2, 1.0),
+    ] == [(each.id, each.seed, each.score) for each in samples]
+
+
+def changed_inspect(folder, change):
+    """The log of inspect_ai in *folder*, with a changed first sample."""
+    (file,) = (WRITTEN / "inspect").glob("*.json")
+    log = json.loads(file.read_text(encoding="utf-8"))
+    change(log["samples"][0])
+    (folder / "log.json").write_text(json.dumps(log), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("value", "score"), [("I", 0.0), ("P", 0.5), ("N", 0.0), (0.25, 0.25), (True, 1.0)]
+)
+def test_values_of_inspect_ai_are_scores(tmp_path, value, score):
+    def change(sample):
+        sample["scores"]["includes"]["value"] = value
+
+    assert score == read(changed_inspect(tmp_path, change))[1][0].score
+
+
+def test_a_sample_of_inspect_ai_that_failed_scores_0_with_its_error(tmp_path):
+    def change(sample):
+        sample["scores"], sample["error"] = None, {"message": "no reply"}
+
+    first = read(changed_inspect(tmp_path, change))[1][0]
+
+    assert (0.0, "no reply") == (first.score, first.error)
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [1], "excellent", 7])
+def test_values_of_inspect_ai_that_are_no_score_are_refused(tmp_path, value):
+    def change(sample):
+        sample["scores"]["includes"]["value"] = value
+
+    with pytest.raises(Unreadable, match="the score of '"):
+        read(changed_inspect(tmp_path, change))
+
+
+def test_aggregated_metrics_of_lm_eval_are_refused(tmp_path):
+    """A perplexity of all samples is no score of one: divergence does that better."""
+    row = {"doc_id": 0, "metrics": ["word_perplexity"], "word_perplexity": [1.0, 2]}
+    (tmp_path / "samples_wikitext.jsonl").write_text(json.dumps(row))
+
+    with pytest.raises(Unreadable, match=r"\(word_perplexity\) is no number"):
+        read(tmp_path)
+
+
+def test_results_of_promptfoo_are_read_test_by_test():
+    """Version 0.121.20."""
+    reader, samples = read(WRITTEN / "promptfoo")
+
+    assert "promptfoo" == reader
+    assert [
+        ("test 0 prompt 0", 1.0),
+        ("test 1 prompt 0", 1.0),
+        ("test 2 prompt 0", 0.0),
+        ("test 3 prompt 0", 1.0),
+    ] == sorted((each.id, each.score) for each in samples)
+    assert "test 3" in {each.group for each in samples}
+
+
+def test_cases_of_llama_eval_are_read_with_their_problem(tmp_path):
+    """As its source writes them; one is pending, one has failed."""
+    case = {"correct": True, "status": "ok", "problem_idx": 7, "tokens": 9}
+    cases = {
+        "aime_000_007": case,
+        "aime_001_007": {**case, "correct": False},
+        "aime_000_008": {**case, "status": "pending", "correct": False},
+        "aime_001_008": {**case, "status": "error: no reply"},
+    }
+    state = {"id": "aime", "task_states": {"total": 4, "cases": cases}}
+    (tmp_path / "llama-eval-state.json").write_text(json.dumps(state))
+
+    reader, samples = read(tmp_path)
+
+    assert "llama-eval" == reader
+    assert [1.0, 0.0, 0.0, 0.0] == [each.score for each in samples]
+    assert {"problem 7"} == {each.group for each in samples}
+    assert ["", "", "pending", "error: no reply"] == [each.error for each in samples]
+
+
+def test_scenarios_of_tool_eval_bench_have_up_to_two_points(tmp_path):
+    """As its documentation has them."""
+    results = [
+        {"scenario_id": f"TC-0{at}", "status": "x", "points": at} for at in range(3)
+    ]
+    report = {"scores": {"scenario_results": results}, "model": "m"}
+    (tmp_path / "out.json").write_text(json.dumps(report))
+
+    reader, samples = read(tmp_path)
+
+    assert "tool-eval" == reader
+    assert [("TC-00", 0.0), ("TC-01", 0.5), ("TC-02", 1.0)] == [
+        (each.id, each.score) for each in samples
+    ]
+
+
+def test_a_reader_that_is_named_reads_nothing_else(tmp_path):
+    lines(tmp_path, {"id": "a", "score": 1})
+
+    with pytest.raises(Unreadable, match=r"wrote no samples_\*.jsonl, only results"):
+        read(tmp_path, "lm-eval")

@@ -66,9 +66,7 @@ def test_lines_are_counted_by_what_became_of_them(reply, expected):
 
 
 def test_indentation_counts_only_with_strict_indent():
-    """
-    Both readings come from the same reply; trailing white space never counts.
-    """
+    """Both readings come from the same reply; trailing white space never counts."""
     reply = "\n".join(f"{line.strip()}  " for line in ASKED)
 
     assert {"matched": 20} == counts(NEEDLE, reply)
@@ -100,9 +98,7 @@ def test_fences_thoughts_and_text_around_the_answer_are_removed(reply):
 
 
 def test_an_unfinished_thought_leaves_no_answer():
-    """
-    What follows an opening think tag without end is not part of the answer.
-    """
+    """What follows an opening think tag without end is not part of the answer."""
     assert [] == answer_lines(NEEDLE, f"<think>\n{BODY}")
 
 
@@ -142,9 +138,7 @@ def test_a_perfect_reply_scores_20_whatever_its_lines_look_like(lines, around):
 
 
 def test_thoughts_do_not_match_where_the_truth_has_no_think_tag():
-    """
-    The answer in a thinking block and nothing behind it is no answer.
-    """
+    """The answer in a thinking block and nothing behind it is no answer."""
     fenced = replace(NEEDLE, lines=("    ```", *ASKED[1:]))
 
     assert 0 == score(NEEDLE, f"<think>{BODY}</think>").matched
@@ -152,9 +146,7 @@ def test_thoughts_do_not_match_where_the_truth_has_no_think_tag():
 
 
 def test_a_tie_goes_to_an_asked_line_and_not_to_a_following_one():
-    """
-    Four closing braces are asked for and two follow: 19 of 20 match, not 17.
-    """
+    """Four closing braces are asked for and two follow: 19 of 20 match, not 17."""
     asked = [f"x{at}" for at in range(16)] + ["}"] * 4
     reply = "\n".join(line for line in asked if line != "x10")
 
@@ -189,9 +181,7 @@ def test_rows_keep_lines_as_they_stand_in_their_texts():
 
 
 def test_of_equal_alignments_the_one_with_the_earliest_lines_is_taken():
-    """
-    Of two exchanged lines the one that the reply says first is matched.
-    """
+    """Of two exchanged lines the one that the reply says first is matched."""
     rows = score(needle_of(["a", "b"]), "b\na").rows
 
     assert [
@@ -223,9 +213,7 @@ def test_the_answer_ends_before_its_tail_and_never_in_a_thought(before, after):
 
 
 def test_an_answer_of_nothing_ends_at_the_start():
-    """
-    Neither an empty reply nor an unfinished thought holds any of it.
-    """
+    """Neither an empty reply nor an unfinished thought holds any of it."""
     assert 0 == answer_end(NEEDLE, "")
     assert 0 == answer_end(NEEDLE, f"<think>\n{BODY}")
 
@@ -304,17 +292,13 @@ def test_rows_are_both_texts_in_their_order(truth, more, reply):
 
 @given(truth=ANY_TRUTH)
 def test_the_truth_itself_is_perfect(truth):
-    """
-    Repeating what was asked matches all of it, and invents nothing.
-    """
+    """Repeating what was asked matches all of it, and invents nothing."""
     assert {"matched": len(truth)} == counts(needle_of(truth), "\n".join(truth))
 
 
 @given(truth=TRUTH, reply=LINES, line=WORDS)
 def test_saying_more_never_unmatches_a_line(truth, reply, line):
-    """
-    A reply that goes on matches at least as many lines as before.
-    """
+    """A reply that goes on matches at least as many lines as before."""
     before = score(needle_of(truth), "\n".join(reply)).matched
     after = score(needle_of(truth), "\n".join([*reply, line])).matched
 
@@ -323,9 +307,7 @@ def test_saying_more_never_unmatches_a_line(truth, reply, line):
 
 @given(truth=ANY_TRUTH, reply=ANY_REPLY)
 def test_lines_of_the_answer_are_lines_of_the_reply(truth, reply):
-    """
-    Reading only takes away; the end of the answer lies within the reply.
-    """
+    """Reading only takes away; the end of the answer lies within the reply."""
     needle = needle_of(truth)
     lines = answer_lines(needle, reply)
 

@@ -51,9 +51,7 @@ def failed(needle: NeedleFacts, error: str = "HTTP 500") -> Round:
 
 
 def test_each_answered_round_is_one_value() -> None:
-    """
-    Rounds are scored against their needles, in asking order.
-    """
+    """Rounds are scored against their needles, in asking order."""
     flat = "\n".join(line.strip() for line in FIRST.lines)
     rounds = [
         made_round(FIRST, reply=flat),
@@ -88,9 +86,7 @@ def test_a_round_without_an_answer_counts_as_nothing_recalled() -> None:
 
 
 def test_the_margin_is_the_smallest_gap_of_each_round() -> None:
-    """
-    One value per round, in nats; the mean over rounds is the cell's.
-    """
+    """One value per round, in nats; the mean over rounds is the cell's."""
     rounds = [made_round(FIRST, gap=0.25), made_round(SECOND, gap=3.0)]
 
     assert [0.25, 3.0] == values("margin", rounds)
@@ -112,9 +108,7 @@ def test_reading_speed_comes_from_whole_readings_alone() -> None:
 
 
 def test_short_replies_tell_no_writing_speed() -> None:
-    """
-    The first token comes free, so that a speed over few tokens is a fiction.
-    """
+    """The first token comes free, so that a speed over few tokens is a fiction."""
     short = replace(made_round(FIRST), predicted_tokens=1, predicted_ms=0.001)
 
     assert [] == values("decode", [short])
@@ -122,9 +116,7 @@ def test_short_replies_tell_no_writing_speed() -> None:
 
 
 def test_the_cell_itself_is_one_value() -> None:
-    """
-    Memory and times belong to the cell, not to its rounds.
-    """
+    """Memory and times belong to the cell, not to its rounds."""
     rounds = [made_round(FIRST), made_round(SECOND)]
 
     assert [3.5] == values("kv", rounds)
@@ -133,9 +125,7 @@ def test_the_cell_itself_is_one_value() -> None:
 
 
 def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
-    """
-    Paired by its name; a round with an error has none, but breaks at once.
-    """
+    """Paired by its name; a round with an error has none, but breaks at once."""
     first, second, third = SETUP.forced
     lost = replace(made_forced(second), error="no probabilities", logprobs=(), leads=())
     rounds = [made_forced(first, behind=[3]), lost, made_forced(third, logprob=-0.25)]
@@ -178,9 +168,7 @@ def test_further_functions_of_open_pairs_are_in_losses_and_not_in_what_grids_sho
 
 
 def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
-    """
-    Not of the probability of the mean: one token that is lost costs 1 at most.
-    """
+    """Not of the probability of the mean: one token that is lost costs 1 at most."""
     scored = replace(made_forced(SETUP.forced[0]), logprobs=(0.0, 0.0, 0.0, 0.0, -99.0))
     record = made_record("q8_0/q4_0", [], forced=[scored])
 
@@ -231,9 +219,7 @@ def test_conditions_that_are_none_are_a_bad_setup(
 def test_forced_recall_is_the_headline_where_it_was_asked(
     ask: str, expected: str
 ) -> None:
-    """
-    And its metrics exist nowhere else.
-    """
+    """And its metrics exist nowhere else."""
     setup = of_recall(ask=ask)
 
     assert expected == PROBE.headline(setup)

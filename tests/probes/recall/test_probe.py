@@ -106,9 +106,7 @@ def test_all_needles_are_asked_after_one_round_that_is_not_scored(tmp_path):
 
 
 def test_a_chat_is_asked_with_thinking_switched_off(tmp_path):
-    """
-    And goes on after an empty thought where that was asked for.
-    """
+    """And goes on after an empty thought where that was asked for."""
     engine = FakeEngine()
 
     measured(tmp_path, engine, form=PromptForm.CHAT, prefill_no_think=True)
@@ -120,9 +118,7 @@ def test_a_chat_is_asked_with_thinking_switched_off(tmp_path):
 
 
 def test_probabilities_are_stored_where_each_token_has_one(tmp_path):
-    """
-    As the server tells them.
-    """
+    """As the server tells them."""
     found = measured(tmp_path, FakeEngine())
 
     assert [((-0.1,), (2.0,), (9,))] * 3 == [
@@ -131,9 +127,7 @@ def test_probabilities_are_stored_where_each_token_has_one(tmp_path):
 
 
 def test_a_server_that_drafts_gives_no_margins(tmp_path):
-    """
-    It tells no probabilities of drafted tokens: those of the others are not all.
-    """
+    """It tells no probabilities of drafted tokens: those of the others are not all."""
     drafting = FakeEngine(reply=lambda asked: reply_to(asked, drafted=3, accepted=2))
     found = measured(tmp_path, drafting)
 
@@ -232,9 +226,7 @@ def test_the_lines_before_forced_ones_are_in_their_prompt(form, tmp_path):
 
 
 def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
-    """
-    A server may tell no probabilities; the rounds say so.
-    """
+    """A server may tell no probabilities; the rounds say so."""
     engine = FakeEngine(force=lambda *_: BadReply(expected="probabilities"))
 
     found = measured(tmp_path, engine)
@@ -258,9 +250,7 @@ def test_what_was_written_stays_where_nothing_can_be_scored(tmp_path):
 def test_an_engine_that_cannot_score_lines_is_asked_for_written_ones(
     ask, abilities, suited
 ):
-    """
-    Unless scores are asked for: that is refused.
-    """
+    """Unless scores are asked for: that is refused."""
     engine = FakeEngine(abilities=frozenset(abilities))
 
     assert RecallSettings(suited) == PROBE.suited(RecallSettings(ask), engine)
@@ -281,9 +271,7 @@ def test_why_there_are_no_margins_is_said():
 
 
 def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):
-    """
-    As a question is.
-    """
+    """As a question is."""
     left = [GONE]
     engine = FakeEngine(force=lambda *a: left.pop() if left else forced_to(*a))
 
@@ -302,9 +290,7 @@ def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):
     ],
 )
 def test_written_recall_that_tells_nothing_says_so(matched, words):
-    """
-    Where no pair loses a line, and where the reference has none to lose.
-    """
+    """Where no pair loses a line, and where the reference has none to lose."""
     said = " ".join(PROBE.remarks(made_run(matched)))
 
     assert (words or "") in said
@@ -323,9 +309,7 @@ def test_written_recall_that_tells_nothing_says_so(matched, words):
     ],
 )
 def test_a_cell_without_any_answer_fails_and_says_why(changes, words, tmp_path):
-    """
-    It is never a zero.
-    """
+    """It is never a zero."""
     engine = FakeEngine(reply=lambda asked: reply_to(asked, **changes))
 
     with pytest.raises(CellError, match=f"no round has an answer: {words}") as caught:
@@ -334,9 +318,7 @@ def test_a_cell_without_any_answer_fails_and_says_why(changes, words, tmp_path):
 
 
 def test_one_round_without_an_answer_is_an_error_of_that_round(tmp_path):
-    """
-    The others count.
-    """
+    """The others count."""
     first = made_setup(needles=3).needles[0]
 
     def reply(asked):
@@ -379,9 +361,7 @@ def test_a_connection_that_keeps_breaking_ends_the_cell(tmp_path, is_dying, atte
 
 
 def test_a_completed_reply_is_never_asked_for_again(tmp_path):
-    """
-    Lines that are not the asked ones are an answer, however poor.
-    """
+    """Lines that are not the asked ones are an answer, however poor."""
     ask = asker(tmp_path, FakeEngine())
     asked = ask.round(NEEDLE, tokens=50)
 
@@ -418,9 +398,7 @@ def test_a_reply_is_enough_when_reading_on_would_tell_nothing_more(reply, expect
 
 
 def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
-    """
-    Each is a line break at which is asked; none is a reason to read it all again.
-    """
+    """Each is a line break at which is asked; none is a reason to read it all again."""
     looks = []
     monkeypatch.setattr(
         "codeneedle.probes.recall.probe.answer_lines",

@@ -57,9 +57,7 @@ def test_a_chat_s_answer_is_begun_with_the_lines_before_those_that_are_asked():
 
 
 def test_a_prefilled_thought_is_the_assistants():
-    """
-    The answer goes on after a thought that is over already.
-    """
+    """The answer goes on after a thought that is over already."""
     asked, answer = chat_messages("x", NEEDLE, prefill_no_think=True)
 
     assert "assistant" == answer.role

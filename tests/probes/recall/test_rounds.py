@@ -48,9 +48,7 @@ def test_a_round_is_counted_by_lines():
 
 @pytest.mark.parametrize(("matched", "passed"), [(7, False), (8, True)])
 def test_a_round_passes_from_eight_lines_on(matched, passed):
-    """
-    As the published sweeps count.
-    """
+    """As the published sweeps count."""
     asked = ScoredRound(
         FIRST, made_round(FIRST, reply=made_reply(FIRST, matched=matched))
     )
@@ -69,16 +67,12 @@ def test_a_round_passes_from_eight_lines_on(matched, passed):
     ],
 )
 def test_a_round_without_an_answer_says_why(stored, error):
-    """
-    It is an error of the round, and no answer that matches nothing.
-    """
+    """It is an error of the round, and no answer that matches nothing."""
     assert error == ScoredRound(FIRST, stored).error
 
 
 def test_rounds_without_an_answer_have_neither_counts_nor_margins():
-    """
-    The others keep their order.
-    """
+    """The others keep their order."""
     wrong = made_round(FIRST, reply="x", gap=2.0)
     record = made_record("q8_0/q4_0", [wrong, LOST, made_round(FIRST, gap=1.0)])
 
@@ -103,9 +97,7 @@ def test_margins_are_those_of_the_answer_alone():
 
 
 def test_without_lengths_all_tokens_are_of_the_answer():
-    """
-    Servers that tell no lengths are read so; an answer of nothing has no token.
-    """
+    """Servers that tell no lengths are read so; an answer of nothing has no token."""
     stored = replace(
         made_round(FIRST, reply=made_reply(FIRST, junk=9)), gaps=(2.0, 1.0)
     )
@@ -135,9 +127,7 @@ def test_without_the_gaps_of_all_tokens_there_are_no_margins(changes):
 
 
 def test_a_needle_that_the_setup_does_not_have_is_a_bad_record():
-    """
-    Records and setup of different runs are told apart, not scored.
-    """
+    """Records and setup of different runs are told apart, not scored."""
     stranger = replace(made_round(FIRST), needle="somebody_else")
 
     with pytest.raises(BadRecord, match=r"q8_0/q4_0.*no needle 'somebody_else'"):
@@ -146,9 +136,7 @@ def test_a_needle_that_the_setup_does_not_have_is_a_bad_record():
 
 @pytest.mark.parametrize("observation", [{"kld": 0.1}, None])
 def test_an_observation_of_another_probe_is_a_bad_record(observation):
-    """
-    What the recall probe did not store is refused.
-    """
+    """What the recall probe did not store is refused."""
     record = replace(made_record("q8_0/q4_0", []), observation=observation)
 
     with pytest.raises(BadRecord, match="the recall record of q8_0/q4_0"):
@@ -156,9 +144,7 @@ def test_an_observation_of_another_probe_is_a_bad_record(observation):
 
 
 def test_records_and_setups_that_are_equal_but_not_the_same_are_all_read():
-    """
-    What is remembered of a record belongs to that very object, and to its setup.
-    """
+    """What is remembered of a record belongs to that very object, and to its setup."""
     whole = made_record("q8_0/q4_0", [made_round(FIRST)])
     broken = replace(whole, observation=made_record("f16/f16", [LOST]).observation)
     other = replace(SETUP, needles=(replace(FIRST, lines=("x",)),))
@@ -170,9 +156,7 @@ def test_records_and_setups_that_are_equal_but_not_the_same_are_all_read():
 
 
 def test_what_is_equal_but_not_the_same_is_told_apart():
-    """
-    Without a look at all that a record holds.
-    """
+    """Without a look at all that a record holds."""
     first, second = [1], [1]
 
     assert ByIdentity(first) == ByIdentity(first)
@@ -181,9 +165,7 @@ def test_what_is_equal_but_not_the_same_is_told_apart():
 
 
 def test_equal_replies_are_scored_once(monkeypatch):
-    """
-    The cells of a good grid give equal replies; each is asked for many metrics.
-    """
+    """The cells of a good grid give equal replies; each is asked for many metrics."""
     scored = []
     score = rounds.score
     monkeypatch.setattr(
@@ -241,9 +223,7 @@ def forced(*leads, lines=("ab", "", "    cd", "ef")):
 def test_writing_would_leave_the_truth_in_the_line_of_the_first_wrong_token(
     wrong_at, expected
 ):
-    """
-    A line break belongs to the line that it ends; blank lines are not counted.
-    """
+    """A line break belongs to the line that it ends; blank lines are not counted."""
     good = 0 if wrong_at is None else wrong_at
     leads = (0.0,) * good if wrong_at is None else (*((0.0,) * good), -0.1)
 
@@ -251,9 +231,7 @@ def test_writing_would_leave_the_truth_in_the_line_of_the_first_wrong_token(
 
 
 def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
-    """
-    As a line break with the indentation behind it is.
-    """
+    """As a line break with the indentation behind it is."""
     found = forced()
     spanning = replace(
         found.round, logprobs=(0, 0, 0), leads=(1, -1, 1), ends=(2, 8, 13)
@@ -263,9 +241,7 @@ def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
 
 
 def test_a_first_token_that_completes_no_character_is_of_the_first_line():
-    """
-    As of a line that begins with a character of several bytes.
-    """
+    """As of a line that begins with a character of several bytes."""
     found = forced(lines=("ab", "cd"))
     parts = replace(found.round, logprobs=(0, 0), leads=(-1, 1), ends=(0, 5))
 

@@ -47,9 +47,7 @@ def wrong_at(depth):
 
 
 def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():
-    """
-    A right answer has no decoy, and its log-probability is per token.
-    """
+    """A right answer has no decoy, and its log-probability is per token."""
     found = outcomes(retrieval_record("f16/f16", made_texts()))
 
     assert [0.1, 0.5, 0.9] * 2 == [each.depth for each in found]
@@ -73,9 +71,7 @@ def test_an_intrusion_is_named_with_the_decoy_that_came():
 
 
 def test_without_probabilities_there_is_no_graded_endpoint():
-    """
-    A gap, not a zero.
-    """
+    """A gap, not a zero."""
     record = retrieval_record("f16/f16", made_texts(scored=None))
 
     assert [1.0] * 6 == values(BY_NAME["retrieval"], record)
@@ -84,9 +80,7 @@ def test_without_probabilities_there_is_no_graded_endpoint():
 
 
 def test_an_answer_is_right_until_the_first_token_that_another_one_leads():
-    """
-    Equal is not led: a lead of zero is still the first choice.
-    """
+    """Equal is not led: a lead of zero is still the first choice."""
 
     def scored(payload):
         return replace(made_scored(payload), leads=(1.0, 0.0, -0.1))
@@ -99,9 +93,7 @@ def test_an_answer_is_right_until_the_first_token_that_another_one_leads():
 
 
 def test_an_observation_of_something_else_is_a_bad_record():
-    """
-    Also a question whose decoy the text does not have.
-    """
+    """Also a question whose decoy the text does not have."""
     good = retrieval_record("f16/f16", made_texts())
     broken = msgspec.json.decode(msgspec.json.encode(good.observation))
     broken["texts"][0]["decoys"] = []
@@ -139,16 +131,12 @@ def test_an_uninformative_task_is_shown_and_never_averaged():
 def test_a_task_is_informative_where_the_reference_can_lose_something(
     score, is_informative
 ):
-    """
-    From 0.2 on, and below the ceiling.
-    """
+    """From 0.2 on, and below the ceiling."""
     assert is_informative == made_dial(score=score).is_informative
 
 
 def test_modes_are_counted_over_all_tasks():
-    """
-    A sum over questions, one metric for each mode but the good one.
-    """
+    """A sum over questions, one metric for each mode but the good one."""
     record = retrieval_record("q4_0/q4_0", made_texts(answer=decoy_of))
 
     assert 6 == sum(values(BY_NAME["intrusion"], record))
@@ -157,9 +145,7 @@ def test_modes_are_counted_over_all_tasks():
 
 
 def test_each_task_is_a_metric_and_each_length_where_there_are_several():
-    """
-    As many as the settings name; with a single length it would be said twice.
-    """
+    """As many as the settings name; with a single length it would be said twice."""
     one = [metric.name for metric in of_tasks(setup_of())]
     two = [metric.name for metric in of_tasks(setup_of(lengths=(512, 1024)))]
 
@@ -169,9 +155,7 @@ def test_each_task_is_a_metric_and_each_length_where_there_are_several():
 
 
 def test_tasks_that_are_none_are_a_bad_setup():
-    """
-    A file that was edited, or written by something else.
-    """
+    """A file that was edited, or written by something else."""
     with pytest.raises(BadRecord, match="tasks or lengths"):
         of_tasks(setup_of(lengths=("long",)))
 
@@ -192,9 +176,7 @@ def test_units_are_texts_whatever_they_are_asked():
 
 
 def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out():
-    """
-    A line for each task, and one for each length that no pair was asked at.
-    """
+    """A line for each task, and one for each length that no pair was asked at."""
     reason = "f16/f16 has less than 20% right at 1,024 tokens at every depth"
     frozen = made_frozen(
         made_dial(),

@@ -143,9 +143,7 @@ def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
 
 
 def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
-    """
-    Right below eight keys: the path leads there, and no scored question was seen.
-    """
+    """Right below eight keys: the path leads there, and no scored question was seen."""
     engine = FakeEngine(reply=right_below(8))
 
     found, _ = measured(tmp_path, engine, dial=(), lengths=(1500,))
@@ -163,9 +161,7 @@ def test_the_reference_sets_the_dial_on_questions_of_their_own(tmp_path):
 
 
 def test_a_fixed_dial_is_tried_once_and_kept(tmp_path):
-    """
-    Whether it tells anything has to be known all the same.
-    """
+    """Whether it tells anything has to be known all the same."""
     engine = FakeEngine(reply=looked_up)
 
     found, _ = measured(tmp_path, engine, dial=("multikey=1",))
@@ -217,9 +213,7 @@ def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
 
 
 def test_a_cell_that_failed_leaves_the_dial_to_the_next_one(tmp_path):
-    """
-    It has no observation, so nothing was frozen.
-    """
+    """It has no observation, so nothing was frozen."""
     failed = CellRecord(
         pair=REFERENCE, probe=NAME, status=Status.CRASHED, started="", reason="died"
     )
@@ -230,9 +224,7 @@ def test_a_cell_that_failed_leaves_the_dial_to_the_next_one(tmp_path):
 
 
 def test_the_most_precise_pair_comes_first():
-    """
-    It is the one that the others are compared with.
-    """
+    """It is the one that the others are compared with."""
     pairs = [OTHER, Pair("q8_0", "f16"), REFERENCE]
 
     assert REFERENCE == PROBE.order(pairs)[0]
@@ -252,9 +244,7 @@ def failing_from(characters):
 
 
 def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_path):
-    """
-    It fails at 1,000 at each depth: 2,000 is left out of it and of the others.
-    """
+    """It fails at 1,000 at each depth: 2,000 is left out of it and of the others."""
     engine = FakeEngine(reply=failing_from(800))
     lengths = (500, 1000, 2000)
 
@@ -272,9 +262,7 @@ def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_p
 
 
 def test_without_the_gate_all_lengths_are_asked(tmp_path):
-    """
-    As every other pair is asked what the reference was asked.
-    """
+    """As every other pair is asked what the reference was asked."""
     engine = FakeEngine(reply=failing_from(800))
 
     found, _ = measured(tmp_path, engine, lengths=(500, 1000, 2000), gate=False)
@@ -284,9 +272,7 @@ def test_without_the_gate_all_lengths_are_asked(tmp_path):
 
 
 def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
-    """
-    That is structure by depth, which is what the map is for.
-    """
+    """That is structure by depth, which is what the map is for."""
 
     def reply(question):
         text, _, begin = question.prompt.rpartition("\n")
@@ -302,9 +288,7 @@ def test_one_depth_that_works_keeps_the_gate_open(tmp_path):
 
 
 def test_every_text_is_read_by_a_question_that_is_not_scored(tmp_path):
-    """
-    The last one of the text: each scored one finds just the text in the cache.
-    """
+    """The last one of the text: each scored one finds just the text in the cache."""
     engine = FakeEngine(reply=looked_up)
 
     found, _ = measured(tmp_path, engine)
@@ -371,9 +355,7 @@ def test_a_chat_gets_the_question_behind_the_text(tmp_path):
 
 
 def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path):
-    """
-    The conditions say why, so that such records never mix with others.
-    """
+    """The conditions say why, so that such records never mix with others."""
     engine = FakeEngine(reply=looked_up, abilities=frozenset({Ability.SPEED}))
 
     found, _ = measured(tmp_path, engine)
@@ -387,9 +369,7 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
 
 
 def test_a_broken_connection_is_tried_again_and_told(tmp_path):
-    """
-    As by the recall probe: never a completed reply.
-    """
+    """As by the recall probe: never a completed reply."""
     left = [ServerGone(reason="reset")]
     count = []
 
@@ -409,9 +389,7 @@ def test_a_broken_connection_is_tried_again_and_told(tmp_path):
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), None], ids=["counted", "not"])
 def test_texts_get_as_long_as_asked_for(tokenizer):
-    """
-    In tokens where they can be counted, at most 3 % shorter; else in characters.
-    """
+    """In tokens where they can be counted, at most 3 % shorter; else in characters."""
 
     def make(characters):
         return "x" * characters
@@ -426,9 +404,7 @@ def test_texts_get_as_long_as_asked_for(tokenizer):
     [("\n\n", False), (" 123", False), (" 123.\n", True), ("\n 123\n", True)],
 )
 def test_one_line_answers_a_question_of_one_line(so_far, is_enough):
-    """
-    Blank lines before it do not count; a chat may begin with something else.
-    """
+    """Blank lines before it do not count; a chat may begin with something else."""
     (text,) = make_texts(
         "single", dial=0, characters=500, depths=(0.5,), questions=1, seed=1
     )
@@ -442,9 +418,7 @@ def test_one_line_answers_a_question_of_one_line(so_far, is_enough):
 
 
 def test_an_answer_of_lines_is_read_a_little_beyond_its_last():
-    """
-    Four lines are asked for; what comes behind them tells a loop from an end.
-    """
+    """Four lines are asked for; what comes behind them tells a loop from an end."""
     (text,) = make_texts(
         "ledger", dial=1, characters=900, depths=(0.5,), questions=1, seed=1
     )
@@ -486,7 +460,7 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     found = outcomes(record)
     assert [1.0] * 4 == [each.score.share for each in found]
     assert all(each.until == each.tokens > 30 for each in found)
-    assert all(each.asked.cached_tokens > 1400 for each in found)
+    assert all(each.answer.cached_tokens > 1400 for each in found)
 
 
 @pytest.mark.real
@@ -513,7 +487,7 @@ def test_a_language_model_is_graded_where_answers_are_all_alike(
     for ours, theirs in pairs:
         assert ours.question == theirs.question
         assert ours.logp < 0 > theirs.logp != ours.logp
-        assert ours.asked.cached_tokens > ours.asked.prompt_tokens - 20
+        assert ours.answer.cached_tokens > ours.answer.prompt_tokens - 20
 
 
 def test_the_dial_stops_where_the_texts_of_the_run_do_not_fit_any_more(

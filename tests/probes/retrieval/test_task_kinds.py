@@ -39,17 +39,13 @@ def asked(name, dial, **options):
 
 @pytest.mark.parametrize(("name", "dial"), SETTINGS)
 def test_the_same_seed_makes_the_same_texts_and_another_makes_others(name, dial):
-    """
-    Texts and questions alike.
-    """
+    """Texts and questions alike."""
     assert texts(name, dial) == texts(name, dial)
     assert texts(name, dial)[0].text != texts(name, dial, seed=6)[0].text
 
 
 def test_the_bytes_of_all_tasks_are_pinned():
-    """
-    Who changes a text or a question raises the version that setups hold.
-    """
+    """Who changes a text or a question raises the version that setups hold."""
     made = [asdict(text) for setting in SETTINGS for text in texts(*setting)]
     data = json.dumps(made, sort_keys=True).encode()
 
@@ -59,9 +55,7 @@ def test_the_bytes_of_all_tasks_are_pinned():
 
 @pytest.mark.parametrize(("name", "dial"), SETTINGS)
 def test_a_text_is_as_long_as_asked_and_never_longer(name, dial):
-    """
-    At most 200 characters are left.
-    """
+    """At most 200 characters are left."""
     for text in texts(name, dial):
         assert 11_800 <= len(text.text) <= 12_000
         assert text.text.endswith("\n")
@@ -69,9 +63,7 @@ def test_a_text_is_as_long_as_asked_and_never_longer(name, dial):
 
 @pytest.mark.parametrize(("name", "dial"), SETTINGS)
 def test_every_depth_has_its_number_of_questions(name, dial):
-    """
-    Whatever number of them share a text; their names are all different.
-    """
+    """Whatever number of them share a text; their names are all different."""
     depths = DEPTHS if TASKS[name].has_depth else [0.5]
     found = [question for _, question in asked(name, dial, questions=3)]
 
@@ -129,9 +121,7 @@ def test_what_is_to_be_remembered_does_not_compress(name, dial, characters, leas
 
 
 def test_filler_is_never_repeated():
-    """
-    Sentences are drawn: a loop of four, as others have, costs nothing to read.
-    """
+    """Sentences are drawn: a loop of four, as others have, costs nothing to read."""
     lines = texts("single", 0)[0].text.splitlines()
 
     assert len(lines) == len(set(lines))
@@ -149,9 +139,7 @@ def test_the_needle_has_the_wording_of_the_published_tables():
 
 @pytest.mark.parametrize(("name", "dial"), SETTINGS)
 def test_a_completion_is_begun_up_to_the_payload(name, dial):
-    """
-    Where the text itself has that beginning, the payload follows it immediately.
-    """
+    """Where the text itself has that beginning, the payload follows it immediately."""
     for text, question in asked(name, dial):
         if question.begin in text:
             assert question.begin + question.payload in text
@@ -161,9 +149,7 @@ def test_a_completion_is_begun_up_to_the_payload(name, dial):
 
 @pytest.mark.parametrize("dial", range(9))
 def test_twins_differ_in_as_many_lines_as_the_setting_says(dial):
-    """
-    Names in their last character; bodies in the same lines.
-    """
+    """Names in their last character; bodies in the same lines."""
     setting = TASKS["twins"].settings[dial]
     for _, question in asked("twins", dial, characters=16_000):
         own = question.payload.lstrip().split("\n")
@@ -178,9 +164,7 @@ def test_twins_differ_in_as_many_lines_as_the_setting_says(dial):
 
 @pytest.mark.parametrize("dial", range(5))
 def test_a_chain_can_be_followed_in_the_order_of_the_text(dial):
-    """
-    From the number through as many names as there are hops.
-    """
+    """From the number through as many names as there are hops."""
     for text, question in asked("variables", dial):
         values = {}
         for line in text.splitlines():
@@ -191,9 +175,7 @@ def test_a_chain_can_be_followed_in_the_order_of_the_text(dial):
 
 
 def test_common_words_occur_as_much_more_often_as_the_setting_says():
-    """
-    Counted over a text of many whole decks and a part of one.
-    """
+    """Counted over a text of many whole decks and a part of one."""
     (text,) = texts("common-words", 4, characters=60_000)
     words = text.text.split()
     right = [words.count(word) for word in text.questions[0].items]
@@ -207,9 +189,7 @@ def test_common_words_occur_as_much_more_often_as_the_setting_says():
 
 
 def test_the_rank_of_a_line_follows_from_its_place():
-    """
-    The n-th is the n-th from the top.
-    """
+    """The n-th is the n-th from the top."""
     for text, question in asked("nth", 2):
         codes = [line[-4:-1] for line in text.splitlines() if line.startswith("A code")]
         ranks = {decoy.payload: decoy.key for decoy in question.decoys}
@@ -218,9 +198,7 @@ def test_the_rank_of_a_line_follows_from_its_place():
 
 
 def test_an_unknown_task_is_told_with_the_nearest_known():
-    """
-    As an unknown corpus is.
-    """
+    """As an unknown corpus is."""
     with pytest.raises(UnknownName, match="multikeys") as caught:
         texts("multikeys", 0)
     assert "multikey" in caught.value.hint
@@ -228,9 +206,7 @@ def test_an_unknown_task_is_told_with_the_nearest_known():
 
 @pytest.mark.parametrize("dial", [-1, len(TASKS["multikey"].settings)])
 def test_a_setting_that_is_not_there_is_told_with_those_that_are(dial):
-    """
-    Settings are numbered from 0.
-    """
+    """Settings are numbered from 0."""
     with pytest.raises(BadInput) as caught:
         texts("multikey", dial)
     assert "from 0 to 8" in caught.value.hint
@@ -241,9 +217,7 @@ def test_a_setting_that_is_not_there_is_told_with_those_that_are(dial):
     [("multikey", 7), ("multikey", 8), ("ledger", 7), ("common-words", 0)],
 )
 def test_what_does_not_fit_is_told_before_anything_is_asked(name, dial):
-    """
-    With what to change.
-    """
+    """With what to change."""
     with pytest.raises(BadInput) as caught:
         texts(name, dial, characters=200)
     assert "Choose a greater length" in caught.value.hint

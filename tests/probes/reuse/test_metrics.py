@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from made_records import made_setup
-from made_reuse import made_asked, reuse_record
+from made_reuse import made_question, reuse_record
 from printing import printed
 
 from codeneedle.probes.reuse.metrics import METRICS
@@ -26,9 +26,13 @@ RUN = Run(
     name="made/model",
     setup=SETUP,
     records=(
-        reuse_record("f16/f16", made_asked(turn=0.25), made_asked("x", turn=0.125)),
         reuse_record(
-            "q4_0/q4_0", made_asked(turn=3, replies=OTHER, gaps=GAP), made_asked("x")
+            "f16/f16", made_question(turn=0.25), made_question("x", turn=0.125)
+        ),
+        reuse_record(
+            "q4_0/q4_0",
+            made_question(turn=3, replies=OTHER, gaps=GAP),
+            made_question("x"),
         ),
     ),
 )
@@ -58,7 +62,7 @@ def test_each_way_has_the_largest_change_of_all_tokens_and_questions():
 
 def test_a_way_with_gaps_alone_has_no_value():
     """Other ways keep theirs."""
-    found = values(reuse_record("f16/f16", made_asked(turn=0.5, gaps=GAP)))
+    found = values(reuse_record("f16/f16", made_question(turn=0.5, gaps=GAP)))
 
     assert (None, 0.5) == (found["reuse@restore"], found["reuse"])
 
@@ -83,7 +87,10 @@ def test_a_table_shows_each_way_beside_the_reference():
     assert ["q4_0/q4_0", "0.0000", "3.0000", "(12x)", "0.0000", "1"] in rows
     assert "q4_0/q4_0 answers otherwise on a second turn: by up to 3.00 nats" in text
     assert "with f16/f16 by 0.25; other replies: 1 of 2" in " ".join(text.split())
-    assert "not compared after saving and restoring: no --slot-save-path" in text
+    assert (
+        "not compared after saving and restoring: no --slot-save-path (q4_0/q4_0)"
+        in " ".join(text.split())
+    )
 
 
 def test_grid_and_json_have_the_headline():
@@ -113,11 +120,14 @@ def test_the_verdict_takes_none_of_it_for_a_loss():
 def test_differences_of_rounding_are_one_sentence():
     """With the largest of all pairs, also where the reference has more than a nat."""
     small = [
-        reuse_record(pair, made_asked(turn=0.5)) for pair in ("f16/f16", "q4_0/f16")
+        reuse_record(pair, made_question(turn=0.5)) for pair in ("f16/f16", "q4_0/f16")
     ]
-    large = [reuse_record("f16/f16", made_asked(turn=2)), small[1]]
+    large = [reuse_record("f16/f16", made_question(turn=2)), small[1]]
 
     (line,) = PROBE.remarks(replace(RUN, records=tuple(small)))
     assert line.endswith("but for rounding: up to 0.50 nats a token")
+    none = [reuse_record("f16/f16", made_question())]
+    (line,) = PROBE.remarks(replace(RUN, records=tuple(none)))
+    assert line.endswith("gives what a cold one gives, to the last digit")
     (line,) = PROBE.remarks(replace(RUN, records=tuple(large)))
     assert line.startswith("f16/f16 answers otherwise on a second turn: by up to 2.00")

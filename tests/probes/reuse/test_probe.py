@@ -8,10 +8,11 @@ from made_contexts import real_context, run_context
 from made_records import made_setup
 from made_servers import fake_llama_cpp
 
+from codeneedle.corpora.corpus import load
 from codeneedle.engines.messages import Completion, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
-from codeneedle.probes.probe import ProbeContext
+from codeneedle.probes.probe import Outlook, ProbeContext
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.reuse.probe import PROBE
 from codeneedle.probes.reuse.record import AGAIN, NAME, Reuse, Way
@@ -66,10 +67,10 @@ def test_a_healthy_server_gives_the_same_in_every_way(tmp_path):
 
     found = measured(cell(run, pair=OTHER))
 
-    (asked,) = found.asked
-    cold, *again = asked.answers
+    (question,) = found.questions
+    cold, *again = question.answers
     assert [0.0] * 3 == [found.largest(way) for way in AGAIN]
-    assert [False] * 3 == [asked.differs(way) for way in AGAIN]
+    assert [False] * 3 == [question.differs(way) for way in AGAIN]
     assert 1 >= cold.cached_tokens
     assert all(each.cached_tokens > 400 for each in again)
 
@@ -78,9 +79,9 @@ def test_a_turn_finds_more_in_the_cache_than_another_question(tmp_path):
     """The first question and the answer as the model wrote it, token by token."""
     run = fake_run(tmp_path, "slots=right")
 
-    (asked,) = measured(cell(run)).asked
+    (question,) = measured(cell(run)).questions
 
-    cached = {each.way: each.cached_tokens for each in asked.answers}
+    cached = {each.way: each.cached_tokens for each in question.answers}
     assert 0 == cached[Way.COLD]
     assert cached[Way.PREFIX] == cached[Way.RESTORE] < cached[Way.TURN]
 
@@ -96,7 +97,7 @@ def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
     (line,) = PROBE.remarks(run_of)
     assert [0.0, 0.0, 3.0] == [found.largest(way) for way in AGAIN]
     assert [(False, False, True)] * 2 == [
-        tuple(asked.differs(way) for way in AGAIN) for asked in found.asked
+        tuple(question.differs(way) for way in AGAIN) for question in found.questions
     ]
     assert (
         "f16/f16 answers otherwise after saving and restoring: by up to 3.00 nats a "
@@ -128,7 +129,7 @@ def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
     )
     assert reason in gap
     assert [0.0, 0.0, None] == [found.largest(way) for way in AGAIN]
-    assert f"not compared after saving and restoring: {gap} (f16/f16)" in remarks
+    assert f"not compared after saving and restoring: {gap} (all pairs)" in remarks
 
 
 def test_the_saved_cache_is_gone_after_the_cell(tmp_path):
@@ -195,9 +196,9 @@ def test_a_stopped_cell_is_continued(tmp_path):
 
     found = measured(cell(run, questions=2, former=former))
 
-    assert 2 == len(found.asked)
-    first, second = found.asked
-    assert from_json(kept[0], Reuse, file="x").asked == (first,)
+    assert 2 == len(found.questions)
+    first, second = found.questions
+    assert from_json(kept[0], Reuse, file="x").questions == (first,)
     assert first.function != second.function
 
 
@@ -212,13 +213,13 @@ def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():
 
 
 def test_the_plan_tells_what_a_pair_reads(tmp_path):
-    """Two cold prompts of each question, and one for all; as stored, once it is."""
-    context = cell(run_context(tmp_path), questions=2)
+    """A text for all and two of each question; as stored, once it is."""
+    stored = cell(run_context(tmp_path), questions=2).run.setup
+    outlook = Outlook(corpus=load("random-bodies-mini"), context=2048, is_built_in=True)
 
-    stored = PROBE.price(ReuseSettings(), context.run.setup)
+    new = PROBE.work(ReuseSettings(), outlook)
+    known = PROBE.work(ReuseSettings(), replace(outlook, setup=stored))
 
-    assert "2 questions, each in 4 ways; about 2,560 tokens read a pair" == stored
-    assert (
-        "3 questions, each in 4 ways; about 14,336 tokens read a pair"
-        == PROBE.price(ReuseSettings(), None)
-    )
+    assert "3 questions, each in 4 ways" == new.phrase
+    assert ((1536,) * 7, 1536) == (new.texts, new.depth)
+    assert ((512,) * 5, 512) == (known.texts, known.depth)

@@ -78,9 +78,7 @@ def crossing(ratios_by_depth):
     ],
 )
 def test_the_crossover_by_examples(by_depth, expected):
-    """
-    The last crossing counts, because it decides what deeper contexts cost.
-    """
+    """The last crossing counts, because it decides what deeper contexts cost."""
     assert expected == crossing(by_depth)
 
 
@@ -108,9 +106,7 @@ def test_a_crossover_lies_within_the_measured_range(by_depth):
 
 @given(RATIOS)
 def test_exchanging_the_two_mirrors_the_trend(by_depth):
-    """
-    Where one overtakes, the other falls behind.
-    """
+    """Where one overtakes, the other falls behind."""
     assume(all(abs(ratio - 1) > 1e-9 for ratio in by_depth.values()))
     theirs = measured(F16, dict.fromkeys(by_depth, 1.0))
     ours = measured(Q8, by_depth)
@@ -132,9 +128,7 @@ def test_only_depths_that_both_have_count():
 
 
 def test_each_depth_of_the_settings_has_its_metrics():
-    """
-    Names tell test and depth; a run without the probe has none, and no values.
-    """
+    """Names tell test and depth; a run without the probe has none, and no values."""
     assert ["tg@0", "pp@0", "tg@9", "pp@9"] == [
         metric.name for metric in at_depths(run_of(depths=(0, 9)).setup)
     ]
@@ -160,9 +154,7 @@ def test_a_speed_is_that_of_its_depth():
 
 @pytest.mark.parametrize("observation", [None, {}, {"speeds": "fast"}])
 def test_another_observation_is_refused(observation):
-    """
-    A record that was edited is named, with what is wrong; so is a setup.
-    """
+    """A record that was edited is named, with what is wrong; so is a setup."""
     record = replace(measured(F16, {0: 1.0}), observation=observation)
     setup = replace(made_setup(), probes={NAME: {"depths": "all"}})
 

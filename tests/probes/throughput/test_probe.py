@@ -120,9 +120,7 @@ def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes
 
 
 def test_a_depth_beyond_the_training_is_refused_unless_stretched(made_run):
-    """
-    The deepest leaves room for both tests.
-    """
+    """The deepest leaves room for both tests."""
     assert PROBE.conditions(made_run(depths=(32768 - 512,)))
     with pytest.raises(BadInput, match="--depths 32257: ") as caught:
         PROBE.conditions(made_run(depths=(32768 - 511,)))
@@ -137,9 +135,7 @@ def test_a_depth_beyond_the_training_is_refused_unless_stretched(made_run):
 
 
 def test_each_depth_is_measured_by_a_run_of_its_own(made_run):
-    """
-    Speeds per repetition and depth, and the tool's facts.
-    """
+    """Speeds per repetition and depth, and the tool's facts."""
     tool, steps = FakeSpeed(), []
     found, cell = measured(made_run(tool), tell=steps.append)
 
@@ -190,9 +186,7 @@ def test_a_depth_that_fails_is_a_gap_and_so_are_deeper_ones(made_run):
     ("depth", "status"), [(0, Status.OUT_OF_MEMORY), (64, Status.MISMATCHED)]
 )
 def test_the_shallowest_depth_or_a_mismatch_ends_the_cell(made_run, depth, status):
-    """
-    No speed of it is stored; its command is kept.
-    """
+    """No speed of it is stored; its command is kept."""
     cell = context_of(made_run(FakeSpeed(outcome=fails_at(depth, status))))
 
     with pytest.raises(CellError, match="failed to"):
@@ -282,9 +276,7 @@ def test_speeds_taken_beside_many_programs_are_said_to_be_such(made_run, monkeyp
 @pytest.mark.real
 @pytest.mark.skipif(sys.platform != "linux", reason="others have no such limit")
 def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(tmp_path, llama_server):
-    """
-    With little address space, the cache of millions of tokens does not fit.
-    """
+    """With little address space, the cache of millions of tokens does not fit."""
     real = installation.find(llama_server=llama_server).bench
     binary = script(tmp_path / "little", f'ulimit -v 900000; exec {real} "$@"')
     chosen = ThroughputSettings(depths=(0, 3_000_000), repetitions=1)

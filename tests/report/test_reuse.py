@@ -1,0 +1,57 @@
+"""Questions asked with a cold cache and again, in `codeneedle show`."""
+
+import re
+
+from made_records import made_run
+from made_reuse import made_question, reuse_record
+from printing import printed
+
+from codeneedle.grid import Pair
+from codeneedle.report.answers import answers
+from codeneedle.report.reuse import reuse_view
+
+PAIR = Pair("q4_0", "q4_0")
+OTHER = made_question("abcd", turn=3, replies={"turn": "a = 1\nb = \x1b7\n"})
+SAME = made_question("wxyz", prefix=0.25, gaps={"restore": "no such argument"})
+
+
+def lines_of(*parts):
+    """What a terminal gets, each line with single blanks."""
+    lines = printed(*parts, width=100).splitlines()
+    return [re.sub(" +", " ", line).strip() for line in lines]
+
+
+def shown(function=None):
+    """The answers of a pair that was asked both questions."""
+    record = reuse_record(str(PAIR), OTHER, SAME)
+    run = made_run(failed=[record])
+    return lines_of(*answers([run], PAIR, function, width=100, colour=False))
+
+
+def test_each_way_has_a_line_with_what_it_changed():
+    """Or with the reason why it could not be compared."""
+    lines = lines_of(reuse_view([OTHER, SAME]))
+
+    assert "abcd cold 0 of 500" in lines
+    assert "abcd turn 450 of 500 3.0000 another" in lines
+    assert "wxyz prefix 450 of 500 0.2500 the same" in lines
+    assert "wxyz restore not compared: no such argument" in lines
+
+
+def test_replies_that_differ_stand_beside_the_cold_one():
+    """Those that do not are left out; control characters are shown as escapes."""
+    lines = lines_of(reuse_view([OTHER, SAME]))
+
+    at = lines.index("abcd: replies")
+    assert ["cold turn", "a = 1 a = 1", "b = 2 b = \\x1b7"] == lines[at + 1 : at + 4]
+    assert "wxyz: replies" not in lines
+
+
+def test_show_has_all_questions_or_one():
+    """By the name of the function that was asked for."""
+    every, one = shown(), shown("wxyz")
+
+    assert "2 questions with a cold cache, and used again" in every
+    assert "abcd: replies" in every
+    assert "wxyz prefix 450 of 500 0.2500 the same" in one
+    assert not [line for line in one if line.startswith("abcd")]
