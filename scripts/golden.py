@@ -55,6 +55,7 @@ REPORTS = (
     "table golden --csv",
     "table golden --json",
     "table golden --markdown",
+    "table golden --form llama.cpp",
     "verdict golden",
     "verdict golden --json",
     "verdict golden --markdown",

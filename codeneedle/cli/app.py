@@ -51,6 +51,8 @@ from codeneedle.text import visible, visible_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from codeneedle.verdict.judge import Limits
+
 # Without markup: rich takes longer to import than all the rest of --help.
 app = typer.Typer(
     help="What does a quantized KV cache cost? Sweeps the grid of K types x V types on "
@@ -335,6 +337,10 @@ def table(
     csv: CsvOption = False,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
+    form: Annotated[
+        str | None,
+        option("--form", "FORM", word, "llama.cpp: the columns its maintainers read."),
+    ] = None,
     out: OutOption = RUNS,
 ) -> None:
     """Show one row per pair: what all probes measured of it."""
@@ -346,8 +352,11 @@ def table(
         table_view,
     )
 
-    one_form(csv=csv, json=json, markdown=markdown)
+    one_form(csv=csv, json=json, markdown=markdown, form=form is not None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
+    if form:
+        _write(_in_form(form, out, name, limits))
+        return
     tables = pair_tables(out, name, sort=sort, limits=limits)
     if csv:
         _write(table_csv(tables))
@@ -359,6 +368,29 @@ def table(
         _write(table_markdown(tables, asks_for))
     else:
         _stdout().print(table_view(tables), crop=False)
+
+
+def _in_form(form: str, out: Path, name: str, limits: "Limits | None") -> str:
+    """
+    The tables of runs in the *form* of others.
+
+    Raises:
+        UnknownName: If there is no such form.
+    """
+    from codeneedle.engines.llama_cpp import by_hand
+    from codeneedle.report.llama_form import Dialect, llama_form
+    from codeneedle.report.selection import read_runs
+    from codeneedle.verdict.judge import judge
+
+    if form != ENGINE:
+        raise UnknownName(kind="form", name=form, known=[ENGINE])
+    dialect = Dialect(
+        base=by_hand.base_command,
+        compares=by_hand.comparison,
+        build=by_hand.build_option,
+    )
+    runs = read_runs(out, name)
+    return "\n".join(llama_form(judge(run, limits), dialect) for run in runs)
 
 
 @app.command()
@@ -424,7 +456,7 @@ def page(
     html = html_page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
-        asks_for(runs[0].setup.engine),
+        asks_for,
     )
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)

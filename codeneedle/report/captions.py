@@ -26,6 +26,15 @@ from codeneedle.text import plain, plural, size, sweep_command, table_lines, vis
 _SHORT_HASH = 8
 
 
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """The names of *runs*; the folders of those that share one."""
+    names = [run.name for run in runs]
+    return [
+        visible(str(run.folder) if names.count(run.name) > 1 else run.name)
+        for run in runs
+    ]
+
+
 def setup_line(setup: Setup) -> str:
     """The model, the corpus and how it is asked, on one line."""
     return visible(

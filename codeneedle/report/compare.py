@@ -16,6 +16,7 @@ from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.probes.retrieval.record import retrieval_of
 from codeneedle.records.comparability import differences
 from codeneedle.records.record import Json, Run, Setup
+from codeneedle.report import captions
 from codeneedle.report.captions import NO_VALUE_WORD, number, text_table
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import json_text, or_null, visible
@@ -191,8 +192,11 @@ def _settings(probe: str, setup: Setup) -> Json:
     return {key: value for key, value in stored.items() if key not in SAME_ANSWERS}
 
 
-SAME_ANSWERS = {"ask"}
-"""Settings of probes that change no answer: which parts of recall were asked."""
+SAME_ANSWERS = {"ask", "functions"}
+"""
+Settings of probes that change no answer: which parts of recall were asked, and of how
+many functions.
+"""
 
 
 def _dials(run: Run) -> tuple[tuple[str, int], ...]:
@@ -204,10 +208,14 @@ def _dials(run: Run) -> tuple[tuple[str, int], ...]:
 
 
 def _are_paired(first: Setup, second: Setup) -> bool:
-    return [each.name for each in (*first.needles, *first.forced)] == [
-        each.name for each in (*second.needles, *second.forced)
-    ]
+    """Whether both ask the same; one may force lines of further functions."""
+    written = [[each.name for each in setup.needles] for setup in (first, second)]
+    forced = zip(first.forced, second.forced, strict=False)
+    return written[0] == written[1] and all(a.name == b.name for a, b in forced)
 
+
+NOTHING_SHARED = "They share no metric with values of the same pair."
+"""Instead of a table of changes."""
 
 CHANGE_HEADING = ["metric", "change", "from", "to", "the second is"]
 """Above the `change_rows`."""
@@ -215,13 +223,15 @@ CHANGE_HEADING = ["metric", "change", "from", "to", "the second is"]
 
 def compare_view(found: Comparison) -> RenderableType:
     """Setups, then metrics over all pairs, then pair by pair."""
-    names = [_name(found.first), _name(found.second)]
+    names = captions.names_of([found.first, found.second])
     parts: list[RenderableType] = [
         Text(f"{names[1]} compared with {names[0]}", style="bold"),
         Text(),
         _table(["setup", "first", "second"], setup_rows(found)),
         Text(),
-        _table(CHANGE_HEADING, change_rows(found)),
+        _table(CHANGE_HEADING, change_rows(found))
+        if found.changes
+        else Text(NOTHING_SHARED),
     ]
     for change in found.changes:
         if not change.refused:
@@ -236,14 +246,15 @@ def compare_json(found: Comparison) -> str:
     """
     One object; null where there is no number.
 
-    Keys: ``first``, ``second``, ``setups`` (``name``, ``first``, ``second``) and
-    ``metrics`` (``name``, ``unit``, ``refused``, ``change``, ``low``, ``high``,
-    ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``, ``first``, ``second``).
+    Keys: ``first``, ``second`` (folders), ``setups`` (``name``, ``first``,
+    ``second``) and ``metrics`` (``name``, ``unit``, ``refused``, ``change``,
+    ``low``, ``high``, ``unit_of_change``, ``words``, ``pairs``: ``k``, ``v``,
+    ``first``, ``second``).
     """
     return json_text(
         {
-            "first": found.first.name,
-            "second": found.second.name,
+            "first": str(found.first.folder),
+            "second": str(found.second.folder),
             "setups": [
                 {"name": name, "first": was, "second": now}
                 for name, was, now in found.setups
@@ -268,10 +279,6 @@ def _change_object(each: Change) -> dict[str, Any]:
             for pair, (first, second) in each.values.items()
         ],
     }
-
-
-def _name(run: Run) -> str:
-    return visible(run.name)
 
 
 def setup_rows(found: Comparison) -> list[list[str]]:

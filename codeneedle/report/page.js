@@ -222,7 +222,7 @@ function fill(id, [heading = [], ...lines]) {
 function showComparison() {
   byId("comparison-section").hidden = !comparison.names;
   if (!comparison.names) return;
-  byId("comparison-note").textContent = `The first is ${comparison.names[0]}, the second ${comparison.names[1]}. Both change by what stands in the first table; each metric is the mean over the pairs of both.`;
+  byId("comparison-note").textContent = `The first is ${comparison.names[0]}, the second ${comparison.names[1]}. Both change by what stands in the first table; each metric is the mean over the pairs of both. ${comparison.none}`;
   fill("setups", comparison.setups);
   fill("changes", comparison.changes);
 }

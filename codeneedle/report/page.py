@@ -3,7 +3,7 @@
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -26,6 +26,7 @@ from codeneedle.report import captions
 from codeneedle.report.answers import line_pairs
 from codeneedle.report.compare import (
     CHANGE_HEADING,
+    NOTHING_SHARED,
     Comparison,
     change_rows,
     compare,
@@ -58,7 +59,9 @@ DEPTH_BINS = 5
 """Columns of the map of recall by depth."""
 
 
-def page(runs: Sequence[Run], limits: Limits | None, spell: Spell) -> str:
+def page(
+    runs: Sequence[Run], limits: Limits | None, asks_for: Callable[[str], Spell]
+) -> str:
     """
     The page of *runs*, which works without a network, a server or further files.
 
@@ -68,16 +71,23 @@ def page(runs: Sequence[Run], limits: Limits | None, spell: Spell) -> str:
     Args:
         runs: The first one is shown first; of two, the second is compared with it.
         limits: What the user can bear to lose.
-        spell: How a pair is asked for on the engine's command line.
+        asks_for: How a pair is asked for on the command line of an engine.
     """
-    shown = [_run_facts(run, judge(run, limits), spell) for run in runs]
+    names = captions.names_of(runs)
+    shown = [
+        {
+            "name": name,
+            **_run_facts(run, judge(run, limits), asks_for(run.setup.engine)),
+        }
+        for name, run in zip(names, runs, strict=True)
+    ]
     both = _comparison(compare(runs[0], runs[1])) if len(runs) == PAIR else {}
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
         folder.joinpath("page.html.j2").read_text(encoding="utf-8")
     )
     return template.render(
-        title=", ".join(visible(run.name) for run in runs),
+        title=", ".join(names),
         data=_script_json(
             {"runs": shown, "comparison": both, "colours": [hex_of(c) for c in RAMP]}
         ),
@@ -93,9 +103,10 @@ PAIR = 2
 def _comparison(found: Comparison) -> dict[str, Any]:
     """Names, what differs in the setups, and the changes by metric."""
     return {
-        "names": [visible(found.first.name), visible(found.second.name)],
+        "names": captions.names_of([found.first, found.second]),
         "setups": [["setup", "first", "second"], *setup_rows(found)],
-        "changes": [CHANGE_HEADING, *change_rows(found)],
+        "changes": [CHANGE_HEADING, *change_rows(found)] if found.changes else [],
+        "none": "" if found.changes else NOTHING_SHARED,
     }
 
 
@@ -115,7 +126,6 @@ def _run_facts(run: Run, found: Verdict, spell: Spell) -> dict[str, Any]:
     """All that the page shows of one run."""
     table = pair_table(run, tuple(PROBES.values()))
     return {
-        "name": visible(run.name),
         "headline": headline(found, spell),
         "losses": table_rows(found, found.standings) if found.compared else [],
         "sentences": sentences(found),

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.grid import RUNS, Pair
-from codeneedle.probes.metrics import LossKind
+from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import NO_VALUE_WORD, REFERENCE_MARK, named_pairs
@@ -370,17 +370,24 @@ HEADING = ["memory", "speed", "K/V", "loss", "from", "to", "word", "by"]
 def table_rows(found: Verdict, standings: Sequence[Standing]) -> list[list[str]]:
     """A heading and a row for each of *standings*, the largest cache first."""
     ordered = sorted(standings, key=cache_size, reverse=True)
-    rows = [_table_row(found, each) for each in ordered]
+    counted = _counted_rows(found, ordered)
+    rows = [_table_row(found, each, counted[0].metric) for each in ordered]
     filled = [at for at, _ in enumerate(HEADING) if any(row[at] for row in rows)]
-    main = _main_rows(found)
-    units = sorted({row.bounds.units for row in main})
+    units = sorted({row.bounds.units for row in counted})
     several = f"{units[0]} to {units[-1]}" if len(units) > 1 else f"{units[0]}"
     heading = [*HEADING]
-    heading[6] = f"of {several} {main[0].metric.noun}"
+    heading[6] = f"of {several} {counted[0].metric.noun}"
     return [[row[at] for at in filled] for row in (heading, *rows)]
 
 
-def _table_row(found: Verdict, each: Standing) -> list[str]:
+def _counted_rows(found: Verdict, standings: Sequence[Standing]) -> list[Row]:
+    """The rows whose units the heading names: those that decide, if by one metric."""
+    deciding = [row for each in standings if each.word and (row := each.leading)]
+    is_one = len({row.metric.name for row in deciding}) == 1
+    return deciding if is_one else _main_rows(found)
+
+
+def _table_row(found: Verdict, each: Standing, counted: Metric) -> list[str]:
     memory = f"{each.memory:.0%}" if each.memory is not None else ""
     speed = f"{each.speed:.0%}" if each.speed is not None else ""
     pair = visible(str(each.pair))
@@ -400,6 +407,8 @@ def _table_row(found: Verdict, each: Standing) -> list[str]:
         ]
     main = _main_rows(found)[0].metric.name
     by = "" if row.metric.name == main else row.metric.name
+    if by and row.metric.noun != counted.noun:
+        by += f", {row.bounds.units} {row.metric.noun}"
     ends = (row.bounds.mean, row.bounds.low, row.bounds.high)
     amounts = (_amount(found, row, end) for end in ends)
     return [*start, *amounts, word_phrase(each, row), by]

@@ -230,3 +230,41 @@ def test_a_run_is_named_by_its_folder_or_by_a_name_that_is_its_alone(tmp_path):
     stored_run(tmp_path / "a")
     with pytest.raises(BadInput, match="name of 2 runs"):
         one_run(tmp_path / "a", "random-bodies")
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    run = made_run(setup=SETUP)
+    first, second = (replace(run, root=tmp_path / each) for each in ("a", "b"))
+
+    said = printed(compare_view(compare(first, second)), width=200)
+
+    assert (
+        f"{tmp_path / 'b' / run.name} compared with {tmp_path / 'a' / run.name}" in said
+    )
+    assert (
+        str(first.folder) == json.loads(compare_json(compare(first, second)))["first"]
+    )
+
+
+def test_runs_without_a_metric_in_common_say_so():
+    run = made_run(setup=SETUP)
+
+    said = printed(compare_view(compare(run, replace(run, records=()))))
+
+    assert "They share no metric" in said
+    assert "the second is" not in said
+
+
+def test_another_number_of_functions_is_another_number_of_units_alone():
+    first, fewer = answered(0, functions=16), answered(0, functions=8)
+    fewer = replace(
+        fewer,
+        setup=replace(
+            fewer.setup,
+            forced=fewer.setup.forced[:8],
+            probes={"recall": {"ask": "forced", "functions": 8}},
+        ),
+    )
+
+    assert not change(compare(first, fewer), "recall-logp").refused
+    assert "not tested" not in change(compare(first, fewer), "recall-logp").words

@@ -20,6 +20,11 @@ def spell(pair):
     return f"-ctk {pair.k} -ctv {pair.v}"
 
 
+def asks_for(engine):
+    """Pairs in the words of *engine*."""
+    return lambda pair: f"{engine}: {spell(pair)}"
+
+
 def lossy(pair, at):
     return 20 - (3 if pair.k == "q4_0" else at % 2)
 
@@ -38,7 +43,7 @@ def run():
 def html(run):
     """Its page, beside a second run."""
     other = replace(made_run(lossy), name="second/run")
-    return page([run, other], None, spell)
+    return page([run, other], None, asks_for)
 
 
 def test_it_is_one_file_without_requests_of_at_most_6_mb(html):
@@ -66,10 +71,27 @@ def test_two_runs_are_compared_and_of_three_none(run):
     """
     other = replace(run, name="other/run", setup=replace(run.setup, rotation=False))
 
-    both = page([run, other], None, spell)
+    both = page([run, other], None, asks_for)
     assert '["rotation","True","False"]' in both
     assert '"no difference shown"' in both
-    assert '"comparison":{}' in page([run, other, run], None, spell)
+    assert '"comparison":{}' in page([run, other, run], None, asks_for)
+
+
+def test_runs_of_one_name_are_told_apart_and_each_speaks_its_own_words(tmp_path):
+    """
+    By their folders; a pair is spelled as the engine of its run takes it.
+    """
+    first = replace(made_run(lossy), root=tmp_path / "a")
+    second = replace(first, root=tmp_path / "b")
+    second = replace(second, setup=replace(second.setup, engine="mlx"))
+
+    said = page([first, second], None, asks_for)
+
+    for folder in ("a", "b"):
+        assert f'"name":"{tmp_path / folder / first.name}"' in said
+    assert "llama.cpp: -ctk" in said
+    assert "mlx: -ctk" in said
+    assert "They share no metric" not in said
 
 
 def test_answers_to_tasks_stand_beside_what_was_expected():
@@ -81,7 +103,7 @@ def test_answers_to_tasks_stand_beside_what_was_expected():
     )
     record = retrieval_record("bf16/q4_0", texts)
     setup = replace(made_setup(), probes={"retrieval": {"tasks": ["multikey"]}})
-    said = page([Run(name="made", setup=setup, records=(record,))], None, spell)
+    said = page([Run(name="made", setup=setup, records=(record,))], None, asks_for)
 
     assert '"said":"correct","isRight":true,"error":"","rows":[]' in said
     assert '","no"]]' in said
@@ -92,7 +114,7 @@ def test_it_holds_the_sweep_file_and_the_command_that_goes_on(run):
     kept = replace(
         run, name="a/b c", root=Path("my runs"), sweep='corpus = "x"\nseed = 7\x1b\n'
     )
-    html = page([kept], None, spell)
+    html = page([kept], None, asks_for)
 
     assert '"command":"codeneedle sweep \'my runs/a/b c\'"' in html
     assert r'"sweep":"corpus = \"x\"\nseed = 7\\x1b\n"' in html

@@ -315,7 +315,9 @@ def test_a_pair_beyond_by_another_metric_names_it():
     heading, found = rows(run)
 
     assert "by" == heading[-1]
-    assert ["0.2010 nats", "beyond", "kld"] == [found[COARSE][at] for at in (2, -2, -1)]
+    assert ["0.2010 nats", "beyond", "kld, 16 chunks"] == [
+        found[COARSE][at] for at in (2, -2, -1)
+    ]
     assert "" == found[GOOD][-1]
 
 

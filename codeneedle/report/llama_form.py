@@ -1,0 +1,168 @@
+"""
+Divergence in the form that llama.cpp's maintainers read: the columns of #7412.
+
+Figures and errors are those of its own tool; the commands give them without this
+program.
+"""
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from codeneedle.engines.engine import Estimate, Statistics
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair, bits, most_precise_first
+from codeneedle.probes.divergence.record import Compared, divergence_of
+from codeneedle.records.record import CellRecord
+from codeneedle.report import captions
+from codeneedle.report.captions import NO_VALUE_WORD, number
+from codeneedle.report.verdict import front
+from codeneedle.text import plain, table_lines, visible
+from codeneedle.verdict.judge import Verdict
+from codeneedle.verdict.statistics import Word
+
+HEADING = (
+    *("K", "V", "BPV", "PPL", "ΔPPL", "KLD"),
+    *("Mean Δp, %", "RMS Δp, %", "Same top p, %"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """
+    The words of the tools.
+
+    Attributes:
+        base: The command that writes the base file, from that of the reference and the
+            number of chunks.
+        compares: The command that compares a pair, from that of its record.
+        build: The option of a build with kernels for some pairs.
+    """
+
+    base: Callable[[Sequence[str], int], list[str]]
+    compares: Callable[[Sequence[str]], list[str]]
+    build: Callable[[Iterable[Pair]], str]
+
+
+def llama_form(found: Verdict, dialect: Dialect) -> str:
+    """
+    A table for each context of the run that *found* judges, for GitHub.
+
+    Raises:
+        BadInput: If divergence was not measured.
+    """
+    run = found.run
+    compared = {
+        record.pair: (record, seen)
+        for record in run.records
+        if record.has_numbers and (seen := divergence_of(record))
+        if record.probe == "divergence"
+    }
+    if not compared:
+        raise BadInput(
+            source=run.name,
+            reason="has no divergence, which this form is of",
+            hint="It comes from: codeneedle sweep --probe divergence",
+        )
+    pairs = most_precise_first(compared)
+    stored = (at.context for _, seen in compared.values() for at in seen.contexts)
+    contexts = list(dict.fromkeys(stored))
+    reference = next(iter(compared.values()))[1].reference
+    parts = [f"### {plain(run.name)}: divergence\n"]
+    for context in contexts:
+        at_context = {
+            pair: at for pair in pairs if (at := compared[pair][1].at(context))
+        }
+        parts += _part(at_context, reference)
+    parts += [f"- {plain(word)}: {plain(line)}" for word, line in captions.facts(run)]
+    records = [compared[pair][0] for pair in pairs]
+    return (
+        "\n".join([*parts, "", *_commands(found, records, reference, dialect)]) + "\n"
+    )
+
+
+def _part(at_context: dict[Pair, Compared], reference: str) -> Iterator[str]:
+    first = next(iter(at_context.values()))
+    yield f"{first.chunks} chunks of {first.context} tokens\n"
+    rows = [list(HEADING)]
+    for pair, compared in at_context.items():
+        name = [visible(pair.k), visible(pair.v), _bits(pair)]
+        if str(pair) == reference:
+            ppl = number(compared.reference_ppl, digits=4)
+            rows.append([*name, ppl, *[NO_VALUE_WORD] * 5])
+            name[1] += ", again"
+        rows.append([*name, *_figures(compared.statistics)])
+    yield table_lines(rows)
+
+
+def _bits(pair: Pair) -> str:
+    """Bits of a value of the cache, K and V alike; of types that are known."""
+    sizes = [bits(pair.k), bits(pair.v)]
+    known = [size for size in sizes if size is not None]
+    return f"{sum(known) / 2:g}" if len(known) == len(sizes) else NO_VALUE_WORD
+
+
+def _figures(found: Statistics) -> list[str]:
+    return [
+        _estimate(found.ppl, 4),
+        _estimate(ppl_difference(found), 4),
+        _estimate(found.kld, 6),
+        _estimate(found.dp_mean, 3),
+        _estimate(found.dp_rms, 3),
+        _estimate(found.same_top, 2),
+    ]
+
+
+def _estimate(each: Estimate, digits: int) -> str:
+    shown = number(each.value, digits=digits)
+    if each.error is None:
+        return shown
+    return f"{shown} ± {number(each.error, digits=digits)}"
+
+
+def ppl_difference(found: Statistics) -> Estimate:
+    """
+    PPL of a pair less that of the base, with the error that the tool states.
+
+    The three relative errors e give the covariance of both logarithms, as
+    (e_pair^2 + e_base^2 - e_ratio^2) / 2; the tool computes it likewise.
+    """
+    pair, base, ratio = found.ppl, found.ppl_base, found.ppl_ratio
+    value = pair.value - base.value
+    if pair.error is None or base.error is None or ratio.error is None:
+        return Estimate(value, None)
+    ours, theirs, both = (each.error / each.value for each in (pair, base, ratio))  # type: ignore[operator]
+    covariance = pair.value * base.value * (ours**2 + theirs**2 - both**2) / 2
+    variance = pair.error**2 + base.error**2 - 2 * covariance
+    return Estimate(value, math.sqrt(max(variance, 0.0)))
+
+
+def _commands(
+    found: Verdict, records: Sequence[CellRecord], reference: str, dialect: Dialect
+) -> Iterator[str]:
+    """The same figures by hand, and the build option for pairs worth compiling."""
+    yield "<details><summary>Commands</summary>\n\n~~~~~sh"
+    settings = found.run.setup.probes.get("divergence", {})
+    contexts = settings.get("contexts", [])
+    yield visible(f"# text.txt: {settings.get('text', '')}")
+    for record in records:
+        compared = divergence_of(record)
+        if str(record.pair) == reference and compared:
+            chunks = compared.contexts[-1].chunks
+            yield visible(shlex.join(dialect.base(record.command, chunks)))
+    for record in records:
+        yield visible(shlex.join(dialect.compares(record.command)))
+    if len(contexts) > 1:
+        yield f"# likewise at contexts of {', '.join(map(str, contexts))} tokens"
+    worth = worth_compiling(found)
+    if worth:
+        yield "# CUDA kernels of the pairs that lose least for their size:"
+        yield f"# {dialect.build(worth)}"
+    yield "~~~~~\n\n</details>"
+
+
+def worth_compiling(found: Verdict) -> list[Pair]:
+    """Pairs of which no other as small loses less, without those beyond the limit."""
+    pairs = [each.pair for each in front(found) if each.word is not Word.BEYOND]
+    return most_precise_first(pairs)
