@@ -11,6 +11,7 @@ Every error that codeneedle raises on purpose, with a message, a hint and an exi
     - WeightsUnusable               the model file is missing, damaged or unsupported
     - FolderUnusable                a folder cannot be written to, is full or is gone
     - SystemRefuses                 memory, files, processes or disk ran out
+  + NothingToShow          exit 1   a run without a number for this report
   + CellError              exit 1   one cell failed: becomes a record with a status
 
 Other modules add a subclass (`BadRecord`, `OtherSetup` ...) only where it is caught by
