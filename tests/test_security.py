@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from injections import put_corpus
+from made_conversations import ITEMS, TEMPLATE, made_conversation
 from made_records import failed_record, made_run
 from made_servers import made_launch
 from started_sweeps import controls, on_terminal
@@ -183,6 +184,54 @@ def test_a_server_inherits_no_secrets_and_they_are_stored_nowhere(watched):
     }
     for name in SECRETS.keys() - {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT"}:
         assert [] == watched.holding(SECRETS[name])
+
+
+@pytest.mark.real
+def test_nothing_that_was_said_in_a_transcript_is_in_a_file_or_on_the_screen(
+    codeneedle, tmp_path
+):
+    """
+    Neither in records, logs and reports of a sweep, nor in an error of the template.
+    """
+    template = tmp_path / "store.jinja"
+    template.write_text(TEMPLATE)
+    said = made_conversation(2)
+    calls = [each for each in said["messages"] if "tool_calls" in each]
+    words = [*ITEMS, "You keep the store"]
+    (tmp_path / "said.json").write_text(json.dumps(said))
+    run, server = "random-bodies-mini/needle-nano", ("--jinja", "--chat-template-file")
+    asked = ("--probe", "transcript", "--transcript", "said.json")
+    grid = ("--k-types", "f16,q4_0", "--v-types", "f16", "--context", "4096")
+
+    commands = [
+        ("transcript", "said.json", "--context", "4096", "--", *server, str(template)),
+        ("sweep", *asked, *grid, "--", *server, str(template)),
+        ("grid", run),
+        ("table", run, "--markdown"),
+        ("verdict", run, "--json"),
+        ("page", run),
+        ("show", run, "q4_0/f16"),
+    ]
+    for command in commands:
+        done = codeneedle(*command)
+        assert 0 == done.returncode, done.stderr
+        assert not _words_in(done.stdout + done.stderr, words)
+    calls[0]["content"] = [{"type": "image_url"}]
+    (tmp_path / "bad.json").write_text(json.dumps(said))
+    refused = codeneedle("transcript", "bad.json")
+    assert 2 == refused.returncode
+    assert not _words_in(refused.stderr, words)
+    files = [each for each in (tmp_path / "sweeps").rglob("*") if each.is_file()]
+    assert {"page.html", "setup.json", "q4_0-f16.log"} <= {each.name for each in files}
+    for each in files:
+        assert not _words_in(each.read_text(errors="replace"), words), each
+    shown = codeneedle("show", run, "q4_0/f16", "1.1")
+    assert _words_in(shown.stdout, words)
+
+
+def _words_in(text, words):
+    """Those of *words* that are in *text*."""
+    return [word for word in words if word in text]
 
 
 @pytest.mark.real

@@ -36,6 +36,7 @@ from codeneedle.cli.options import (
     RunName,
     ServerOption,
     SweepCommand,
+    TranscriptCommand,
     WaitOption,
     argument,
     limits_of,
@@ -162,6 +163,25 @@ def plan(context: typer.Context, *, decide: DecideOption = False) -> None:
         sweep_module.refuse(plans)
     for planned in plans:
         _stdout().print(plan_view(planned, decide=decide), crop=False)
+
+
+@app.command(cls=TranscriptCommand)
+def transcript(
+    context: typer.Context,
+    file: Annotated[str, argument("FILE", "Recorded conversations.")],
+) -> None:
+    """
+    Show what a sweep would force of recorded conversations: turns and their tokens.
+
+    What the chat template drops, and what does not fit the context, is named.
+    """
+    from codeneedle.cli.sweep import counted_transcript
+    from codeneedle.report.turns import transcript_view
+
+    request, execution = context.obj
+    with _stderr().status("rendering conversations"):
+        counted, tokens = counted_transcript(request, execution, path("FILE", file))
+    _stdout().print(transcript_view(file, counted, context=tokens), crop=False)
 
 
 @submit.command(cls=SweepCommand)
@@ -527,9 +547,19 @@ def show(
     pair: Annotated[str, argument("K/V", "For example q8_0/q4_0.")],
     function: Annotated[
         str | None,
-        argument("FUNCTION", "Show this function, or question of a task, alone."),
+        argument("FUNCTION", "Show this function, question or turn alone."),
     ] = None,
     *,
+    transcript: Annotated[
+        Path | None,
+        option(
+            "--transcript",
+            "FILE",
+            path,
+            "Where the text of turns is, which no run holds.",
+            "the file that was measured",
+        ),
+    ] = None,
     out: OutOption = RUNS,
 ) -> None:
     """Show what a pair answered and how it failed, or one answer."""
@@ -544,6 +574,7 @@ def show(
         function,
         width=console.width,
         colour=console.color_system is not None,
+        transcript=transcript,
     ):
         console.print(part, crop=False)
 

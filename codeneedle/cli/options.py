@@ -478,7 +478,7 @@ SWEEP_OPTIONS = {
         "LIST",
         words,
         "What to measure: recall, divergence, copy, throughput, retrieval, reuse, "
-        "eval.",
+        "transcript, eval.",
         "recall",
     ),
     "contexts": _valued(
@@ -630,6 +630,15 @@ class SweepCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the name of the command in a usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGS]"]
+
+
+class TranscriptCommand(SweepCommand):
+    """One that takes a file of conversations in the place of a sweep file."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """As of `SweepCommand`."""
+        taken = {"sweep", "transcript__file"}
+        return [each for each in super().get_params(ctx) if each.name not in taken]
 
 
 def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]]:

@@ -26,6 +26,9 @@ from codeneedle.grid import RUNS, Pair
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes.probe import Probe, RunContext
+from codeneedle.probes.transcript.choice import CountedTurn
+from codeneedle.probes.transcript.probe import TranscriptSettings, turns_of
+from codeneedle.probes.transcript.record import NAME as TRANSCRIPT
 from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP
 from codeneedle.sweep import plan as planning
@@ -179,6 +182,22 @@ def planned(request: Request, execution: Execution) -> list[Plan]:
         )
         for name, page in found
     ]
+
+
+def counted_transcript(
+    request: Request, execution: Execution, file: Path
+) -> tuple[Sequence[CountedTurn], int]:
+    """
+    The turns in *file*, with their tokens, and the context of the first page.
+
+    Raises:
+        CodeneedleError: As `planned`; and if the conversations cannot be rendered.
+    """
+    chosen = request.chosen(TRANSCRIPT, TranscriptSettings)
+    settings = structs.replace(chosen, file=file)
+    asked = structs.replace(request, probes=(TRANSCRIPT,), transcript=settings)
+    plan = planned(asked, execution)[0]
+    return turns_of(settings, plan.engine, plan.context), plan.context
 
 
 def refuse(plans: Sequence[Plan]) -> None:

@@ -31,6 +31,7 @@ from codeneedle.records.record import (
     MOST_NATS,
     Amount,
     Effective,
+    Json,
     LogProb,
     Status,
     Trouble,
@@ -47,6 +48,7 @@ class Ability(StrEnum):
     DIVERGENCE = "divergence"
     SPEED = "speed"
     ADDRESS = "programs that speak OpenAI's API"
+    CONVERSATIONS = "whole conversations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,32 @@ class Tokenizer(Protocol):
         template_args: Mapping[str, object] | None = None,
     ) -> str:
         """The prompt that the chat template makes of *messages*."""
+        ...
+
+
+class Template(Tokenizer, Protocol):
+    """Renders conversations, tools and thoughts included."""
+
+    def render_conversation(
+        self,
+        messages: Sequence[Json],
+        tools: Sequence[Json],
+        *,
+        begins_reply: bool,
+        thinking: bool,
+    ) -> str:
+        """
+        The text that the chat template makes of *messages*.
+
+        Args:
+            messages: As OpenAI's API has them; a last one of the assistant is whole.
+            tools: Definitions of tools, likewise.
+            begins_reply: Whether what begins an answer follows.
+            thinking: Whether the template may allow thinking.
+
+        Raises:
+            Refused: If the template does not take them.
+        """
         ...
 
 
@@ -366,6 +394,18 @@ class Engine(ABC):
             BadInput: If the engine does not take the user's arguments.
             ToolFailed: If it fails otherwise.
         """
+
+    def templating(self) -> AbstractContextManager[Template]:
+        """
+        The chat template behind `Ability.CONVERSATIONS`, before the first cell.
+
+        Nothing of what it renders is left in a file.
+
+        Raises:
+            MachineError: If it is missing.
+        """
+        self.require(Ability.CONVERSATIONS)
+        raise NotImplementedError
 
     @abstractmethod
     def serving(self, cell: CellSpec, *, log: Path) -> AbstractContextManager[Served]:

@@ -11,11 +11,12 @@ from codeneedle.probes.recall.probe import PROBE as RECALL
 from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
 from codeneedle.probes.reuse.probe import PROBE as REUSE
 from codeneedle.probes.throughput.probe import PROBE as THROUGHPUT
+from codeneedle.probes.transcript.probe import PROBE as TRANSCRIPT
 
 PROBES: dict[str, Probe] = {
     probe.name: probe
     for probe in (
-        *(RECALL, DIVERGENCE, COPY, THROUGHPUT, RETRIEVAL, REUSE),
+        *(RECALL, DIVERGENCE, COPY, THROUGHPUT, RETRIEVAL, REUSE, TRANSCRIPT),
         EVALUATION,
     )
 }

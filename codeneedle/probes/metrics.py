@@ -62,6 +62,10 @@ class Loss:
     able: Callable[[CellRecord, Setup], float] = lambda _record, _setup: 1.0
 
 
+Noun = Literal["functions", "chunks", "texts", "samples", "turns", "conversations"]
+"""What units of a metric are called."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """
@@ -93,8 +97,7 @@ class Metric:
         error: Standard error of the value of a record, where its tool states one; by
             default it is that of a mean over units.
         shows_error: Whether reports show that error beside the value.
-        noun: What its units are: a function, a chunk, a text or a sample, the same in
-            every cell.
+        noun: What its units are called; they are the same in every cell.
         units: Of every unit the value; None where `values` are of units.
     """
 
@@ -116,7 +119,7 @@ class Metric:
     loss: Loss | None = None
     error: Callable[[CellRecord], float | None] | None = None
     shows_error: bool = False
-    noun: Literal["functions", "chunks", "texts", "samples"] = "functions"
+    noun: Noun = "functions"
     units: Values | None = None
 
     @property

@@ -5,6 +5,7 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 from rapidfuzz.distance import Levenshtein
@@ -35,11 +36,14 @@ from codeneedle.probes.retrieval.record import NAME as RETRIEVAL
 from codeneedle.probes.retrieval.scoring import AnswerScore, Mode
 from codeneedle.probes.reuse.record import NAME as REUSE
 from codeneedle.probes.reuse.record import ReuseQuestion, reuse_of
+from codeneedle.probes.transcript.record import NAME as TRANSCRIPT
+from codeneedle.probes.transcript.record import scored_turns
 from codeneedle.records.record import CellRecord, NeedleFacts, Run
 from codeneedle.records.store import LOGS
 from codeneedle.report.captions import entry_table, number, text_table
 from codeneedle.report.grid import Scale, cell_style
 from codeneedle.report.reuse import reuse_overview, reuse_view
+from codeneedle.report.turns import turn_view, turns_overview
 from codeneedle.text import one_line, plural, size, visible, visible_lines
 
 RECALL = "recall"
@@ -53,6 +57,7 @@ def answers(
     *,
     width: int,
     colour: bool,
+    transcript: Path | None = None,
 ) -> Iterator[RenderableType]:
     """
     An overview of all answers of *pair*, or the one to *function* in full.
@@ -60,10 +65,11 @@ def answers(
     Args:
         runs: The runs to search; each that has the pair is shown.
         pair: The cell.
-        function: Name of a needle, or its part after a dot, or of a question of a
-            task; None for all.
+        function: Name of a needle, or its part after a dot, of a question of a task,
+            or of a turn; None for all.
         width: Columns of the terminal.
         colour: Whether to colour; the marks have the same meaning.
+        transcript: The file that turns are of, whose text no run holds.
 
     Raises:
         BadInput: If no run has a record of the pair.
@@ -95,6 +101,8 @@ def answers(
             yield question_view(asked)
         elif isinstance(asked, ReuseQuestion):
             yield reuse_view([asked])
+        elif isinstance(asked, CellRecord):
+            yield turn_view(run, asked, name, transcript, colour=colour)
         elif isinstance(asked, ForcedAnswer):
             yield forced_tokens(asked, _of_reference(run, asked), colour=colour)
         else:
@@ -122,6 +130,8 @@ def _cell_view(run: Run, records: Sequence[CellRecord]) -> Iterator[RenderableTy
             yield questions_overview(record)
         elif record.probe == REUSE:
             yield reuse_overview(record)
+        elif record.probe == TRANSCRIPT:
+            yield turns_overview(run, record)
 
 
 def _proved(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
@@ -153,15 +163,21 @@ def _unknown(function: str, pair: Pair, known: Sequence[str]) -> CodeneedleError
     return BadInput(
         source=pair,
         reason="has no answers",
-        hint="Answers come from: codeneedle sweep --probe recall, retrieval or reuse",
+        hint="Answers come from: codeneedle sweep --probe recall, retrieval, reuse or "
+        "transcript",
     )
 
 
 def _all(
     run: Run, record: CellRecord
-) -> Iterator[tuple[str, ScoredRound | ForcedAnswer | Outcome | ReuseQuestion]]:
-    """Name and answer of all that *record* asked."""
+) -> Iterator[
+    tuple[str, ScoredRound | ForcedAnswer | Outcome | ReuseQuestion | CellRecord]
+]:
+    """Name and answer of all that *record* asked; of a turn, the record itself."""
     if not record.has_numbers:
+        return
+    if record.probe == TRANSCRIPT:
+        yield from ((name, record) for name in scored_turns(record, run.setup))
         return
     if record.probe == RECALL:
         for asked in scored_rounds(record, run.setup):

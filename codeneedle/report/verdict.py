@@ -56,6 +56,8 @@ MORE_UNITS = {
     "chunks": "--chunks",
     "texts": "--questions",
     "samples": "samples of the evaluation",
+    "turns": "--transcript",
+    "conversations": "--transcript",
 }
 """Options that ask for more of each unit, or what else does."""
 
@@ -556,6 +558,11 @@ def _population(found: Verdict) -> Iterator[str]:
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     if rows[0].kind is LossKind.SCORE:
         yield f"About samples like these {units}; other tasks can differ by more."
+    elif noun in {"turns", "conversations"}:
+        yield (
+            f"About {noun} like these {units}; other conversations can differ by more "
+            "(--transcript)."
+        )
     else:
         yield (
             f"About {noun} like these {units}, in this text; another text can differ "

@@ -154,6 +154,7 @@ class FakeEngine(Engine):
         refused: Arguments that it does not take.
         stretches_context: As of `engine.Engine`.
         thinking_off: Likewise.
+        template: Renders conversations.
         server: What it serves; made anew for each cell where None.
         served: Cells that it served, in order.
         preflights: Pairs that it was asked to check, in order.
@@ -175,6 +176,7 @@ class FakeEngine(Engine):
     stretches_context: bool = False
     thinking_off: str = ""
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
+    template: object = None
     server: FakeServer | None = None
     served: list = field(default_factory=list)
     preflights: list = field(default_factory=list)
@@ -205,6 +207,11 @@ class FakeEngine(Engine):
     def tokenizing(self, *, log):
         self.counted += 1
         yield self.tokenizer
+
+    @contextlib.contextmanager
+    def templating(self):
+        self.counted += 1
+        yield self.template
 
     @contextlib.contextmanager
     def serving(self, cell, *, log):

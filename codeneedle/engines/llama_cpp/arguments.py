@@ -143,6 +143,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ("--sleep-idle-seconds", _LIFE),
     ("-lv --verbosity --log-verbosity -v --verbose --log-verbose", _LOG),
     ("--log-disable --log-file --log-jsonl --no-log-prefix", _LOG),
+    ("--log-prompts-dir", "It would write down what is asked; leave it out."),
     ("--grammar --grammar-file -j --json-schema -jf --json-schema-file", _ANSWERS),
     ("-l --logit-bias --ignore-eos --samplers --sampler-seq", _ANSWERS),
     ("--sampling-seq -r --reverse-prompt -sp --special", _ANSWERS),

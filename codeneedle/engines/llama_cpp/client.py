@@ -94,7 +94,7 @@ class Client(Connection):
     """
     Talks to one llama-server, one request at a time.
 
-    Implements `engine.Replies` and `engine.Tokenizer`.
+    Implements `engine.Replies`, `engine.Tokenizer` and `engine.Template`.
     """
 
     def readiness(self, alias: str, *, limit_s: float = SHORT_S) -> Readiness:
@@ -144,6 +144,24 @@ class Client(Connection):
     ) -> str:
         """The prompt that the chat template makes of *messages*."""
         body = template_body(messages, template_args or {})
+        return self._answer("POST", "/apply-template", _Rendered, body).prompt
+
+    def render_conversation(
+        self,
+        messages: Sequence[Json],
+        tools: Sequence[Json],
+        *,
+        begins_reply: bool,
+        thinking: bool,
+    ) -> str:
+        """As of `engine.Template`, of a server with ``--no-prefill-assistant``."""
+        body: Json = {
+            "messages": messages,
+            "add_generation_prompt": begins_reply,
+            "chat_template_kwargs": {"enable_thinking": thinking},
+        }
+        if tools:
+            body["tools"] = tools
         return self._answer("POST", "/apply-template", _Rendered, body).prompt
 
     def complete(

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from codeneedle.engines.engine import (
     ModelSpec,
     Pace,
     SpeedTool,
+    Template,
     Tokenizer,
 )
 from codeneedle.engines.llama_cpp import arguments, bench, perplexity
@@ -27,6 +29,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     VISIBLE_DEVICES,
     Launch,
 )
+from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
 from codeneedle.engines.llama_cpp.log import fallback, read_log
 from codeneedle.engines.llama_cpp.server import (
@@ -82,6 +85,9 @@ def _lent() -> list[str]:
     return said.split(",") if said else []
 
 
+WHOLE_ANSWERS = "--no-prefill-assistant"
+"""Renders a last message of the assistant like any other."""
+
 _PREFLIGHT_CONTEXT = 256
 """Tokens; the least that a server takes."""
 
@@ -117,12 +123,21 @@ class LlamaCpp(Engine):
         }
         has = (ability for ability, tool in tools.items() if tool)
         always = {Ability.LOG_PROBABILITIES, Ability.FORCED, Ability.ADDRESS}
+        if WHOLE_ANSWERS in self.facts.options:
+            always.add(Ability.CONVERSATIONS)
         return frozenset({*always, *has})
 
     def require(self, ability: Ability) -> None:
         """As of `engine.Engine`."""
         if ability in self.abilities:
             return
+        if ability is Ability.CONVERSATIONS:
+            raise ToolMissing(
+                tool=str(self.tools.server),
+                reason=f"has no {WHOLE_ANSWERS}: it is too old to render "
+                "conversations with their answers",
+                hint="Build a newer one with 'codeneedle llama'.",
+            )
         tool, option = {
             Ability.DIVERGENCE: ("llama-perplexity", "divergence"),
             Ability.SPEED: ("llama-bench", "throughput"),
@@ -221,12 +236,30 @@ class LlamaCpp(Engine):
         return "" if self.model.thinking or not has_budget else "--reasoning-budget 0"
 
     @contextlib.contextmanager
+    def templating(self) -> Iterator[Template]:
+        """As of `engine.Engine`: a server's log quotes what it cannot render."""
+        self.require(Ability.CONVERSATIONS)
+        with tempfile.TemporaryDirectory(prefix="codeneedle-") as folder:
+            log = Path(folder) / "rendering.log"
+            try:
+                with self._counting(log, WHOLE_ANSWERS) as client:
+                    yield client
+            except ToolFailed as error:
+                error.hint = "Pass another template: -- --chat-template chatml"
+                raise
+
+    @contextlib.contextmanager
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         """As of `engine.Engine`: no cache types, smallest context, no warm-up."""
+        with self._counting(log) as client:
+            yield client
+
+    @contextlib.contextmanager
+    def _counting(self, log: Path, *options: str) -> Iterator[Client]:
         launch = replace(
             self._launch(None, context=512),
             alias=f"{self.model.name}.counting",
-            extra=arguments.without_offload(self._extra()),
+            extra=(*arguments.without_offload(self._extra()), *options),
         )
         reads_all = arguments.has(self.model.arguments, arguments.LOADING)
         try:

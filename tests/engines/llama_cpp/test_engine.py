@@ -1,16 +1,19 @@
 """llama.cpp as an engine: abilities, preflight, counting."""
 
 import signal
+import tempfile
 from dataclasses import replace
 
 import pytest
 from made_servers import PAIR, fake_llama_cpp
 
-from codeneedle.engines.engine import Ability, CellSpec
+from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.llama_cpp import engine as llama_cpp
+from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, threads, variables
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import ask
-from codeneedle.engines.messages import Message
+from codeneedle.engines.messages import Message, Refused
 from codeneedle.errors import BadInput, MachineError, ToolFailed, ToolMissing
 from codeneedle.grid import Pair
 from codeneedle.models.weights import read_header
@@ -256,6 +259,37 @@ def test_an_engine_has_the_abilities_of_the_programs_beside_the_server(tmp_path)
     assert "codeneedle llama" in caught.value.hint
     with pytest.raises(ToolMissing, match="llama-perplexity is not beside"):
         engine.divergence_tool()
+
+
+def test_a_server_that_is_too_old_to_render_answers_is_named():
+    engine = fake_llama_cpp()
+
+    assert Ability.CONVERSATIONS not in engine.abilities
+    with pytest.raises(ToolMissing, match="has no --no-prefill-assistant"):
+        engine.require(Ability.CONVERSATIONS)
+
+
+@pytest.mark.real
+def test_what_the_real_server_cannot_render_is_left_in_no_file(
+    llama_server, nano, tmp_path, monkeypatch
+):
+    """
+    Its log quotes some of it; the folder of the log goes with the server.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
+    engine = LlamaCpp(tools=installation.find(), facts=ask(llama_server), model=model)
+    with engine.templating() as template:
+        with pytest.raises(Refused):
+            template.render_conversation(
+                [{"role": "user", "content": 7}],
+                (),
+                begins_reply=True,
+                thinking=False,
+            )
+        assert list(tmp_path.rglob("rendering.log"))
+
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_thinking_is_switched_off_where_the_binary_can(tmp_path):

@@ -1,0 +1,373 @@
+"""
+Recorded conversations: what is read from the file that ``--transcript`` names.
+
+Two forms, as JSON or JSON lines: OpenAI's ``messages`` (with ``tools``, ``tool_calls``,
+replies of tools and ``reasoning_content``), and ShareGPT's ``conversations``. Both
+become OpenAI's, which is what servers take. No error quotes what is said in them.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from codeneedle.errors import BadInput
+from codeneedle.records.record import Json
+from codeneedle.system.files import read_regular
+from codeneedle.text import harmless, size
+
+LARGEST_BYTES = 64 << 20
+"""Of a file: about 15 million tokens, which no context holds."""
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+SHARE_GPT_ROLES = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "chatgpt": "assistant",
+    "function_call": "function_call",
+    "tool_call": "function_call",
+    "tool": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+}
+"""What ``from`` may say, with OpenAI's role; ``function_call`` is an assistant's."""
+
+HINT = (
+    "A file holds OpenAI's messages or ShareGPT's conversations, as JSON or JSON lines."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """
+    A call of a tool.
+
+    Attributes:
+        name: Of the function.
+        arguments: JSON, as the recording has it.
+    """
+
+    name: str
+    arguments: str
+
+    @property
+    def parsed(self) -> Any:
+        """The arguments as values."""
+        return json.loads(self.arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """
+    One message of a conversation.
+
+    Attributes:
+        role: One of `ROLES`.
+        content: What is said; may be empty.
+        reasoning: Thinking before it; empty without any.
+        calls: Tools that are called.
+        others: Further fields that templates read: ``name``, ``tool_call_id``.
+    """
+
+    role: str
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    def message(self) -> Json:
+        """The message as OpenAI's API has it."""
+        found: Json = {"role": self.role, "content": self.content, **self.others}
+        if self.reasoning:
+            found["reasoning_content"] = self.reasoning
+        if self.calls:
+            found["tool_calls"] = [
+                {
+                    "id": f"call_{at:05}",
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for at, call in enumerate(self.calls)
+            ]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """
+    A recorded conversation.
+
+    Attributes:
+        line: Line of the file on which it begins, from 1.
+        turns: Its messages, of all roles.
+        tools: Definitions of tools, as OpenAI's API has them.
+    """
+
+    line: int
+    turns: tuple[Turn, ...]
+    tools: tuple[Json, ...] = ()
+
+
+def read_conversations(path: Path) -> tuple[bytes, tuple[Conversation, ...]]:
+    """
+    What is in *path*, as bytes and as conversations.
+
+    Raises:
+        BadInput: If it cannot be read; with the line that is wrong.
+    """
+    reason = ""
+    try:
+        if path.is_file() and path.stat().st_size > LARGEST_BYTES:
+            reason = f"it has more than {size(LARGEST_BYTES)}"
+        else:
+            data = read_regular(path)
+            if data is not None:
+                return data, conversations_of(data, path)
+            reason = "there is no such file"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise BadInput(source=f"--transcript {path}", reason=reason, hint=HINT)
+
+
+def conversations_of(data: bytes, path: Path) -> tuple[Conversation, ...]:
+    """
+    The conversations that *data* is, which stands in *path*.
+
+    Raises:
+        BadInput: With the line that cannot be read.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise _Wrong("it is not UTF-8").at(path, line) from error
+    found = []
+    for line, value in _values(text, path):
+        try:
+            found.append(_conversation(value, line))
+        except _Wrong as wrong:
+            raise wrong.at(path, line) from wrong
+    if not any(turn.role == "assistant" for each in found for turn in each.turns):
+        raise BadInput(
+            source=f"--transcript {path}",
+            reason="no assistant says anything in it",
+            hint=HINT,
+        )
+    return tuple(found)
+
+
+class _Wrong(ValueError):  # noqa: N818 - named after the fact
+    """What is wrong within a conversation; its line is known further up."""
+
+    def at(self, path: Path, line: int) -> BadInput:
+        """The error for the user."""
+        return BadInput(source=f"{path}, line {line}", reason=str(self), hint=HINT)
+
+
+# --- JSON and JSON lines
+
+
+def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+    """
+    Each conversation as a value, with the line on which it begins.
+
+    Raises:
+        BadInput: With the line that is no JSON.
+    """
+    try:
+        whole = _loads(text)
+    except (ValueError, RecursionError) as error:
+        yield from _lines(text, path, error)
+        return
+    if isinstance(whole, list) and not _is_messages(whole):
+        yield from _members(text)
+    else:
+        yield _line_at(text, len(text) - len(text.lstrip())), whole
+
+
+def _lines(text: str, path: Path, whole: Exception) -> Iterator[tuple[int, Any]]:
+    """
+    The value of each line that is not blank.
+
+    Where the first is none, *text* was meant as one value: *whole* says why it is not.
+    """
+    is_first = True
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = _loads(line)
+        except (ValueError, RecursionError) as error:
+            cause = whole if is_first else error
+            place = getattr(cause, "lineno", number) if is_first else number
+            reason = getattr(cause, "msg", "it cannot be read")
+            raise _Wrong(f"is no JSON: {reason}").at(path, place) from error
+        yield number, value
+        is_first = False
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _members(text: str) -> Iterator[tuple[int, Any]]:
+    """The members of the list that *text* is, which was read before."""
+    decoder, at = json.JSONDecoder(), text.index("[") + 1
+    while True:
+        while text[at] in " \t\r\n,":
+            at += 1
+        if text[at] == "]":
+            return
+        value, end = decoder.raw_decode(text, at)
+        yield _line_at(text, at), value
+        at = end
+
+
+def _line_at(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+# --- one conversation
+
+
+def _is_messages(values: Sequence[Any]) -> bool:
+    return bool(values) and all(
+        isinstance(each, dict) and ("role" in each or "from" in each) for each in values
+    )
+
+
+def _conversation(value: Any, line: int) -> Conversation:
+    if isinstance(value, list) and _is_messages(value):
+        value = {"conversations" if "from" in value[0] else "messages": value}
+    if not isinstance(value, dict):
+        raise _Wrong("is no conversation")
+    messages = value.get("messages")
+    if messages is None:
+        messages = value.get("conversations")
+    if not isinstance(messages, list) or not messages:
+        raise _Wrong("has neither 'messages' nor 'conversations'")
+    turns = [_turn(each, number) for number, each in enumerate(messages, start=1)]
+    system = value.get("system")
+    if isinstance(system, str) and system and turns[0].role != "system":
+        turns.insert(0, Turn(role="system", content=harmless(system)))
+    tools = tuple(_tools(value.get("tools") or value.get("functions")))
+    return Conversation(line=line, turns=tuple(turns), tools=tools)
+
+
+def _turn(value: Any, number: int) -> Turn:
+    if not isinstance(value, dict):
+        raise _Wrong(f"message {number} is no object")
+    try:
+        return _share_gpt(value) if "from" in value else _open_ai(value)
+    except _Wrong as wrong:
+        raise _Wrong(f"message {number} {wrong}") from wrong
+
+
+def _open_ai(value: Json) -> Turn:
+    role = value.get("role")
+    if role == "function":
+        role = "tool"
+    if role not in ROLES:
+        raise _Wrong(f"has no known role: {', '.join(ROLES)}")
+    reasoning = value.get("reasoning_content") or value.get("reasoning")
+    calls = value.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise _Wrong("has 'tool_calls' that are no list")
+    if value.get("function_call"):
+        calls = [*calls, value["function_call"]]
+    if calls and role != "assistant":
+        raise _Wrong("calls tools and is not the assistant's")
+    others = {
+        key: harmless(value[key])
+        for key in ("name", "tool_call_id")
+        if isinstance(value.get(key), str)
+    }
+    return Turn(
+        role=role,
+        content=_text(value.get("content")),
+        reasoning=_text(reasoning) if role == "assistant" else "",
+        calls=tuple(map(_call, calls)),
+        others=others,
+    )
+
+
+def _share_gpt(value: Json) -> Turn:
+    name = value.get("from")
+    role = SHARE_GPT_ROLES.get(name) if isinstance(name, str) else None
+    if role is None:
+        known = ", ".join(SHARE_GPT_ROLES)
+        raise _Wrong(f"is 'from' nobody that is known: {known}")
+    said = value.get("value")
+    if role != "function_call":
+        return Turn(role=role, content=_text(said))
+    return Turn(role="assistant", calls=(_call(_parsed(said, "a call")),))
+
+
+def _text(content: Any) -> str:
+    """The text of a message, whose content may be a list of parts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return harmless(content)
+    if not isinstance(content, list):
+        raise _Wrong("has content that is no text")
+    parts = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            raise _Wrong("has a part that is no text")
+        parts.append(harmless(text))
+    return "\n".join(parts)
+
+
+def _call(value: Any) -> Call:
+    inner = value.get("function", value) if isinstance(value, dict) else value
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+        raise _Wrong("has a tool call without a name")
+    name = inner["name"]
+    arguments = inner.get("arguments")
+    if isinstance(arguments, str):
+        # An empty text is what some servers write for no arguments.
+        _parsed(arguments or "{}", "arguments of a tool call")
+        return Call(harmless(name), harmless(arguments or "{}"))
+    text = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    return Call(harmless(name), harmless(text))
+
+
+def _tools(value: Any) -> Iterator[Json]:
+    """Definitions of tools; ShareGPT's are JSON in a text."""
+    found = _parsed(value, "'tools'") if isinstance(value, str) and value else value
+    if not found:
+        return
+    if not isinstance(found, list):
+        raise _Wrong("has 'tools' that are no list")
+    for each in found:
+        if not isinstance(each, dict):
+            raise _Wrong("has a tool that is no object")
+        inner = each if isinstance(each.get("function"), dict) else {"function": each}
+        if not isinstance(inner["function"].get("name"), str):
+            raise _Wrong("has a tool without a name")
+        # Lone surrogates cannot be sent.
+        yield _loads(
+            harmless(json.dumps({"type": "function", **inner}, ensure_ascii=False))
+        )
+
+
+def _parsed(text: Any, what: str) -> Any:
+    if not isinstance(text, str):
+        raise _Wrong(f"has {what} that are no text")
+    try:
+        return _loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _Wrong(f"has {what} that are no JSON") from error

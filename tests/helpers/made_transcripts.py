@@ -1,0 +1,97 @@
+"""Runs of the transcript probe whose tokens have what a test wishes."""
+
+import math
+from dataclasses import replace
+
+from made_losses import losing_setup
+from made_records import sized
+
+from codeneedle.grid import Pair
+from codeneedle.probes.transcript.record import (
+    NAME,
+    Conditions,
+    ForcedTurn,
+    Transcript,
+    TurnFacts,
+)
+from codeneedle.probes.transcript.rendering import Kind, Part
+from codeneedle.records.record import CellRecord, Run, Status, as_json
+
+TEXT = "say f(1)"
+"""Of each turn: four characters of text, and four of a call; a token each."""
+
+PARTS = (Part(Kind.TEXT, 0, 4, "content"), Part(Kind.TOOL, 4, 8, "arguments 0"))
+
+
+def made_conditions(turns=16, *, conversations=1, parts=PARTS):
+    """*turns* in each of the conversations."""
+    return Conditions(
+        sha256="ab" * 32,
+        conversations=conversations,
+        limit=None,
+        turns=tuple(
+            TurnFacts(
+                name=f"{conversation + 1}.{turn + 1}",
+                prompt_tokens=100 * (turn + 1),
+                tokens=len(TEXT),
+                prompt_sha256="cd" * 32,
+                text_sha256="ef" * 32,
+                parts=parts,
+            )
+            for conversation in range(conversations)
+            for turn in range(turns)
+        ),
+    )
+
+
+def forced_turn(name, probability, *, behind=()):
+    """
+    A turn whose tokens have the *probability* that is given for their place.
+
+    Those *behind* are no first choices.
+    """
+    places = range(len(TEXT))
+    return ForcedTurn(
+        turn=name,
+        logprobs=tuple(math.log(probability(at)) for at in places),
+        leads=tuple(-1.0 if at in behind else 1.0 for at in places),
+        ends=tuple(at + 1 for at in places),
+    )
+
+
+def transcript_record(pair, turns):
+    """A finished record with these forced *turns*."""
+    return sized(
+        CellRecord(
+            pair=Pair.parse(pair),
+            probe=NAME,
+            status=Status.FINISHED,
+            started="2025-11-20T12:00:00+00:00",
+            observation=as_json(Transcript(turns=tuple(turns))),
+        )
+    )
+
+
+def transcript_run(probabilities, conditions=None):
+    """
+    A run with a record for each pair of *probabilities*.
+
+    Args:
+        probabilities: By pair, of a turn's number and a token's place.
+        conditions: What was forced.
+    """
+    chosen = conditions or made_conditions()
+    setup = replace(
+        losing_setup(list(probabilities)), probes={NAME: as_json(chosen)}, forced=()
+    )
+    records = [
+        transcript_record(
+            pair,
+            [
+                forced_turn(turn.name, lambda at, n=number, p=probability: p(n, at))
+                for number, turn in enumerate(chosen.turns)
+            ],
+        )
+        for pair, probability in probabilities.items()
+    ]
+    return Run(name="corpus/model", setup=setup, records=tuple(records))

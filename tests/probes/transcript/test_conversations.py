@@ -1,0 +1,218 @@
+"""Recorded conversations: what is read, and what is wrong by its line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_conversations import TOOLS, made_conversation
+
+from codeneedle.errors import BadInput
+from codeneedle.probes.transcript.conversations import (
+    Call,
+    conversations_of,
+    read_conversations,
+)
+
+FILE = Path("said.json")
+HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+
+
+def read(value):
+    """The conversations of *value* as JSON."""
+    return conversations_of(json.dumps(value).encode(), FILE)
+
+
+def said(conversation):
+    """Roles and texts of a conversation."""
+    return [(turn.role, turn.content) for turn in conversation.turns]
+
+
+def refusal_of(data):
+    """Why *data* cannot be read, with its place."""
+    with pytest.raises(BadInput) as refused:
+        conversations_of(data.encode(), FILE)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": HELLO},
+        HELLO,
+        [{"messages": HELLO}],
+        [HELLO],
+        {
+            "conversations": [
+                {"from": "human", "value": "Hi"},
+                {"from": "gpt", "value": "Hello"},
+            ]
+        },
+        [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}],
+    ],
+)
+def test_one_conversation_is_read_in_each_form(value):
+    (found,) = read(value)
+
+    assert [("user", "Hi"), ("assistant", "Hello")] == said(found)
+
+
+def test_lines_of_json_are_conversations_that_know_their_line():
+    line = json.dumps({"messages": HELLO})
+
+    found = conversations_of(f"{line}\n\n{line}\n".encode(), FILE)
+
+    assert [1, 3] == [each.line for each in found]
+
+
+def test_conversations_of_a_list_know_the_line_on_which_they_begin():
+    text = json.dumps([{"messages": HELLO}, {"messages": HELLO}], indent=1)
+
+    found = conversations_of(text.encode(), FILE)
+
+    lines = text.split("\n")
+    assert [" {", " {"] == [lines[each.line - 1] for each in found]
+
+
+def test_tools_thoughts_and_calls_are_read():
+    (found,) = read(made_conversation(1))
+
+    call = found.turns[2]
+    assert tuple(TOOLS) == found.tools
+    assert "assistant" == call.role
+    assert call.reasoning.startswith("The ")
+    assert ["look_up"] == [each.name for each in call.calls]
+    assert {"tool_call_id": "c0"} == found.turns[3].others
+
+
+def test_calls_of_share_gpt_and_of_older_apis_become_calls():
+    of_share_gpt = {
+        "conversations": [
+            {"from": "function_call", "value": '{"name": "f", "arguments": {"a": 1}}'}
+        ],
+        "tools": '[{"name": "f"}]',
+        "system": "Be kind.",
+    }
+    older = [
+        {"role": "assistant", "function_call": {"name": "f", "arguments": '{"a":1}'}}
+    ]
+
+    (shared,), (found,) = read(of_share_gpt), read(older)
+
+    assert ("system", "Be kind.") == said(shared)[0]
+    assert (Call("f", '{"a": 1}'),) == shared.turns[1].calls
+    assert "f" == shared.tools[0]["function"]["name"]
+    assert (Call("f", '{"a":1}'),) == found.turns[0].calls
+
+
+def test_parts_of_a_text_are_joined():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+    (found,) = read([{"role": "assistant", "content": parts}])
+
+    assert "a\nb" == found.turns[0].content
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ({"role": "robot"}, "no known role"),
+        ({"from": "robot"}, "nobody that is known"),
+        (7, "is no conversation"),
+        ({"role": "user", "content": 7}, "content that is no text"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "part that is no text"),
+        ({"role": "user", "tool_calls": [{"name": "f"}]}, "not the assistant's"),
+        ({"role": "assistant", "tool_calls": [{}]}, "call without a name"),
+        ({"role": "assistant", "tool_calls": 7}, "are no list"),
+        (
+            {
+                "role": "assistant",
+                "tool_calls": [{"name": "f", "arguments": "{SECRET"}],
+            },
+            "arguments of a tool call that are no JSON",
+        ),
+        ({"from": "function_call", "value": 7}, "a call that are no text"),
+    ],
+)
+def test_a_message_that_is_wrong_is_named_with_its_line(message, reason):
+    """And what is said in it is not."""
+    good = json.dumps({"messages": HELLO})
+    bad = json.dumps([*HELLO, message])
+
+    said = refusal_of(f"{good}\n{bad}\n")
+
+    assert "said.json, line 2: " in said
+    assert reason in said
+    assert "SECRET" not in said
+
+
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        ('{"messages": []}\n', "line 1: has neither"),
+        ('[\n {"messages": 1},\n]', "line 3: is no JSON"),
+        ('{"messages": NaN}', "line 1: is no JSON"),
+        ('[{"role": "assistant"}]\n{', "line 2: is no JSON"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "no assistant says"),
+        ('{"messages": [{"role": "assistant"}], "tools": "x"}', "line 1: has 'tools'"),
+        ('{"messages": [{"role": "assistant"}], "tools": [7]}', "line 1: has a tool"),
+        ("[" * 100_000, "line 1: is no JSON"),
+        ("", "no assistant says"),
+    ],
+)
+def test_what_is_no_transcript_is_refused_with_its_line(data, place):
+    assert place in refusal_of(data)
+
+
+def test_bytes_that_are_no_utf_8_are_refused_with_their_line():
+    with pytest.raises(BadInput, match="line 2: it is not UTF-8"):
+        conversations_of(b"{}\n\xff", FILE)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="there is no such file"):
+        read_conversations(tmp_path / "none.json")
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="--transcript"):
+        read_conversations(tmp_path)
+
+
+def test_lone_surrogates_can_be_sent():
+    value = [{"role": "assistant", "content": "\ud800"}]
+    tools = [{"type": "function", "function": {"name": "\ud800"}}]
+
+    (found,) = read({"messages": value, "tools": tools})
+
+    assert "\ufffd" == found.turns[0].content
+    assert "\ufffd" == found.tools[0]["function"]["name"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *("messages", "conversations", "role", "content", "from", "value"),
+                    *("tools", "tool_calls", "function", "name", "arguments", "text"),
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_any_json_is_conversations_or_refused(value):
+    try:
+        found = read(value)
+    except BadInput:
+        return
+    assert any(turn.role == "assistant" for each in found for turn in each.turns)

@@ -1,0 +1,155 @@
+"""Metrics of transcripts, over all tokens and by class, and how they are judged."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from made_transcripts import (
+    PARTS,
+    forced_turn,
+    made_conditions,
+    transcript_record,
+    transcript_run,
+)
+
+from codeneedle.probes import PROBES
+from codeneedle.probes.transcript.metrics import FEWEST_UNITS
+from codeneedle.probes.transcript.probe import PROBE
+from codeneedle.probes.transcript.record import MANY_CONVERSATIONS, NAME
+from codeneedle.records.record import BadRecord
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.statistics import Word
+
+
+def value(run, record, name):
+    """The value of the metric of that *name*."""
+    (metric,) = (m for m in PROBE.metrics_of(run.setup) if m.name == name)
+    values = metric.values(record, run.setup)
+    return math.fsum(values) / len(values)
+
+
+def steady(turn, at):
+    """Probabilities of the reference: a little different in each turn."""
+    return 0.6 + 0.01 * turn
+
+
+def words(run):
+    """What the metrics say of q8_0/q8_0, by their names."""
+    (standing,) = judge(run).compared
+    return {row.metric.name: row.word for row in standing.rows}
+
+
+def test_classes_of_tokens_have_metrics_of_their_own():
+    run = transcript_run({"bf16/bf16": lambda _turn, at: 0.5 if at < 4 else 0.25})
+    (record,) = run.records
+
+    assert math.log(0.5) == pytest.approx(value(run, record, "transcript-logp@text"))
+    assert math.log(0.25) == pytest.approx(value(run, record, "transcript-logp@tool"))
+    both = (math.log(0.5) + math.log(0.25)) / 2
+    assert both == pytest.approx(value(run, record, "transcript-logp"))
+    names = {metric.name for metric in PROBE.metrics_of(run.setup)}
+    assert "transcript-right@tool" in names
+    assert "transcript-logp@code" not in names
+
+
+def test_first_choices_are_counted_until_the_first_that_is_none():
+    run = transcript_run({"bf16/bf16": steady}, made_conditions(1))
+    record = transcript_record(
+        "bf16/bf16", [forced_turn("1.1", lambda _at: 0.5, behind=(2, 5))]
+    )
+
+    assert 75 == value(run, record, "transcript-right")
+    assert 2 == value(run, record, "transcript-breaks-at")
+    assert 2 == value(run, record, "transcript-breaks-at@text")
+    assert 1 == value(run, record, "transcript-breaks-at@tool")
+
+
+def test_a_loss_of_tool_tokens_alone_puts_their_class_beyond_the_limit_and_no_other():
+    def losing(turn, at):
+        noise = 0.0001 * (-1) ** turn
+        return steady(turn, at) + noise - (0.015 if at >= 4 else 0)
+
+    run = transcript_run({"bf16/bf16": steady, "q8_0/q8_0": losing})
+
+    assert {
+        "transcript-logp": Word.WITHIN,
+        "transcript-logp@tool": Word.BEYOND,
+        "transcript-logp@text": Word.WITHIN,
+    } == words(run)
+    assert Word.BEYOND is judge(run).compared[0].word
+
+
+def test_a_class_in_few_turns_is_shown_and_not_judged():
+    few = made_conditions()
+    with_tools = few.turns[: FEWEST_UNITS - 1]
+    text_alone = (replace(PARTS[0], end=8),)
+    others = (replace(turn, parts=text_alone) for turn in few.turns[FEWEST_UNITS - 1 :])
+    run = transcript_run(
+        {"bf16/bf16": steady, "q8_0/q8_0": steady},
+        replace(few, turns=(*with_tools, *others)),
+    )
+
+    assert {"transcript-logp", "transcript-logp@text"} == words(run).keys()
+    assert ("tool tokens are in 5 turns: shown, too few to be judged",) == (
+        PROBE.remarks(run)
+    )
+
+
+def test_units_are_conversations_where_there_are_many():
+    many = transcript_run(
+        {"bf16/bf16": steady, "q8_0/q8_0": steady},
+        made_conditions(2, conversations=MANY_CONVERSATIONS),
+    )
+    few = transcript_run(
+        {"bf16/bf16": steady, "q8_0/q8_0": steady},
+        made_conditions(2, conversations=MANY_CONVERSATIONS - 1),
+    )
+
+    for run, noun, units in ((many, "conversations", 8), (few, "turns", 14)):
+        (standing,) = judge(run).compared
+        (row,) = (r for r in standing.rows if r.metric.name == "transcript-logp")
+        assert (noun, units) == (row.metric.noun, row.bounds.units)
+
+
+def test_a_turn_without_scores_is_an_answer_that_is_missing():
+    run = transcript_run({"bf16/bf16": steady, "q8_0/q8_0": steady})
+    whole, other = run.records
+    turns = whole.observation["turns"]
+    broken = [*turns[:-1], {"turn": turns[-1]["turn"], "error": "told nothing"}]
+    other = replace(other, observation={"turns": broken})
+
+    (standing,) = judge(replace(run, records=(whole, other))).compared
+
+    assert Word.OPEN is standing.word
+    assert "answers missing: 1 of 16 turns" == standing.rows[0].remark
+
+
+def test_setups_without_the_probe_have_none_of_its_classes():
+    run = transcript_run({"bf16/bf16": steady})
+
+    without = replace(run.setup, probes={})
+
+    assert PROBE.metrics == PROBE.metrics_of(without)
+    assert PROBE is PROBES[NAME]
+    assert () == PROBE.remarks(replace(run, setup=without))
+
+
+def test_scores_that_cannot_be_are_a_bad_record():
+    run = transcript_run({"bf16/bf16": steady})
+    (record,) = run.records
+    turns = record.observation["turns"]
+    for key in ("logprobs", "leads", "ends"):
+        uneven = [{**turns[0], key: turns[0][key][:-1]}, *turns[1:]]
+        with pytest.raises(BadRecord):
+            value(
+                run, replace(record, observation={"turns": uneven}), "transcript-logp"
+            )
+
+
+def test_a_setup_whose_turns_have_no_parts_is_a_bad_one():
+    run = transcript_run({"bf16/bf16": steady}, made_conditions(1))
+    (turn,) = run.setup.probes[NAME]["turns"]
+    broken = {**run.setup.probes[NAME], "turns": [{**turn, "parts": []}]}
+
+    with pytest.raises(BadRecord):
+        PROBE.metrics_of(replace(run.setup, probes={NAME: broken}))

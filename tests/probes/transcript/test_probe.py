@@ -1,0 +1,265 @@
+"""The transcript probe: what is asked, stored, continued and refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine, FakeServer, forced_to
+from made_contexts import real_context, run_context
+from made_conversations import TEMPLATE, FakeTemplate, made_conversation
+from made_records import made_setup
+
+from codeneedle.corpora.corpus import load
+from codeneedle.engines.engine import Ability
+from codeneedle.engines.messages import BadReply, Refused, ServerGone
+from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.grid import Pair
+from codeneedle.probes.probe import Outlook, ProbeContext
+from codeneedle.probes.transcript import probe as module
+from codeneedle.probes.transcript.probe import PROBE, TranscriptSettings
+from codeneedle.probes.transcript.record import NAME, Transcript, conditions_of
+from codeneedle.records.record import CellRecord, Status, from_json
+
+
+@pytest.fixture(autouse=True)
+def anew():
+    """What was rendered for another test is not known."""
+    module._turns.cache_clear()
+
+
+def written(folder, value):
+    """A file with *value* as JSON."""
+    file = folder / "said.json"
+    file.write_text(json.dumps(value))
+    return file
+
+
+def made_run(folder, value=None, *, tokens=None, engine=None, **changes):
+    """A run that forces *value*, with its conditions."""
+    file = written(folder, value or made_conversation(2))
+    settings = TranscriptSettings(file=file, tokens=tokens)
+    setup = replace(made_setup(needles=0), context=changes.pop("context", 100_000))
+    run = run_context(
+        folder,
+        engine or FakeEngine(template=FakeTemplate()),
+        settings={NAME: settings},
+        setup=setup,
+        **changes,
+    )
+    return replace(run, setup=with_conditions(run))
+
+
+def with_conditions(run):
+    """The setup of *run* with what the probe stores in it."""
+    return replace(run.setup, probes={NAME: PROBE.conditions(run)})
+
+
+def measured(run, **changes):
+    """What the probe stores of a cell."""
+    if isinstance(run.engine, FakeEngine):
+        run.engine.server = run.engine.server or FakeServer(run.engine)
+    context = ProbeContext(
+        run=run, pair=Pair("q8_0", "q4_0"), logs=run.folder, **changes
+    )
+    return from_json(PROBE.measure(context), Transcript, file="x")
+
+
+def record_of(found):
+    """A record that was broken off with *found*."""
+    return CellRecord(
+        pair=Pair("q8_0", "q4_0"),
+        probe=NAME,
+        status=Status.INTERRUPTED,
+        started="",
+        observation=json.loads(json.dumps(found)),
+    )
+
+
+def test_each_turn_is_forced_behind_all_that_came_before_it(tmp_path):
+    run = made_run(tmp_path)
+
+    found = measured(run)
+
+    turns = conditions_of(run.setup).turns
+    assert ["1.1", "1.2", "1.3", "1.4"] == [turn.name for turn in turns]
+    assert [turn.name for turn in turns] == [turn.turn for turn in found.turns]
+    assert [turn.tokens for turn in turns] == [len(t.logprobs) for t in found.turns]
+    assert run.engine.server.forced[0].startswith("<think>The ")
+    assert 1 == run.engine.counted
+
+
+def test_turns_are_rendered_once_and_not_again_for_a_folder_that_knows_them(tmp_path):
+    run = made_run(tmp_path)
+    module._turns.cache_clear()
+
+    assert run.setup.probes[NAME] == PROBE.conditions(run)
+    assert 1 == run.engine.counted
+
+
+def test_a_conversation_that_was_broken_off_begins_anew(tmp_path):
+    two = [made_conversation(1), made_conversation(1, seed=1)]
+    run = made_run(tmp_path, two)
+    whole = PROBE.measure(
+        ProbeContext(run=run, pair=Pair("q8_0", "q4_0"), logs=tmp_path)
+    )
+    first = record_of({"turns": whole["turns"][:3]})
+    run.engine.server = FakeServer(run.engine)
+
+    found = measured(run, former=first)
+
+    assert 2 == len(run.engine.server.forced)
+    assert ["1.1", "1.2", "2.1", "2.2"] == [turn.turn for turn in found.turns]
+    assert 2 == found.starts
+
+
+def test_what_is_observed_is_kept_turn_by_turn(tmp_path):
+    kept = []
+
+    measured(made_run(tmp_path), keep=kept.append)
+
+    assert [1, 2, 3, 4] == [len(each["turns"]) for each in kept]
+
+
+def test_a_broken_connection_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("codeneedle.probes.recall.probe.BACK_OFF_S", (0.01,))
+    left = [ServerGone(reason="reset")]
+
+    def force(question, right):
+        return left.pop() if left else forced_to(question, right)
+
+    run = made_run(tmp_path, engine=FakeEngine(template=FakeTemplate(), force=force))
+
+    found = measured(run)
+
+    assert 1 == len(found.turns[0].retries)
+
+
+def test_no_error_that_is_stored_quotes_the_server(tmp_path):
+    """Which may say what was said in the conversation."""
+    bad = BadReply(expected="tokens", found="SECRET")
+    refused = Refused(code=500, kind="server_error", message="SECRET")
+
+    def forced_with(error, among):
+        answers = iter(among)
+
+        def force(question, right):
+            return error if next(answers) else forced_to(question, right)
+
+        return FakeEngine(template=FakeTemplate(), force=force)
+
+    run = made_run(tmp_path, engine=forced_with(bad, [True, False, False, False]))
+    found = measured(run)
+    assert "the server told no probabilities by token" == found.turns[0].error
+
+    for error in (bad, refused):
+        run = replace(run, engine=forced_with(error, [True] * 4))
+        with pytest.raises(CellError) as failed:
+            measured(run)
+        assert "SECRET" not in f"{failed.value} {failed.value.hint}"
+
+
+def test_a_file_that_has_changed_since_is_refused(tmp_path):
+    run = made_run(tmp_path)
+    written(tmp_path, made_conversation(2, seed=9))
+
+    with pytest.raises(BadInput, match="has changed since"):
+        measured(run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"context": 100}, "Use --context 512 or more."),
+        ({"tokens": 1}, "Use --transcript-tokens 136 or more."),
+        (
+            {
+                "engine": FakeEngine(
+                    template=FakeTemplate(
+                        drops=("content", "tool_calls", "reasoning_content")
+                    )
+                )
+            },
+            "Name a chat template that does",
+        ),
+    ],
+)
+def test_a_transcript_of_which_no_turn_is_left_is_refused(tmp_path, changes, hint):
+    with pytest.raises(BadInput) as refused:
+        made_run(tmp_path, made_conversation(1), **changes)
+
+    assert hint in refused.value.hint
+
+
+def test_without_a_file_the_option_is_named():
+    with pytest.raises(BadInput) as refused:
+        PROBE.check(TranscriptSettings(), None)
+
+    assert "Name a file: --transcript FILE" == refused.value.hint
+
+
+def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
+    run = made_run(tmp_path)
+    settings = run.settings[NAME]
+    outlook = Outlook(
+        corpus=load("random-bodies-mini"), context=10_000, is_built_in=True
+    )
+
+    estimated = PROBE.work(settings, outlook)
+    counted = PROBE.work(settings, replace(outlook, setup=run.setup))
+
+    turns = conditions_of(run.setup).turns
+    assert (turns[-1].prompt_tokens,) == counted.texts
+    assert sum(turn.tokens for turn in turns) == counted.written
+    for about, exact in (
+        (estimated.texts[0], counted.texts[0]),
+        (estimated.written, counted.written),
+    ):
+        assert exact / 3 < about < 3 * exact
+    assert "4 turns" == PROBE.price(settings, None) == PROBE.price(settings, run.setup)
+    limited = TranscriptSettings(file=settings.file, tokens=50)
+    assert 50 == PROBE.work(limited, outlook).written
+    assert "4 turns, at most 50 tokens" == PROBE.price(limited, None)
+
+
+def test_a_file_asks_for_the_probe():
+    assert PROBE.is_asked_by(TranscriptSettings(file=Path("said.json")))
+    assert not PROBE.is_asked_by(TranscriptSettings(tokens=5))
+
+
+def test_engines_that_cannot_render_conversations_are_refused():
+    engine = FakeEngine(abilities=frozenset({Ability.FORCED}))
+
+    with pytest.raises(ToolMissing):
+        engine.require(Ability.CONVERSATIONS)
+
+
+# The real llama-server
+
+
+def test_the_real_server_renders_and_forces_a_conversation(tmp_path):
+    """Tokens of all classes are scored, and the cache goes on from turn to turn."""
+    template = tmp_path / "store.jinja"
+    template.write_text(TEMPLATE)
+    arguments = ("--jinja", "--chat-template-file", str(template))
+    file = written(tmp_path, made_conversation(3))
+    settings = TranscriptSettings(file=file)
+    setup = replace(made_setup(needles=0), context=8192)
+    run = real_context(
+        tmp_path, arguments=arguments, settings={NAME: settings}, setup=setup
+    )
+    run = replace(run, setup=with_conditions(run))
+
+    found = measured(run)
+
+    chosen = conditions_of(run.setup)
+    assert ((), ()) == (chosen.left_out, chosen.dropped)
+    assert 6 == len(found.turns)
+    kinds = {part.kind.value for turn in chosen.turns for part in turn.parts}
+    assert {"tool", "reasoning", "code", "text"} == kinds
+    for turn, forced in zip(chosen.turns, found.turns, strict=True):
+        assert not forced.error
+        assert turn.tokens == len(forced.logprobs) == forced.ends[-1]
+    # The answer goes on behind the reply of the tool, which is read.
+    second = found.turns[1]
+    assert second.cached_tokens >= chosen.turns[0].prompt_tokens

@@ -1,0 +1,158 @@
+"""Turns on the screen: what would be forced, and what each token lost."""
+
+import hashlib
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_conversations import FakeTemplate, made_conversation
+from made_transcripts import (
+    forced_turn,
+    made_conditions,
+    transcript_record,
+    transcript_run,
+)
+from printing import printed
+
+from codeneedle.errors import BadInput
+from codeneedle.grid import Pair
+from codeneedle.probes.transcript.choice import counted_turns
+from codeneedle.probes.transcript.conversations import conversations_of
+from codeneedle.probes.transcript.record import NAME
+from codeneedle.records.record import as_json
+from codeneedle.report.answers import answers
+from codeneedle.report.turns import transcript_view
+
+SAID = {
+    "messages": [
+        {"role": "user", "content": "Call f."},
+        {
+            "role": "assistant",
+            "content": "say ",
+            "tool_calls": [{"function": {"name": "f", "arguments": "1234"}}],
+        },
+    ]
+}
+"""Its turn has the text ``say `` and the arguments ``1234``, a token a character."""
+
+
+@pytest.fixture
+def file(tmp_path):
+    """The transcript that `run` was measured on."""
+    path = tmp_path / "said.json"
+    path.write_text(json.dumps(SAID))
+    return path
+
+
+@pytest.fixture
+def run(file):
+    """A run of one turn in which a pair loses a half on the last token of text."""
+    conditions = replace(
+        made_conditions(1), sha256=hashlib.sha256(file.read_bytes()).hexdigest()
+    )
+
+    def losing(_turn, at):
+        return 0.3 if at == 2 else 0.8
+
+    return transcript_run(
+        {"bf16/bf16": lambda _turn, _at: 0.8, "q8_0/q8_0": losing}, conditions
+    )
+
+
+def shown(run, name=None, *, pair="q8_0/q8_0", colour=False, **options):
+    """What `answers` shows, as text."""
+    parts = answers([run], Pair.parse(pair), name, width=80, colour=colour, **options)
+    return "".join(printed(part) for part in parts)
+
+
+def test_a_turn_lists_what_its_tokens_lost_against_the_reference(run):
+    found = shown(run, "1.1")
+
+    assert "its text is not stored; to see it: --transcript FILE" in found
+    (row,) = (line for line in found.split("\n") if "50.0 %" in line)
+    assert ["3", "·", "text", "80.0", "%", "30.0", "%", "50.0", "%"] == row.split()
+
+
+def test_the_text_of_a_turn_is_read_from_its_file(run, file):
+    found = shown(run, "1.1", transcript=file)
+
+    assert "say 1234" in found
+    (row,) = (line for line in found.split("\n") if "50.0 %" in line)
+    assert "y" in row.split()
+
+
+def test_another_file_is_refused(run, file):
+    file.write_text(json.dumps(SAID, indent=1))
+
+    with pytest.raises(BadInput, match="not the file that was measured"):
+        shown(run, "1.1", transcript=file)
+
+
+def test_the_reference_lost_nothing(run):
+    assert "no token lost anything" in shown(run, "1.1", pair="bf16/bf16")
+
+
+def test_all_turns_are_listed_with_their_depth(run):
+    found = shown(run)
+
+    (row,) = (line for line in found.split("\n") if line.startswith("1.1"))
+    logp = (7 * math.log(0.8) + math.log(0.3)) / 8
+    expected = ["1.1", "100", "8", "8", f"{logp:.3f}", "100.0", "tool,", "text"]
+    assert expected == row.split()
+
+
+def test_a_turn_without_scores_says_why(run):
+    pair, conditions = run.records[1].pair, made_conditions(1)
+    silent = replace(forced_turn("1.1", lambda _at: 1), logprobs=(), leads=(), ends=())
+    record = transcript_record(str(pair), [replace(silent, error="told nothing")])
+    setup = replace(run.setup, probes={NAME: as_json(conditions)})
+
+    found = shown(replace(run, setup=setup, records=(record,)))
+
+    assert "told nothing" in found
+    with pytest.raises(BadInput, match="has no answers"):
+        shown(replace(run, setup=setup, records=(record,)), "1.1")
+
+
+def test_text_that_moves_a_cursor_is_shown_as_escapes(run, file):
+    said = [*SAID["messages"][:1], {**SAID["messages"][1], "content": "\x1b[2J"}]
+    file.write_text(json.dumps({"messages": said}))
+    conditions = replace(
+        made_conditions(1), sha256=hashlib.sha256(file.read_bytes()).hexdigest()
+    )
+    setup = replace(run.setup, probes={NAME: as_json(conditions)})
+
+    found = shown(replace(run, setup=setup), "1.1", transcript=file)
+
+    assert r"\x1b[2J1234" in found
+    assert "\x1b" not in found
+
+
+def test_a_loss_is_coloured(run, file):
+    parts = list(
+        answers(
+            [run],
+            Pair.parse("q8_0/q8_0"),
+            "1.1",
+            width=80,
+            colour=True,
+            transcript=file,
+        )
+    )
+
+    assert "\x1b[1;31my" in printed(*parts, colour=True)
+
+
+def test_turns_that_would_be_forced_are_listed_with_what_is_dropped():
+    template = FakeTemplate(drops=("reasoning_content",))
+    found = conversations_of(json.dumps(made_conversation(1)).encode(), Path("x"))
+    counted = counted_turns(found, template, context=260, limit=None)
+
+    view = printed(transcript_view("said.json", counted, context=260))
+
+    assert "said.json: 1 conversation, 2 turns of the assistant" in view
+    assert "1 turn to force, " in view
+    assert "it does not fit the context" in view
+    assert "the chat template drops reasoning (2 times)" in view
