@@ -11,6 +11,7 @@ Every error that codeneedle raises on purpose, with a message, a hint and an exi
     - WeightsUnusable               the model file is missing, damaged or unsupported
     - FolderUnusable                a folder cannot be written to, is full or is gone
     - SystemRefuses                 memory, files, processes or disk ran out
+  + NothingToShow          exit 1   a run without a number for this report
   + CellError              exit 1   one cell failed: becomes a record with a status
 
 Other modules add a subclass (`BadRecord`, `OtherSetup` ...) only where it is caught by
@@ -151,9 +152,13 @@ class FolderUnusable(MachineError):  # noqa: N818 - named after the fact
         *,
         folder: Path,
         reason: str,
-        hint: str = "Free some space or choose another folder with --out.",
+        hint: str = "",
     ) -> None:
-        super().__init__(f"cannot write to {folder}: {reason}", hint=hint)
+        is_forbidden = os.strerror(errno.EACCES) in reason
+        usual = "Choose another folder with --out" + (
+            ", or ask its owner." if is_forbidden else ", or free some space."
+        )
+        super().__init__(f"cannot write to {folder}: {reason}", hint=hint or usual)
         self.folder = folder
 
 
@@ -204,7 +209,11 @@ _MEMORY_HINT = "Close other programs, or raise the limit: ulimit -v unlimited"
 _DISK_HINT = "Free some space, then run the same command again."
 _PROCESS_HINT = "Close other programs, or raise the limit: ulimit -u"
 
+_RIGHTS_HINT = "You have no right to: ask its owner, or use a folder of your own."
+
 HINTS: dict[int, str] = {
+    errno.EACCES: _RIGHTS_HINT,
+    errno.EPERM: _RIGHTS_HINT,
     errno.ENOMEM: _MEMORY_HINT,
     errno.EMFILE: "Raise the limit of open files: ulimit -n 1024",
     errno.ENFILE: "The whole system has too many open files: close other programs.",

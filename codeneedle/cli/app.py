@@ -921,10 +921,20 @@ def _write_verbatim(text: str) -> None:
 def _stdout() -> "Console":
     from rich.console import Console
 
-    return Console(highlight=False)
+    return _wide_enough(Console(highlight=False))
 
 
 def _stderr() -> "Console":
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _wide_enough(Console(stderr=True, highlight=False, soft_wrap=True))
+
+
+LEAST_WIDTH = 20
+"""Columns in which every report can be drawn."""
+
+
+def _wide_enough(console: "Console") -> "Console":
+    """*console*, where a terminal says that it has hardly any columns, or none."""
+    console.width = max(console.width, LEAST_WIDTH)
+    return console

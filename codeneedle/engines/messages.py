@@ -515,9 +515,9 @@ class _PartialReply:
             finish=finish,
             prompt_tokens=timings.cache_n + timings.prompt_n,
             cached_tokens=timings.cache_n,
-            prompt_ms=rounded(timings.prompt_ms or 0.0),
+            prompt_ms=_stated_ms(timings.prompt_ms),
             predicted_tokens=timings.predicted_n,
-            predicted_ms=rounded(timings.predicted_ms or 0.0),
+            predicted_ms=_stated_ms(timings.predicted_ms),
             logprobs=tuple(self.logprobs),
             gaps=tuple(gaps) if len(gaps) == len(self.gaps) else (),
             lengths=tuple(self.lengths),
@@ -539,6 +539,16 @@ def logarithm(logprob: float | None) -> float:
     if logprob is None or math.isnan(logprob):
         return LOWEST_LOGPROB
     return min(0.0, max(LOWEST_LOGPROB, logprob))
+
+
+LONGEST_MS = 1e12
+"""30 years: what a server states beyond it is no time."""
+
+
+def _stated_ms(number: float | None) -> float:
+    """A time that a server states; 0 where it cannot be."""
+    number = rounded(number or 0.0)
+    return number if 0 <= number <= LONGEST_MS else 0.0
 
 
 def rounded(number: float) -> float:

@@ -428,3 +428,36 @@ def test_a_speed_has_a_table_and_curves_by_depth(codeneedle, tmp_path):
     ]
     assert 2 == refused.returncode
     assert "unknown speed by depth 'matched'" in refused.stderr
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "12"])
+@pytest.mark.parametrize("command", ["panels", "table"])
+def test_reports_are_drawn_whatever_the_terminal_says_of_its_width(
+    command, columns, codeneedle
+):
+    runs = Path(__file__).parents[1] / "golden" / "runs" / "retrieval"
+
+    found = codeneedle(command, "golden", "--out", str(runs), COLUMNS=columns)
+
+    assert (0, "") == (found.returncode, found.stderr)
+    assert found.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--lengths", "99999K"),
+        ("--questions", "999999999"),
+        ("--repetitions", "9999999999"),
+        ("--copy-chunks", "99999999999"),
+    ],
+)
+def test_numbers_without_sense_are_refused_with_a_limit(option, value, codeneedle):
+    probes = {"--repetitions": "throughput", "--copy-chunks": "copy"}
+    probe = probes.get(option, "retrieval")
+
+    found = codeneedle("plan", "--probe", probe, option, value)
+
+    assert 2 == found.returncode
+    assert option in found.stderr
+    assert "or less" in found.stderr or "up to 16384K" in found.stderr

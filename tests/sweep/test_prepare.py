@@ -361,7 +361,7 @@ def test_a_text_without_long_functions_is_forced_alone_and_says_so():
     for ask in ("written", "both"):
         with pytest.raises(BadInput, match=f"--ask {ask}: no function of") as caught:
             asking("short", ask=ask)
-        assert "Use another --corpus, or --ask forced." == caught.value.hint
+        assert caught.value.hint.startswith("Use another --corpus")
 
 
 def test_more_lines_than_a_function_has_are_refused_with_the_most():

@@ -19,6 +19,9 @@ from codeneedle.system import machine
 from codeneedle.system.files import locked, nap
 from codeneedle.text import size as size_phrase
 
+MOST_CHUNKS = 100_000
+"""Of a text; the distributions of more fill any disk."""
+
 MAX_TEXT_BYTES = 256 << 20
 """A tool reads and tokenizes all of a text, however few chunks it computes."""
 

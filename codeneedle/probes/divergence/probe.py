@@ -13,6 +13,7 @@ from codeneedle.engines.engine import Ability
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair, most_precise_first
 from codeneedle.probes.divergence.comparison import (
+    MOST_CHUNKS,
     Text,
     compared,
     file_bytes,
@@ -43,7 +44,7 @@ BYTES_PER_TOKEN = 4
 """Of English and code, roughly; only for the choice of a default context."""
 
 _Context = Annotated[int, Meta(ge=2)]
-_Chunks = Annotated[int, Meta(ge=1)]
+_Chunks = Annotated[int, Meta(ge=1, le=MOST_CHUNKS)]
 
 
 class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -391,11 +391,18 @@ class _Measuring:
         return Dialled(task=task, setting=fixed, is_fixed=True, path=(step,))
 
     def _tried(self, task: str, setting: int) -> DialStep:
-        """How many questions of their own the reference has right at *setting*."""
+        """
+        How many questions of their own the reference has right at *setting*.
+
+        Raises:
+            BadInput: If the shortest texts of the run have no room for it.
+        """
         says = TASKS[task].settings[setting].says
         self.context.step(0, 1, f"dial of {task} at {setting}: {says}")
         length = self.chosen.lengths[0]
         size = Fitted(task, length, self._characters(task, setting, length))
+        # What does not fit here would end the run, after minutes of other settings.
+        self._made(size, setting, self.chosen.questions, "")
         depths = self.chosen.questions_of(task) // self.chosen.questions
         questions = -(-DIAL_QUESTIONS // depths)
         shares = [

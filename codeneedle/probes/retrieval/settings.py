@@ -55,6 +55,9 @@ TEMPLATE_TOKENS = 128
 
 KIBI = 1024
 
+LONGEST_TOKENS = 16 * KIBI * KIBI
+"""Of a text; no model has a context of as many."""
+
 
 # --- what a user may choose
 
@@ -141,7 +144,14 @@ def tokens_of(length: int | str) -> int:
             reason="is no length in tokens",
             hint="Write 512, or 4K for 4,096, separated by commas.",
         )
-    return int(digits) * (KIBI if word.endswith("K") else 1)
+    tokens = int(digits) * (KIBI if word.endswith("K") else 1)
+    if tokens > LONGEST_TOKENS:
+        raise BadInput(
+            source=f"--lengths {length}",
+            reason="is longer than any context",
+            hint=f"Use lengths up to {LONGEST_TOKENS // KIBI}K.",
+        )
+    return tokens
 
 
 def lengths_of(settings: RetrievalSettings) -> tuple[int, ...]:

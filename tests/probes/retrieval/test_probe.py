@@ -1,5 +1,6 @@
 """The retrieval probe: dial and gate, what is asked and stored."""
 
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from codeneedle.grid import Pair
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall import probe as recall
+from codeneedle.probes.retrieval import probe as probe_module
 from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for
@@ -559,3 +561,25 @@ def test_a_language_model_is_graded_where_answers_are_all_alike(
         assert ours.question == theirs.question
         assert ours.logp < 0 > theirs.logp != ours.logp
         assert ours.answer.cached_tokens > ours.answer.prompt_tokens - 20
+
+
+def test_the_dial_stops_where_the_texts_of_the_run_do_not_fit_any_more(
+    tmp_path, monkeypatch
+):
+    """Those of the dial may fit: they are others."""
+    run = made_run(tmp_path, FakeEngine())
+    own = zlib.crc32(f"{run.setup.seed}:1500:".encode())
+
+    def make(task, *, dial, seed, **facts):
+        if dial > 1 and seed == own:
+            raise BadInput(source="text", reason="too short", hint="Longer.")
+        return make_texts(task, dial=dial, seed=seed, **facts)
+
+    monkeypatch.setattr(probe_module, "make_texts", make)
+    engine = FakeEngine(reply=looked_up)
+
+    found, _ = measured(tmp_path, engine, dial=(), lengths=(1500,))
+
+    (dial,) = found.frozen.dials
+    assert [0, 1] == [step.setting for step in dial.path]
+    assert found.texts
