@@ -232,7 +232,7 @@ def test_impossible_settings_are_refused_before_a_token_is_counted(
     codeneedle, tmp_path
 ):
     """With exit code 2, and without a run folder."""
-    told = codeneedle("sweep", "--probe", "divergence", "--chunks", "99999999")
+    told = codeneedle("sweep", "--probe", "divergence", "--chunks", "99999")
 
     assert 2 == told.returncode, told.stderr
     assert "--chunks 20 or less" in told.stderr
