@@ -19,6 +19,7 @@ from codeneedle.grid import DEFAULT_TYPES
 from codeneedle.models.pretrained import SMOLLM2, path_of
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.recall.settings import Ask, RecallSettings
 from codeneedle.probes.retrieval.settings import lengths_of
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.store import Store
@@ -112,7 +113,8 @@ def test_a_page_has_all_of_its_request_and_its_own_arguments_last():
 
 SHIPPED = [
     *("asymmetric", "corners", "gradient", "ik-llama", "kv-grid", "mlx-niah"),
-    *("mlx-split", "ollama", "price", "retrieval-depths", "sglang", "tabbyapi", "vllm"),
+    *("mlx-split", "ollama", "price", "published", "retrieval-depths", "sglang"),
+    *("tabbyapi", "vllm"),
 ]
 ROOT = Path(__file__).parents[2]
 
@@ -347,7 +349,7 @@ def test_shipped_sweeps_are_what_their_comments_say(
     tmp_path, name, types, probes, depths
 ):
     """
-    The published grid, its corners, both mixed pairs by depth, the whole price; what
+    The whole grid, its corners, both mixed pairs by depth, the whole price; what
     is read beside the README is what runs by that name in any folder.
     """
     asked = read_sweep(name, folder=tmp_path)
@@ -357,6 +359,13 @@ def test_shipped_sweeps_are_what_their_comments_say(
     assert ({"throughput": speed} if speed else {}) == asked.settings
     assert (ROOT / "sweeps" / f"{name}.toml").is_file()
     assert asked == read_sweep(name, folder=ROOT / "sweeps")
+
+
+def test_the_published_sweep_writes_to_a_fixed_limit_with_the_whole_text(tmp_path):
+    asked = read_sweep("published", folder=tmp_path)
+
+    assert RecallSettings(Ask.WRITTEN, reply_tokens=1500) == asked.recall
+    assert (DEFAULT_TYPES, False) == (asked.rows, asked.fit)
 
 
 def test_the_shipped_sweep_of_retrieval_is_the_published_table(tmp_path):
