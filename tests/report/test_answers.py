@@ -360,6 +360,17 @@ def test_files_that_were_left_out_are_listed(tmp_path):
     assert "\x1b" not in text
 
 
+def test_files_that_a_second_parser_does_not_see_alike_are_listed(tmp_path):
+    body = "".join(f"  const name_{n} = {n};\n" for n in range(24))
+    for name, last in (("good", ""), ("newer", "a ??= 1;\n")):
+        (tmp_path / f"{name}.js").write_text(f"function {name}() {{\n{body}}}\n{last}")
+
+    text = printed(overview(corpus.load(str(tmp_path))))
+
+    assert "in doubt: newer.js: esprima, which knows ES2017 at most" in text
+    assert 1 == text.count("in doubt")
+
+
 def test_the_truth_of_a_function_is_what_a_model_should_answer(tiny):
     """
     Its first twenty lines, verbatim; for a typo, the nearest name is offered.

@@ -11,14 +11,13 @@ from gguf_files import SHAPE, write_gguf
 from made_metrics import made_probe
 from made_plans import CORPUS, made_world, measured
 from made_plans import planned as plan_of
-from made_records import failed_record, made_needle
+from made_records import failed_record
 from source_files import put, python
 
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
-from codeneedle.probes.recall.fitting import PromptCounter
+from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
@@ -30,7 +29,6 @@ from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.comparability import OtherSetup, differences, identity
 from codeneedle.records.store import Store
 from codeneedle.sweep.prepare import (
-    _fit,
     machine_phrase,
     prepare,
     refuse_shared_folders,
@@ -41,7 +39,6 @@ from codeneedle.sweep.request import Execution, read_sweep
 from codeneedle.sweep.workers import Share
 
 RECALL = made_probe("recall")
-NEEDLE = made_needle()
 
 
 @pytest.fixture(autouse=True)
@@ -710,24 +707,6 @@ def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
 
     with pytest.raises(BadInput, match="the corpus alone has"):
         prepare(planned(engine=FakeEngine(tokenizer=Odd())))
-
-
-def test_a_chat_is_counted_as_the_template_renders_it():
-    """
-    With the empty thought that begins its answer, and thinking switched off.
-    """
-    tokenizer = ByteTokenizer()
-    completion, plain, prefilled = (
-        PromptCounter(tokenizer, _fit(planned(**changes))).prompt("text", NEEDLE)
-        for changes in (
-            {},
-            {"prompt_form": PromptForm.CHAT},
-            {"prompt_form": PromptForm.CHAT, "prefill_no_think": True},
-        )
-    )
-
-    assert completion < plain < prefilled
-    assert [NO_THINK_ARGS] * 2 == tokenizer.template_args
 
 
 def test_the_setup_says_what_the_header_of_the_weights_says():

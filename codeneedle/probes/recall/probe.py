@@ -4,8 +4,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -17,7 +16,7 @@ from codeneedle.corpora.needles import (
     forced_needle,
     written_needle,
 )
-from codeneedle.engines.engine import Ability, Engine, Served
+from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.messages import (
     BadReply,
     Chat,
@@ -25,10 +24,10 @@ from codeneedle.engines.messages import (
     Forced,
     Generation,
     Reply,
-    ServerGone,
 )
 from codeneedle.errors import BadInput, CellError, CodeneedleError
 from codeneedle.probes import frames
+from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
     Outlook,
@@ -64,9 +63,6 @@ from codeneedle.text import one_line, plural
 
 PRIMING_TOKENS = 8
 """Enough to make the server read the corpus; the reply is not scored."""
-
-BACK_OFF_S = (0.1, 0.5, 2.0)
-"""How long to wait before each further attempt, in seconds."""
 
 TAIL_LINES = 2
 """Lines after a complete answer that are still read, to see whether it runs on."""
@@ -160,7 +156,7 @@ def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
 
 
 def _with_answer(
-    asker: "Asker", part: Ask, needle: NeedleFacts, found: Recall
+    asker: "RecallAsker", part: Ask, needle: NeedleFacts, found: Recall
 ) -> Recall:
     """*found*, and the answer to one more question."""
     if part is Ask.WRITTEN:
@@ -339,7 +335,7 @@ class RecallProbe(Probe):
         questions = _missing(found, setup, context.goal)
         context.step(0, 1, "loading")
         with context.serving() as served:
-            asker = Asker(served, context)
+            asker = RecallAsker(served, context)
             context.step(0, 1, "reading the corpus")
             priming = asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS)
             context.observe_fallback(served)
@@ -417,22 +413,8 @@ PROBE = RecallProbe(
 )
 
 
-_Answer = TypeVar("_Answer")
-
-
-@dataclass(slots=True)
-class Asker:
-    """
-    Sends recall prompts; retries broken connections, never a completed reply.
-
-    Attributes:
-        served: The server.
-        context: The cell.
-    """
-
-    served: Served
-    context: ProbeContext
-    _retries: list[str] = field(default_factory=list)
+class RecallAsker(Asker):
+    """Asks for the lines of functions, and scores them."""
 
     def round(self, needle: NeedleFacts, *, tokens: int) -> Round:
         """
@@ -470,22 +452,6 @@ class Asker:
             return replace(blank, error=one_line(str(error)))
         scored = shared_with(found, Forced)
         return replace(blank, **scored, retries=tuple(self._retries))
-
-    def settle(self) -> None:
-        """Wait until the server is idle, before it is stopped."""
-        self._retried(self.served.client.wait_idle)
-
-    def _retried(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Ask again if the connection breaks, as long as the server lives."""
-        for wait_s in BACK_OFF_S:
-            try:
-                return ask()
-            except ServerGone as error:
-                # A connection also breaks when a server dies, before it is gone.
-                if self.served.ends_within(wait_s):
-                    raise
-                self._retries.append(one_line(str(error)))
-        return ask()
 
     def _reply(self, question: Chat | Completion, needle: NeedleFacts) -> Reply:
         client = self.served.client

@@ -20,15 +20,15 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Chat, ServerGone
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.grid import Pair
+from codeneedle.probes import asking
 from codeneedle.probes.probe import Outlook, ProbeContext
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
-from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.probe import (
     PRIMING_TOKENS,
     PROBE,
     SLACK_LINES,
     TAIL_LINES,
-    Asker,
+    RecallAsker,
     enough_for,
 )
 from codeneedle.probes.recall.prompts import chat_messages
@@ -46,7 +46,7 @@ GONE = ServerGone(reason="reset\nby peer")
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     """Further attempts come soon."""
-    monkeypatch.setattr(recall, "BACK_OFF_S", (0.01, 0.02, 0.03))
+    monkeypatch.setattr(asking, "BACK_OFF_S", (0.01, 0.02, 0.03))
 
 
 def made_context(
@@ -68,7 +68,7 @@ def made_context(
 def asker(folder, engine, **changes):
     """Asks a server of *engine*."""
     engine.server = FakeServer(engine)
-    return Asker(engine.server, made_context(folder, engine, **changes))
+    return RecallAsker(engine.server, made_context(folder, engine, **changes))
 
 
 def measured(folder, engine, **changes):
@@ -383,20 +383,6 @@ def test_a_connection_that_breaks_is_tried_again(tmp_path):
     assert 2 == len(asked.retries)
     assert all("\n" not in reason for reason in asked.retries)
     assert () == after.retries
-
-
-@pytest.mark.parametrize(("is_dying", "attempts"), [(False, 4), (True, 1)])
-def test_a_connection_that_keeps_breaking_ends_the_cell(tmp_path, is_dying, attempts):
-    """
-    After three further attempts; that of a dead server breaks a moment before it is
-    gone, and is not tried again.
-    """
-    ask = asker(tmp_path, FakeEngine(reply=breaks(99)))
-    ask.served.is_dying = is_dying
-
-    with pytest.raises(ServerGone):
-        ask.round(NEEDLE, tokens=50)
-    assert attempts == len(ask.served.questions)
 
 
 def test_a_completed_reply_is_never_asked_for_again(tmp_path):
