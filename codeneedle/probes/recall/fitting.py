@@ -9,9 +9,9 @@ from pathlib import Path
 from codeneedle.corpora.corpus import Corpus, load, longest
 from codeneedle.corpora.needles import ASKED_LINES, Function
 from codeneedle.corpora.registry import SMALL_CORPORA
-from codeneedle.engines.engine import Tokenizer
+from codeneedle.engines.engine import LostText, Tokenizer
 from codeneedle.errors import BadInput
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, lost_text
+from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
 from codeneedle.probes.recall.probe import PRIMING_TOKENS, needles_of
 from codeneedle.probes.recall.prompts import (
     chat_messages,
@@ -123,8 +123,12 @@ class PromptCounter:
         """Tokens of that prompt."""
         return self.tokenizer.count_tokens(self.rendered(text, needle))
 
-    def budgeted(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
-        """*needles*, each with the tokens that its reply may have."""
+    def budgeted(
+        self, needles: Sequence[NeedleFacts], reply_tokens: int | None
+    ) -> tuple[NeedleFacts, ...]:
+        """*needles*, each with the tokens of its reply: *reply_tokens* if not None."""
+        if reply_tokens:
+            return tuple(replace(needle, budget=reply_tokens) for needle in needles)
         truths = ["\n".join(needle.lines) for needle in needles]
         sizes = self.tokenizer.counts(truths) if truths else []
         return tuple(
@@ -161,7 +165,7 @@ class PromptCounter:
             for each in functions
         ]
         if Ask.WRITTEN in chosen.ask.parts:
-            needles: Sequence[NeedleFacts] = self.budgeted(whole)
+            needles: Sequence[NeedleFacts] = self.budgeted(whole, chosen.reply_tokens)
         else:
             sizes = self.tokenizer.counts(["\n".join(each.lines) for each in whole])
             needles = [
@@ -323,7 +327,7 @@ def _with_functions(
     needles, forced = needles_of(corpus, chosen)
     return replace(
         fitted,
-        needles=counter.budgeted(needles),
+        needles=counter.budgeted(needles, chosen.reply_tokens),
         forced=forced,
         notes=tuple(_notes(counter, chosen, len(forced))),
     )
@@ -381,7 +385,7 @@ def _refuse_lost_text(
         what = f"the text of {missing[0]} is not in it"
     else:
         return
-    raise lost_text(f"the corpus: {what}")
+    raise LostText(f"the corpus: {what}")
 
 
 def _asked_bytes(function: Function) -> int:
