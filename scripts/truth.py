@@ -40,12 +40,12 @@ DESIGNS = (
     (12, 5),
     (16, 4),
     (16, 5),
-    (20, 4),
+    (20, 3),
     (20, 5),
     (32, 5),
     (32, 20),
 )
-"""Functions and lines of each: make sweep asks (20, 4), other sweeps (32, 5)."""
+"""Functions and lines of each: make sweep asks (20, 3), other sweeps (32, 5)."""
 
 K_LOSS = dict(zip(DEFAULT_TYPES, (0.0, 0.001, 0.01, 0.02, 0.06, 0.11), strict=True))
 V_LOSS = dict(zip(DEFAULT_TYPES, (0.0, 0.001, 0.002, 0.003, 0.006, 0.008), strict=True))

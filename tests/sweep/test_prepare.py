@@ -11,14 +11,13 @@ from gguf_files import SHAPE, write_gguf
 from made_metrics import made_probe
 from made_plans import CORPUS, made_world, measured
 from made_plans import planned as plan_of
-from made_records import failed_record, made_needle
+from made_records import failed_record
 from source_files import put, python
 
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
-from codeneedle.probes.recall.fitting import PromptCounter
+from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import (
     Ask,
     RecallConditions,
@@ -30,7 +29,6 @@ from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.comparability import OtherSetup, differences, identity
 from codeneedle.records.store import Store
 from codeneedle.sweep.prepare import (
-    _fit,
     machine_phrase,
     prepare,
     refuse_shared_folders,
@@ -41,7 +39,6 @@ from codeneedle.sweep.request import Execution, read_sweep
 from codeneedle.sweep.workers import Share
 
 RECALL = made_probe("recall")
-NEEDLE = made_needle()
 
 
 @pytest.fixture(autouse=True)
@@ -84,9 +81,7 @@ def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
 
 
 def test_a_long_corpus_is_trimmed_to_whole_functions():
-    """
-    What is left fits with question and longest answer, and says what it was.
-    """
+    """What is left fits with question and longest answer, and says what it was."""
     plan = planned(contexts=(3000,))
 
     ready = prepare(plan)
@@ -102,9 +97,7 @@ def test_a_long_corpus_is_trimmed_to_whole_functions():
 
 
 def test_a_long_corpus_is_refused_where_it_must_stay_whole():
-    """
-    The hint names a context that would do; nothing is left of the try but logs.
-    """
+    """The hint names a context that would do; nothing is left of the try but logs."""
     plan = planned(contexts=(3000,), fit=False)
 
     with pytest.raises(BadInput) as caught:
@@ -128,9 +121,7 @@ def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
 
 
 def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
-    """
-    The flag holds for what is there already, too; so does another setup.
-    """
+    """The flag holds for what is there already, too; so does another setup."""
     asked = {"contexts": (3000,)}
     refuse_unfit(planned(**asked))
     measured(planned(**asked))
@@ -143,9 +134,7 @@ def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
 
 
 def test_two_models_of_one_name_are_refused(tmp_path):
-    """
-    Their records would share a folder.
-    """
+    """Their records would share a folder."""
     (tmp_path / "b").mkdir()
     shutil.copy("model.gguf", "b")
     first, other = planned(), planned(models=("b/model.gguf",))
@@ -243,9 +232,7 @@ def test_each_probe_adds_its_conditions_to_the_folder():
 
 
 def test_other_conditions_of_a_probe_are_refused():
-    """
-    Speeds at other depths are no rows of the same table.
-    """
+    """Speeds at other depths are no rows of the same table."""
 
     def probe(*depths):
         return made_probe("throughput", conditions=lambda _: {"depths": list(depths)})
@@ -500,9 +487,7 @@ DIVERGENCE = made_probe("divergence")
 
 
 def test_a_folder_that_was_begun_by_divergence_gets_functions_later():
-    """
-    Of the text that it was begun with: as if recall had been measured first.
-    """
+    """Of the text that it was begun with: as if recall had been measured first."""
     put_corpus("many", functions=60)
     small = {"contexts": (4096,)}
 
@@ -600,9 +585,7 @@ def kept(ready):
     ],
 )
 def test_another_request_or_engine_is_refused_in_the_same_folder(changes, words):
-    """
-    The key and both values are named.
-    """
+    """The key and both values are named."""
     measured(planned())
 
     assert words in refused(**changes)
@@ -652,9 +635,7 @@ def test_another_text_and_other_weights_by_the_same_name_are_refused(tmp_path):
 
 
 def test_how_thinking_is_switched_off_is_told():
-    """
-    A completion has nothing to switch off; chats by every means there is.
-    """
+    """A completion has nothing to switch off; chats by every means there is."""
     chat = planned(prompt_form=PromptForm.CHAT, prefill_no_think=True)
     means = FakeEngine(thinking_off="--reasoning-budget 0")
 
@@ -666,9 +647,7 @@ def test_how_thinking_is_switched_off_is_told():
 
 
 def test_devices_are_part_of_the_machine():
-    """
-    Numbers of another accelerator are others.
-    """
+    """Numbers of another accelerator are others."""
     gpu = FakeEngine(devices=("CUDA0 NVIDIA L4 (22563 MiB)",))
 
     assert machine_phrase(gpu).endswith("; CUDA0 NVIDIA L4 (22563 MiB)")
@@ -686,9 +665,7 @@ def test_devices_are_part_of_the_machine():
     ids=["dropped", "replaced", "squeezed", "escaped"],
 )
 def test_a_template_that_drops_the_text_is_refused(template, words):
-    """
-    Before the first cell, which would recall nothing and look finished.
-    """
+    """Before the first cell, which would recall nothing and look finished."""
     engine = FakeEngine(tokenizer=ByteTokenizer(template))
     plan = planned(engine=engine, prompt_form=PromptForm.CHAT)
 
@@ -700,9 +677,7 @@ def test_a_template_that_drops_the_text_is_refused(template, words):
 
 
 def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
-    """
-    Though all that is asked for is in it: a server may count badly.
-    """
+    """Though all that is asked for is in it: a server may count badly."""
 
     class Odd(ByteTokenizer):
         def count_tokens(self, text, *, add_special=True):
@@ -710,24 +685,6 @@ def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused():
 
     with pytest.raises(BadInput, match="the corpus alone has"):
         prepare(planned(engine=FakeEngine(tokenizer=Odd())))
-
-
-def test_a_chat_is_counted_as_the_template_renders_it():
-    """
-    With the empty thought that begins its answer, and thinking switched off.
-    """
-    tokenizer = ByteTokenizer()
-    completion, plain, prefilled = (
-        PromptCounter(tokenizer, _fit(planned(**changes))).prompt("text", NEEDLE)
-        for changes in (
-            {},
-            {"prompt_form": PromptForm.CHAT},
-            {"prompt_form": PromptForm.CHAT, "prefill_no_think": True},
-        )
-    )
-
-    assert completion < plain < prefilled
-    assert [NO_THINK_ARGS] * 2 == tokenizer.template_args
 
 
 def test_the_setup_says_what_the_header_of_the_weights_says():

@@ -4,8 +4,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -17,7 +16,7 @@ from codeneedle.corpora.needles import (
     forced_needle,
     written_needle,
 )
-from codeneedle.engines.engine import Ability, Engine, Served
+from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.messages import (
     BadReply,
     Chat,
@@ -25,10 +24,10 @@ from codeneedle.engines.messages import (
     Forced,
     Generation,
     Reply,
-    ServerGone,
 )
 from codeneedle.errors import BadInput, CellError, CodeneedleError
 from codeneedle.probes import frames
+from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import (
     Outlook,
@@ -64,9 +63,6 @@ from codeneedle.text import one_line, plural
 
 PRIMING_TOKENS = 8
 """Enough to make the server read the corpus; the reply is not scored."""
-
-BACK_OFF_S = (0.1, 0.5, 2.0)
-"""How long to wait before each further attempt, in seconds."""
 
 TAIL_LINES = 2
 """Lines after a complete answer that are still read, to see whether it runs on."""
@@ -138,8 +134,9 @@ def _phrase(chosen: RecallConditions, written: int, forced: int) -> str:
     """What is asked of so many functions."""
     phrases = []
     if Ask.WRITTEN in chosen.ask.parts:
-        functions = plural(written, "function")
-        phrases.append(f"{ASKED_LINES} lines of {functions} written")
+        functions, limit = plural(written, "function"), chosen.reply_tokens
+        until = f", up to {plural(limit, 'token')} each" if limit else ""
+        phrases.append(f"{ASKED_LINES} lines of {functions} written{until}")
     if Ask.FORCED in chosen.ask.parts:
         functions, lines = plural(forced, "function"), plural(chosen.lines, "line")
         phrases.append(f"{lines} of {functions} forced")
@@ -159,7 +156,7 @@ def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
 
 
 def _with_answer(
-    asker: "Asker", part: Ask, needle: NeedleFacts, found: Recall
+    asker: "RecallAsker", part: Ask, needle: NeedleFacts, found: Recall
 ) -> Recall:
     """*found*, and the answer to one more question."""
     if part is Ask.WRITTEN:
@@ -232,14 +229,23 @@ class RecallProbe(Probe):
 
         Raises:
             CodeneedleError: If it cannot score right lines, and is to; or if settings
-                of forced lines are given where lines are written alone.
+                of forced lines are given where lines are written alone, or a limit of
+                replies where they are forced alone.
         """
+        if settings.reply_tokens and settings.ask is Ask.FORCED:
+            raise BadInput(
+                source=f"--reply-tokens {settings.reply_tokens}",
+                reason="is of lines that are written; --ask forced writes none",
+                hint="Leave it out, or use --ask written.",
+            )
         can_force = Ability.FORCED in engine.abilities
         if settings.ask in {Ask.FORCED, Ask.BOTH}:
             _require_forced(engine)
         elif settings.ask is Ask.WRITTEN or not can_force:
             _refuse_unused(settings, engine)
             return structs.replace(settings, ask=Ask.WRITTEN)
+        elif settings.reply_tokens:
+            return structs.replace(settings, ask=Ask.BOTH)
         return settings
 
     def check(self, settings: RecallSettings, corpus: Corpus | None) -> None:
@@ -302,10 +308,10 @@ class RecallProbe(Probe):
                 chosen = replace(chosen, ask=Ask.FORCED)
         written *= Ask.WRITTEN in chosen.ask.parts
         forced *= Ask.FORCED in chosen.ask.parts
-        answers = written * ASKED_LINES + forced * chosen.lines
+        tokens = chosen.reply_tokens or ASKED_LINES * a_line
         return Work(
             texts=(outlook.text_tokens,),
-            written=math.ceil(answers * a_line),
+            written=math.ceil(written * tokens + forced * chosen.lines * a_line),
             depth=outlook.text_tokens,
             phrase=_phrase(chosen, written, forced),
         )
@@ -329,7 +335,7 @@ class RecallProbe(Probe):
         questions = _missing(found, setup, context.goal)
         context.step(0, 1, "loading")
         with context.serving() as served:
-            asker = Asker(served, context)
+            asker = RecallAsker(served, context)
             context.step(0, 1, "reading the corpus")
             priming = asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS)
             context.observe_fallback(served)
@@ -407,22 +413,8 @@ PROBE = RecallProbe(
 )
 
 
-_Answer = TypeVar("_Answer")
-
-
-@dataclass(slots=True)
-class Asker:
-    """
-    Sends recall prompts; retries broken connections, never a completed reply.
-
-    Attributes:
-        served: The server.
-        context: The cell.
-    """
-
-    served: Served
-    context: ProbeContext
-    _retries: list[str] = field(default_factory=list)
+class RecallAsker(Asker):
+    """Asks for the lines of functions, and scores them."""
 
     def round(self, needle: NeedleFacts, *, tokens: int) -> Round:
         """
@@ -461,27 +453,17 @@ class Asker:
         scored = shared_with(found, Forced)
         return replace(blank, **scored, retries=tuple(self._retries))
 
-    def settle(self) -> None:
-        """Wait until the server is idle, before it is stopped."""
-        self._retried(self.served.client.wait_idle)
-
-    def _retried(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Ask again if the connection breaks, as long as the server lives."""
-        for wait_s in BACK_OFF_S:
-            try:
-                return ask()
-            except ServerGone as error:
-                # A connection also breaks when a server dies, before it is gone.
-                if self.served.ends_within(wait_s):
-                    raise
-                self._retries.append(one_line(str(error)))
-        return ask()
-
     def _reply(self, question: Chat | Completion, needle: NeedleFacts) -> Reply:
-        enough = enough_for(needle)
+        client = self.served.client
+        has_limit = conditions_of(self.context.run.setup).reply_tokens is not None
+        is_enough = enough_for(needle)
+
+        def enough(so_far: str) -> bool:
+            return not has_limit and is_enough(so_far)
+
         if isinstance(question, Chat):
-            return self.served.client.chat(question, enough=enough)
-        return self.served.client.complete(question, enough=enough)
+            return client.chat(question, enough=enough)
+        return client.complete(question, enough=enough)
 
     def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
         run = self.context.run

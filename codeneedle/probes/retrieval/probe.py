@@ -13,11 +13,11 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.grid import Pair, most_precise_first
+from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
 from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
-from codeneedle.probes.recall.probe import Asker
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
     dialled,

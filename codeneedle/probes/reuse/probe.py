@@ -12,9 +12,9 @@ from codeneedle.engines.engine import Ability, CannotSave
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
 from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.grid import Pair, most_precise, most_precise_first
+from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
-from codeneedle.probes.recall.probe import Asker
 from codeneedle.probes.reuse.metrics import LABELS, METRICS
 from codeneedle.probes.reuse.prompts import (
     ReuseText,

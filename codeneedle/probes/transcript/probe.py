@@ -14,9 +14,9 @@ from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.gguf import Weights
+from codeneedle.probes.asking import Asker
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Outlook, Probe, ProbeContext, RunContext, Work
-from codeneedle.probes.recall.probe import Asker
 from codeneedle.probes.transcript.choice import CountedTurn, counted_turns
 from codeneedle.probes.transcript.conversations import read_conversations
 from codeneedle.probes.transcript.metrics import (

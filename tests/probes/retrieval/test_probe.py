@@ -13,9 +13,9 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, ServerGone
 from codeneedle.errors import BadInput
 from codeneedle.grid import Pair
+from codeneedle.probes import asking
 from codeneedle.probes.probe import ProbeContext
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.retrieval import probe as probe_module
 from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters
 from codeneedle.probes.retrieval.outcomes import outcomes
@@ -40,7 +40,7 @@ LAST = len(TASKS["multikey"].settings) - 1
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     """Further attempts come soon."""
-    monkeypatch.setattr(recall, "BACK_OFF_S", (0.01, 0.02, 0.03))
+    monkeypatch.setattr(asking, "BACK_OFF_S", (0.01, 0.02, 0.03))
 
 
 def looked_up(question):

@@ -12,8 +12,8 @@ from codeneedle.corpora.corpus import load
 from codeneedle.engines.messages import Completion, ServerGone
 from codeneedle.errors import BadInput, CellError
 from codeneedle.grid import Pair
+from codeneedle.probes import asking
 from codeneedle.probes.probe import Outlook, ProbeContext
-from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.reuse.probe import PROBE
 from codeneedle.probes.reuse.record import AGAIN, NAME, Reuse, Way
 from codeneedle.probes.reuse.settings import ReuseSettings
@@ -26,7 +26,7 @@ SAVES = frozenset({"--slot-save-path"})
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     """Further attempts come soon."""
-    monkeypatch.setattr(recall, "BACK_OFF_S", (0.01,))
+    monkeypatch.setattr(asking, "BACK_OFF_S", (0.01,))
 
 
 def cell(run, *, questions=1, pair=REFERENCE, **facts):
