@@ -190,6 +190,7 @@ PROBE = EvaluationProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=EvaluationSettings,
+    layout=EvaluationSetup,
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,
     asked_by="command",
