@@ -190,7 +190,6 @@ PROBE = EvaluationProbe(
     name=NAME,
     metrics=(*METRICS, *OF_CELL),
     settings=EvaluationSettings,
-    layout=EvaluationSetup,
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,
     asked_by="command",
