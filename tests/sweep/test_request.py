@@ -46,9 +46,7 @@ def names(**asked):
 
 
 def test_pages_are_the_product_of_all_axes():
-    """
-    Each has one value of each axis, weights outermost.
-    """
+    """Each has one value of each axis, weights outermost."""
     asked = Request(
         models=("a.gguf", "b.gguf"),
         contexts=(4096, 8192, 4096),
@@ -142,9 +140,7 @@ def refused(folder, name="mine"):
 
 
 def test_every_key_reaches_the_request(write):
-    """
-    Types are ordered, one axis may have its own, and ~ is the home folder.
-    """
+    """Types are ordered, one axis may have its own, and ~ is the home folder."""
     asked = read_sweep("mine", folder=write(EVERY_KEY))
     models = ("a.gguf", "~/b.gguf", "smollm2", "needle-nano")
     expected = Request(
@@ -191,9 +187,7 @@ def test_every_key_reaches_the_request(write):
     ids=["nothing", "byte order mark", "K", "V"],
 )
 def test_what_a_file_leaves_out_is_as_without_one(write, text, expected):
-    """
-    An axis without types of its own has those of both.
-    """
+    """An axis without types of its own has those of both."""
     assert expected == read_sweep("mine", folder=write(text))
 
 
@@ -208,9 +202,7 @@ def test_what_a_file_leaves_out_is_as_without_one(write, text, expected):
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
-    """
-    A typo never quietly runs a default, at any level.
-    """
+    """A typo never quietly runs a default, at any level."""
     said, hint = refused(write(text))
 
     assert said.endswith(f"mine.toml: unknown key {key}")
@@ -241,9 +233,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
     ],
 )
 def test_a_value_that_cannot_be_names_its_key(write, text, key):
-    """
-    Of another type, or out of range.
-    """
+    """Of another type, or out of range."""
     said, hint = refused(write(text))
 
     assert f"`{key}" in said
@@ -255,9 +245,7 @@ def test_a_value_that_cannot_be_names_its_key(write, text, key):
 
 @pytest.mark.parametrize("name", ["a/b", "../out", "flash off", "", ".hidden", "a+b"])
 def test_a_variant_is_called_like_a_folder(write, name):
-    """
-    Its records go into one of that name, which never leads elsewhere.
-    """
+    """Its records go into one of that name, which never leads elsewhere."""
     said, hint = refused(write(f"[variants]\n'{name}' = ['-t', '1']"))
 
     assert f"'{name}' in [variants]" in said
@@ -277,9 +265,7 @@ def test_a_variant_is_called_like_a_folder(write, name):
     ids=["half", "twice", "bytes", "digits", "deep", "date"],
 )
 def test_a_file_that_is_no_toml_is_refused(write, data):
-    """
-    Half, twice the same, no text at all, or beyond what a parser takes.
-    """
+    """Half, twice the same, no text at all, or beyond what a parser takes."""
     said, hint = refused(write(data))
 
     assert "mine.toml: " in said
@@ -287,9 +273,7 @@ def test_a_file_that_is_no_toml_is_refused(write, data):
 
 
 def test_a_folder_is_no_sweep_file(tmp_path):
-    """
-    Neither one of records beside it, nor one that ends alike; none is offered.
-    """
+    """Neither one of records beside it, nor one that ends alike; none is offered."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "other.toml").mkdir()
 
@@ -305,9 +289,7 @@ def test_a_folder_is_no_sweep_file(tmp_path):
 
 
 def test_an_unknown_sweep_is_answered_with_the_nearest(write):
-    """
-    Those in the folder are known, too, and win over those that come with us.
-    """
+    """Those in the folder are known, too, and win over those that come with us."""
     folder = write("seed = 7", name="price")
 
     assert 7 == read_sweep("price", folder=folder).seed
@@ -369,9 +351,7 @@ def test_the_published_sweep_writes_to_a_fixed_limit_with_the_whole_text(tmp_pat
 
 
 def test_the_shipped_sweep_of_retrieval_is_the_published_table(tmp_path):
-    """
-    Five depths, three precisions; and it can be read beside the README.
-    """
+    """Five depths, three precisions; and it can be read beside the README."""
     name = "retrieval-depths"
     asked = read_sweep(name, folder=tmp_path)
     chosen = asked.retrieval
@@ -479,9 +459,7 @@ def toml(value):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
-    """
-    Nothing ends in a traceback, and no unknown key is ignored.
-    """
+    """Nothing ends in a traceback, and no unknown key is ignored."""
     read, keys = READERS[kind]
     names = st.sampled_from(keys) | TEXT
     table = data.draw(st.dictionaries(names, VALUES, max_size=5))
@@ -508,9 +486,7 @@ def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
     ],
 )
 def test_a_setting_that_cannot_be_names_its_option(probe, field, value, words):
-    """
-    When the command line is read, before anything is fitted or loaded.
-    """
+    """When the command line is read, before anything is fitted or loaded."""
     with pytest.raises(BadInput) as caught:
         overruled(Request(), {probe: {field: value}})
 
@@ -518,9 +494,7 @@ def test_a_setting_that_cannot_be_names_its_option(probe, field, value, words):
 
 
 def test_options_of_a_probe_replace_single_settings():
-    """
-    Its other settings, and those of other probes, stay.
-    """
+    """Its other settings, and those of other probes, stay."""
     stored = Request(
         divergence=DivergenceSettings(chunks=3, contexts=(512,)),
         throughput=ThroughputSettings(depths=(0,)),
@@ -535,9 +509,7 @@ def test_options_of_a_probe_replace_single_settings():
 
 
 def test_a_sweep_file_that_misspells_a_model_is_refused():
-    """
-    Before anything looks for a file of that name.
-    """
+    """Before anything looks for a file of that name."""
     with pytest.raises(BadInput, match="'models': smolm: is neither") as caught:
         decoded("models = ['smolm']", source="mine")
 
@@ -545,9 +517,7 @@ def test_a_sweep_file_that_misspells_a_model_is_refused():
 
 
 def test_the_sweep_of_make_forces_the_lines_of_a_real_model(tmp_path):
-    """
-    The whole default grid, in completion form, on weights that have a name.
-    """
+    """The whole default grid, in completion form, on weights that have a name."""
     found = read_sweep("gradient", folder=tmp_path)
 
     assert SMOLLM2.path == found.model

@@ -172,9 +172,7 @@ def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred(depth):
 
 
 def test_what_esprima_cannot_read_is_said_with_the_reason():
-    """
-    Class fields, private names, decorators, optional chaining and the like.
-    """
+    """Class fields, private names, decorators, optional chaining and the like."""
     found = functions(NEWER)
 
     assert "knows ES2017 at most, cannot read it: Line" in doubts(NEWER, found)
@@ -208,9 +206,7 @@ def test_what_esprima_cannot_read_is_said_with_the_reason():
     ],
 )
 def test_lines_are_those_of_the_file_to_both_parsers(text, names):
-    """
-    Only a newline ends a line, though to JavaScript U+2028 does too.
-    """
+    """Only a newline ends a line, though to JavaScript U+2028 does too."""
     found = functions(text)
 
     assert "" == doubts(text, found)

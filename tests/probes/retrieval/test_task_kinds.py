@@ -128,9 +128,7 @@ def test_filler_is_never_repeated():
 
 
 def test_the_needle_has_the_wording_of_the_published_tables():
-    """
-    "The magic number for Aardvark": five digits, one needle in a text.
-    """
+    """It reads 'The magic number for Aardvark': five digits, one needle."""
     for text, question in asked("single", 0):
         line = f"The magic number for {question.key} is {question.payload}.\n"
         assert 1 == text.count(line) == text.count("magic")
