@@ -412,6 +412,7 @@ class Probe(ABC):
         settings: What a user may choose, all fields with a default: the table of the
             probe's name in a sweep file, and the options that the fields' metadata
             names.
+        layout: Of its conditions, as a setup stores them; None if it has none.
         grows: Names of settings to which values can be added in a run folder. Its
             conditions have them by the same names.
         needs: What an engine must be able to do, beside answering.
@@ -433,6 +434,7 @@ class Probe(ABC):
     name: str
     metrics: tuple[Metric, ...]
     settings: type[Struct] = NoSettings
+    layout: type | None = None
     grows: tuple[str, ...] = ()
     needs: frozenset[Ability] = frozenset()
     continued_metric: str = ""
@@ -529,6 +531,11 @@ class Probe(ABC):
         """
         joined = {name: sorted({*stored[name], *wanted[name]}) for name in self.grows}
         return wanted | joined if wanted | joined == stored | joined else None
+
+    def choice(self, conditions: Json) -> dict[str, Any]:
+        """Values of settings that `grows` names, which ask for *conditions* again."""
+        values = {name: conditions[name] for name in self.grows}
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
     # --- cell by cell
 

@@ -193,6 +193,11 @@ def test_no_name_leads_out_of_the_root(tmp_path, name):
         run_folder(tmp_path, corpus=name, model="m")
 
 
+def test_a_name_of_300_letters_is_refused_before_the_system_does(tmp_path):
+    with pytest.raises(ValueError, match="a name has 300 letters: 'nnnnnnnnnnnnnnnn"):
+        run_folder(tmp_path, corpus="c", model="n" * 300)
+
+
 def test_records_without_a_setup_are_not_adopted(store):
     """It is unknown what they were measured under."""
     store.add(RECORD)
@@ -362,6 +367,19 @@ def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
             store.log(PAIR)
 
     assert [] == list((tmp_path / "run").iterdir())
+
+
+def test_what_is_set_aside_stands_in_a_folder_of_its_own_without_locks(tmp_path):
+    store = Store(tmp_path)
+    for name in ("first", "second"):
+        store.adopt(replace(SETUP, corpus=replace(SETUP.corpus, name=name)))
+        store.log(PAIR).touch()
+        with store.locked():
+            aside = store.set_aside()
+        assert {"setup.json", "logs"} == {path.name for path in aside.iterdir()}
+        assert name == Store(aside).setup().corpus.name
+
+    assert 2 == len([path for path in tmp_path.iterdir() if path.is_dir()])
 
 
 def make_run(root, corpus, model, *, when=1_700_000_000):

@@ -53,7 +53,8 @@ def compared(
     """
     The observation of *probe*: the cell compared with the reference on *texts*.
 
-    Contexts that the cell's former record has stay as they are.
+    Contexts that the cell's former record has stay as they are, unless chunks were
+    added.
 
     Args:
         context: The cell.
@@ -68,7 +69,7 @@ def compared(
     tool = context.run.engine.divergence_tool()
     reference = reference_of(context.records) or context.pair
     former = divergence_of(context.former) if context.former else None
-    done = {each.context: each for each in former.contexts} if former else {}
+    known = {each.context: each for each in former.contexts} if former else {}
     tasks = [
         DivergenceTask(
             pair=context.pair,
@@ -81,15 +82,21 @@ def compared(
             folder=folder,
         )
         for text in texts
-        if text.context not in done
+        if text.context not in known or known[text.context].chunks < text.chunks
     ]
     steps = [_steps(tool, task) for task in tasks]
     with context.measuring():
         for at, task in enumerate(tasks):
-            done[task.context] = _compared(
-                context, tool, task, done=sum(steps[:at]), total=sum(steps), probe=probe
+            known[task.context] = _compared(
+                context,
+                tool,
+                task,
+                former=known.get(task.context),
+                done=sum(steps[:at]),
+                total=sum(steps),
+                probe=probe,
             )
-    found = tuple(done[text.context] for text in texts)
+    found = tuple(known[text.context] for text in texts)
     return as_json(Divergence(reference=str(reference), contexts=found))
 
 
@@ -107,11 +114,16 @@ def _compared(
     tool: DivergenceTool,
     task: DivergenceTask,
     *,
+    former: Compared | None,
     done: int,
     total: int,
     probe: str,
 ) -> Compared:
-    """One context, the reference's distributions computed first if need be."""
+    """
+    One context, the reference's distributions computed first if need be.
+
+    What is *former* stays if the text has no more chunks.
+    """
 
     def tell(what: str, behind: int, chunks: int) -> None:
         at = min(behind + min(chunks, task.chunks), total)
@@ -132,6 +144,8 @@ def _compared(
                 progress=lambda chunks: tell(what, done, chunks),
             )
             done += task.chunks
+    if former and former.chunks == reference.chunks:
+        return former
     behind = done
     tell("comparing", behind, 0)
     started = time.monotonic()
