@@ -381,7 +381,7 @@ PROBE = CopyProbe(
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
     counts_tokens=True,
-    leads=True,
+    calibrates=True,
 )
 
 

@@ -269,7 +269,7 @@ PROBE = DivergenceProbe(
     grows=("contexts",),
     needs=frozenset({Ability.DIVERGENCE}),
     screens=True,
-    leads=True,
+    calibrates=True,
 )
 
 

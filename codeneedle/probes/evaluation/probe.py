@@ -9,7 +9,7 @@ earlier samples damage them with it: both would be taken for a cost of the cache
 import functools
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -40,11 +40,12 @@ from codeneedle.probes.evaluation.record import (
     EvaluationSetup,
     Sample,
     evaluation_of,
+    first_of,
     settings_of,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.probe import Probe, ProbeContext, RunContext
-from codeneedle.records.record import CellRecord, Json, Status, as_json
+from codeneedle.records.record import Json, Status, as_json
 from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
@@ -174,15 +175,16 @@ class EvaluationProbe(Probe):
                 replace(each, seed=0) if each.seed == cell.seed else each
                 for each in samples
             )
-        against = cell.first.pair if cell.first else context.pair
-        first = evaluation_of(cell.first) if cell.first else Evaluation(samples=samples)
+        found = replace(found, reader=reader)
+        if cell.first is None:
+            first = replace(found, samples=samples, against=str(context.pair))
+            # Not of another cache than the one that was asked for.
+            if context.fallback is None:
+                context.calibrate(as_json(first))
+            return as_json(first)
+        against = cell.first.against
         return as_json(
-            replace(
-                found,
-                samples=aligned(samples, first, of=against),
-                reader=reader,
-                against=str(against),
-            )
+            replace(found, samples=aligned(samples, cell.first), against=against)
         )
 
 
@@ -193,15 +195,13 @@ PROBE = EvaluationProbe(
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,
     asked_by="command",
-    leads=True,
+    calibrates=True,
 )
 
 
-def aligned(
-    samples: Sequence[Sample], first: Evaluation, *, of: Pair
-) -> tuple[Sample, ...]:
+def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
     """
-    *samples* in the order of the *first* cell's, with its scores beside them.
+    *samples* in the order of the *first* cell's.
 
     What is missing scores 0: a cache that makes a model hang must not gain by it.
 
@@ -221,24 +221,15 @@ def aligned(
         others = plural(len(strangers or asked), "sample")
         named = visible((strangers or asked)[0][0])
         raise CellError(
-            f"the evaluation's samples differ: '{named}' {what} {of} ({others})",
+            f"the evaluation's samples differ: '{named}' {what} {first.against} "
+            f"({others})",
             hint="Fix which samples are asked: a seed, a limit, an order.",
             status=Status.MISMATCHED,
         )
-    missing = {
-        key: replace(sample, score=0.0, error="missing", reference=None)
-        for key, sample in known.items()
-    }
     return tuple(
-        replace(found.get(key, missing[key]), reference=sample.score)
+        found.get(key, replace(sample, score=0.0, error="missing"))
         for key, sample in known.items()
     )
-
-
-def first_of(records: Mapping[Pair, CellRecord]) -> CellRecord | None:
-    """The record that the samples of others are compared with; None without one."""
-    finished = [record for record in records.values() if record.has_numbers]
-    return next((r for r in finished if evaluation_of(r).against == str(r.pair)), None)
 
 
 class _Cell:
@@ -248,7 +239,7 @@ class _Cell:
     Attributes:
         context: The cell.
         chosen: What is run.
-        first: The record that its samples are compared with; None for the first.
+        first: The cell that its samples are compared with; None for that one.
         out: Where the commands write.
         seed: That they are given: another one where the reference is measured again,
             so that what differs is what sampling alone makes differ.
@@ -263,7 +254,7 @@ class _Cell:
         self._settings = context.run.settings_of(EvaluationSettings, NAME)
         self.context = context
         self.chosen = chosen
-        self.first = first_of(context.records)
+        self.first = first_of(setup)
         slug = f"{context.pair.slug}{'.again' if is_again else ''}"
         self.out = (context.run.folder / FOLDER / slug).absolute()
         self.seed = setup.seed + is_again

@@ -35,8 +35,6 @@ class Sample:
         group: Samples of a group share what makes them hard; empty for none.
         prompt: Hash of what was asked, by the tool; empty if it does not tell.
         error: Why there is no score; empty if there is one.
-        reference: Score of the same sample in the cell that it is compared with, which
-            is the first; None before that is known.
     """
 
     id: str
@@ -45,7 +43,6 @@ class Sample:
     group: str = ""
     prompt: str = ""
     error: str = ""
-    reference: float | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -68,7 +65,7 @@ class Evaluation:
         reader: What read the results.
         wall_s: How long the command took, in seconds.
         seed: That it was given.
-        against: The pair of the cell that was evaluated first.
+        against: The pair of the cell that it is compared with, the first.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -87,6 +84,17 @@ def evaluation_of(record: CellRecord) -> Evaluation:
     """
     file = f"{record.pair.slug}.{record.probe}.json"
     return from_json(record.observation or {}, Evaluation, file=file)
+
+
+def first_of(setup: Setup) -> Evaluation | None:
+    """
+    The cell that was evaluated first, and says which samples there are; None before.
+
+    Raises:
+        BadRecord: If what the setup keeps is something else.
+    """
+    stored = setup.calibrated.get(NAME)
+    return from_json(stored, Evaluation, file="setup.json") if stored else None
 
 
 def settings_of(setup: Setup) -> EvaluationSetup | None:

@@ -8,7 +8,7 @@ import pytest
 from fake_engine import made_weights
 from fake_tools import FakeDivergence, ToolEngine
 from made_contexts import real_context, run_context
-from made_records import failed_record, made_setup
+from made_records import made_setup
 from programs import script
 
 from codeneedle.corpora.corpus import load
@@ -19,7 +19,7 @@ from codeneedle.probes.divergence import comparison
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
 from codeneedle.probes.divergence.record import Divergence, divergence_of
 from codeneedle.probes.probe import ProbeContext
-from codeneedle.records.record import Status, Trouble, as_json, from_json
+from codeneedle.records.record import Status, Trouble, from_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import CellEnded, Runner
@@ -58,8 +58,8 @@ def with_conditions(run):
 def swept(run, pairs=(F16, Q8, Q4), **changes):
     """The records of a sweep over *pairs*, in the order they ended."""
     events = []
-    run = with_conditions(run)
-    store = Store(run.folder)
+    run, store = with_conditions(run), Store(run.folder)
+    run = replace(run, setup=store.adopt(run.setup))
     Runner(run=run, store=store, **changes).sweep(
         PROBE, PROBE.order(pairs), tell=events.append
     )
@@ -77,13 +77,6 @@ def fails_for(pair):
     """An outcome that is an error for one pair."""
     error = CellError("no such type", hint="Look.", status=Status.UNSUPPORTED)
     return lambda asked: error if asked == pair else None
-
-
-def compared_with(reference):
-    """A record that was compared with *reference*."""
-    stored = as_json(Divergence(reference=str(reference), contexts=()))
-    record = failed_record(reference)
-    return replace(record, probe=NAME, status=Status.FINISHED, observation=stored)
 
 
 # Conditions
@@ -284,7 +277,10 @@ def test_a_record_holds_what_ran_in_its_own_comparison(made_run):
     the reference, whose own comparison need not say so again.
     """
     tool = FakeDivergence(reference_fallback=ON_CPU)
-    cell = context_of(made_run(tool), Q8, records={F16: compared_with(F16)})
+    run = made_run(tool)
+    kept = {NAME: {"reference": str(F16)}}
+    run = replace(run, setup=replace(run.setup, calibrated=kept))
+    cell = context_of(run, Q8)
     own = context_of(made_run(FakeDivergence(reference_fallback=ON_CPU)), F16)
     PROBE.measure(cell)
     PROBE.measure(own)
